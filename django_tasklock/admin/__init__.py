@@ -1,0 +1,11 @@
+"""The admin page of live locks, and a mixin for the admin of what tasks work on."""
+
+from django.contrib import admin
+
+from ..models import Lock
+from .locked_row import LockedRowAdminMixin
+from .options import LockAdmin
+
+__all__ = ["LockAdmin", "LockedRowAdminMixin"]
+
+admin.site.register(Lock, LockAdmin)

@@ -1,0 +1,130 @@
+"""The sidebar: by store, task, host, and by what an operator looks for at night."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from django.contrib.admin import ListFilter
+from django.http import HttpRequest
+from django.utils.translation import gettext, gettext_lazy
+
+from ..describe import printable
+from ..lease import LockInfo
+from ..stores import stores
+from .rows import Test
+
+__all__ = ["ENDLESS", "FILTERS", "SOON", "Narrowing"]
+
+SOON = 60.0
+"""seconds within which a lock that expires "expires soon" """
+ENDLESS = "endless"
+
+
+class Narrowing(ListFilter):
+    """One parameter of the list's address.
+
+    Its choices are what the page, or the search, has read anyway: they cost no question.
+    """
+
+    parameter: ClassVar[str]
+
+    def __init__(
+        self, request: HttpRequest, params: dict[str, list[str]], model: Any, model_admin: Any
+    ) -> None:
+        super().__init__(request, params, model, model_admin)
+        values = params.pop(self.parameter, None)
+        self.value = values[-1] if values else None
+
+    def test(self) -> Test | None:
+        """What a lock must pass; None where this filter asks for nothing."""
+        return None
+
+    def options(self, infos: Iterable[LockInfo]) -> Mapping[str, str]:
+        """The values to choose from, and how each is shown."""
+        raise NotImplementedError
+
+    def has_output(self) -> bool:
+        return True
+
+    def expected_parameters(self) -> list[str | None]:
+        return [self.parameter]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        return queryset
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        """For the template; called when the page's locks are known."""
+        yield {
+            "selected": self.value is None,
+            "query_string": changelist.get_query_string(remove=[self.parameter]),
+            "display": gettext("All"),
+        }
+        options = dict(self.options(changelist.seen))
+        if self.value is not None:
+            options.setdefault(self.value, printable(self.value))
+        for value, display in sorted(options.items()) if self.sorted else options.items():
+            yield {
+                "selected": self.value == value,
+                "query_string": changelist.get_query_string({self.parameter: value}),
+                "display": display,
+            }
+
+    sorted = True
+
+
+class StoreFilter(Narrowing):
+    title = gettext_lazy("store")
+    parameter = "store"
+    sorted = False
+
+    def options(self, infos: Iterable[LockInfo]) -> Mapping[str, str]:
+        return {alias: printable(alias) for alias in stores}
+
+    def has_output(self) -> bool:
+        return self.value is not None or len(list(stores)) > 1
+
+
+class TaskFilter(Narrowing):
+    title = gettext_lazy("task")
+    parameter = "task"
+
+    def test(self) -> Test | None:
+        return None if self.value is None else lambda info: info.owner.task == self.value
+
+    def options(self, infos: Iterable[LockInfo]) -> Mapping[str, str]:
+        return {info.owner.task: printable(info.owner.task) for info in infos if info.owner.task}
+
+
+class HostFilter(Narrowing):
+    title = gettext_lazy("host")
+    parameter = "host"
+
+    def test(self) -> Test | None:
+        return None if self.value is None else lambda info: info.owner.host == self.value
+
+    def options(self, infos: Iterable[LockInfo]) -> Mapping[str, str]:
+        return {info.owner.host: printable(info.owner.host) for info in infos if info.owner.host}
+
+
+class StateFilter(Narrowing):
+    title = gettext_lazy("state")
+    parameter = "state"
+    sorted = False
+
+    def test(self) -> Test | None:
+        if self.value == "soon":
+            return lambda info: info.ttl is not None and info.ttl <= SOON
+        if self.value == "gone":
+            return lambda info: info.owner.alive() is False
+        return None
+
+    def options(self, infos: Iterable[LockInfo]) -> Mapping[str, str]:
+        return {
+            "soon": gettext("expires within a minute"),
+            "gone": gettext("owner gone"),
+            ENDLESS: gettext("no TTL (walks the whole store)"),
+        }
+
+
+FILTERS = (StateFilter, StoreFilter, TaskFilter, HostFilter)

@@ -1,0 +1,103 @@
+"""The page "Health": what ``manage.py locks doctor`` says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.translation import gettext
+
+from ..describe import printable
+from ..doctor import Problem, diagnose
+from ..exceptions import InvalidLockConfig, TaskLockError
+from .live import LiveAdmin
+from .shelf import problem_of
+
+__all__ = ["HealthAdmin"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of the page."""
+
+    serious: bool
+    kind: str
+    what: str
+    message: str
+    hint: str
+
+
+class HealthAdmin(LiveAdmin):
+    """The part of `LockAdmin` that shows what is wrong, on request: it asks a lot."""
+
+    def get_urls(self) -> list[URLPattern]:
+        health = path(
+            "health/",
+            self.admin_site.admin_view(self.health_view),
+            name=f"{self.opts.app_label}_{self.opts.model_name}_health",
+        )
+        return [health, *super().get_urls()]
+
+    def health_view(self, request: HttpRequest) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = {
+            **self.admin_site.each_context(request),
+            "title": gettext("Health of the locks"),
+            "opts": self.opts,
+            "media": self.media,
+            "findings": [],
+            "list_url": self.url_of(request, "changelist"),
+        }
+        try:
+            found = map(_finding, diagnose())
+            context["findings"] = sorted(found, key=lambda finding: not finding.serious)
+        except (TaskLockError, InvalidLockConfig) as error:
+            context["problem"] = problem_of(error)
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/django_tasklock/lock/health.html", context)
+
+
+def _finding(problem: Problem) -> Finding:
+    kinds = {
+        "lost work": gettext("lost work"),
+        "unknown": gettext("unknown"),
+        "owner gone": gettext("owner gone"),
+        "no ttl": gettext("no TTL"),
+        "settings": gettext("settings"),
+        "server": gettext("server"),
+    }
+    message, hint = _words(problem)
+    return Finding(
+        problem.serious,
+        kinds.get(problem.kind, problem.kind),
+        printable(problem.what),
+        printable(message),
+        printable(hint),
+    )
+
+
+def _words(problem: Problem) -> tuple[str, str]:
+    """Why, and what to do, in the page's language. What a check of the settings or of a server
+    found is said as the check says it, like every system check of Django."""
+    clear = {"command": f"manage.py locks clear {problem.what}"}
+    if problem.kind == "lost work" and problem.work is not None:
+        return (
+            gettext("The row is “%(status)s”, and nobody holds its lock.")
+            % {"status": problem.work.guard.to},
+            gettext("Send it again: %(command)s") % {"command": "manage.py locks doctor --requeue"},
+        )
+    if problem.kind == "owner gone":
+        return (
+            gettext("It is held by a process that is gone."),
+            gettext("It ends by itself; or: %(command)s") % clear,
+        )
+    if problem.kind == "no ttl":
+        return (
+            gettext("It is held by a key that never expires."),
+            gettext("If nobody works under it: %(command)s") % clear,
+        )
+    return problem.message, problem.hint

@@ -1,0 +1,103 @@
+"""One store, as one request of the admin asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TypeVar
+
+from django.utils.translation import gettext
+
+from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable, TaskLockError
+from ..lease import LockInfo
+from ..service import LockService, locks
+
+__all__ = ["LOOK", "Shelf", "problem_of"]
+
+LOOK = 5000
+"""locks of a store that a search, a filter or an order looks at: the soonest to expire. A page
+costs no more than that, however many there are"""
+T = TypeVar("T")
+
+
+def problem_of(error: Exception) -> str:
+    """One sentence for an operator about why there is no answer."""
+    if isinstance(error, ListingNotSupported):
+        return gettext(
+            "The store “%(store)s” cannot list its locks. "
+            "Search for a lock’s exact name to see that lock."
+        ) % {"store": error.store}
+    if isinstance(error, StoreUnavailable):
+        return gettext("The store “%(store)s” is unavailable: %(reason)s") % {
+            "store": error.store,
+            "reason": error.reason,
+        }
+    return str(error)
+
+
+class Shelf:
+    """One store during one request.
+
+    It is asked each thing at most once, and nothing any more once it could not be reached:
+    every further question would cost a time-out.
+    """
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        self.problem: str | None = None
+        self._reachable = True
+        self._listable = True
+
+    @cached_property
+    def count(self) -> int:
+        return self._list(lambda service: service.count(), 0)
+
+    @cached_property
+    def nearest(self) -> list[LockInfo]:
+        """The soonest to expire, `LOOK` of them."""
+        return self._list(lambda service: service.list(limit=LOOK), [])
+
+    @cached_property
+    def endless(self) -> list[LockInfo]:
+        """All that never expire. No index has them: this walks through the whole store."""
+        return self._list(
+            lambda service: [info for info in service.store.scan() if info.ttl is None], []
+        )
+
+    @property
+    def partly(self) -> str | None:
+        """A sentence where `nearest` is not all there is."""
+        if "nearest" not in self.__dict__ or self.count <= LOOK:
+            return None
+        return gettext(
+            "Only the %(look)d locks of “%(store)s” that expire soonest were looked at, of "
+            "%(count)d. “manage.py locks list” looks at all of them."
+        ) % {"look": LOOK, "store": self.alias, "count": self.count}
+
+    def window(self, start: int, stop: int, *, latest: bool = False) -> list[LockInfo]:
+        """The locks at these places of the order by expiry, or of that order backwards."""
+        if latest:
+            start, stop = max(0, self.count - stop), self.count - start
+        nothing: list[LockInfo] = []
+        found = self._list(lambda service: service.list(limit=stop - start, offset=start), nothing)
+        return found[::-1] if latest else found
+
+    def get(self, name: str) -> LockInfo | None:
+        """The lock ``name``, also where the store cannot list, or its index does not know it."""
+        return self._ask(lambda service: service.get(name), None)
+
+    def _list(self, question: Callable[[LockService], T], otherwise: T) -> T:
+        return self._ask(question, otherwise) if self._listable else otherwise
+
+    def _ask(self, question: Callable[[LockService], T], otherwise: T) -> T:
+        if not self._reachable:
+            return otherwise
+        try:
+            return question(locks.using(self.alias))
+        except ListingNotSupported as error:
+            self._listable = False
+            self.problem = problem_of(error)
+        except (InvalidLockConfig, TaskLockError) as error:
+            self._reachable = False
+            self.problem = problem_of(error)
+        return otherwise

@@ -1,0 +1,5 @@
+"""The task class: `LockedTask`."""
+
+from .task import LockedTask
+
+__all__ = ["LockedTask"]

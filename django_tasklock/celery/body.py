@@ -1,0 +1,126 @@
+"""The body of a run, between the guard's claim and its finish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import Reject, Retry
+
+from ..exceptions import LeaseLost, StatusConflict
+from ..guards import StatusGuard
+from ..lease import Lease
+
+if TYPE_CHECKING:
+    from .task import LockedTask
+
+__all__ = ["Body", "NoWork", "Unleased"]
+
+
+class NoWork(Exception):
+    """The guard's row is in no state to be worked on."""
+
+
+class Unleased:
+    """``self.lease`` of a run that goes on without a lock, on the guard alone."""
+
+    token = ""
+    fence = None
+    held = False
+    remaining = 0.0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def assert_held(self) -> None:
+        """There is nothing to lose."""
+
+
+class Body:
+    """The body of one call of ``task``, with what the guard does before and after it.
+
+    ``survives`` says whether the message outlives a body that breaks off.
+    """
+
+    def __init__(
+        self,
+        task: LockedTask,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        survives: bool,
+    ) -> None:
+        self.task = task
+        self.name = name
+        self.args = args
+        self.kwargs = kwargs
+        self.survives = survives
+        self.completed = False
+        """The body came to its end."""
+
+    def __call__(self, lease: Lease | None) -> Any:
+        """Claim the row, run the body, finish the row; without a lease on the guard alone.
+
+        Raises `NoWork`, what the body raises, `LeaseLost` where nothing but the lease could say
+        that the result counts, and `StatusConflict` where the row says that it does not.
+        """
+        guard = self.task.guard
+        if guard is None:
+            result = self._run(lease)
+            if lease is not None:
+                lease.assert_held()
+            return result
+        pk = self._pk(guard)
+        fence = None if lease is None or not guard.fence_field else lease.fence
+        if not guard.claim(pk, fence):
+            raise NoWork
+        try:
+            result = self._run(lease)
+            if fence is None and lease is not None:
+                # Without a fence the row cannot tell us from the next holder.
+                lease.assert_held()
+        except BaseException as error:
+            self._ended_badly(guard, pk, fence, lease, error)
+            raise
+        try:
+            guard.finish(pk, fence)
+        except StatusConflict:
+            if lease is not None:
+                lease.assert_held()
+            raise
+        return result
+
+    def refuse(self, lease: Lease) -> None:
+        """Mark the row of a call that is not to be run again as failed."""
+        guard = self.task.guard
+        if guard is not None and guard.claim(self._pk(guard), lease.fence):
+            guard.fail(self._pk(guard), lease.fence)
+
+    def _run(self, lease: Lease | None) -> Any:
+        result = self.task.call_body(lease or Unleased(self.name), self.args, self.kwargs)
+        self.completed = True
+        return result
+
+    def _pk(self, guard: StatusGuard) -> Any:
+        return guard.pk_of(self.task.arguments_of(self.args, self.kwargs))
+
+    def _ended_badly(
+        self,
+        guard: StatusGuard,
+        pk: Any,
+        fence: int | None,
+        lease: Lease | None,
+        error: BaseException,
+    ) -> None:
+        # What goes back to the queue finds its row waiting for work.
+        again = not isinstance(error, Exception) or isinstance(error, Retry)
+        if isinstance(error, LeaseLost):
+            again = self.survives and not self.completed
+        elif isinstance(error, Reject):
+            again = bool(getattr(error, "requeue", False))
+        leave = guard.put_back if again else guard.fail
+        if lease is None or fence is not None or lease.held:
+            leave(pk, fence)
+        else:
+            self.task.leave_row(leave, lease.name, pk)

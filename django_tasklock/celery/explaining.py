@@ -1,0 +1,48 @@
+"""How a task's lock gets its name, for ``manage.py locks explain``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from celery import current_app
+
+from ..explain import Explanation, explainers
+from .task import LockedTask
+
+__all__ = ["explain_call"]
+
+
+def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Explanation | None:
+    """Explain a call of a task of the current app."""
+    task = current_app.tasks.get(name)
+    if not isinstance(task, LockedTask):
+        return None
+    lock_name = type(task).lock_name
+    if lock_name is None:
+        why = "the task has no lock_name: its own name and a digest of the call's arguments"
+    elif callable(lock_name):
+        called = getattr(lock_name, "__qualname__", repr(lock_name))
+        why = f"lock_name is the function {called}, called with the arguments"
+    else:
+        why = f"lock_name is {lock_name!r}, filled from the arguments"
+    arguments = task.arguments_of(args, kwargs)
+    guard = task.guard
+    return Explanation(
+        task=name,
+        name=task.lock_name_of(args, kwargs),
+        store=task.lock_store,
+        why=why,
+        arguments={key: repr(value) for key, value in arguments.items()},
+        ttl=task.locks.store.settings.ttl if task.lock_ttl is None else task.lock_ttl,
+        wait=task.lock_wait,
+        renew=task.lock_renew,
+        on_conflict=task.on_conflict,
+        guard=None
+        if guard is None
+        else f"{guard.label} {guard.pk_of(arguments)}: {guard.field} "
+        f"{', '.join(map(str, guard.source))} -> {guard.to} -> {guard.done}",
+    )
+
+
+explainers.append(explain_call)

@@ -1,0 +1,53 @@
+"""``on_conflict="coalesce"``: of all that arrives while a run is on, one follow-up run.
+
+A note says who follows: the first message that was refused. The others have nothing to do,
+since the follow-up starts after they arrived. Any run that starts meanwhile starts after they
+arrived as well, and does it for them: it writes that it has started, and the follow-up, when
+its turn comes, sees that it is no longer needed. A note that is gone counts as "needed".
+
+A task that is unique in the queue gives no follow-up up: others may have been told to rely on
+that very message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..stores.base import Note
+
+if TYPE_CHECKING:
+    from .delivery import Delivery
+
+__all__ = ["FollowUp"]
+
+STARTED = "started"
+KEPT = 3600.0
+"""seconds for which it is kept who follows; longer than a follow-up waits between its looks"""
+
+
+class FollowUp:
+    """The follow-up run of the lock ``name``, as one delivery of a message sees it."""
+
+    LOOK = 2.0
+    """seconds between two looks of the follow-up at the lock, at most"""
+
+    def __init__(self, delivery: Delivery, name: str) -> None:
+        self._delivery = delivery
+        self._key = f"next {delivery.task.name} {name}"
+        self._relied_on = delivery.task.unique_while is not None
+
+    def wait_for(self) -> bool:
+        """Called when the lock is held. True: this message is the follow-up, or still is."""
+        delivery, store = self._delivery, self._delivery.task.locks.store
+        over = "" if delivery.waits and not self._relied_on else STARTED
+        return store.reserve(self._key, delivery.id, KEPT, over=over) is None
+
+    def begin(self) -> bool:
+        """Called under the lock. False: a run that started since has done it."""
+        delivery, store = self._delivery, self._delivery.task.locks.store
+        # A copy may be what is left of the run that wrote the note.
+        needed = not delivery.waits or delivery.copy or self._relied_on
+        if not needed and store.recall(self._key) not in (None, delivery.id):
+            return False
+        store.remember(Note(self._key, STARTED, KEPT))
+        return True

@@ -1,0 +1,240 @@
+"""One run of a locked task, from the call to what the caller is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from celery.exceptions import Ignore, Retry
+
+from ..exceptions import (
+    LeaseLost,
+    LockNotAcquired,
+    StoreUnavailable,
+    TooManyAttempts,
+)
+from ..lease import Lease, LockInfo
+from ..stores.base import Note
+from .body import Body, NoWork
+from .delivery import Delivery
+from .followup import FollowUp
+from .requeue import put_back, retry_later
+from .unique import Reservation
+
+if TYPE_CHECKING:
+    from .task import LockedTask
+
+__all__ = ["Run"]
+
+logger = logging.getLogger("django_tasklock")
+
+AN_INSTANT = 0.5
+"""seconds until a run that broke off is started over"""
+A_MOMENT = 1.0
+"""seconds that a redelivered message waits for the run it is a copy of, which may be ending"""
+
+_held: ContextVar[tuple[Lease, ...]] = ContextVar("tasklock_held", default=())
+
+
+class Unasked(Exception):
+    """Whether the run is still wanted could not be asked."""
+
+    def __init__(self, error: StoreUnavailable) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Run:
+    """A call of ``task``. Calling it returns what the task returns, or raises."""
+
+    def __init__(self, task: LockedTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.task = task
+        self.args = args
+        self.kwargs = kwargs
+        self.delivery = Delivery(task)
+        self.name: str = task.lock_name_of(args, kwargs)
+        self.followup = FollowUp(self.delivery, self.name)
+        self.body = Body(task, self.name, args, kwargs, survives=self.delivery.survives)
+
+    def __call__(self) -> Any:
+        for lease in _held.get():
+            if lease.name == self.name and lease.store == self.task.lock_store and lease.held:
+                # Called inside its own run: the lock is ours already, and so is the row.
+                return self.task.call_body(lease, self.args, self.kwargs)
+        try:
+            if self.delivery.copy:
+                self._drop_if_late()
+            won = self._contend(self.task.lock_wait)
+            if not isinstance(won, Lease) and (self.delivery.copy or self.delivery.is_by(won)):
+                # The same message runs, or is ending, elsewhere; or another copy only looks.
+                won = self._contend(A_MOMENT)
+        except StoreUnavailable as error:
+            return self._outage(error)
+        if not isinstance(won, Lease):
+            return self._conflict(won)
+        return self._with(won)
+
+    def _start(self, lease: Lease) -> dict[str, Any] | None:
+        """Called under the lock, before anything else is done. A value: nothing is to be done."""
+        try:
+            try:
+                self.delivery.assert_wanted(self.args, self.kwargs)
+            finally:
+                # Before anything is looked at, and for a copy that is dropped as well.
+                self._give_up_reservation()
+            if self.delivery.queued and self.task.on_conflict == "coalesce":
+                return None if self.followup.begin() else self._skip("coalesced", None)
+        except StoreUnavailable as error:
+            raise Unasked(error) from error
+        except TooManyAttempts:
+            self.body.refuse(lease)
+            raise
+        return None
+
+    def _drop_if_late(self) -> None:
+        try:
+            self.delivery.drop_if_late(self.args, self.kwargs)
+        except Ignore:
+            self._give_up_reservation()
+            raise
+
+    def _give_up_reservation(self) -> None:
+        if self.delivery.queued and self.task.unique_while is not None:
+            Reservation(self.task, self.name, self.delivery.id).give_up()
+
+    def _reserve_again(self, error: BaseException) -> None:
+        """Called before the lock is released: the message may wait in the queue again."""
+        task, delivery = self.task, self.delivery
+        if isinstance(error, Exception) and not getattr(error, "requeue", False):
+            return
+        if delivery.survives and task.unique_while is not None:
+            with suppress(StoreUnavailable):
+                Reservation(task, self.name, delivery.id).take(task.unique_for, running=True)
+
+    def _contend(self, wait: float | None) -> Lease | LockInfo:
+        task, delivery = self.task, self.delivery
+        return task.locks.contend(
+            self.name,
+            ttl=task.lock_ttl,
+            wait=wait,
+            renew=task.lock_renew,
+            task=task.name,
+            task_id=delivery.id,
+            token=delivery.token,
+        )
+
+    def _with(self, lease: Lease) -> Any:
+        delivery, note, broke_off = self.delivery, None, False
+        outage: StoreUnavailable | None = None
+        context = _held.set((*_held.get(), lease))
+        try:
+            result = self._start(lease)
+            if result is None:
+                result = self._work(lease)
+            note = delivery.note()
+        except Retry:
+            note = delivery.note()
+            raise
+        except Unasked as unasked:
+            outage = unasked.error
+        except LeaseLost:
+            if self.body.completed or not delivery.survives:
+                raise
+            broke_off = True
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                delivery.interrupted()
+            self._reserve_again(error)
+            raise
+        finally:
+            _held.reset(context)
+            released = self._leave(lease, note)
+        if outage is not None:
+            return self._outage(outage)
+        if broke_off:
+            self._start_over(lease)
+        if not released and self.task.guard is None:
+            # Nothing but the lease said that this run counts.
+            lease.assert_held()
+        return result
+
+    def _work(self, lease: Lease | None) -> Any:
+        try:
+            return self.body(lease)
+        except NoWork:
+            return self._skip("invalid_state", None)
+
+    def _start_over(self, lease: Lease) -> NoReturn:
+        """The body broke off because its lease was lost: whose is the work now?"""
+        delivery = self.delivery
+        try:
+            holder = self.task.locks.get(lease.name)
+        except StoreUnavailable:
+            holder = None
+        if holder is None:
+            put_back(delivery, self.args, self.kwargs, AN_INSTANT)
+        if delivery.is_by(holder):
+            raise Ignore("another copy of this message runs")
+        lease.assert_held()
+        raise AssertionError("a lost lease is not held")
+
+    def _leave(self, lease: Lease, note: Note | None) -> bool:
+        try:
+            return self.task.locks.release(lease, note)
+        except StoreUnavailable as error:
+            # The work is done, or has failed, under the lease: that is what is reported.
+            logger.warning(
+                "%s[%s] could not release its lock %s, which ends by itself: %s",
+                self.task.name,
+                self.delivery.id,
+                lease.name,
+                error,
+            )
+            return lease.held
+
+    def _conflict(self, holder: LockInfo, *, again: bool = True) -> Any:
+        task, delivery = self.task, self.delivery
+        if delivery.is_by(holder) and delivery.queued:
+            put_back(delivery, self.args, self.kwargs, holder.ttl)
+        taken = LockNotAcquired(self.name, holder)
+        won: Lease | LockInfo | None = None
+        try:
+            if task.on_conflict == "retry" and delivery.queued:
+                with suppress(LockNotAcquired):
+                    within = task.lock_retry_for
+                    retry_later(delivery, self.args, self.kwargs, within=within, error=taken)
+            if task.on_conflict == "coalesce" and delivery.queued and self.followup.wait_for():
+                retry_later(delivery, self.args, self.kwargs, longest=FollowUp.LOOK)
+            if again and task.unique_while is not None and delivery.queued:
+                # This message comes to nothing, and until now others may have been told of it.
+                self._give_up_reservation()
+                won = self._contend(0)
+        except StoreUnavailable as error:
+            return self._outage(error)
+        if won is not None:
+            return self._with(won) if isinstance(won, Lease) else self._conflict(won, again=False)
+        if task.on_conflict in ("raise", "retry"):
+            raise taken
+        coalesced = task.on_conflict == "coalesce" and delivery.queued
+        return self._skip("coalesced" if coalesced else "already_processing", holder.owner.task_id)
+
+    def _skip(self, reason: str, holder: str | None) -> dict[str, Any]:
+        if reason == "invalid_state":
+            logger.info(
+                "skipped %s[%s]: its row is in no state to be worked on, lock %s",
+                self.task.name,
+                self.delivery.id,
+                self.name,
+            )
+        return {"status": "skipped", "reason": reason, "lock": self.name, "holder": holder}
+
+    def _outage(self, error: StoreUnavailable) -> Any:
+        task, delivery = self.task, self.delivery
+        if task.on_outage == "run":
+            return self._work(None)
+        if task.on_outage == "retry" and delivery.queued:
+            retry_later(delivery, self.args, self.kwargs)
+        raise error

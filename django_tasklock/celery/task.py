@@ -1,0 +1,165 @@
+"""`LockedTask`: a Celery task that runs under a lock, and on work that a guard gave it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, ClassVar, Literal
+
+from celery.contrib.django.task import DjangoTask
+from celery.utils import uuid
+
+from ..arguments import checked_name
+from ..guards import StatusGuard
+from ..lease import Lease
+from ..naming import NameTemplate, bound_arguments, digest_name
+from ..service import LockService
+from .checks import known_tasks
+from .options import body_signature, check_options
+from .run import Run
+from .unique import concerns, send_once
+
+__all__ = ["LockedTask"]
+
+
+class LockedTask(DjangoTask):
+    """A task of which one call at a time runs for each lock name.
+
+    ``lock_name`` is a template filled from the call's arguments, or a callable of them; by
+    default the task's name and a digest of the arguments. ``lock_ttl`` is in seconds (by
+    default the store's TTL), and with ``lock_renew`` the lease lasts for as long as the body
+    runs. ``lock_wait``: seconds a worker waits for the lock. ``lock_store``: an alias.
+
+    ``on_conflict`` says what becomes of a call whose lock is taken by another one: "skip"
+    returns a marker, so that chains, groups and chords go on; "retry" puts the message back
+    and tries again for ``lock_retry_for`` seconds; "raise" fails with `LockNotAcquired`;
+    "coalesce" makes one follow-up run, after the present one, of all that come meanwhile.
+    ``on_outage`` says what becomes of a call when the store does not answer: "retry" puts the
+    message back, "raise" fails with `StoreUnavailable`, "run" runs on the guard alone.
+    ``lock_max_attempts`` bounds how often a call that kills its worker is delivered again.
+    None of this uses up the task's own retries.
+
+    ``unique_while`` keeps duplicates out of the queue: "queued" allows one waiting copy,
+    "unfinished" one waiting or running. A duplicate ``apply_async`` returns the result of the
+    copy that is there, or with ``on_duplicate="raise"`` raises `AlreadyQueued`. ``unique_for``:
+    seconds for which a copy may wait, beyond its ETA, before another one is let in.
+
+    ``guard`` claims a database row before the body and finishes it afterwards.
+
+    In the body ``self.lease`` is the lease. Called directly, or inside its own run, the task
+    locks as well, but never goes to the queue; ``task.run()`` is the way past the lock.
+    Options are checked when the class is made: `InvalidLockConfig`.
+    """
+
+    abstract = True
+    Request = "django_tasklock.celery.request:LockedRequest"
+    # With acks_late a message outlives the child that worked on it. Celery's own default drops
+    # it, for fear of a message that kills every worker: ``lock_max_attempts`` is what bounds that.
+    reject_on_worker_lost = True
+
+    lock_name: ClassVar[str | Callable[..., str] | None] = None
+    lock_ttl: ClassVar[float | None] = None
+    lock_wait: ClassVar[float | None] = 0
+    lock_renew: ClassVar[bool] = True
+    lock_store: ClassVar[str] = "default"
+    lock_retry_for: ClassVar[float | None] = 3600
+    lock_max_attempts: ClassVar[int] = 5
+    on_conflict: ClassVar[Literal["skip", "retry", "raise", "coalesce"]] = "skip"
+    on_outage: ClassVar[Literal["retry", "raise", "run"]] = "retry"
+    unique_while: ClassVar[Literal["queued", "unfinished"] | None] = None
+    unique_for: ClassVar[float] = 3600
+    on_duplicate: ClassVar[Literal["return", "raise"]] = "return"
+    guard: ClassVar[StatusGuard | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_options(cls)
+        known_tasks.add(cls)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return Run(self, args, kwargs)()
+
+    def apply_async(  # type: ignore[override]
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Send the task, once if it is to be unique; else as `celery.Task.apply_async`."""
+        if not concerns(self, task_id, options):
+            return self.send_anyway(args, kwargs, task_id=task_id, **options)
+        task_id = task_id or uuid()
+        send = partial(self.send_anyway, args, kwargs, task_id=task_id, **options)
+        return send_once(self, args or (), kwargs or {}, task_id, options, send)
+
+    def send_anyway(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """`apply_async`, whatever is in the queue; the message reserves nothing."""
+        return super().apply_async(args, kwargs, **options)
+
+    def call_body(self, lease: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run the body, with ``lease`` as ``self.lease``."""
+        _ = self.request.children  # One list, shared with the request pushed on top.
+        # With its headers given, or Celery takes the lease for one of them.
+        headers = self.request.headers or {}
+        self.push_request(args=args, kwargs=kwargs, headers=headers, tasklock_lease=lease)
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            self.pop_request()
+
+    @property
+    def lease(self) -> Lease:
+        """The lease this run holds. Raises `RuntimeError` outside a locked run."""
+        lease: Lease | None = getattr(self.request, "tasklock_lease", None)
+        if lease is None:
+            raise RuntimeError(f"{self.name} holds no lease: it was not called as a locked task")
+        return lease
+
+    def leave_row(self, leave: Callable[[Any], bool], name: str, pk: Any) -> None:
+        """Change a row whose run has no lease any more, unless the next holder has it now.
+
+        Its status cannot tell the two apart: only the lock can.
+        """
+        lease = self.locks.acquire(name)
+        if lease is not None:
+            try:
+                leave(pk)
+            finally:
+                lease.release()
+
+    @cached_property
+    def locks(self) -> LockService:
+        """The service of this task's store."""
+        return LockService(self.lock_store)
+
+    def arguments_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """A call's arguments by name, with defaults. Raises `TypeError` as the call would."""
+        signature = body_signature(type(self))
+        assert signature is not None
+        return bound_arguments(signature, args, kwargs)
+
+    def lock_name_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The name of the lock that a call with these arguments contends for.
+
+        Raises `TypeError` or `ValueError` if no name can be made of them.
+        """
+        if isinstance(type(self).lock_name, str):
+            return self._template.fill(args, kwargs)
+        return self.lock_name_from(self.arguments_of(args, kwargs))
+
+    def lock_name_from(self, arguments: Mapping[str, Any]) -> str:
+        """`lock_name_of`, from a call's arguments by name."""
+        name = type(self).lock_name
+        if name is None:
+            return digest_name(str(self.name), arguments)
+        if callable(name):
+            return checked_name(name(**arguments))
+        return self._template.fill_from(arguments)
+
+    @cached_property
+    def _template(self) -> NameTemplate:
+        name, signature = type(self).lock_name, body_signature(type(self))
+        assert isinstance(name, str)
+        assert signature is not None
+        return NameTemplate(name, signature)

@@ -1,0 +1,129 @@
+"""
+System checks of the lock stores.
+
+======================  =======  ====================================================
+id                      level    said when
+======================  =======  ====================================================
+``E001``                error    the settings, an alias or a backend are wrong
+``E002``                error    the cache is a DummyCache, which excludes nobody
+``W001``                warning  the cache is a LocMemCache: one process only
+``W002``                warning  the cache is a FileBasedCache: its ``add`` is not atomic
+``I001``                info     the cache ignores its errors; its locks do not
+``W003``                warning  ``--deploy``: the store did not answer
+the id of the finding   warning  ``--deploy``: what the live server says of itself, such
+                        or info  as ``django_tasklock.eviction``
+======================  =======  ====================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.core import checks
+from django.core.cache import BaseCache, caches
+from django.core.cache.backends.dummy import DummyCache
+from django.core.cache.backends.filebased import FileBasedCache
+from django.core.cache.backends.locmem import LocMemCache
+
+from .conf import configured_stores
+from .describe import printable
+from .exceptions import InvalidLockConfig, StoreUnavailable
+from .stores import stores
+from .stores.base import BaseStore
+
+__all__ = ["check_servers", "check_stores", "connect"]
+
+TAG = "tasklock"
+
+
+def connect() -> None:
+    """Register the checks. Registering twice is registering once."""
+    checks.register(check_stores, TAG)
+    checks.register(check_servers, TAG, deploy=True)
+
+
+def check_stores(**_: Any) -> list[checks.CheckMessage]:
+    """What the settings alone show; nothing is sent."""
+    try:
+        aliases = list(configured_stores())
+    except InvalidLockConfig as error:
+        return [checks.Error(str(error), id="django_tasklock.E001")]
+    return [message for alias in aliases for message in _check_store(alias)]
+
+
+def check_servers(**_: Any) -> list[checks.CheckMessage]:
+    """What the live servers say of themselves, for ``check --deploy``."""
+    return [message for store in _made_stores() for message in _check_server(store)]
+
+
+def _check_store(alias: str) -> Iterator[checks.CheckMessage]:
+    try:
+        store = stores[alias]
+    except InvalidLockConfig as error:
+        yield checks.Error(str(error), id="django_tasklock.E001")
+        return
+    if not type(store).__module__.startswith(f"{__package__}."):
+        return  # Somebody's own store need not use a cache.
+    cache_alias = store.settings.cache
+    where = f"the lock store {alias!r} uses the cache {cache_alias!r}"
+    cache = caches[cache_alias]
+    if isinstance(cache, DummyCache):
+        yield checks.Error(
+            f"{where}, a DummyCache: it grants every lock to everybody.",
+            hint="Use a Redis, a Memcached or a database cache for the locks.",
+            id="django_tasklock.E002",
+        )
+    elif isinstance(cache, LocMemCache):
+        yield checks.Warning(
+            f"{where}, a LocMemCache: its locks exclude within one process only.",
+            hint="Use a cache that all processes share, such as Redis.",
+            id="django_tasklock.W001",
+        )
+    elif isinstance(cache, FileBasedCache):
+        yield checks.Warning(
+            f"{where}, a FileBasedCache: its add() is not atomic, so two may get one lock.",
+            hint="Use a cache whose add() is atomic, such as Redis, Memcached or a database cache.",
+            id="django_tasklock.W002",
+        )
+    elif _ignores_errors(cache):
+        yield checks.Info(
+            f"{where}, which ignores its errors (IGNORE_EXCEPTIONS). Locks do not: in an outage "
+            "they raise StoreUnavailable.",
+            hint="Code that calls cache.add() on the same keys takes an outage for a lock.",
+            id="django_tasklock.I001",
+        )
+
+
+def _ignores_errors(cache: BaseCache) -> bool:
+    return bool(getattr(cache, "_ignore_exceptions", False))
+
+
+def _made_stores() -> Iterator[BaseStore]:
+    """Every store that can be made; `check_stores` reports the others."""
+    try:
+        aliases = list(configured_stores())
+    except InvalidLockConfig:
+        return
+    for alias in aliases:
+        try:
+            yield stores[alias]
+        except InvalidLockConfig:
+            continue
+
+
+def _check_server(store: BaseStore) -> Iterator[checks.CheckMessage]:
+    try:
+        for finding in store.check():
+            level = checks.Warning if finding.serious else checks.Info
+            yield level(
+                f"The lock store {store.alias!r}: {finding.message}.",
+                hint=finding.hint or None,
+                id=f"django_tasklock.{finding.id}",
+            )
+    except StoreUnavailable as error:
+        yield checks.Warning(
+            f"The lock store {store.alias!r} could not be asked about its server: "
+            f"{printable(error.reason)}",
+            id="django_tasklock.W003",
+        )

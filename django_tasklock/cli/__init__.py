@@ -1,0 +1,1 @@
+"""``manage.py locks``: its arguments, its verbs, and how it shows what they find."""

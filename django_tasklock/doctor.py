@@ -1,0 +1,267 @@
+"""
+Lost work, and what else is wrong: the diagnosis behind ``manage.py locks doctor``.
+
+A row in its guard's status ``to`` whose lock nobody holds is work that was lost: the lock says
+who is alive, so this is known, not guessed from the row's age. A run holds its lock before it
+claims the row, and leaves the row before it releases the lock; so a row that is found claimed,
+whose lock is not held after that, and which is still claimed after that, has no run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+from django.conf import settings
+from django.core import checks
+from django.db.models import Q
+
+from .exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable
+from .guards import StatusGuard
+from .lease import LockInfo, new_token
+from .stores import stores
+from .stores.base import BaseStore
+
+__all__ = ["Problem", "Work", "diagnose", "loaders", "requeue", "sources"]
+
+CHUNK = 500
+"""rows looked at together"""
+LOOKS = 3
+"""times that a row must be found claimed and not locked: without a fence it does not show that
+another run began and ended between two looks; and a run whose child was killed is often
+delivered again before the last"""
+BETWEEN = 0.1
+"""seconds between two looks"""
+SENT = 60.0
+"""seconds within which the doctor does not send the same row's task a second time"""
+
+
+class Work(Protocol):
+    """A kind of guarded work: what the doctor needs of a task."""
+
+    guard: StatusGuard
+    task: str
+    store: str
+
+    def names_of(self, pk: Any) -> Sequence[str]:
+        """The names that the row's lock may have; none if the row alone does not tell."""
+
+    def send(self, pk: Any) -> None:
+        """Send the row's task again. Raises `TypeError` if the row alone does not make a call."""
+
+
+sources: list[Callable[[], Iterable[Work]]] = []
+"""what knows of guarded work"""
+loaders: list[Callable[[], None]] = []
+"""what must be called first, so that they all know"""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong.
+
+    ``kind``: "lost work", "unknown" (rows whose locks' names cannot be told), "owner gone",
+    "no ttl", "settings" or "server". ``what`` names it; ``serious`` ones make the command exit
+    with 1.
+    """
+
+    kind: str
+    what: str
+    message: str
+    hint: str = ""
+    serious: bool = True
+    work: Work | None = None
+    pk: Any = None
+    fence: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as JSON-able values."""
+        fields = ("kind", "what", "message", "hint", "serious")
+        values = {field: getattr(self, field) for field in fields}
+        values["task"] = self.work.task if self.work else None
+        values["pk"] = None if self.pk is None else str(self.pk)
+        return values
+
+
+def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
+    """All that is wrong with the work and the stores behind ``aliases`` (None: all)."""
+    for load in loaders:
+        load()
+    chosen = list(stores) if aliases is None else list(aliases)
+    parts = [_settings()]
+    parts += [_lost(works) for works in _all_works() if any(w.store in chosen for w in works)]
+    parts += [look(stores[alias]) for alias in chosen for look in (_locks, _server)]
+    silent: set[str] = set()
+    for part in parts:
+        try:
+            yield from part
+        except StoreUnavailable as error:
+            if error.store not in silent:
+                yield Problem("server", error.store, f"does not answer: {error.reason}")
+            silent.add(error.store)
+
+
+def requeue(problem: Problem) -> bool:
+    """Send the task of a lost row again. False: that was done a moment ago.
+
+    Safe to do twice: the guard gives the row to one run. Raises what sending raises.
+    """
+    work = problem.work
+    assert work is not None
+    store, token = stores[work.store], new_token()
+    key = f"requeued {work.guard.label}.{work.guard.field}:{problem.pk}:{problem.fence}"
+    if store.reserve(key, token, SENT) is not None:
+        return False
+    try:
+        work.send(problem.pk)
+    except BaseException:
+        with suppress(StoreUnavailable):
+            store.unreserve(key, token)
+        raise
+    return True
+
+
+def _all_works() -> Iterable[list[Work]]:
+    """All kinds of work; those that claim the same rows together."""
+    found: dict[Any, list[Work]] = {}
+    for work in (work for source in sources for work in source()):
+        try:
+            work.guard.check_fields()
+            _ = stores[work.store]
+        except InvalidLockConfig:
+            continue  # Said by the system checks; and it cannot run.
+        key = work.guard.model, work.guard.field, work.guard.to
+        found.setdefault(key, []).append(work)
+    return found.values()
+
+
+def _lost(works: Sequence[Work]) -> Iterator[Problem]:
+    guard, unknown = works[0].guard, 0
+    fence_field: str | None = guard.fence_field
+    for work in works:
+        if work.guard.fence_field != fence_field or not stores[work.store].supports_fence:
+            fence_field = None
+    fields = ["pk", *([fence_field] if fence_field else [])]
+    claimed = guard.rows().filter(Q((guard.field, guard.to)))
+    rows = iter(claimed.order_by("pk").values_list(*fields).iterator(CHUNK))
+    while chunk := list(islice(rows, CHUNK)):
+        fences = {row[0]: row[1] if fence_field else None for row in chunk}
+        suspects = {pk: locks for pk in fences if (locks := _locks_of(works, pk))}
+        unknown += len(fences) - len(suspects)
+        for look in range(LOOKS):
+            if suspects and look:
+                time.sleep(BETWEEN)
+            suspects = _without_lock(suspects)
+            suspects = _still_claimed(guard, fence_field, suspects, fences)
+        for pk, locks in suspects.items():
+            yield Problem(
+                "lost work",
+                f"{guard.label} {pk}",
+                f"is {guard.to!r}, and nobody holds its lock {locks[0][1]}",
+                "Send it again: manage.py locks doctor --requeue",
+                work=_responsible(works, pk),
+                pk=pk,
+                fence=fences[pk],
+            )
+    if unknown:
+        yield Problem(
+            "unknown",
+            guard.label,
+            f"{unknown} rows are {guard.to!r}, and the names of their locks cannot be told",
+            f"Make the lock_name of {', '.join(work.task for work in works)} of the guard's "
+            "argument alone.",
+            serious=False,
+            work=works[0],
+        )
+
+
+def _locks_of(works: Sequence[Work], pk: Any) -> list[tuple[str, str]]:
+    """The stores and names of all locks under which the row may be worked on, if all are known."""
+    found: list[tuple[str, str]] = []
+    for work in works:
+        names = work.names_of(pk)
+        if not names:
+            return []
+        found += [(work.store, name) for name in names]
+    return found
+
+
+def _without_lock(suspects: dict[Any, list[tuple[str, str]]]) -> dict[Any, list[tuple[str, str]]]:
+    names: dict[str, list[str]] = {}
+    for alias, name in {lock for locks in suspects.values() for lock in locks}:
+        names.setdefault(alias, []).append(name)
+    held = {(alias, name) for alias in names for name in stores[alias].held(names[alias])}
+    return {pk: locks for pk, locks in suspects.items() if held.isdisjoint(locks)}
+
+
+def _still_claimed(
+    guard: StatusGuard, fence_field: str | None, suspects: dict[Any, Any], fences: dict[Any, Any]
+) -> dict[Any, Any]:
+    if not suspects:
+        return {}
+    rows = guard.rows().filter(Q(pk__in=list(suspects)) & Q((guard.field, guard.to)))
+    if fence_field is None:
+        still = set(rows.values_list("pk", flat=True))
+    else:
+        # A new run writes a new fence.
+        found = dict(rows.values_list("pk", fence_field))
+        still = {pk for pk, fence in found.items() if fence == fences[pk]}
+    return {pk: locks for pk, locks in suspects.items() if pk in still}
+
+
+def _responsible(works: Sequence[Work], pk: Any) -> Work:
+    """Whose row it is, where several kinds of work claim the same rows."""
+    for work in works:
+        wanted = work.guard.filter
+        if len(works) == 1 or wanted is None or work.guard.rows().filter(wanted, pk=pk).exists():
+            return work
+    return works[0]
+
+
+def _locks(store: BaseStore) -> Iterator[Problem]:
+    try:
+        for info in store.list():
+            # Asked once more: its owner may have released it, and ended, since.
+            if info.owner.alive() is False and _is_held(store, info):
+                yield Problem(
+                    "owner gone",
+                    info.name,
+                    f"is held by {info.owner}, a process that is gone",
+                    f"It ends by itself; or: manage.py locks clear {info.name}",
+                )
+    except ListingNotSupported as error:
+        yield Problem("server", store.alias, str(error), serious=False)
+        return
+    try:
+        for info in store.scan():
+            if info.ttl is None:
+                yield Problem(
+                    "no ttl",
+                    info.name,
+                    "is held by a key that never expires",
+                    f"If nobody works under it: manage.py locks clear {info.name}",
+                )
+    except ListingNotSupported:
+        why = "its keys do not begin as the locks' do alone: those without a TTL cannot be found"
+        yield Problem("server", store.alias, why, serious=False)
+
+
+def _is_held(store: BaseStore, info: LockInfo) -> bool:
+    now = store.get(info.name)
+    return now is not None and now.token == info.token
+
+
+def _settings() -> Iterator[Problem]:
+    for message in checks.run_checks(tags=["tasklock"]):
+        if message.level >= checks.WARNING and not message.is_silenced():
+            yield Problem("settings", str(message.id), str(message.msg), message.hint or "")
+
+
+def _server(store: BaseStore) -> Iterator[Problem]:
+    for finding in store.check():
+        if f"django_tasklock.{finding.id}" not in settings.SILENCED_SYSTEM_CHECKS:
+            yield Problem("server", store.alias, finding.message, finding.hint, finding.serious)

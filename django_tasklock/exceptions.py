@@ -1,0 +1,152 @@
+"""
+What can go wrong, and what it is called.
+
+::
+
+    TaskLockError
+    ├── LockNotAcquired        somebody else holds the lock, and waiting did not help
+    │   └── AlreadyQueued      the job is in the queue, or running, already
+    ├── LeaseLost              the lease ended before its holder released it
+    ├── StoreUnavailable       the store did not answer: nothing is known of the lock
+    ├── ListingNotSupported    this store cannot list its locks
+    ├── StatusConflict         the guarded row is no longer ours to finish
+    └── TooManyAttempts        a task's message has ended too many of its runs
+    InvalidLockConfig          the settings or a task's options are wrong
+
+Contention, loss and outage are three different things: none of them is ever reported
+as another. Every class can be pickled, so that it survives the way from a pool child
+to the worker and into a result backend.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+if TYPE_CHECKING:
+    from .lease import LockInfo
+
+__all__ = [
+    "AlreadyQueued",
+    "InvalidLockConfig",
+    "LeaseLost",
+    "ListingNotSupported",
+    "LockNotAcquired",
+    "StatusConflict",
+    "StoreUnavailable",
+    "TaskLockError",
+    "TooManyAttempts",
+]
+
+
+class TaskLockError(Exception):
+    """The base of all that can go wrong while a lock is in use."""
+
+
+class LockNotAcquired(TaskLockError):
+    """The lock is held by somebody else.
+
+    ``name`` is the lock's name; ``holder`` the `LockInfo` of the lease that was in the
+    way when the caller gave up, or None where the store could not tell.
+    """
+
+    def __init__(self, name: str, holder: LockInfo | None = None) -> None:
+        super().__init__(name, holder)
+        self.name = name
+        self.holder = holder
+
+    def __str__(self) -> str:
+        held_by = f" by {self.holder.owner}" if self.holder and self.holder.token else ""
+        return f"the lock {self.name!r} is held{held_by}"
+
+
+class AlreadyQueued(LockNotAcquired):
+    """A copy of the job named ``name`` is waiting or running; ``task_id`` is its id."""
+
+    def __init__(
+        self, name: str, holder: LockInfo | None = None, task_id: str | None = None
+    ) -> None:
+        super().__init__(name, holder)
+        self.args = (name, holder, task_id)
+        self.task_id = task_id
+
+    def __str__(self) -> str:
+        return f"the job {self.name!r} is in the queue already, as {self.task_id}"
+
+
+class LeaseLost(TaskLockError):
+    """The lease on ``name`` is over, though its holder had not released it.
+
+    ``reason`` says how that was noticed. Work done since may have run beside the next
+    holder's.
+    """
+
+    def __init__(self, name: str, reason: str = "the lease is over") -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the lease on {self.name!r} is lost: {self.reason}"
+
+
+class StoreUnavailable(TaskLockError):
+    """The store behind the alias ``store`` did not answer, or refused the command.
+
+    Nothing is known of the lock: it is neither held nor not held.
+    """
+
+    def __init__(self, store: str, reason: str = "no answer") -> None:
+        super().__init__(store, reason)
+        self.store = store
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the lock store {self.store!r} is unavailable: {self.reason}"
+
+
+class ListingNotSupported(TaskLockError):
+    """The store behind the alias ``store`` knows single locks only and cannot list them."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__(store)
+        self.store = store
+
+    def __str__(self) -> str:
+        return f"the lock store {self.store!r} cannot list its locks"
+
+
+class StatusConflict(TaskLockError):
+    """The guarded row was changed by somebody else: this run's result does not count.
+
+    ``model`` is the model's label, ``pk`` the row's primary key.
+    """
+
+    def __init__(self, model: str, pk: Any) -> None:
+        super().__init__(model, pk)
+        self.model = model
+        self.pk = pk
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model} {self.pk!r} is no longer in the status, or under the fence, of this run"
+        )
+
+
+class TooManyAttempts(TaskLockError):
+    """The task ``task``, id ``task_id``, was started ``runs`` times and never came to its end:
+    its worker was killed, or its lease lost, each time. It is not started again."""
+
+    def __init__(self, task: str, task_id: str, runs: int) -> None:
+        super().__init__(task, task_id, runs)
+        self.task = task
+        self.task_id = task_id
+        self.runs = runs
+
+    def __str__(self) -> str:
+        return f"{self.task}[{self.task_id}] was started {self.runs} times and never ended"
+
+
+class InvalidLockConfig(ImproperlyConfigured):
+    """A setting, or an option of a task, is wrong. Said before anything is sent."""

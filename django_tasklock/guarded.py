@@ -1,0 +1,83 @@
+"""The database row behind a lock, and the locks before a row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+from django.core.exceptions import ValidationError
+from django.db.models import Model, Q
+
+from . import doctor
+from .doctor import Work
+from .guards import StatusGuard
+from .lease import LockInfo
+from .service import LockService
+
+__all__ = ["guarded_row", "locks_of", "works"]
+
+
+def works() -> Iterator[Work]:
+    """Every guarded task; the modules that define tasks are imported first."""
+    for load in doctor.loaders:
+        load()
+    for source in doctor.sources:
+        yield from source()
+
+
+def guarded_row(info: LockInfo) -> Model | None:
+    """The row that the lock's holder works on; None if its task has no guard, or none is found.
+
+    No record tells it. It is the row for which the task would take the very same lock, and
+    where its key cannot be read from the name, the one that the lease's fence was written to.
+    """
+    if info.owner.task is None:
+        return None
+    for work in works():
+        if (work.task, work.store) == (info.owner.task, info.store):
+            return _by_name(work, info.name) or _by_fence(work.guard, info.fence)
+    return None
+
+
+def locks_of(row: Model) -> list[LockInfo]:
+    """The locks that are held now and under which a task would work on the row.
+
+    Raises `StoreUnavailable`.
+    """
+    held: dict[tuple[str, str], LockInfo] = {}
+    for work in works():
+        if work.guard.model._meta.concrete_model is row._meta.concrete_model:
+            for name in work.names_of(row.pk):
+                info = LockService(work.store).get(name)
+                if info is not None:
+                    held[work.store, name] = info
+    return list(held.values())
+
+
+def _by_name(work: Work, name: str) -> Model | None:
+    key = work.guard.model._meta.pk
+    assert key is not None
+    for text in _parts(name):
+        try:
+            pk = key.to_python(text)
+        except ValidationError:
+            continue
+        if name in work.names_of(pk):
+            row: Model | None = work.guard.rows().filter(pk=pk).first()
+            return row
+    return None
+
+
+def _parts(name: str) -> list[str]:
+    """What may be a key in a name: all of it, what stands between colons, each run of digits."""
+    parts = [name, *name.split(":"), *re.findall(r"\d+", name)]
+    return list(dict.fromkeys([*parts, *map(unquote, parts)]))
+
+
+def _by_fence(guard: StatusGuard, fence: int | None) -> Model | None:
+    if guard.fence_field is None or fence is None:
+        return None
+    claimed = Q((guard.field, guard.to)) & Q((guard.fence_field, fence))
+    row: Model | None = guard.rows().filter(claimed).first()
+    return row

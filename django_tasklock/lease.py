@@ -1,0 +1,228 @@
+"""A lease, as its holder has it, and a lock's state, as everybody else sees it."""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from . import clock
+from .exceptions import LeaseLost
+from .native import new_lock
+from .owner import Owner
+
+__all__ = ["Lease", "LockInfo", "new_token"]
+
+TOKEN_LENGTH = 22
+"""characters; 16 random bytes in URL-safe base64 without padding"""
+
+HELD, RELEASED, LOST = range(3)
+_transition = new_lock()
+_process = 0
+
+
+def new_token() -> str:
+    """Random proof of one lease: 128 bits, `TOKEN_LENGTH` ASCII characters."""
+    return base64.urlsafe_b64encode(os.urandom(16))[:TOKEN_LENGTH].decode("ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class LockInfo:
+    """What a store knows of a lock that is held.
+
+    ``ttl`` is in seconds, None for a key that never expires. For a key that somebody else
+    set, ``token``, ``acquired_at``, ``fence`` and all of the owner's fields are None.
+    ``waiters`` is the length of the line, None where it was not counted. ``granted`` is the
+    ttl, in seconds, that the lease was granted with, and ``renewing`` whether its holder extends
+    it by itself; both are None where the record does not say.
+    """
+
+    name: str
+    ttl: float | None
+    acquired_at: datetime | None
+    token: str | None
+    owner: Owner
+    store: str
+    key: str
+    fence: int | None = None
+    waiters: int | None = None
+    granted: float | None = None
+    renewing: bool | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields of a row of ``manage.py locks list --format json``."""
+        return {
+            "name": self.name,
+            "ttl": self.ttl,
+            "acquired_at": self.acquired_at.isoformat() if self.acquired_at else None,
+            "owner": self.owner.as_dict(),
+            "token": self.token,
+            "store": self.store,
+            "key": self.key,
+        }
+
+
+class Keeper(Protocol):
+    """What a lease needs of the service that granted it."""
+
+    def release(self, lease: Lease) -> bool: ...
+    def extend(self, lease: Lease, ttl: float) -> bool: ...
+    def lost(self, lease: Lease, reason: str) -> None: ...
+
+
+class Lease:
+    """One timed grant of a lock to one holder.
+
+    ``name``, ``token``, ``fence`` (None on a store without fences) and ``store`` (the alias)
+    do not change; ``ttl`` is the length, in seconds, of the last grant or extension. A lease
+    is over ``ttl`` seconds after the moment just before that call was sent, by this process's
+    clock, whatever the server says later. Over is final.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_calls",
+        "_deadline",
+        "_earliest",
+        "_keeper",
+        "_process",
+        "_proof",
+        "_reason",
+        "_record",
+        "_state",
+        "fence",
+        "name",
+        "renew",
+        "store",
+        "token",
+        "ttl",
+    )
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        store: str,
+        name: str,
+        token: str,
+        fence: int | None,
+        ttl: float,
+        deadline: float,
+        record: Mapping[str, Any],
+        proof: Any = None,
+        renew: bool = False,
+    ) -> None:
+        self._keeper = keeper
+        self.store = store
+        self.name = name
+        self.token = token
+        self.fence = fence
+        self.ttl = ttl
+        self.renew = renew
+        self._deadline = deadline
+        self._record = record
+        self._proof = proof
+        self._process = _process
+        self._state = HELD
+        self._reason = ""
+        self._calls = 0
+        self._earliest = math.inf
+
+    def __repr__(self) -> str:
+        state = ("held", "released", "lost")[self._state]
+        return f"<Lease {self.name!r} fence={self.fence} {state}>"
+
+    @property
+    def owner(self) -> Owner:
+        """The owner recorded with the lease."""
+        return Owner.from_record(self._record)
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease still holds the lock, by this process's clock."""
+        if self._state != HELD or self._process != _process:
+            return False
+        if clock.now() < self._deadline:
+            return True
+        self._keeper.lost(self, "its ttl ran out")
+        return False
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left; 0.0 once the lease is gone."""
+        return max(0.0, self._deadline - clock.now()) if self.held else 0.0
+
+    def assert_held(self) -> None:
+        """Raise `LeaseLost` unless the lease still holds the lock."""
+        if not self.held:
+            raise LeaseLost(self.name, self._reason or self._why())
+
+    def extend(self, ttl: float | None = None) -> bool:
+        """Make the lease last ``ttl`` seconds from now (by default: as long as last time).
+
+        Returns False if it was no longer ours; nothing was changed then. Raises
+        `StoreUnavailable` when the store does not answer: the lease then ends at its old
+        deadline, unless a later call succeeds.
+        """
+        return self._keeper.extend(self, self.ttl if ttl is None else ttl)
+
+    def release(self) -> bool:
+        """Give the lock back. Returns False if it was no longer ours; nothing was changed then.
+
+        Raises `StoreUnavailable` when the store does not answer: the lease then ends at its
+        deadline, unless a later call succeeds.
+        """
+        return self._keeper.release(self)
+
+    def _why(self) -> str:
+        if self._process != _process:
+            return "it belongs to the parent of this forked process"
+        return "it was released" if self._state == RELEASED else "it is over"
+
+    def _end(self, state: int, reason: str = "") -> bool:
+        """Leave HELD for good. True for the one caller who did it."""
+        with _transition:
+            if self._state != HELD or self._process != _process:
+                return False
+            self._state = state
+            self._reason = reason
+            return True
+
+    def _extending(self) -> bool:
+        """Announce an extension. False: the lease is gone."""
+        if not self.held:
+            return False
+        with _transition:
+            if self._calls == 0:
+                self._earliest = math.inf
+            self._calls += 1
+        return True
+
+    def _extended(self, ends: float, said: bool | None) -> None:
+        """Note what an extension came to: ``said`` is None where no reply came.
+
+        Those that overlap (the caller's and the renewal's) may have reached the store in any
+        order, and one without a reply may have shortened the lease: the earliest end counts.
+        """
+        with _transition:
+            self._calls -= 1
+            self._earliest = min(self._earliest, ends)
+            if said:
+                self._deadline = self._earliest
+            elif said is None:
+                self._deadline = min(self._deadline, ends)
+
+
+def _forget_parent() -> None:
+    # After a fork the child owns none of its parent's leases, and the lock may have been
+    # held by a thread that the child does not have.
+    global _process, _transition
+    _process += 1
+    _transition = new_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parent)

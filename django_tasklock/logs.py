@@ -1,0 +1,88 @@
+"""
+One log line for each skip, loss and clear, on the logger ``django_tasklock``.
+
+They are receivers of the signals, so that the core has no log lines of its own. Nothing
+listens to ``lock_acquired`` and ``lock_released``: they are sent for every single lease,
+and a receiver would cost each of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from .describe import duration, printable
+from .lease import Lease, LockInfo
+from .owner import Owner
+from .signals import lock_cleared, lock_contended, lock_lost
+
+__all__ = ["connect"]
+
+logger = logging.getLogger("django_tasklock")
+
+
+def connect() -> None:
+    """Connect the receivers. Connecting twice is connecting once."""
+    for signal, receiver in (
+        (lock_contended, log_contended),
+        (lock_lost, log_lost),
+        (lock_cleared, log_cleared),
+    ):
+        signal.connect(receiver, weak=False, dispatch_uid=f"django_tasklock.{receiver.__name__}")
+
+
+def log_contended(
+    *, name: str, store: str, holder: LockInfo | None, owner: Owner, waited: float, **_: Any
+) -> None:
+    """INFO: somebody else holds it, and the one who asked went without."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    logger.info(
+        "lock %s in store %s is held by %s: refused to %s after waiting %s",
+        printable(name),
+        printable(store),
+        _held_by(holder),
+        printable(owner),
+        duration(waited),
+        extra=_fields(name, store, owner),
+    )
+
+
+def log_lost(*, lease: Lease, reason: str, **_: Any) -> None:
+    """ERROR: a lease ended before its holder released it."""
+    logger.error(
+        "lock %s in store %s is lost to %s: %s",
+        printable(lease.name),
+        printable(lease.store),
+        printable(lease.owner),
+        printable(reason),
+        extra=_fields(lease.name, lease.store, lease.owner),
+    )
+
+
+def log_cleared(
+    *, name: str, store: str, holder: LockInfo | None, by: str | None, **_: Any
+) -> None:
+    """WARNING: a lock was taken from its holder by force."""
+    logger.warning(
+        "lock %s in store %s, held by %s, was cleared%s",
+        printable(name),
+        printable(store),
+        _held_by(holder),
+        f" by {printable(by)}" if by else "",
+        extra=_fields(name, store, holder.owner if holder else Owner()),
+    )
+
+
+def _held_by(holder: LockInfo | None) -> str:
+    return printable(holder.owner if holder else Owner())
+
+
+def _fields(name: str, store: str, owner: Owner) -> dict[str, Any]:
+    """For formatters that write structured logs. ``name`` itself is the record's own."""
+    return {
+        "lock_name": name,
+        "lock_store": store,
+        "lock_owner": owner.as_dict(),
+        "lock_task_id": owner.task_id,
+    }

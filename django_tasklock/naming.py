@@ -1,0 +1,172 @@
+"""A lock's name from the arguments of a call."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import string
+from collections.abc import Iterator, Mapping, Sequence, Set
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from django.utils.functional import Promise
+
+from .arguments import LONGEST_NAME, checked_name
+
+__all__ = ["NameTemplate", "bound_arguments", "digest_name", "quoted"]
+
+
+class _Formatter(string.Formatter):
+    """Reads an attribute of a mapping as its item: what was a model when the task was sent may
+    be a dict where it runs."""
+
+    def get_field(self, field: str, args: Any, arguments: Any) -> Any:
+        root, _, rest = field.partition(".")
+        if rest and "[" not in field:
+            value = arguments[root]
+            for part in rest.split("."):
+                value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+            return value, root
+        return super().get_field(field, args, arguments)
+
+
+_formatter = _Formatter()
+
+
+def quoted(value: str) -> str:
+    """``value`` with ``:``, ``%``, spaces and what cannot be printed as ``%XX`` of its UTF-8.
+
+    So the parts of a name are never mistaken for each other: ("a:b", "c") and ("a", "b:c")
+    give different names.
+    """
+    if value.isprintable() and not any(character in value for character in ":% "):
+        return value
+    return "".join(
+        character
+        if character.isprintable() and character not in ":% "
+        else "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+        for character in value
+    )
+
+
+def bound_arguments(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments by name, with defaults, however they were passed.
+
+    What a ``**kwargs`` parameter takes up stands beside the named ones. Raises `TypeError`,
+    as the call itself would.
+    """
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    arguments = dict(bound.arguments)
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            arguments = {**arguments.pop(parameter.name), **arguments}
+    return arguments
+
+
+class NameTemplate:
+    """A name with fields in braces, as of `str.format`: ``"video:{video_id}"``.
+
+    Fields name parameters of the call, with attributes, items and format specs where wanted
+    (``{day:%Y-%m-%d}``, ``{order.pk}``). Raises `ValueError` for a field that no parameter
+    has, and for a template that could never make a name.
+    """
+
+    def __init__(self, template: str, signature: inspect.Signature) -> None:
+        if not isinstance(template, str):
+            raise TypeError(f"a template is a str, not {type(template).__name__}: {template!r}")
+        self.template = template
+        self.signature = signature
+        parameters = signature.parameters.values()
+        anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        literals = ""
+        self.constant = True
+        for literal, field, _, _ in _formatter.parse(template):
+            literals += literal
+            if field is None:
+                continue
+            self.constant = False
+            name = _root(field)
+            if not name or name.isdigit():
+                raise ValueError(f"a field of {template!r} has no name: {{{field}}}")
+            if name not in self.signature.parameters and not anything:
+                known = ", ".join(self.signature.parameters) or "none"
+                raise ValueError(
+                    f"{template!r} names the argument {name!r}, and there is no such parameter "
+                    f"(there are: {known})"
+                )
+        if literals or self.constant:
+            checked_name(literals)
+
+    def fill(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The name for one call. Raises `TypeError` or `ValueError` if there is none."""
+        if self.constant:
+            return checked_name(self.template.format())
+        return self.fill_from(bound_arguments(self.signature, args, kwargs))
+
+    def fill_from(self, arguments: Mapping[str, Any]) -> str:
+        """`fill`, from a call's arguments by name."""
+        try:
+            name = "".join(self._parts(arguments))
+        except (KeyError, AttributeError, IndexError) as error:
+            raise ValueError(f"{self.template!r} cannot be filled: no {error}") from error
+        return checked_name(name)
+
+    def _parts(self, arguments: Mapping[str, Any]) -> Iterator[str]:
+        for literal, field, spec, conversion in _formatter.parse(self.template):
+            yield literal
+            if field is not None:
+                value, _ = _formatter.get_field(field, (), arguments)
+                if conversion:
+                    value = _formatter.convert_field(value, conversion)
+                yield quoted(format(value, spec or ""))
+
+
+def digest_name(prefix: str, arguments: Mapping[str, Any]) -> str:
+    """``prefix``, a colon, and a digest of the arguments that is the same in every process.
+
+    It is the same before and after the way through a message. Raises `TypeError` if an argument
+    has no such form.
+    """
+    try:
+        # Twice: a message turns all keys into text, which sorts 10 before 9.
+        plain = json.loads(json.dumps(arguments, default=_plain))
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"no name can be made of the arguments of {prefix}: {error}; give it a lock_name"
+        ) from error
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{quoted(prefix)[: LONGEST_NAME - len(digest) - 1]}:{digest}"
+
+
+def _plain(value: Any) -> Any:
+    """What stands in JSON for a value that JSON does not know."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, date | time | datetime):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID | timedelta | Promise):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Set):
+        return sorted(value)
+    if hasattr(value, "__json__"):  # as a message would carry it
+        return value.__json__()
+    if hasattr(value, "model_dump"):  # pydantic
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not a plain value")
+
+
+def _root(field: str) -> str:
+    for at, character in enumerate(field):
+        if character in ".[":
+            return field[:at]
+    return field

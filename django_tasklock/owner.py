@@ -1,0 +1,153 @@
+"""Who holds a lease, and whether that very process still lives."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+__all__ = ["Owner", "owner_record"]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The holder of a lease, for people and for takeover; it gives no right to release.
+
+    ``boot``, ``pidns`` and ``start`` (the kernel's boot id, the pid namespace, the process's
+    start in clock ticks since boot) identify one process for good: a pid is given out again,
+    the four together are not. All fields are None for a key that somebody else set.
+    """
+
+    host: str | None = None
+    pid: int | None = None
+    task: str | None = None
+    task_id: str | None = None
+    thread: str | None = None
+    boot: str | None = None
+    pidns: str | None = None
+    start: int | None = None
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Owner:
+        """The owner written in a store's record; fields that are absent stay None."""
+        return cls(**{name: record.get(name) for name in _FIELDS})
+
+    @classmethod
+    def current(cls, task: str | None = None, task_id: str | None = None) -> Owner:
+        """The owner that a lease taken here and now would record."""
+        return cls.from_record(owner_record(task, task_id))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON-able values."""
+        return asdict(self)
+
+    def is_local(self) -> bool:
+        """True if the process ran on this machine, since its last boot, in our pid namespace."""
+        here = _process_fields()
+        return (
+            self.pid is not None
+            and self.start is not None
+            and self.boot is not None
+            and self.pidns is not None
+            and (self.boot, self.pidns) == (here["boot"], here["pidns"])
+        )
+
+    def alive(self) -> bool | None:
+        """Whether the process still lives; None where that cannot be known from here."""
+        if not self.is_local():
+            return None
+        assert self.pid is not None
+        start = _start_of_living(self.pid)
+        return None if start is None else start == self.start
+
+    def __str__(self) -> str:
+        if self.pid is None and self.host is None:
+            return "an unknown owner"
+        what = f", task {self.task}[{self.task_id}]" if self.task else ""
+        return f"pid {self.pid} on {self.host}{what}"
+
+
+_FIELDS = tuple(field.name for field in fields(Owner))
+_DEAD = -1
+_this_process: dict[str, Any] = {}
+
+
+def owner_record(task: str | None = None, task_id: str | None = None) -> dict[str, Any]:
+    """The owner's fields as a new dict of JSON-able values, for a store's record.
+
+    What is the same for the whole process is read once.
+    """
+    record = _process_fields().copy()
+    record["thread"] = threading.current_thread().name
+    if task is not None:
+        record["task"] = task
+    if task_id is not None:
+        record["task_id"] = task_id
+    return record
+
+
+def _process_fields() -> dict[str, Any]:
+    if not _this_process:
+        pid = os.getpid()
+        _this_process.update(
+            host=socket.gethostname(),
+            pid=pid,
+            boot=_read("/proc/sys/kernel/random/boot_id"),
+            pidns=_pid_namespace(),
+            start=_start_of_living(pid),
+        )
+    return _this_process
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+def _pid_namespace() -> str | None:
+    try:
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return None  # This /proc tells of the pids of another namespace.
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+
+
+def _start_of_living(pid: int) -> int | None:
+    """The start time of a living process, proc(5) field 22; `_DEAD` for a dead one or a zombie.
+
+    None where that cannot be told. The leader of a process whose other threads still run shows
+    as a zombie too.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            # The second field, the command, may itself hold spaces and brackets.
+            after_command = file.read().rpartition(")")[2].split()
+        if after_command[0] in "ZX" and len(os.listdir(f"/proc/{pid}/task")) < 2:
+            return _DEAD
+    except (FileNotFoundError, ProcessLookupError):
+        return None if _exists(pid) else _DEAD
+    except OSError:
+        return None  # No free file descriptor, say: that is no sign of anybody's death.
+    return int(after_command[19])
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process, which /proc may hide (hidepid) or not show yet."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_this_process.clear)

@@ -1,0 +1,247 @@
+"""The lock service: policy over a store. Waiting, takeover, renewal and signals are here."""
+
+from __future__ import annotations
+
+from . import clock
+from .arguments import (
+    checked_flag,
+    checked_name,
+    checked_number,
+    checked_prefix,
+    checked_ttl,
+    checked_wait,
+)
+from .conf import DEFAULT_ALIAS
+from .lease import HELD, LOST, RELEASED, Lease, LockInfo, new_token
+from .owner import Owner, owner_record
+from .renewal import renewal
+from .signals import lock_acquired, lock_cleared, lock_contended, lock_lost, lock_released
+from .stores import stores
+from .stores.base import BaseStore, Note, Refusal
+from .waiting import insist
+
+__all__ = ["LockService", "locks"]
+
+
+class LockService:
+    """All that can be asked of the locks of one store.
+
+    Every verb may raise `StoreUnavailable` when the store does not answer: that is neither
+    "held" nor "not held". What is passed is checked before anything is sent: `TypeError` or
+    `ValueError`.
+    """
+
+    def __init__(self, alias: str = DEFAULT_ALIAS) -> None:
+        self.alias = alias
+
+    def __repr__(self) -> str:
+        return f"<LockService {self.alias!r}>"
+
+    @property
+    def store(self) -> BaseStore:
+        """The store behind the alias. Raises `InvalidLockConfig`."""
+        return stores[self.alias]
+
+    def using(self, alias: str) -> LockService:
+        """The service of another store alias. Raises `InvalidLockConfig` if there is none."""
+        service = LockService(alias)
+        _ = service.store
+        return service
+
+    def acquire(
+        self,
+        name: str,
+        *,
+        ttl: float | None = None,
+        wait: float | None = 0,
+        renew: bool = False,
+    ) -> Lease | None:
+        """Take the lock ``name``; None if somebody else holds it and ``wait`` is over.
+
+        ``ttl`` is in seconds (by default the store's TTL); ``wait`` in seconds, 0: do not
+        wait, None: for ever; with ``renew`` the lease is extended in time for as long as it
+        is referred to and this process lives.
+        """
+        won = self.contend(name, ttl=ttl, wait=wait, renew=renew)
+        return won if isinstance(won, Lease) else None
+
+    def contend(
+        self,
+        name: str,
+        *,
+        ttl: float | None = None,
+        wait: float | None = 0,
+        renew: bool = False,
+        task: str | None = None,
+        task_id: str | None = None,
+        token: str | None = None,
+    ) -> Lease | LockInfo:
+        """`acquire`, with the lease in the way as the answer when it was not to be had.
+
+        ``task`` and ``task_id`` are recorded in the owner; ``token`` is one that was drawn
+        before (`new_token`), for a process that will release what another one acquires.
+        """
+        store = self.store
+        checked_name(name)
+        ttl = store.settings.ttl if ttl is None else checked_ttl(ttl)
+        wait = checked_wait(wait)
+        checked_flag("renew", renew)
+        if token is None:
+            token = new_token()
+        record = owner_record(task, task_id)
+        record["ttl"], record["renew"] = ttl, renew
+        if renew:
+            renewal.start()
+        asked = clock.now()
+        started = asked
+        try:
+            answer = store.acquire(name, token, ttl, record)
+            if isinstance(answer, Refusal) or clock.now() >= asked + ttl:
+                answer, started = insist(
+                    store, name, token, ttl, record, answer, asked, wait, self._take_over
+                )
+        except BaseException as error:
+            # The lock may be ours without our knowing; an argument's error came before that.
+            if not isinstance(error, TypeError | ValueError):
+                renewal.abandon(name, token, ttl, store)
+            raise
+        if isinstance(answer, Refusal):
+            if lock_contended.receivers:
+                lock_contended.send_robust(
+                    LockService,
+                    name=name,
+                    store=store.alias,
+                    holder=answer.holder,
+                    owner=Owner.from_record(record),
+                    waited=clock.now() - asked,
+                )
+            return answer.holder
+        lease = Lease(
+            self, self.alias, name, token, answer.fence, ttl, started + ttl, record,
+            answer.proof, renew,
+        )  # fmt: skip
+        if renew:
+            renewal.add(lease, store)
+        if lock_acquired.receivers:
+            lock_acquired.send_robust(LockService, lease=lease)
+        return lease
+
+    def _take_over(self, store: BaseStore, holder: LockInfo) -> bool:
+        """Clear the lock if its owner is known to be dead. True if it is worth asking again."""
+        if not store.takeover or holder.token is None or holder.owner.alive() is not False:
+            return False
+        if store.clear(holder.name, holder.token):
+            self._cleared(
+                store, holder.name, holder.token, holder, "takeover, its owner being gone"
+            )
+        return True
+
+    def is_locked(self, name: str) -> bool:
+        """Whether anything holds the lock, a key that somebody else set included."""
+        return self.get(name) is not None
+
+    def get(self, name: str) -> LockInfo | None:
+        """What holds the lock; None if nothing does."""
+        return self.store.get(checked_name(name))
+
+    def waiters(self, name: str) -> list[Owner]:
+        """Who stands in the lock's line, the next first; at most 100, none on a store that polls.
+
+        One that died while it waited stays until its turn, when it is passed over.
+        """
+        return self.store.waiters(checked_name(name))
+
+    def list(self, prefix: str = "", limit: int | None = None, offset: int = 0) -> list[LockInfo]:
+        """Live locks whose names begin with ``prefix``, the soonest to expire first.
+
+        At most ``limit`` (None: all), after the first ``offset``. Raises
+        `ListingNotSupported` on a store that knows single locks only.
+        """
+        if limit is not None:
+            checked_number("limit", limit)
+        checked_number("offset", offset)
+        return self.store.list(checked_prefix(prefix), limit, offset)
+
+    def count(self, prefix: str = "") -> int:
+        """How many live locks have names that begin with ``prefix``.
+
+        Raises `ListingNotSupported` on a store that knows single locks only.
+        """
+        return self.store.count(checked_prefix(prefix))
+
+    def clear(self, name: str, token: str | None = None, *, by: str | None = None) -> bool:
+        """Remove whatever holds the lock, by an operator's decision.
+
+        With ``token`` only if that very lease still holds it. ``by`` says for the log who
+        cleared it. Returns False if nothing was removed.
+        """
+        store = self.store
+        checked_name(name)
+        if token is not None and not isinstance(token, str):
+            raise TypeError(f"a token is a str, not {type(token).__name__}")
+        holder = store.get(name)
+        if not store.clear(name, token):
+            return False
+        self._cleared(store, name, token, holder, by)
+        return True
+
+    # What a lease asks of its service.
+
+    def release(self, lease: Lease, note: Note | None = None) -> bool:
+        """`Lease.release`; with a note that the store writes in the same step."""
+        if not lease.held or not lease._end(RELEASED):
+            return False
+        if lease.renew:
+            lease.renew = False
+            renewal.discard()
+        try:
+            released = self.store.release(lease.name, lease.token, lease._proof, note)
+        except BaseException:
+            # It stands until its deadline, no longer renewed; a later call may succeed.
+            lease._state = HELD
+            raise
+        if not released:
+            lease._state = HELD
+            self.lost(lease, "the store no longer had it at its release")
+            return False
+        if lock_released.receivers:
+            lock_released.send_robust(LockService, lease=lease)
+        return True
+
+    def extend(self, lease: Lease, ttl: float) -> bool:
+        """`Lease.extend`."""
+        ttl = checked_ttl(ttl)
+        if not lease._extending():
+            return False
+        started, said = clock.now(), None
+        try:
+            said = self.store.extend(lease.name, lease.token, ttl, lease._proof)
+        finally:
+            lease._extended(started + ttl, said)
+        if said:
+            lease.ttl = ttl
+        else:
+            self.lost(lease, "the store no longer has it")
+        return said
+
+    def lost(self, lease: Lease, reason: str) -> None:
+        """Note that a lease is gone: once, and for good."""
+        if lease._end(LOST, reason):
+            if lease.renew:
+                renewal.discard()
+            lock_lost.send_robust(LockService, lease=lease, reason=reason)
+
+    def _cleared(
+        self,
+        store: BaseStore,
+        name: str,
+        token: str | None,
+        holder: LockInfo | None,
+        by: str | None,
+    ) -> None:
+        lock_cleared.send_robust(
+            LockService, name=name, store=store.alias, token=token, holder=holder, by=by
+        )
+
+
+locks = LockService()

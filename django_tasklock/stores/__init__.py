@@ -1,0 +1,124 @@
+"""The stores by alias. No store's module is imported before its alias is used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from threading import RLock
+from typing import Any
+
+from django.core.cache import caches
+from django.core.cache.backends.base import InvalidCacheBackendError
+from django.core.signals import setting_changed
+from django.utils.connection import BaseConnectionHandler
+from django.utils.module_loading import import_string
+
+from ..conf import SETTING, StoreSettings, configured_stores
+from ..exceptions import InvalidLockConfig
+from .base import BaseStore
+
+__all__ = ["StoreHandler", "stores"]
+
+REDIS_STORE = "django_tasklock.stores.redis.RedisStore"
+CACHE_STORE = "django_tasklock.stores.cache.CacheStore"
+REDIS_CACHES = frozenset(
+    {"django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"}
+)
+
+
+class StoreHandler(BaseConnectionHandler):  # type: ignore[type-arg]
+    """``stores[alias]``: the store behind an alias of the setting, made on first use.
+
+    Unlike Django's cache and database connections a store is shared by all threads: what it
+    keeps (a pool, scripts, a listener) is made once a process. Raises `InvalidLockConfig` for
+    an alias that is not configured, and for a store whose settings are wrong.
+    """
+
+    settings_name = SETTING
+    exception_class = InvalidLockConfig
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[str, BaseStore] = {}
+        self._making = RLock()
+
+    def configure_settings(self, settings: Any) -> Any:
+        return configured_stores()
+
+    def __getitem__(self, alias: str) -> BaseStore:
+        store = self._made.get(alias)
+        if store is not None:
+            return store
+        with self._making:
+            if alias not in self._made:
+                self._made[alias] = self.create_connection(alias)
+            return self._made[alias]
+
+    def __setitem__(self, alias: str, store: BaseStore) -> None:
+        self._made[alias] = store
+
+    def __delitem__(self, alias: str) -> None:
+        del self._made[alias]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.settings)
+
+    def all(self, initialized_only: bool = False) -> list[BaseStore]:
+        """Every store; with ``initialized_only`` those that are in use already."""
+        return [self[alias] for alias in self if not initialized_only or alias in self._made]
+
+    def create_connection(self, alias: str) -> BaseStore:
+        if alias not in self.settings:
+            raise InvalidLockConfig(
+                f"there is no lock store {alias!r}; {SETTING} has "
+                f"{', '.join(map(repr, self.settings)) or 'no alias'}"
+            )
+        settings: StoreSettings = self.settings[alias]
+        path = settings.backend or _backend_for(settings)
+        try:
+            backend = import_string(path)
+        except ImportError as error:
+            raise InvalidLockConfig(
+                f"the BACKEND {path!r} of the lock store {alias!r} cannot be imported: {error}"
+            ) from error
+        if not (isinstance(backend, type) and issubclass(backend, BaseStore)):
+            raise InvalidLockConfig(
+                f"the BACKEND {path!r} of the lock store {alias!r} is not a BaseStore"
+            )
+        return backend(settings)
+
+    def forget(self) -> None:
+        """Drop every store and the settings they were made from."""
+        with self._making:
+            self._made.clear()
+            self.__dict__.pop("settings", None)
+
+
+def _backend_for(settings: StoreSettings) -> str:
+    try:
+        cache = caches[settings.cache]
+    except InvalidCacheBackendError as error:
+        raise InvalidLockConfig(
+            f"the CACHE {settings.cache!r} of the lock store {settings.alias!r}: {error}"
+        ) from error
+    # Compared by name, so that no Redis client is imported for a site that has none.
+    names = {f"{base.__module__}.{base.__qualname__}" for base in type(cache).__mro__}
+    return REDIS_STORE if names & REDIS_CACHES else CACHE_STORE
+
+
+stores = StoreHandler()
+
+
+def _settings_changed(*, setting: str, **_kwargs: Any) -> None:
+    if setting in (SETTING, "CACHES"):
+        stores.forget()
+
+
+def _new_process() -> None:
+    # The lock may have been held by a thread that the child does not have.
+    stores._making = RLock()
+
+
+setting_changed.connect(_settings_changed, dispatch_uid="django_tasklock.stores")
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_process)

@@ -1,0 +1,54 @@
+-- Grants the lock, or says who holds it; may stand in line.
+-- KEYS  1 lock  2 index  3 fences  4 line
+-- ARGV  1 value  2 ttl in ms  3 name  4 member of the line, or '' not to stand in it
+-- Returns {1, fence} when granted; {0, value, ttl left in ms or -1, now in us} when held.
+-- Idempotent for one value: asked again after a lost reply, it grants again.
+local key, index, fences, line = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local value, ttl, name, me = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+
+local mine, held = redis.call('SET', key, value, 'PX', ttl, 'NX'), nil
+if mine then
+  if redis.call('EXISTS', line) == 1 then
+    -- The last lease ran out, and nobody was told. Whoever stands in line comes first.
+    local now = redis.call('TIME')
+    if me ~= '' then
+      redis.call('ZADD', line, 'NX', now[1] * 1000000 + now[2], me)
+    end
+    local fence, first = hand_over(key, index, fences, line, name, me)
+    if fence then
+      if first == me then return {1, fence} end
+      mine = false
+    end
+  end
+else
+  held = redis.call('GET', key)
+  if held == value then
+    redis.call('PEXPIRE', key, ttl)
+    if me ~= '' then redis.call('ZREM', line, me) end
+    mine = true
+  end
+end
+
+if mine then
+  local fence, now = next_fence(fences, name)
+  now = math.floor(now / 1000)
+  redis.call('ZADD', index, now + ttl, name)
+  if fence % 16 == 0 then
+    -- One lease in sixteen tidies: what ran out leaves the index.
+    local over = redis.call('ZRANGEBYSCORE', index, '-inf', now - 1, 'LIMIT', 0, 100)
+    if #over > 0 then
+      redis.call('ZREM', index, unpack(over))
+      redis.call('HDEL', fences, unpack(over))
+    end
+  end
+  return {1, fence}
+end
+
+local left = redis.call('PTTL', key)
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+if me ~= '' then
+  redis.call('ZADD', line, 'NX', now, me)
+  keep(line, left)
+end
+return {0, held or redis.call('GET', key), left, string.format('%.0f', now)}

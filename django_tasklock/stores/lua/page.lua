@@ -1,0 +1,22 @@
+-- A stretch of the index, the soonest to expire first; what ran out leaves it.
+-- KEYS  1 index  2 fences
+-- ARGV  1 offset  2 how many to look at  3 prefix
+-- Returns {now in ms, how many were looked at, name, expiry in ms, name, expiry in ms, ...}.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local over = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - 1, 'LIMIT', 0, 1000)
+if #over > 0 then
+  redis.call('ZREM', KEYS[1], unpack(over))
+  redis.call('HDEL', KEYS[2], unpack(over))
+end
+-- By rank: an offset into a range of scores would be walked, one by one.
+local first = redis.call('ZCOUNT', KEYS[1], '-inf', now - 1) + ARGV[1]
+local found = redis.call('ZRANGE', KEYS[1], first, first + ARGV[2] - 1, 'WITHSCORES')
+local page, prefix = {now, #found / 2}, ARGV[3]
+for i = 1, #found, 2 do
+  if string.sub(found[i], 1, #prefix) == prefix then
+    page[#page + 1] = found[i]
+    page[#page + 1] = found[i + 1]
+  end
+end
+return page

@@ -1,0 +1,12 @@
+-- Ends a lease and hands the lock to the first in line.
+-- KEYS  1 lock  2 index  3 fences  4 line  5 a note to write, or absent
+-- ARGV  1 value  2 name  3 the note's text  4 its ttl in ms
+-- Returns 1, or 0 if the value no longer holds the lock: nothing was changed then.
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+if not hand_over(KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[2], '') then
+  redis.call('DEL', KEYS[1])
+  redis.call('ZREM', KEYS[2], ARGV[2])
+  redis.call('HDEL', KEYS[3], ARGV[2])
+end
+if KEYS[5] then redis.call('SET', KEYS[5], ARGV[3], 'PX', ARGV[4]) end
+return 1

@@ -1,0 +1,139 @@
+"""The way to the server: django-redis's raw client, or that of Django's own backend."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from typing import Any
+
+from django.core.cache import caches
+from redis.exceptions import (
+    ConnectionError as RedisConnectionError,
+)
+from redis.exceptions import (
+    NoPermissionError,
+    NoScriptError,
+    RedisError,
+)
+from redis.exceptions import (
+    TimeoutError as RedisTimeoutError,
+)
+
+from ...conf import StoreSettings
+from ...exceptions import InvalidLockConfig, StoreUnavailable
+from .connections import Connections
+
+__all__ = ["Client", "ReplyLost", "Script", "milliseconds"]
+
+NOT_ALLOWED = ("NOPERM", "ACL", "user executing the script can't")
+"""what servers say where a right is missing, from within a script as well"""
+
+
+class ReplyLost(StoreUnavailable):
+    """The connection was cut: the script may have run."""
+
+
+class Script:
+    """One of the Lua verbs, by its file's name."""
+
+    def __init__(self, verb: str, *, shared: bool = False) -> None:
+        folder = files("django_tasklock.stores") / "lua"
+        parts = [folder / "shared.lua"] if shared else []
+        self.verb = verb
+        self.text = "\n".join(
+            part.read_text("utf-8") for part in [*parts, folder / f"{verb}.lua"]
+        ).encode()
+        self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
+
+
+class Client:
+    """Runs scripts on the connections of a cache's own pool, and speaks its serializer.
+
+    Raises `InvalidLockConfig` for a cache whose client picks a server by the key: a script
+    needs all of its keys on one.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.alias = settings.alias
+        self.cache: Any = caches[settings.cache]
+        self.encode: Callable[[Any], Any]
+        self.decode: Callable[[Any], Any]
+        if hasattr(self.cache, "client"):
+            own = self.cache.client
+            if any(base.__name__ == "ShardClient" for base in type(own).__mro__):
+                raise InvalidLockConfig(
+                    f"the lock store {self.alias!r} cannot use django-redis's ShardClient: its "
+                    "connection depends on the key, and a lock's keys must be on one server"
+                )
+            self.encode, self.decode = own.encode, own.decode
+            self.redis: Any = own.get_client(write=True)
+        else:
+            own = getattr(self.cache, "_cache")  # noqa: B009
+            self.encode, self.decode = own._serializer.dumps, own._serializer.loads
+            self.redis = own.get_client(None, write=True)
+        self.pool: Any = self.redis.connection_pool
+        self._connections = Connections.of(self.pool)
+
+    def make_key(self, key: str) -> str:
+        """The physical key of a cache key."""
+        made: str = self.cache.make_key(key)
+        return made
+
+    def run(
+        self,
+        script: Script,
+        keys: Sequence[Any],
+        args: Sequence[Any] = (),
+        *,
+        again: bool = True,
+        private: bool = False,
+    ) -> Any:
+        """Run a script in one round trip and return its reply.
+
+        With ``again`` the script may run twice, which is what happens when a connection is
+        cut before the reply: it is asked once more on a new one, and as often as the cache's
+        own retry policy says. ``private``: on a connection of the renewal thread's own. Raises
+        `StoreUnavailable`.
+        """
+        command = (b"EVALSHA", script.sha, len(keys), *keys, *args)
+        exchange = self._connections.exchange
+        try:
+            try:
+                return exchange(command, again=again, private=private)
+            except NoScriptError:
+                command = (b"EVAL", script.text, *command[2:])
+                return exchange(command, again=again, private=private)
+            except RedisTimeoutError:
+                raise
+            except RedisConnectionError as error:
+                if not again:
+                    raise ReplyLost(self.alias, str(error)) from error
+                # The server may have been restarted, and have no scripts any more.
+                command = (b"EVAL", script.text, *command[2:])
+                return exchange(command, again=again, private=private)
+        except (RedisError, OSError) as error:
+            raise self.unavailable(error) from error
+
+    def ask(self, *command: Any) -> Any:
+        """The reply to one plain command, which may be sent twice. Raises `StoreUnavailable`."""
+        try:
+            return self._connections.exchange(command, again=True)
+        except (RedisError, OSError) as error:
+            raise self.unavailable(error) from error
+
+    def unavailable(self, error: BaseException) -> StoreUnavailable:
+        """The error to raise for what the client library raised."""
+        reason = str(error) or type(error).__name__
+        if isinstance(error, NoPermissionError) or any(said in reason for said in NOT_ALLOWED):
+            reason = (
+                f"the Redis user lacks a right ({reason}); it needs +@scripting +@pubsub and the "
+                "commands of the scripts, the lock keys (~), and their channels (&)"
+            )
+        return StoreUnavailable(self.alias, reason)
+
+
+def milliseconds(ttl: float) -> int:
+    """A ttl as Redis counts it, rounded up: its lease never ends before the holder's."""
+    return math.ceil(ttl * 1000)

@@ -1,0 +1,228 @@
+"""Leases in Redis: one round trip a verb, by one script a verb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ...conf import StoreSettings
+from ...lease import LockInfo
+from ...owner import Owner
+from ..base import Extension, Finding, Grant, Note, Refusal
+from ..record import info_from_value, new_record, token_of
+from .client import ReplyLost, Script, milliseconds
+from .line import Place, value_of_member
+from .listener import Listener
+from .listing import Listing
+from .notes import Notes
+from .server import findings
+
+__all__ = ["RedisStore"]
+
+ACQUIRE = Script("acquire", shared=True)
+RELEASE = Script("release", shared=True)
+CLEAR = Script("clear", shared=True)
+EXTEND = Script("extend")
+GET = Script("get")
+LEAVE = Script("leave", shared=True)
+
+BATCH = 500
+"""leases extended by one script; it holds the server up for about half a millisecond"""
+
+
+class RedisStore(Notes):
+    """django-redis's raw client, or that of Django's own Redis backend, and Lua.
+
+    The record is the value of the lock's key, in the cache's own serializer, so that the
+    cache, ``redis-cli`` and code that calls ``cache.add`` on the same key all see it, and
+    exclude us as we exclude them. Beside the locks there are two keys a store: the index, a
+    sorted set of names by expiry, and the fences, a hash. A lock that is waited for has a
+    line, a sorted set of its own. Their names hold a space, which a lock's name never does.
+    """
+
+    supports_listing = True
+    atomic_release = True
+    supports_fence = True
+    supports_waiting = True
+
+    def __init__(self, settings: StoreSettings) -> None:
+        super().__init__(settings)
+        prefix = settings.key_prefix
+        self._prefix = f"{prefix}:" if prefix else ""
+        own = prefix or "tasklock"
+        self.index = self.client.make_key(f"{own} index").encode()
+        self.fences = self.client.make_key(f"{own} fences").encode()
+        self.listener = Listener(self.client, self.index + b":")
+        self._listing = Listing(self)
+
+    def key(self, name: str) -> str:
+        """The physical name of a lock."""
+        return self.client.make_key(self._prefix + name)
+
+    def _keys(self, name: str) -> tuple[bytes, bytes, bytes, bytes]:
+        key = self.key(name).encode()
+        return key, self.index, self.fences, key + b" line"
+
+    def acquire(
+        self, name: str, token: str, ttl: float, owner: Mapping[str, Any]
+    ) -> Grant | Refusal:
+        value = self.client.encode(new_record(token, owner))
+        answer = self.ask(name, value, milliseconds(ttl), b"")
+        if isinstance(answer, Grant):
+            return answer
+        refusal = answer[0]
+        if refusal.holder.token == token:
+            # Our own lease, taken by an earlier call whose record says another moment.
+            held = self._value(name)
+            if held is not None and token_of(self._decoded(held)) == token:
+                again = self.ask(name, held, milliseconds(ttl), b"")
+                return again if isinstance(again, Grant) else again[0]
+        return refusal
+
+    def ask(
+        self, name: str, value: bytes, ttl_ms: int, member: bytes
+    ) -> Grant | tuple[Refusal, int]:
+        """One run of the acquire script; a refusal comes with the server's clock, in us."""
+        keys = self._keys(name)
+        reply = self.client.run(ACQUIRE, keys, (value, ttl_ms, name, member))
+        if reply[0]:
+            return Grant(int(reply[1]), value)
+        info = self.info(name, reply[1], seconds(reply[2]))
+        return Refusal(info), int(reply[3])
+
+    def extend(self, name: str, token: str, ttl: float, proof: Any = None) -> bool:
+        return self._extend([Extension(name, token, ttl, proof)], private=False)[0]
+
+    def extend_many(self, batch: Sequence[Extension]) -> list[bool]:
+        return self._extend(batch, private=True)
+
+    def _extend(self, batch: Sequence[Extension], *, private: bool) -> list[bool]:
+        done: list[bool] = []
+        for start in range(0, len(batch), BATCH):
+            part = batch[start : start + BATCH]
+            keys: list[bytes] = [self.index]
+            args: list[Any] = []
+            for name, token, ttl, proof in part:
+                value = proof or self._value_of(name, token) or b""
+                keys.append(self.key(name).encode())
+                args += value, milliseconds(ttl), name
+            done += map(bool, self.client.run(EXTEND, keys, args, private=private))
+        return done
+
+    def release(self, name: str, token: str, proof: Any = None, note: Note | None = None) -> bool:
+        value = proof or self._value_of(name, token)
+        if value is None:
+            return False
+        keys: tuple[bytes, ...] = self._keys(name)
+        args: tuple[Any, ...] = (value, name)
+        if note is not None:
+            keys += (self.note_key(note.key),)
+            args += (note.text, milliseconds(note.ttl))
+        try:
+            return bool(self.client.run(RELEASE, keys, args, again=False))
+        except ReplyLost:
+            # If it is gone now, then by the call whose reply was lost.
+            self.client.run(RELEASE, keys, args)
+            return True
+
+    def held(self, names: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        for start in range(0, len(names), BATCH):
+            part = names[start : start + BATCH]
+            values = self.client.ask("MGET", *(self.key(name).encode() for name in part))
+            found.update(name for name, value in zip(part, values, strict=True) if value)
+        return found
+
+    def abandon(self, name: str, token: str) -> None:
+        value = self._value_of(name, token, private=True)
+        if value is not None:
+            self.client.run(RELEASE, self._keys(name), (value, name), private=True)
+
+    def clear(self, name: str, token: str | None = None) -> bool:
+        args: tuple[Any, ...] = (name,)
+        if token is not None:
+            value = self._value_of(name, token)
+            if value is None:
+                return False
+            args = (name, value)
+        # Not again after a lost reply: the next in line may hold the lock by then.
+        return bool(self.client.run(CLEAR, self._keys(name), args, again=False))
+
+    def get(self, name: str) -> LockInfo | None:
+        key, _, fences, line = self._keys(name)
+        reply = self.client.run(GET, (key, fences, line), (name,))
+        if reply is None:
+            return None
+        value, left, fence, waiters = reply
+        return self.info(name, value, seconds(left), fence, waiters)
+
+    def line(self, name: str, token: str, ttl: float, owner: Mapping[str, Any]) -> Place | None:
+        value = self.client.encode(new_record(token, owner))
+        return Place(self, name, token, milliseconds(ttl), value)
+
+    def leave_line(self, name: str, value: bytes, member: bytes) -> bytes | None:
+        """Leave the line; the fence, if the lock was handed over in that very moment."""
+        reply: bytes | None = self.client.run(LEAVE, self._keys(name), (member, value, name))
+        return reply
+
+    def waiters(self, name: str, limit: int = 100) -> list[Owner]:
+        if limit <= 0:
+            return []
+        members = self.client.ask("ZRANGE", self._keys(name)[3], 0, limit - 1)
+        return [self.info(name, value_of_member(member), None).owner for member in members]
+
+    def list(self, prefix: str = "", limit: int | None = None, offset: int = 0) -> list[LockInfo]:
+        return self._listing.list(prefix, limit, offset)
+
+    def count(self, prefix: str = "") -> int:
+        return self._listing.count(prefix)
+
+    def scan(self, prefix: str = "") -> Iterator[LockInfo]:
+        return self._listing.scan(prefix)
+
+    def check(self) -> Iterable[Finding]:
+        return findings(self.client)
+
+    def info(
+        self,
+        name: str,
+        value: bytes,
+        ttl: float | None,
+        fence: bytes | None = None,
+        waiters: int | None = None,
+    ) -> LockInfo:
+        """The `LockInfo` of a raw value, ours or anybody's."""
+        number = None if fence is None else int(fence)
+        return info_from_value(
+            self._decoded(value),
+            name=name,
+            ttl=ttl,
+            store=self.alias,
+            key=self.key(name),
+            fence=number,
+            since=None if number is None else number / 1_000_000,
+            waiters=waiters,
+        )
+
+    def _decoded(self, value: bytes) -> Any:
+        try:
+            return self.client.decode(value)
+        except Exception:
+            # Written by somebody with another serializer. A lock all the same.
+            return None
+
+    def _value(self, name: str, *, private: bool = False) -> bytes | None:
+        key, _, fences, line = self._keys(name)
+        reply = self.client.run(GET, (key, fences, line), (name,), private=private)
+        return None if reply is None else reply[0]
+
+    def _value_of(self, name: str, token: str, *, private: bool = False) -> bytes | None:
+        """The raw value, if it is that of the lease with this token."""
+        value = self._value(name, private=private)
+        if value is None or token_of(self._decoded(value)) != token:
+            return None
+        return value
+
+
+def seconds(left: int) -> float | None:
+    return None if left < 0 else left / 1000

@@ -1,0 +1,171 @@
+"""Waiting for a lock: in its line where the store has one, else asking again and again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import clock
+from .lease import LockInfo
+from .stores.base import BaseStore, CannotListen, Grant, Line, Refusal
+
+__all__ = ["wait_for"]
+
+FIRST_DELAY = 0.01
+LONGEST_DELAY = 1.0
+"""seconds between questions where nothing hands the lock over: from the first, doubled, with
+jitter, to the longest"""
+A_LOOK = 0.05
+"""seconds between looks at whether the holder's process, on this machine, still lives"""
+PERSISTENT = 30.0
+"""seconds after which a waiter asks again about a key that never expires"""
+LATE = 0.002
+"""seconds after the end of a lease at which the store will surely say so: its clock counts in
+milliseconds"""
+
+MOST_TRIES = 4
+"""answers in a row, at most, that time may have overtaken"""
+
+Answer = tuple[Grant | Refusal, float]
+
+
+def insist(
+    store: BaseStore,
+    name: str,
+    token: str,
+    ttl: float,
+    owner: Mapping[str, Any],
+    answer: Grant | Refusal,
+    asked: float,
+    wait: float | None,
+    take_over: Callable[[BaseStore, LockInfo], bool],
+) -> Answer:
+    """What to do about an answer, to a question asked at ``asked``, that gave no lease.
+
+    Take over from a dead owner, wait for ``wait`` seconds (None: for ever), and ask again where
+    a grant came so late that its lease is over. Returns the last answer, and the moment since
+    which a grant counts.
+    """
+    began = asked
+    for _ in range(MOST_TRIES):
+        if isinstance(answer, Grant):
+            if clock.now() < began + ttl:
+                break
+        elif not take_over(store, answer.holder):
+            if wait == 0 or (wait is not None and clock.now() >= asked + wait):
+                break
+            deadline = None if wait is None else asked + wait
+            answer, began = wait_for(store, name, token, ttl, owner, answer, deadline, take_over)
+            continue
+        began = clock.now()
+        answer = store.acquire(name, token, ttl, owner)
+    return answer, began
+
+
+def wait_for(
+    store: BaseStore,
+    name: str,
+    token: str,
+    ttl: float,
+    owner: Mapping[str, Any],
+    refusal: Refusal,
+    deadline: float | None,
+    take_over: Callable[[BaseStore, LockInfo], bool],
+) -> Answer:
+    """Wait until the lock is granted, or until ``deadline`` on `clock.now` (None: for ever).
+
+    ``refusal`` is the answer that made the caller wait. Returns the last answer, and the
+    moment since which a grant counts.
+    """
+    line = store.line(name, token, ttl, owner) if store.supports_waiting else None
+    if line is not None:
+        try:
+            return _in_line(store, line, ttl, refusal, deadline, take_over)
+        except CannotListen:
+            pass
+    delay = FIRST_DELAY
+    while True:
+        left = _left(deadline)
+        if left <= 0:
+            return refusal, 0.0
+        pause = min(delay * random.uniform(0.5, 1.0), left)
+        if refusal.holder.ttl:
+            pause = min(pause, refusal.holder.ttl + LATE)
+        time.sleep(pause)
+        delay = min(delay * 2, LONGEST_DELAY)
+        take_over(store, refusal.holder)
+        asked = clock.now()
+        answer = store.acquire(name, token, ttl, owner)
+        if isinstance(answer, Grant):
+            return answer, asked
+        refusal = answer
+
+
+def _in_line(
+    store: BaseStore,
+    line: Line,
+    ttl: float,
+    refusal: Refusal,
+    deadline: float | None,
+    take_over: Callable[[BaseStore, LockInfo], bool],
+) -> Answer:
+    try:
+        while True:
+            asked = clock.now()
+            answer = line.ask()
+            if isinstance(answer, Grant):
+                return answer, asked
+            grant: Grant | Refusal | None = answer
+            while isinstance(grant, Refusal):
+                refusal = grant
+                grant = _until_over(store, line, refusal.holder, deadline, take_over)
+            if grant is not None:
+                began = _since(grant, asked)
+                if began + ttl > clock.now():
+                    return grant, began
+                # We slept through all of it (a stopped process): once more.
+            if _left(deadline) <= 0:
+                # It may be handed over in the very moment in which we leave.
+                grant = line.leave()
+                return (refusal, asked) if grant is None else (grant, _since(grant, asked))
+    except BaseException:
+        # Whoever gives up in this way passes the lock on, if it was handed over: the caller
+        # abandons the token.
+        line.quit()
+        raise
+
+
+def _until_over(
+    store: BaseStore,
+    line: Line,
+    holder: LockInfo,
+    deadline: float | None,
+    take_over: Callable[[BaseStore, LockInfo], bool],
+) -> Grant | Refusal | None:
+    """Wait for the hand-over, at most until the holder's lease could end or its owner is dead.
+
+    A refusal names the next holder.
+    """
+    ends = clock.now() + (PERSISTENT if holder.ttl is None else holder.ttl + LATE)
+    if deadline is not None:
+        ends = min(ends, deadline)
+    local = store.takeover and holder.owner.is_local()
+    while True:
+        left = ends - clock.now()
+        if left <= 0 or line.cut:
+            return None
+        news = line.wait(min(left, A_LOOK) if local else left)
+        if news is not None:
+            return news
+        if local and take_over(store, holder):
+            return None
+
+
+def _since(grant: Grant, asked: float) -> float:
+    return asked if grant.started is None else grant.started
+
+
+def _left(deadline: float | None) -> float:
+    return float("inf") if deadline is None else deadline - clock.now()

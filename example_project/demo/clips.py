@@ -1,0 +1,53 @@
+"""Real clips of different lengths, shapes and containers, made by ffmpeg's own test sources."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import imageio_ffmpeg
+
+PICTURES = ["testsrc2=size=854x480", "testsrc=size=640x360", "testsrc2=size=1280x720"]
+CONTAINERS = ["mp4", "mkv", "mov"]
+LONGEST, SHORTEST = 20, 6
+
+
+@dataclass(frozen=True)
+class Clip:
+    title: str
+    path: Path
+    seconds: int
+
+
+def make_clips(count: int, directory: Path) -> list[Clip]:
+    """Make `count` clips, the shortest first, two at a time."""
+    directory.mkdir(parents=True)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return list(pool.map(_make, _plan(count, directory), itertools.count()))
+
+
+def _plan(count: int, directory: Path) -> Iterator[Clip]:
+    for number in range(count):
+        seconds = min(LONGEST, SHORTEST + 2 * number)
+        container = CONTAINERS[number % len(CONTAINERS)]
+        yield Clip(f"clip {number + 1}", directory / f"clip{number + 1}.{container}", seconds)
+
+
+def _make(clip: Clip, number: int) -> Clip:
+    picture = PICTURES[number % len(PICTURES)]
+    sound = f"sine=frequency={220 + 55 * number}"
+    # Every fourth has no sound.
+    audio = [] if number % 4 == 3 else ["-f", "lavfi", "-i", f"{sound}:duration={clip.seconds}"]
+    command = [
+        *(imageio_ffmpeg.get_ffmpeg_exe(), "-nostdin", "-hide_banner", "-loglevel", "error"),
+        *("-f", "lavfi", "-i", f"{picture}:rate=30:duration={clip.seconds}"),
+        *audio,
+        *("-c:v", "libx264", "-preset", "ultrafast", "-crf", "28", "-threads", "1"),
+        *("-pix_fmt", "yuv420p", "-c:a", "aac", str(clip.path)),
+    ]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    return clip
