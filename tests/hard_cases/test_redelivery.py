@@ -1,0 +1,170 @@
+"""A second copy of a message whose first copy is still being worked on: cases 3, 4 and 5."""
+
+from __future__ import annotations
+
+import celery
+import pytest
+
+from tests.hard_cases.brokers import RedisBroker
+from tests.hard_cases.conftest import MakeStage
+from tests.hard_cases.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def test_00_without_a_lock_a_late_redelivery_runs_the_body_beside_the_first(
+    make_stage: MakeStage,
+) -> None:
+    """What the other tests here would see if the lock did nothing: they can fail."""
+    stage = make_stage(visibility=1)
+    stage.pair()
+    job = stage.job()
+    stage.send("plain", job, [{"seconds": 4}])
+    stage.started(job, 2)
+    assert stage.ledger.overlaps(job=job)
+
+
+def test_03_a_message_delivered_again_while_it_runs_does_nothing_twice(
+    make_stage: MakeStage,
+) -> None:
+    """One run; the chain's next step and the chord's body run once, with the real values."""
+    stage = make_stage(visibility=2, ttl=6)
+    stage.pair(concurrency=2)
+    bare, guarded = stage.job(), stage.job()
+    script = [{"seconds": 5}]
+    chain = (stage.sig("skip", bare, script) | stage.sig("collect", "chain")).apply_async()
+    chord = celery.chord([stage.sig("guarded", guarded, script)], app=stage.client)(
+        stage.sig("collect", "chord")
+    )
+    stage.deliveries(chain.parent.id, 2)
+    wait_until(lambda: len(stage.ledger.entries("collected")) == 2, 30, "both go on")
+    stage.assert_settled(30)
+    assert chain.get(timeout=5) == f"done:{bare}"
+    assert chord.get(timeout=5) == [f"done:{guarded}"]
+    collected = {entry.label: entry.value for entry in stage.ledger.entries("collected")}
+    assert collected == {"chain": f"done:{bare}", "chord": [f"done:{guarded}"]}
+    assert len(stage.ledger.entries("collected")) == 2
+    for job in (bare, guarded):
+        assert len(stage.ledger.runs(job=job)) == 1
+    assert stage.row(guarded)[0] == "done"
+    assert len({entry.pid for entry in stage.ledger.entries("received")}) == 2
+
+
+def test_03_a_late_copy_is_recognised_without_a_result_and_without_a_guard(
+    make_stage: MakeStage,
+) -> None:
+    """Neither a stored result nor a row: what the release left behind is enough."""
+    stage = make_stage(visibility=2, ttl=6)
+    stage.pair()
+    job = stage.job()
+    result = stage.send("skip", job, [{"seconds": 5}], ignore_result=True)
+    stage.deliveries(result.id, 2)
+    stage.completed(job)
+    stage.assert_settled(30)
+    assert len(stage.ledger.runs(job=job)) == 1
+
+
+@pytest.mark.parametrize("victim", ["child", "main"])
+def test_04_a_holder_killed_after_its_copy_was_turned_away_still_completes(
+    make_stage: MakeStage, victim: str
+) -> None:
+    """The copy was the only message left: turned away must not mean gone."""
+    ttl = 6.0
+    stage = make_stage(visibility=2, ttl=ttl)
+    first, second = stage.pair()
+    job = stage.job()
+    result = stage.send("guarded", job, [{"seconds": 60}, {"seconds": 0.2}])
+    start = stage.started(job)
+    holder, other = (first, second) if f"{first.name}@" in start.worker else (second, first)
+    # The other worker tried, and what it put back came around again.
+    wait_until(
+        lambda: stage.ledger.entries("prerun", task_id=result.id, worker=f"{other.name}@hard"),
+        20,
+        "the copy was tried",
+    )
+    stage.deliveries(result.id, 3)
+    stage.watch(start.pid)
+    killed = stage.kill(start.pid if victim == "child" else holder.pid)
+    again = stage.started(job, 2, within=ttl + 10)
+    assert again.at - killed < ttl + 4
+    assert result.get(timeout=20) == f"done:{job}"
+    stage.assert_settled(30)
+    stage.assert_done_once(job)
+
+
+@pytest.mark.parametrize("task", ["skip", "guarded"])
+def test_05_a_connection_closed_by_the_broker_neither_overlaps_nor_repeats_the_run(
+    make_stage: MakeStage, task: str
+) -> None:
+    """RabbitMQ delivers the message again at once, to the same worker's other child."""
+    stage = make_stage("rabbitmq", ttl=6)
+    stage.worker(concurrency=2)
+    job = stage.job()
+    result = stage.send(task, job, [{"seconds": 5}])
+    stage.started(job)
+    stage.broker.cut()
+    stage.deliveries(result.id, 2)
+    assert not stage.ledger.entries("end", job=job), "the copy came too late to prove anything"
+    assert result.get(timeout=20) == f"done:{job}"
+    stage.assert_settled(30)
+    assert len(stage.ledger.runs(job=job)) == 1
+
+
+def test_05_a_connection_to_redis_that_breaks_does_nothing_twice_either(
+    make_stage: MakeStage,
+) -> None:
+    """A worker that connects to Redis again puts back what it still works on, and gets it."""
+    stage = make_stage(ttl=6)
+    stage.worker(concurrency=2)
+    job = stage.job()
+    result = stage.send("guarded", job, [{"seconds": 4}])
+    stage.started(job)
+    stage.broker.cut()
+    stage.deliveries(result.id, 2)
+    assert not stage.ledger.entries("end", job=job), "the copy came too late to prove anything"
+    stage.completed(job)
+    stage.assert_settled(30)
+    assert len(stage.ledger.runs(job=job)) == 1
+    stage.assert_done_once(job)
+
+
+def test_05_a_copy_that_waits_in_the_same_worker_is_recognised_when_the_run_has_ended(
+    make_stage: MakeStage,
+) -> None:
+    """With one child the copy starts a hundredth of a second after the first run's end."""
+    stage = make_stage("rabbitmq", ttl=6)
+    stage.worker()
+    job = stage.job()
+    result = stage.send("skip", job, [{"seconds": 3}], ignore_result=True)
+    stage.started(job)
+    stage.broker.cut()
+    stage.deliveries(result.id, 2)
+    stage.completed(job)
+    stage.assert_settled(30)
+    assert len(stage.ledger.runs(job=job)) == 1
+
+
+def test_05_a_late_copy_that_only_finds_that_it_is_late_turns_nobody_away(
+    make_stage: MakeStage,
+) -> None:
+    """While it looks it must not pass for a run: whoever asks in that moment has work to do."""
+    stage = make_stage()
+    broker = stage.broker
+    assert isinstance(broker, RedisBroker)
+    jobs = [stage.job() for _ in range(150)]
+    for job in jobs:
+        stage.send("skip", job)
+    messages = broker.messages(stage.queue)
+    assert len(messages) == len(jobs)
+    stage.pair(concurrency=2)
+    for job in jobs:
+        stage.completed(job, within=60)
+    wait_until(stage.quiet, 20, "all have run")
+    fresh = []
+    for job, message in zip(jobs, messages, strict=True):
+        broker.deliver_again(stage.queue, message)
+        fresh.append(stage.send("skip", job))
+    for job, result in zip(jobs, fresh, strict=True):
+        assert result.get(timeout=60) == f"done:{job}"
+        assert stage.ledger.completions(job=job) == 2
+    stage.assert_settled()

@@ -1,0 +1,143 @@
+"""A queue without a worker: what was sent is looked at, and delivered by hand, in any order."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import kombu.pools
+import redis
+from celery import Celery, _state
+from celery.app.trace import build_tracer
+
+from django_tasklock.celery import LockedTask
+from django_tasklock.celery.checks import known_tasks
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of the queue, as the broker has it."""
+
+    id: str
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    embed: dict[str, Any]
+    headers: dict[str, Any]
+    raw: bytes = field(repr=False, compare=False)
+
+    @property
+    def ours(self) -> dict[str, Any]:
+        """The header of the package's own."""
+        ours: dict[str, Any] = self.headers.get("tasklock") or {}
+        return ours
+
+
+class Mailroom:
+    """An app with a queue of its own on a real broker; its results are kept in this process."""
+
+    def __init__(self, url: str) -> None:
+        self.queue = f"mailroom-{secrets.token_hex(6)}"
+        self.redis: Any = redis.Redis.from_url(url)
+        self.app = Celery(self.queue, broker=url, set_as_current=False, fixups=[])
+        self.app.conf.update(task_default_queue=self.queue, result_backend="cache+memory://")
+        # Celery gives every app the tasks that other tests' apps share.
+        self.app.finalize()
+        for name in [name for name in self.app.tasks if not name.startswith("celery.")]:
+            self.app.tasks.pop(name)
+
+    def task(self, work: Any = None, **options: Any) -> Any:
+        """A task that locks ``job:{job}``; its body is called with the bound task and the job."""
+
+        def body(self: Any, job: Any, other: Any = None) -> Any:
+            return work(self, job) if work else f"done:{job}"
+
+        options = {"name": f"task-{secrets.token_hex(4)}", "lock_name": "job:{job}", **options}
+        return self.register(body, bind=True, **options)
+
+    def register(self, body: Any, **options: Any) -> Any:
+        """A locked task of this app alone."""
+        app: Any = self.app
+        return app.task(body, base=LockedTask, shared=False, **options)
+
+    def waiting(self) -> list[Message]:
+        """What is in the queue, the oldest first."""
+        return [_parsed(raw) for raw in reversed(self.redis.lrange(self.queue, 0, -1))]
+
+    def ids(self) -> list[str]:
+        """The task ids in the queue, the oldest first."""
+        return [message.id for message in self.waiting()]
+
+    def take(self, task_id: str | None = None) -> Message:
+        """Take the oldest message, or that of a task id, out of the queue."""
+        for message in self.waiting():
+            if task_id in (None, message.id):
+                self.redis.lrem(self.queue, -1, message.raw)
+                return message
+        raise AssertionError(f"no message {task_id or ''} waits")
+
+    def deliver(self, message: Message, *, redelivered: bool = False) -> tuple[str, Any]:
+        """Do what a worker does with a message. Returns the state, and what was returned or
+        raised."""
+        task = self.app.tasks[message.task]
+        request = {
+            **message.headers,
+            **message.embed,
+            "hostname": "mailroom",
+            "is_eager": False,
+            "delivery_info": {
+                "exchange": "",
+                "routing_key": self.queue,
+                "redelivered": redelivered,
+            },
+        }
+        if task.__trace__ is None:
+            task.__trace__ = build_tracer(task.name, task, app=self.app)
+        traced = task.__trace__(message.id, message.args, message.kwargs, request)
+        if traced.info is None:
+            return "SUCCESS", traced.retval
+        return str(traced.info.state), traced.info.retval
+
+    def work_off(self, most: int = 50) -> list[tuple[str, Any]]:
+        """Deliver what waits until nothing does."""
+        outcomes: list[tuple[str, Any]] = []
+        while self.waiting():
+            assert len(outcomes) < most, "the queue does not get empty"
+            outcomes.append(self.deliver(self.take()))
+        return outcomes
+
+    def close(self) -> None:
+        """Remove the queue and close the connections."""
+        self.redis.delete(self.queue)
+        self.redis.close()
+        kombu.pools.reset()
+        for task in self.app.tasks.values():
+            made: Any = type(task)
+            known_tasks.discard(made)
+        self.app.tasks.clear()
+        self.app.close()
+
+
+@contextlib.contextmanager
+def mailroom(url: str) -> Iterator[Mailroom]:
+    """A mailroom whose app is the current one."""
+    room = Mailroom(url)
+    room.app.set_current()
+    try:
+        yield room
+    finally:
+        nobody: Any = _state
+        nobody._set_current_app(None)
+        room.close()
+
+
+def _parsed(raw: bytes) -> Message:
+    message = json.loads(raw)
+    args, kwargs, embed = json.loads(base64.b64decode(message["body"]))
+    headers = message["headers"]
+    return Message(headers["id"], headers["task"], args, kwargs, embed, headers, raw)

@@ -1,0 +1,206 @@
+"""Servers and programs that tests need: found, or started, or plainly said to be missing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import psycopg
+import pytest
+from kombu import Connection
+from psycopg.conninfo import make_conninfo
+
+from example_project.servers import free_port, start_process
+
+START_SECONDS = 20.0
+
+
+def missing(what: str) -> NoReturn:
+    """Skip, saying what is missing; where ``CI`` is set nothing may be missing, so fail."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} (CI is set, so this is not skipped)", pytrace=False)
+    pytest.skip(what)
+
+
+@contextlib.contextmanager
+def memcached() -> Iterator[str]:
+    """A memcached of one's own; yields ``host:port``."""
+    binary = shutil.which("memcached") or missing("memcached is not installed")
+    with _running(
+        lambda port: [binary, "-l", "127.0.0.1", "-p", str(port), "-U", "0", *_as_root("-u")],
+        lambda port: _asked(port, b"stats\r\nquit\r\n", rb"STAT pid (\d+)"),
+    ) as port:
+        yield f"127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def postgres() -> Iterator[str]:
+    """A database of one's own, dropped afterwards; yields its connection string.
+
+    In ``POSTGRES_DSN``'s server, or one that takes this user without a password, or one started
+    for the purpose.
+    """
+    with contextlib.ExitStack() as stack:
+        server = _postgres_server() or stack.enter_context(_own_postgres())
+        name = f"tasklock_{secrets.token_hex(6)}"
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}"')
+            try:
+                yield make_conninfo(server, dbname=name)
+            finally:
+                connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@contextlib.contextmanager
+def rabbitmq() -> Iterator[str]:
+    """A RabbitMQ, in a virtual host of one's own where ``rabbitmqctl`` may make one.
+
+    Where it may not, queues need names of their own: give them names of their own anyway.
+    """
+    url = os.environ.get("RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672//")
+    try:
+        with Connection(url, connect_timeout=3) as connection:
+            connection.connect()
+    except Exception as error:
+        missing(f"no RabbitMQ answers at {url}: {error}")
+    virtual_host = f"tasklock-{secrets.token_hex(6)}"
+    if "RABBITMQ_URL" in os.environ or not _rabbitmqctl("add_vhost", virtual_host):
+        yield url
+        return
+    try:
+        _rabbitmqctl("set_permissions", "-p", virtual_host, "guest", ".*", ".*", ".*")
+        yield f"amqp://guest:guest@127.0.0.1:5672/{virtual_host}"
+    finally:
+        _rabbitmqctl("delete_vhost", virtual_host)
+
+
+def chromium() -> Path:
+    """A Chromium's executable: the system's, else the one that Playwright has downloaded."""
+    for name in ("chromium", "chromium-browser", "google-chrome", "chrome"):
+        if found := shutil.which(name):
+            return Path(found)
+    downloads = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", "~/.cache/ms-playwright"))
+    for downloaded in sorted(downloads.expanduser().glob("chromium-*/chrome-linux*/chrome")):
+        return downloaded
+    missing("no Chromium is installed")
+
+
+def _postgres_server() -> str | None:
+    candidates = (
+        [os.environ["POSTGRES_DSN"]]
+        if "POSTGRES_DSN" in os.environ
+        else [
+            "host=/var/run/postgresql dbname=postgres",
+            "host=127.0.0.1 user=postgres dbname=postgres",
+        ]
+    )
+    for candidate in candidates:
+        with contextlib.suppress(psycopg.OperationalError):
+            psycopg.connect(candidate, connect_timeout=3).close()
+            return candidate
+    return None
+
+
+@contextlib.contextmanager
+def _own_postgres() -> Iterator[str]:
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    path = os.pathsep.join([os.environ.get("PATH", ""), *map(str, folders)])
+    initdb, server = shutil.which("initdb", path=path), shutil.which("postgres", path=path)
+    if initdb is None or server is None:
+        missing("no PostgreSQL lets us in, and none is installed to be started")
+    if os.geteuid() == 0:
+        missing("no PostgreSQL lets us in, and root may not start one (set POSTGRES_DSN)")
+    with tempfile.TemporaryDirectory(prefix="tasklock-postgres-") as folder:
+        subprocess.run(
+            [initdb, "-D", folder, "-U", "postgres", "-A", "trust", "--no-sync"],
+            check=True,
+            capture_output=True,
+        )
+        with _running(
+            lambda port: [
+                *(server, "-D", folder, "-F", "-p", str(port)),
+                *("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="),
+            ],
+            _postgres_pid(Path(folder)),
+        ) as port:
+            yield f"host=127.0.0.1 port={port} user=postgres dbname=postgres"
+
+
+def _postgres_pid(folder: Path) -> Callable[[int], int | None]:
+    def pid(port: int) -> int | None:
+        try:
+            psycopg.connect(f"host=127.0.0.1 port={port} user=postgres", connect_timeout=3).close()
+            return int((folder / "postmaster.pid").read_text().split("\n")[0])
+        except (psycopg.OperationalError, OSError, ValueError):
+            return None
+
+    return pid
+
+
+@contextlib.contextmanager
+def _running(
+    command: Callable[[int], list[str]], answering_pid: Callable[[int], int | None]
+) -> Iterator[int]:
+    """Start ``command`` on a free port, wait until that very process answers, end it afterwards."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        port = free_port()
+        with tempfile.TemporaryFile() as output:
+            process = start_process(command(port), output)
+            try:
+                while process.poll() is None:
+                    if answering_pid(port) == process.pid:
+                        yield port
+                        return
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(f"{command(port)} does not answer")
+                    time.sleep(0.01)
+                output.seek(0)
+                said = output.read().decode(errors="replace")
+            finally:
+                process.terminate()
+                process.wait()
+        # Ended at once: somebody else was quicker to bind the port, or it is broken.
+        if time.monotonic() > deadline or "in use" not in said:
+            raise RuntimeError(f"{command(port)} ended: {said}")
+
+
+def _asked(port: int, question: bytes, pattern: bytes) -> int | None:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.settimeout(1)
+            connection.sendall(question)
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    except OSError:
+        return None
+    found = re.search(pattern, answer)
+    return int(found[1]) if found else None
+
+
+def _as_root(option: str) -> list[str]:
+    return [option, "root"] if os.geteuid() == 0 else []
+
+
+def _rabbitmqctl(*arguments: str) -> bool:
+    binary = shutil.which("rabbitmqctl")
+    if binary is None:
+        return False
+    try:
+        return (
+            subprocess.run(
+                [binary, "--quiet", *arguments], capture_output=True, timeout=60, check=False
+            ).returncode
+            == 0
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False

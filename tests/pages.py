@@ -1,0 +1,85 @@
+"""The README and the pages of ``docs/``, as the tests read them: blocks, tables, links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its text, and the line of the page where the text begins."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    @property
+    def label(self) -> str:
+        """Its first line, which says what file it would be in."""
+        return self.text.partition("\n")[0]
+
+
+def named(page: Path) -> str:
+    """The page's path in the project."""
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, language: str) -> list[Block]:
+    """The page's blocks in one language."""
+    text = page.read_text("utf-8")
+    return [
+        Block(named(page), text[: found.start(2)].count("\n") + 1, found[1], found[2])
+        for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        if found[1] == language
+    ]
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def section(page: Path, heading: str) -> str:
+    """What stands under a heading, up to the next one of any level."""
+    found = re.search(
+        rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", prose(page), re.DOTALL | re.MULTILINE
+    )
+    assert found, f"{named(page)} has no heading {heading!r}"
+    return found[1]
+
+
+def table(page: Path, heading: str, first: str) -> list[list[str]]:
+    """The rows of the table under a heading whose first column is called ``first``."""
+    rows: list[list[str]] = []
+    for line in section(page, heading).splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if rows and not cells:
+            break
+        if rows or (cells and cells[0] == first):
+            rows.append(cells)
+    assert len(rows) > 2, f"{named(page)}, {heading!r}: no table that begins with {first!r}"
+    return rows[2:]
+
+
+def code(cell: str) -> list[str]:
+    """What stands in backticks."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def links(page: Path) -> Iterator[tuple[str, str]]:
+    """Text and target of each link and picture."""
+    yield from re.findall(r"\[((?:[^\[\]]|`[^`]*`)*)\]\(([^)\s]+)\)", prose(page))
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may name after ``#``."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,0 +1,164 @@
+"""The steps that the tests of the core are made of."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+import redis
+from django.dispatch import Signal
+
+from django_tasklock import Lease, LockInfo, locks
+from example_project.servers import RedisServer
+
+T = TypeVar("T")
+
+PATIENCE = 20.0
+"""seconds to wait for what must happen, before a test fails"""
+LONG = 60.0
+"""seconds; a ttl that does not run out within a test"""
+
+CONNECTING = frozenset({"auth", "client", "hello", "info", "ping", "select"})
+"""commands that say nothing of locks: a connection that is made, and our own question"""
+
+
+def until(condition: Callable[[], T], what: str = "it", within: float = PATIENCE) -> T:
+    """Ask until the answer is true, and return it."""
+    deadline = time.monotonic() + within
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"{what} did not happen within {within} s"
+        time.sleep(0.005)
+    return answer
+
+
+def taken(name: str, *, ttl: float | None = LONG, **options: Any) -> Lease:
+    """A lease on a lock that is to be had."""
+    lease = locks.acquire(name, ttl=ttl, **options)
+    assert lease is not None, f"{name} is held by {locks.get(name)}"
+    return lease
+
+
+def holder(name: str) -> LockInfo:
+    """What holds a lock that is held."""
+    info = locks.get(name)
+    assert info is not None, f"nobody holds {name}"
+    return info
+
+
+def waiting(name: str) -> int:
+    """How many stand in a lock's line."""
+    info = locks.get(name)
+    return (info.waiters or 0) if info else 0
+
+
+class Meanwhile(threading.Thread, Generic[T]):
+    """Something that goes on in a thread of its own, from now on."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        super().__init__(daemon=True)
+        self._work = work
+        self._answer: T | None = None
+        self._error: BaseException | None = None
+        self.took = 0.0
+        self.start()
+
+    def run(self) -> None:
+        began = time.monotonic()
+        try:
+            self._answer = self._work()
+        except BaseException as error:
+            self._error = error
+        self.took = time.monotonic() - began
+
+    def result(self, within: float = PATIENCE) -> T:
+        """What it came to; what it raised is raised here."""
+        self.join(within)
+        assert not self.is_alive(), f"it is not over within {within} s"
+        if self._error is not None:
+            raise self._error
+        return self._answer  # type: ignore[return-value]
+
+
+def all_of(*work: Callable[[], T]) -> list[T]:
+    """The results of what ran at the same time."""
+    threads = [Meanwhile(one) for one in work]
+    return [thread.result() for thread in threads]
+
+
+class Traffic:
+    """What a server was asked since this was made, or last `restarted`."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._redis: Any = redis.Redis.from_url(server.url)
+        self._before: Counter[str] = Counter()
+        self.restart()
+
+    def restart(self) -> None:
+        self._before = self._counts()
+
+    def commands(self) -> dict[str, int]:
+        """The commands by name, those inside scripts included."""
+        return dict(self._counts() - self._before)
+
+    def scripts(self) -> int:
+        """How many scripts ran: the round trips of the store's verbs."""
+        commands = self.commands()
+        return commands.get("evalsha", 0) + commands.get("eval", 0)
+
+    def _counts(self) -> Counter[str]:
+        said = self._redis.info("commandstats")
+        calls: Counter[str] = Counter()
+        for command, stats in said.items():
+            name = re.sub(r"^cmdstat_|\|.*", "", command)
+            if name not in CONNECTING:
+                calls[name] += stats["calls"]
+        return calls
+
+
+@contextlib.contextmanager
+def sent(which: Signal) -> Iterator[list[dict[str, Any]]]:
+    """What the signal carried, each time that it was sent."""
+    received: list[dict[str, Any]] = []
+
+    def receive(**kwargs: Any) -> None:
+        received.append(kwargs)
+
+    which.connect(receive, weak=False)
+    try:
+        yield received
+    finally:
+        which.disconnect(receive)
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """What ``work`` returns (as JSON) in a forked child; what it raises fails the test."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # Later Pythons warn of forks beside threads, which is what is tested.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            signal.alarm(int(PATIENCE))
+            answer = {"answer": work()}
+        except BaseException as error:
+            answer = {"error": repr(error)}
+        try:
+            os.write(writing, json.dumps(answer).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        said = json.loads(pipe.read() or b'{"error": "it died"}')
+    os.waitpid(pid, 0)
+    assert "error" not in said, said["error"]
+    return said["answer"]

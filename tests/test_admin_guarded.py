@@ -1,0 +1,278 @@
+"""The admin of rows that tasks work on: a lock's row, a row's lock, and the page "Health"."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import current_app
+from django.core.cache import cache
+from django.test import Client
+
+from django_tasklock import Lease, locks
+from django_tasklock.celery import LockedTask
+from django_tasklock.guarded import guarded_row, locks_of
+from django_tasklock.guards import StatusGuard
+from example_project.servers import RedisServer
+from tests.app.models import Job
+from tests.conftest import UseCaches, UseRedis
+from tests.store_cases import redis_cache
+from tests.test_admin import (
+    LIST,
+    UserWith,
+    acquire,
+    change_url,
+    client_with,
+    on_redis,
+    operator,
+    page_of,
+    words_of,
+)
+
+__all__ = ["client_with", "on_redis", "operator"]
+pytestmark = [
+    pytest.mark.django_db,
+    # Celery 5.7 warns of its own when a task is bound to an app.
+    pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning"),
+]
+HEALTH = f"{LIST}health/"
+MakeTask = Callable[..., Any]
+
+
+@pytest.fixture
+def make_task() -> Iterator[MakeTask]:
+    """``make_task(lock_name, **guard)``: a guarded task on `Job`, until the test ends."""
+    app: Any = current_app
+    names: list[str] = []
+
+    def make(lock_name: Any, **options: Any) -> Any:
+        names.append(f"tests.guarded.{secrets.token_hex(4)}")
+        guard = StatusGuard(
+            Job, pk="job_id", source="queued", to="processing", done="done", failed="failed",
+            **options,
+        )  # fmt: skip
+
+        def work(self: Any, job_id: Any, much: int = 1) -> None:
+            raise AssertionError("not to be run")
+
+        return app.task(
+            work, name=names[-1], base=LockedTask, bind=True, shared=False, lock_name=lock_name,
+            guard=guard,
+        )  # fmt: skip
+
+    yield make
+    app.finalize()
+    for name in names:
+        app.tasks.pop(name, None)
+
+
+def held_by(task: Any, name: str) -> Lease:
+    return acquire(name, task=task.name, task_id="id-1")
+
+
+def info_of(name: str) -> Any:
+    info = locks.get(name)
+    assert info is not None
+    return info
+
+
+# ------------------------------------------------------------------------------ a lock's row
+
+
+@pytest.mark.parametrize(
+    "lock_name", ["job:{job_id}", "{job_id}", "job-{job_id}.mp4", "a:{job_id}:b"]
+)
+def test_row_is_found_by_the_locks_name(
+    on_redis: None, make_task: MakeTask, lock_name: str
+) -> None:
+    task = make_task(lock_name)
+    Job.objects.create()
+    job = Job.objects.create()
+    name = lock_name.format(job_id=job.pk)
+    held_by(task, name)
+    assert guarded_row(info_of(name)) == job
+    assert [info.name for info in locks_of(job)] == [name]
+
+
+def test_row_is_found_by_the_fence_where_its_name_does_not_tell_it(
+    on_redis: None, make_task: MakeTask
+) -> None:
+    # Given a lock whose name is a digest of the arguments, one of which is not the default
+    task = make_task(None, fence_field="lock_fence")
+    name = task.lock_name_of((), {"job_id": 1, "much": 2})
+    lease = held_by(task, name)
+    assert guarded_row(info_of(name)) is None
+    job = Job.objects.create(status="processing", lock_fence=lease.fence)
+    assert guarded_row(info_of(name)) == job
+
+
+def test_no_row_without_a_guard_or_for_another_name(on_redis: None, make_task: MakeTask) -> None:
+    task = make_task("job:{job_id}")
+    job = Job.objects.create()
+    acquire("no:task")
+    acquire("another:task", task="tests.unknown")
+    held_by(task, f"other:{job.pk}")
+    held_by(task, "job:99999999")
+    for name in ("no:task", "another:task", f"other:{job.pk}", "job:99999999"):
+        assert guarded_row(info_of(name)) is None
+
+
+def test_detail_links_to_the_row_and_says_what_the_command_says(
+    on_redis: None, make_task: MakeTask, operator: Client
+) -> None:
+    job = Job.objects.create()
+    lease = held_by(make_task("job:{job_id}"), f"job:{job.pk}")
+    response = operator.get(change_url(lease))
+    assert f'<a href="/admin/app/job/{job.pk}/change/">job {job.pk} (queued)</a>' in page_of(
+        response
+    )
+    words = words_of(response)
+    assert f"$ manage.py locks show job:{job.pk}" in words
+    assert f"would clear job:{job.pk}, held by pid" in words
+    assert "waiters: 0" in words
+    assert "token:" not in words
+
+
+# ------------------------------------------------------------------------------ a row's lock
+
+
+def job_url(job: Job) -> str:
+    return f"/admin/app/job/{job.pk}/change/"
+
+
+@pytest.fixture
+def editor(client_with: UserWith) -> Client:
+    return client_with("view_job", "change_job", "add_job")
+
+
+FORM = {"status": "done", "done_count": "7", "lock_fence": "", "result_file": ""}
+
+
+def test_row_that_is_locked_says_so_and_is_not_saved(
+    on_redis: None, make_task: MakeTask, editor: Client
+) -> None:
+    job = Job.objects.create()
+    task = make_task("job:{job_id}")
+    lease = held_by(task, f"job:{job.pk}")
+
+    words = words_of(editor.get(job_url(job)))
+    assert f"Locked by {lease.owner.host}:{lease.owner.pid}, task {task.name}" in words
+
+    refused = editor.post(job_url(job), FORM)
+    assert f"lock “job:{job.pk}”" in words_of(refused)
+    assert 'value="7"' in page_of(refused)  # what was typed is not lost
+    job.refresh_from_db()
+    assert (job.status, job.done_count) == ("queued", 0)
+
+    lease.release()
+    assert "Locked by" not in words_of(editor.get(job_url(job)))
+    assert editor.post(job_url(job), FORM).status_code == 302
+    job.refresh_from_db()
+    assert (job.status, job.done_count) == ("done", 7)
+
+
+def test_row_that_is_locked_is_not_saved_from_the_list(
+    on_redis: None, make_task: MakeTask, editor: Client
+) -> None:
+    job = Job.objects.create()
+    lease = held_by(make_task("job:{job_id}"), f"job:{job.pk}")
+    form = {
+        "form-TOTAL_FORMS": "1", "form-INITIAL_FORMS": "1", "form-0-id": str(job.pk),
+        "form-0-status": "done", "_save": "Save",
+    }  # fmt: skip
+    refused = editor.post("/admin/app/job/", form)
+    assert "Locked by" in words_of(refused)
+    job.refresh_from_db()
+    assert job.status == "queued"
+    lease.release()
+    assert editor.post("/admin/app/job/", form).status_code == 302
+    job.refresh_from_db()
+    assert job.status == "done"
+
+
+def test_new_rows_and_rows_of_no_task_are_saved(
+    on_redis: None, make_task: MakeTask, editor: Client
+) -> None:
+    assert editor.post("/admin/app/job/add/", FORM).status_code == 302
+    job = Job.objects.get()
+    acquire(f"job:{job.pk}")  # of no task
+    assert editor.post(job_url(job), FORM).status_code == 302
+
+
+def test_row_is_not_saved_while_nobody_knows_whether_it_is_locked(
+    use_redis: UseRedis, own_redis_server: RedisServer, make_task: MakeTask, editor: Client
+) -> None:
+    use_redis(own_redis_server.url)
+    job = Job.objects.create()
+    make_task("job:{job_id}")
+    own_redis_server.kill()
+    assert "The store “default” is unavailable" in words_of(editor.get(job_url(job)))
+    assert "The store “default” is unavailable" in words_of(editor.post(job_url(job), FORM))
+    job.refresh_from_db()
+    assert job.status == "queued"
+
+
+# ------------------------------------------------------------------------------ health
+
+
+def test_health_says_what_the_doctor_says(
+    on_redis: None,
+    make_task: MakeTask,
+    operator: Client,
+    process_env: Callable[[], dict[str, str]],
+) -> None:
+    make_task("job:{job_id}")
+    job = Job.objects.create(status="processing")
+    cache.add("lock:forever", 1, timeout=None)
+    script = (
+        "import django, os; django.setup(); from django_tasklock import locks; "
+        "assert locks.acquire('orphan', ttl=60); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", script], env=process_env(), check=True, timeout=180)
+
+    words = words_of(operator.get(HEALTH))
+
+    assert f"app.Job {job.pk} The row is “processing”, and nobody holds its lock." in words
+    assert "manage.py locks doctor --requeue" in words
+    assert "orphan It is held by a process that is gone." in words
+    assert "manage.py locks clear forever" in words
+
+
+def test_health_of_what_cannot_be_told(
+    on_redis: None, make_task: MakeTask, operator: Client
+) -> None:
+    make_task("job:{job_id}:{much}")
+    Job.objects.create(status="processing")
+    words = words_of(operator.get(HEALTH))
+    assert "the names of their locks cannot be told" in words
+    assert "unknown" in words
+
+
+def test_health_is_linked_and_refused_without_the_permission(
+    on_redis: None, operator: Client, client_with: UserWith
+) -> None:
+    assert f'href="{HEALTH}"' in page_of(operator.get(LIST))
+    assert client_with("delete_lock").get(HEALTH).status_code == 403
+    assert client_with("view_job").get(HEALTH).status_code == 403
+    assert client_with("view_lock", staff=False).get(HEALTH).status_code == 302
+
+
+def test_health_of_a_store_that_is_down_and_of_one_that_is_not(
+    use_caches: UseCaches,
+    redis_server: RedisServer,
+    own_redis_server: RedisServer,
+    operator: Client,
+) -> None:
+    use_caches(
+        {"default": redis_cache(redis_server.url), "dead": redis_cache(own_redis_server.url)},
+        {"dead": {"CACHE": "dead"}, "default": {}},
+    )
+    cache.add("lock:forever", 1, timeout=None)
+    own_redis_server.kill()
+    words = words_of(operator.get(HEALTH))
+    assert "dead does not answer: " in words
+    assert "forever" in words

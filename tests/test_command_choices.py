@@ -1,0 +1,250 @@
+"""Which locks ``manage.py locks`` lists and clears, and which lock a call would take."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from django.core.cache import cache
+from django.core.management import CommandError
+
+from django_tasklock import locks
+from example_project.servers import RedisServer
+from tests.app.models import Job
+from tests.conftest import UseRedis
+from tests.test_admin_guarded import MakeTask, held_by, make_task
+from tests.test_admin_live import commands, orphan
+from tests.test_command import acquire, on_locmem, on_redis, run
+
+__all__ = ["make_task", "on_locmem", "on_redis"]
+pytestmark = pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning")
+VERBS = ("list", "show", "clear", "doctor", "explain", "run")
+
+
+def names(*arguments: str) -> list[str]:
+    return [row["name"] for row in json.loads(run("list", "--format", "json", *arguments))]
+
+
+@pytest.fixture
+def some(on_redis: None) -> None:
+    acquire("b", 300, task="videos.publish")
+    acquire("c", 20, task="videos.transcode")
+    acquire("a", 200, task="reports.build")
+
+
+# ------------------------------------------------------------------------------ list
+
+
+def test_list_by_task_owner_and_expiry(some: None) -> None:
+    owner = locks.list()[0].owner
+    assert names("--task", "videos.transcode") == ["c"]
+    assert names("--task", "videos.*") == ["c", "b"]
+    assert names("--task", "videos") == []
+    assert names("--owner", f"{owner.host}") == names("--owner", str(owner.pid)) == ["c", "a", "b"]
+    assert names("--owner", f"{owner.host}:{owner.pid}") == ["c", "a", "b"]
+    assert names("--owner", "elsewhere") == []
+    assert names("--expiring", "60") == ["c"]
+    assert names("b", "--task", "videos.*") == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        ("ttl", "cab"), ("-ttl", "bac"), ("name", "abc"), ("-name", "cba"),
+        ("age", "acb"), ("-age", "bca"),
+    ],
+)  # fmt: skip
+def test_list_sorted(some: None, sort: str, expected: str) -> None:
+    assert names(f"--sort={sort}") == list(expected)
+    assert names(f"--sort={sort}", "--limit", "2") == list(expected[:2])
+
+
+def test_limit_reads_no_more_than_it_shows(
+    use_redis: UseRedis, own_redis_server: RedisServer
+) -> None:
+    use_redis(own_redis_server.url)
+    for number in range(300):
+        acquire(f"job:{number}", 100 + number)
+    run("list", "--limit", "3")
+    before = commands(own_redis_server)
+    assert len(names("--limit", "3")) == 3
+    after = commands(own_redis_server)
+    assert after["zcard"] - before["zcard"] == 3
+    assert names("--limit", "0") == []
+    with pytest.raises(CommandError):
+        run("list", "--limit", "-1")
+
+
+def test_scan_finds_what_no_lease_set(on_redis: None) -> None:
+    acquire("ours", 100)
+    cache.add("lock:legacy", 1, 50)
+    cache.add("lock:forever", 1, timeout=None)
+    cache.add("no-lock", 1)
+    assert names() == ["ours"]
+    assert names("--scan") == ["legacy", "ours", "forever"]
+    assert names("leg", "--scan") == ["legacy"]
+    assert "never" in run("list", "--scan")
+
+
+def test_list_as_csv(on_redis: None) -> None:
+    lease = acquire("video:1,2", task='=HYPERLINK("x")')
+    (row,) = csv.DictReader(io.StringIO(run("list", "--format", "csv")))
+    assert (row["name"], row["pid"], row["token"]) == (
+        "video:1,2", str(lease.owner.pid), lease.token
+    )  # fmt: skip
+    assert row["alive"] == "True"
+    assert row["task"] == '\'=HYPERLINK("x")'  # not a formula any more
+    assert 0 < float(row["ttl"]) <= 600
+
+
+def test_list_as_csv_of_nothing_has_its_headers(on_redis: None) -> None:
+    assert run("list", "--format", "csv").startswith("name,ttl,acquired_at,")
+
+
+def watch(env: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "django", "locks", "list", "--watch", "0.2"],
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_watch_goes_on_until_ctrl_c(
+    use_redis: UseRedis,
+    own_redis_server: RedisServer,
+    process_env: Callable[[], dict[str, str]],
+) -> None:
+    use_redis(own_redis_server.url)
+    process = watch(process_env())
+    assert process.stdout is not None
+    try:
+
+        def until_line(pattern: str) -> None:
+            assert process.stdout is not None
+            while not re.search(pattern, line := process.stdout.readline()):
+                assert line, process.communicate()
+
+        until_line("No locks")
+        acquire("video:1")
+        until_line("video:1")
+        # A store that is down is said, and asked again
+        own_redis_server.kill()
+        until_line("unavailable")
+        until_line("unavailable")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=90)
+        assert (process.returncode, err) == (0, "")
+    finally:
+        process.kill()
+        process.wait()
+
+
+# ------------------------------------------------------------------------------ clear
+
+
+def test_clear_by_task(some: None) -> None:
+    out = run("clear", "--task", "videos.*", "--dry-run")
+    assert out.count("would clear") == 2
+    assert len(names()) == 3
+    run("clear", "--task", "videos.*", "--noinput")
+    assert names() == ["a"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_clear_of_those_whose_owner_is_gone(
+    on_redis: None, process_env: Callable[[], dict[str, str]]
+) -> None:
+    acquire("alive")
+    cache.add("lock:foreign", 1)
+    orphan("orphan", process_env())
+    assert run("clear", "--owner-gone", "--noinput").startswith("cleared orphan")
+    assert names("--scan") == ["foreign", "alive"] or names("--scan") == ["alive", "foreign"]
+
+
+def test_clear_wants_one_way_to_say_which(some: None) -> None:
+    for arguments in ([], ["--task", "x", "--all"], ["a", "--owner-gone"], ["--prefix", "a", "b"]):
+        with pytest.raises(CommandError, match="Say which locks"):
+            run("clear", *arguments, "--noinput")
+    assert len(names()) == 3
+
+
+# ------------------------------------------------------------------------------ show, explain
+
+
+@pytest.mark.django_db
+def test_show_says_the_guarded_row(on_redis: None, make_task: MakeTask) -> None:
+    job = Job.objects.create()
+    held_by(make_task("job:{job_id}"), f"job:{job.pk}")
+    assert f"row:       app.Job {job.pk}\n" in run("show", f"job:{job.pk}")
+    shown = json.loads(run("show", f"job:{job.pk}", "--format", "json"))
+    assert shown["row"] == f"app.Job {job.pk}"
+
+
+def fields_of(text: str) -> dict[str, str]:
+    lines = (line.split(":", 1) for line in text.splitlines())
+    return {label: value.strip() for label, value in lines}
+
+
+@pytest.mark.parametrize("arguments", ["[7]", '{"job_id": 7}', '{"job_id": 7, "much": 1}'])
+def test_explain_a_template(on_redis: None, make_task: MakeTask, arguments: str) -> None:
+    task = make_task("job:{job_id}")
+    said = fields_of(run("explain", task.name, arguments))
+    assert said["lock"] == "job:7"
+    assert said["why"] == "lock_name is 'job:{job_id}', filled from the arguments"
+    assert said["arguments"] == "job_id=7, much=1"
+    assert said["guard"] == "app.Job 7: status queued -> processing -> done"
+    assert said["ttl"] == "1m00s, renewed"
+    assert said["held now"] == "no"
+    # And that very lock it is
+    lease = held_by(task, "job:7")
+    assert fields_of(run("explain", task.name, arguments))["held now"] == f"by {lease.owner}"
+
+
+def test_explain_a_function_and_a_digest(on_redis: None, make_task: MakeTask) -> None:
+    by_function = make_task(name_for)
+    said = json.loads(run("explain", by_function.name, "[7, 2]", "--format", "json"))
+    assert said["name"] == "made:7:2"
+    assert "name_for" in said["why"]
+    assert said["held"] is None
+    by_digest = make_task(None)
+    said = json.loads(run("explain", by_digest.name, "[7]", "--format", "json"))
+    assert said["name"] == by_digest.lock_name_of((7,), {})
+    assert "digest" in said["why"]
+
+
+def name_for(job_id: int, much: int) -> str:
+    return f"made:{job_id}:{much}"
+
+
+def test_explain_what_cannot_be(on_redis: None, make_task: MakeTask) -> None:
+    task = make_task("job:{job_id}")
+    for arguments, message in (
+        ("[]", "cannot be called like that"),
+        ('{"nothing": 1}', "cannot be called like that"),
+        ('["' + "x" * 300 + '"]', "cannot be called like that"),
+        ("{", "not JSON"),
+        ("7", "a JSON array, or a JSON object"),
+    ):
+        with pytest.raises(CommandError, match=message):
+            run("explain", task.name, arguments)
+    with pytest.raises(CommandError, match=r"No task no\.such\.task takes a lock"):
+        run("explain", "no.such.task")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(verb, "--help")
+    assert ended.value.code == 0
+    assert f"manage.py locks {verb} " in capsys.readouterr().out.partition("examples:")[2]

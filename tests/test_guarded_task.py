@@ -1,0 +1,160 @@
+"""LockedTask with a guard, without a worker: the row says whether there is still work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery.exceptions import Retry
+
+from django_tasklock import StatusConflict, StoreUnavailable, locks
+from django_tasklock.guards import StatusGuard
+from example_project.servers import free_port
+from tests.app.models import Job
+from tests.conftest import UseRedis
+from tests.steps import taken
+from tests.test_locked_task import MakeTask, on_redis, process, task
+
+__all__ = ["on_redis", "task"]
+
+GUARD = StatusGuard(
+    "app.Job",
+    pk="video",
+    source=["queued", "again"],
+    to="working",
+    done="done",
+    failed="failed",
+    fence_field="lock_fence",
+)
+
+
+@pytest.mark.django_db
+class TestGuard:
+    """In a TestCase's own transaction, as a user's tests run."""
+
+    @pytest.fixture
+    def row(self) -> Job:
+        row: Job = Job.objects.create()
+        return row
+
+    def status(self, row: Job) -> str:
+        row.refresh_from_db()
+        return row.status
+
+    @pytest.mark.parametrize("how", ["directly", "eagerly"])
+    def test_row_is_claimed_and_finished(self, task: MakeTask, row: Job, how: str) -> None:
+        seen = []
+
+        def look(self: Any, video: int) -> str:
+            found = Job.objects.get(pk=video)
+            seen.append((found.status, found.lock_fence == self.lease.fence))
+            return "done"
+
+        made = task(look, guard=GUARD)
+        assert (made(row.pk) if how == "directly" else made.delay(row.pk).get()) == "done"
+        assert seen == [("working", True)]
+        assert self.status(row) == "done"
+
+    def test_row_in_no_state_to_be_worked_on_is_skipped(self, task: MakeTask, row: Job) -> None:
+        made = task(process, guard=GUARD)
+        assert made(row.pk) == f"{row.pk} as hls"
+        assert made(row.pk) == {
+            "status": "skipped",
+            "reason": "invalid_state",
+            "lock": f"video:{row.pk}",
+            "holder": None,
+        }
+        assert not locks.is_locked(f"video:{row.pk}")
+
+    def test_row_of_a_dead_run_is_worked_on_again(self, task: MakeTask, row: Job) -> None:
+        Job.objects.update(status="working", lock_fence=1)
+        assert task(process, guard=GUARD)(row.pk) == f"{row.pk} as hls"
+        assert self.status(row) == "done"
+
+    def test_row_of_a_body_that_raised_has_failed(self, task: MakeTask, row: Job) -> None:
+        def fail(self: Any, video: int) -> None:
+            raise KeyError("boom")
+
+        with pytest.raises(KeyError):
+            task(fail, guard=GUARD)(row.pk)
+        assert self.status(row) == "failed"
+
+    def test_row_of_a_body_that_will_be_repeated_waits_again(
+        self, task: MakeTask, row: Job
+    ) -> None:
+        def retry(self: Any, video: int) -> None:
+            raise Retry("later")
+
+        with pytest.raises(Retry):
+            task(retry, guard=GUARD)(row.pk)
+        assert self.status(row) == "queued"
+
+    def test_retries_of_an_eager_task_finish_the_row(self, task: MakeTask, row: Job) -> None:
+        def retry(self: Any, video: int) -> str:
+            if self.request.retries < 2:
+                raise self.retry(countdown=0)
+            return "third time"
+
+        result = task(retry, guard=GUARD, max_retries=3).delay(row.pk)
+        assert result.get() == "third time"
+        assert self.status(row) == "done"
+
+    def test_row_of_a_body_that_was_interrupted_waits_again(self, task: MakeTask, row: Job) -> None:
+        def leave(self: Any, video: int) -> None:
+            raise SystemExit
+
+        with pytest.raises(SystemExit):
+            task(leave, guard=GUARD)(row.pk)
+        assert self.status(row) == "queued"
+
+    def test_row_that_somebody_changed_meanwhile_is_a_conflict(
+        self, task: MakeTask, row: Job
+    ) -> None:
+        def change(self: Any, video: int) -> str:
+            Job.objects.update(status="elsewhere")
+            return "not so"
+
+        with pytest.raises(StatusConflict):
+            task(change, guard=GUARD)(row.pk)
+        assert self.status(row) == "elsewhere"
+        assert not locks.is_locked(f"video:{row.pk}")
+
+    def test_call_inside_its_own_run_does_not_claim_again(self, task: MakeTask, row: Job) -> None:
+        def again(self: Any, video: int, inner: bool = False) -> str:
+            return "inner" if inner else again_task(video, True)
+
+        again_task = task(again, guard=GUARD)
+        assert again_task(row.pk) == "inner"
+        assert self.status(row) == "done"
+
+    def test_taken_lock_leaves_the_row_alone(self, task: MakeTask, row: Job) -> None:
+        taken(f"video:{row.pk}")
+        assert task(process, guard=GUARD)(row.pk)["reason"] == "already_processing"
+        assert self.status(row) == "queued"
+
+
+class TestOutage:
+    @pytest.fixture(autouse=True)
+    def nowhere(self, use_redis: UseRedis) -> None:
+        use_redis(f"redis://127.0.0.1:{free_port()}/0", SOCKET_CONNECT_TIMEOUT=1)
+
+    @pytest.mark.parametrize("on_outage", ["raise", "retry"])
+    def test_it_is_never_a_skip(self, task: MakeTask, on_outage: str) -> None:
+        """Without a queue to go back to, the caller is told."""
+        made = task(process, on_outage=on_outage)
+        with pytest.raises(StoreUnavailable):
+            made(7)
+        with pytest.raises(StoreUnavailable):
+            made.delay(7).get()
+
+    @pytest.mark.django_db
+    def test_guard_alone_may_do(self, task: MakeTask) -> None:
+        def body(self: Any, video: int) -> str:
+            return "ran"
+
+        row = Job.objects.create()
+        made = task(body, on_outage="run", guard=GUARD)
+        assert made(row.pk) == "ran"
+        row.refresh_from_db()
+        assert row.status == "done"
+        assert made(row.pk)["reason"] == "invalid_state"

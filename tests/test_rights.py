@@ -1,0 +1,79 @@
+"""A Redis user with too few rights: the error names the one that is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock import StoreUnavailable, lock, locks
+from example_project.servers import RedisServer
+from tests.conftest import UseCaches, UseRedis
+from tests.steps import LONG, taken, until
+from tests.store_cases import redis_cache
+from tests.test_waiting_trouble import SOON, waiter
+
+
+class TestRights:
+    def user(self, server: RedisServer, *rules: str) -> str:
+        admin: Any = redis.Redis.from_url(server.url)
+        admin.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">secret", *rules)
+        admin.close()
+        return f"redis://worker:secret@127.0.0.1:{server.port}/0"
+
+    def test_rights_that_are_named_are_enough(
+        self, own_redis_server: RedisServer, use_redis: UseRedis
+    ) -> None:
+        rights = "~* &* +@scripting +@pubsub +@string +@sortedset +@hash +@keyspace +time"
+        use_redis(self.user(own_redis_server, *rights.split()))
+        lease = taken("video:1")
+        thread = waiter("video:1", 1)
+        assert lease.extend()
+        assert lease.release()
+        assert thread.result(SOON).release()
+        with lock("video:2") as lease:
+            assert [info.name for info in locks.list()] == ["video:2"]
+            assert locks.count() == 1
+        assert not locks.clear("video:2", lease.token)
+
+    def test_missing_right_to_scripts_is_named(
+        self, own_redis_server: RedisServer, use_redis: UseRedis
+    ) -> None:
+        use_redis(self.user(own_redis_server, "~*", "&*", "+@all", "-@scripting"))
+        with pytest.raises(StoreUnavailable, match=r"lacks a right.*\+@scripting"):
+            locks.acquire("video:1")
+
+    def test_missing_right_to_keys_is_named(
+        self, own_redis_server: RedisServer, use_redis: UseRedis
+    ) -> None:
+        use_redis(self.user(own_redis_server, "~other:*", "&*", "+@all"))
+        with pytest.raises(StoreUnavailable, match=r"lacks a right.*keys \(~\)"):
+            locks.acquire("video:1")
+
+    @pytest.mark.parametrize("missing", ["resetchannels", "-@pubsub", "-subscribe"])
+    def test_missing_right_to_listen_is_named(
+        self, own_redis_server: RedisServer, use_redis: UseRedis, missing: str
+    ) -> None:
+        use_redis(self.user(own_redis_server, "~*", "&*", "+@all", missing))
+        lease = taken("video:1")
+        with pytest.raises(StoreUnavailable, match=r"lacks a right.*\+@pubsub.*channels \(&\)"):
+            locks.acquire("video:1", wait=LONG)
+        assert lease.release()
+        assert not locks.is_locked("video:1")
+
+    def test_releaser_without_the_right_to_tell_is_told_itself(
+        self, own_redis_server: RedisServer, use_caches: UseCaches
+    ) -> None:
+        mute = redis_cache(self.user(own_redis_server, "~*", "+@all", "resetchannels"))
+        use_caches(
+            {"default": mute | {"LOCATION": own_redis_server.url}, "mute": mute},
+            {"default": {}, "mute": {"CACHE": "mute"}},
+        )
+        lease = locks.using("mute").acquire("video:1", ttl=LONG)
+        assert lease is not None
+        thread = waiter("video:1", 1)
+        with pytest.raises(StoreUnavailable, match=r"channels \(&\)"):
+            lease.release()
+        assert locks.clear("video:1")
+        until(lambda: not thread.is_alive() or not locks.clear("video:1"))

@@ -1,0 +1,330 @@
+"""Waiting while things break: waiters die, connections are cut, callers are interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock import Lease, StoreUnavailable, locks
+from django_tasklock.stores import stores
+from example_project.servers import RedisServer
+from tests.agent import Agent
+from tests.conftest import UseCaches, UseRedis
+from tests.proxy import CutProxy
+from tests.steps import LONG, Meanwhile, Traffic, holder, taken, until, waiting
+from tests.store_cases import redis_cache
+
+SOON = 5.0
+"""seconds that no waiter should need who is told, of a lease that lasts much longer"""
+
+
+def waiter(name: str, place: int) -> Meanwhile[Lease]:
+    thread = Meanwhile(lambda: taken(name, wait=None))
+    until(lambda: waiting(name) == place, f"waiter {place}")
+    return thread
+
+
+class TestDeath:
+    @pytest.fixture
+    def server(self, own_redis_server: RedisServer, use_redis: UseRedis) -> Any:
+        use_redis(own_redis_server.url, tasklock={"OPTIONS": {"TAKEOVER": False}})
+        return redis.Redis.from_url(own_redis_server.url)
+
+    @pytest.mark.parametrize("monitored", [False, True], ids=["", "under-a-monitor"])
+    def test_dead_waiters_are_passed_over(self, server: Any, monitored: bool) -> None:
+        """Also where a monitor listens to every channel there is: it is no waiter."""
+        if monitored:
+            monitor = server.pubsub()
+            monitor.psubscribe("*")
+        lease = taken("video:1")
+        with Agent() as first, Agent() as second:
+            for place, agent in enumerate((first, second), 1):
+                agent.tell("acquire", name="video:1", ttl=LONG, wait=None)
+                until(lambda place=place: waiting("video:1") == place)  # type: ignore[misc]
+            thread = waiter("video:1", 3)
+            for agent in (first, second):
+                agent.kill()
+            until(lambda: len(server.pubsub_channels()) == 1, "the server noticing the deaths")
+        lease.release()
+        assert thread.result(SOON).held
+        if monitored:
+            monitor.close()
+
+    def test_lock_whose_waiters_are_all_dead_is_not_locked(self, server: Any) -> None:
+        lease = taken("video:1")
+        with Agent() as agent:
+            agent.tell("acquire", name="video:1", ttl=LONG, wait=None)
+            until(lambda: waiting("video:1") == 1)
+            agent.kill()
+            until(lambda: not server.pubsub_channels(), "the server noticing the death")
+        assert lease.release()
+        assert not locks.is_locked("video:1")
+
+    def test_waiter_that_dies_with_the_lock_is_noticed_by_the_next(
+        self, use_redis: UseRedis
+    ) -> None:
+        """Whoever waits knows whom the lock was handed to, and watches that process."""
+        use_redis()
+        lease = taken("video:1")
+        with Agent() as agent:
+            agent.tell("acquire", name="video:1", ttl=LONG, wait=None)
+            until(lambda: waiting("video:1") == 1)
+            thread = waiter("video:1", 2)
+            lease.release()
+            assert agent.answer()["token"] == holder("video:1").token
+            agent.kill()
+        assert thread.result(SOON).held
+
+    @pytest.fixture
+    def watchful(self, use_redis: UseRedis) -> None:
+        use_redis()
+
+    def test_who_moves_up_in_the_line_knows_the_holder(self, watchful: None) -> None:
+        """Those who were told of it have given up since."""
+        lease = taken("video:1")
+        with Agent() as agent:
+            agent.tell("acquire", name="video:1", ttl=LONG, wait=LONG)
+            until(lambda: waiting("video:1") == 1)
+            others = [Meanwhile(lambda: locks.acquire("video:1", wait=1)) for _ in range(3)]
+            until(lambda: waiting("video:1") == 4)
+            thread = waiter("video:1", 5)
+            lease.release()
+            agent.answer()
+            assert [other.result() for other in others] == [None] * 3
+            assert thread.is_alive()
+            agent.kill()
+        assert thread.result(SOON).held
+
+    def test_who_comes_after_the_dead_knows_the_holder(self, watchful: None) -> None:
+        """They died in line: nobody of them hears whom the lock was handed to."""
+        lease = taken("video:1")
+        with contextlib.ExitStack() as stack:
+            agents = [stack.enter_context(Agent()) for _ in range(4)]
+            for place, agent in enumerate(agents, 1):
+                agent.tell("acquire", name="video:1", ttl=LONG, wait=LONG)
+                until(lambda place=place: waiting("video:1") == place)  # type: ignore[misc]
+            thread = waiter("video:1", 5)
+            for agent in agents[1:]:
+                agent.kill()
+            store: Any = stores["default"]
+            listening = store.index.decode() + ":*"
+            until(lambda: len(store.client.redis.pubsub_channels(listening)) == 2)
+            lease.release()
+            agents[0].answer()
+            agents[0].kill()
+            assert thread.result(SOON).held
+
+
+class TestCut:
+    @pytest.fixture
+    def proxy(
+        self, cut_proxy: CutProxy, redis_server: RedisServer, use_caches: UseCaches
+    ) -> CutProxy:
+        """The way of the store "default"; "direct" is the same one by another way."""
+        through = redis_cache(cut_proxy.url)
+        use_caches(
+            {"default": through, "direct": through | {"LOCATION": redis_server.url}},
+            {"default": {}, "direct": {"CACHE": "direct"}},
+        )
+        return cut_proxy
+
+    @pytest.fixture
+    def lease(self, proxy: CutProxy) -> Lease:
+        """A lease on video:1 whose holder is not cut off."""
+        lease = locks.using("direct").acquire("video:1", ttl=LONG)
+        assert lease is not None
+        return lease
+
+    def test_waiter_asks_again_after_its_connection_was_cut(
+        self, proxy: CutProxy, lease: Lease
+    ) -> None:
+        first, second = waiter("video:1", 1), waiter("video:1", 2)
+        for _ in range(3):
+            proxy.cut()
+            until(lambda: len(self.listening()) >= 2, "both listening again")
+            until(lambda: waiting("video:1") == 2, "both in line again")
+        lease.release()
+        until(lambda: not first.is_alive() or not second.is_alive(), "a hand-over", SOON)
+        locks.clear("video:1")
+        assert first.result(SOON).token != second.result(SOON).token
+
+    def listening(self) -> list[Any]:
+        store: Any = stores["direct"]
+        found = store.client.redis.pubsub_channels(store.index.decode() + ":*")
+        return list(found)
+
+    def test_hand_over_that_is_lost_on_the_way_is_found(
+        self, proxy: CutProxy, lease: Lease
+    ) -> None:
+        """It holds the lock already when it asks again."""
+        thread = waiter("video:1", 1)
+        proxy.pause()
+        lease.release()
+        handed = locks.using("direct").get("video:1")
+        assert handed is not None
+        assert handed.token != lease.token
+        proxy.cut()
+        proxy.resume()
+        assert thread.result(SOON).token == handed.token
+        assert thread.result().release()
+
+    def test_cut_while_nobody_waits_is_found_by_the_next_waiter(
+        self, proxy: CutProxy, lease: Lease
+    ) -> None:
+        assert locks.acquire("video:1", wait=0.05) is None
+        for _ in range(3):
+            proxy.cut()
+            thread = waiter("video:1", 1)
+            assert locks.clear("video:1")
+            assert thread.result(SOON).held
+
+    def test_whatever_is_cut_waiting_fails_by_store_unavailable_alone(
+        self, proxy: CutProxy, lease: Lease
+    ) -> None:
+        over = threading.Event()
+
+        def wait_in_vain() -> None:
+            while not over.is_set():
+                try:
+                    assert locks.acquire("video:1", wait=0.05) is None
+                except StoreUnavailable:
+                    pass
+
+        threads = [Meanwhile(wait_in_vain) for _ in range(12)]
+        for _ in range(60):
+            time.sleep(0.02)
+            proxy.cut()
+        over.set()
+        for thread in threads:
+            thread.result()
+        # Some could not leave the line: they are passed over, as the dead are.
+        last = waiter("video:1", waiting("video:1") + 1)
+        lease.release()
+        assert last.result(SOON).held
+
+    def test_release_while_the_waiter_is_deaf_does_not_leave_the_lock_to_it(
+        self, proxy: CutProxy, lease: Lease
+    ) -> None:
+        thread = waiter("video:1", 1)
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(StoreUnavailable):
+            thread.result()
+        until(lambda: not self.listening(), "the server noticing the cut")
+        lease.release()
+        until(lambda: not locks.using("direct").is_locked("video:1"), "nobody holding it")
+
+    def test_client_that_cannot_listen_polls(
+        self, proxy: CutProxy, lease: Lease, redis_server: RedisServer
+    ) -> None:
+        """Its connections live on, and a new one is not to be had."""
+        assert locks.acquire("video:1") is None
+        proxy.refuse()
+        traffic = Traffic(redis_server)
+        thread = Meanwhile(lambda: taken("video:1", wait=None))
+        until(lambda: traffic.scripts() > 4, "polling")
+        assert waiting_directly() == 0
+        lease.release()
+        assert thread.result(SOON).held
+
+
+def waiting_directly() -> int:
+    info = locks.using("direct").get("video:1")
+    return (info.waiters or 0) if info else 0
+
+
+class Interrupted(Exception):
+    """As a soft time limit: raised in the main thread, wherever that is."""
+
+
+# Who is interrupted while redis-py connects leaves a socket to the garbage collector.
+@pytest.mark.filterwarnings(
+    "ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+class TestInterruption:
+    @pytest.fixture(autouse=True)
+    def collected(self) -> Iterator[None]:
+        yield
+        gc.collect()
+
+    @pytest.fixture(autouse=True)
+    def on_redis(self, use_redis: UseRedis) -> None:
+        use_redis()
+
+    @pytest.fixture
+    def interrupt(self) -> Iterator[Any]:
+        """``interrupt(seconds)``: raise `Interrupted` in this thread after that time."""
+
+        def raise_it(signum: int, frame: FrameType | None) -> None:
+            raise Interrupted
+
+        before = signal.signal(signal.SIGALRM, raise_it)
+        yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    def test_who_is_interrupted_leaves_the_line(self, interrupt: Any) -> None:
+        lease = taken("video:1")
+        interrupt(0.1)
+        with pytest.raises(Interrupted):
+            locks.acquire("video:1", wait=None)
+        until(lambda: waiting("video:1") == 0)
+        lease.release()
+        assert not locks.is_locked("video:1")
+
+    def test_others_hear_though_the_one_who_read_for_all_is_interrupted(
+        self, interrupt: Any
+    ) -> None:
+        for turn in range(10):
+            lease = taken("video:1")
+            others: list[Meanwhile[Lease]] = []
+            starter = threading.Timer(
+                0.02,
+                lambda: others.append(Meanwhile(lambda: taken("video:1", wait=None))),  # noqa: B023
+            )
+            starter.start()
+            interrupt(0.1 + turn / 1000)
+            with pytest.raises(Interrupted):
+                locks.acquire("video:1", wait=None)
+            until(lambda: len(others) == 1)  # noqa: B023
+            until(lambda: waiting("video:1") == 1)
+            lease.release()
+            assert others[0].result(SOON).release()
+
+    def test_interrupted_in_the_moment_of_the_hand_over_loses_no_lock(self, interrupt: Any) -> None:
+        """At any instruction: whatever was granted is given back."""
+        for turn in range(40):
+            lease = taken("video:1")
+            releaser = threading.Timer(0.02, lease.release)
+            releaser.start()
+            interrupt(0.018 + turn / 10_000)
+            won = None
+            try:
+                won = locks.acquire("video:1", ttl=LONG, wait=None)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupted:
+                pass
+            releaser.join()
+            if won is not None:
+                won.release()
+            until(lambda: not locks.is_locked("video:1"), "giving the lock back", SOON)
+
+
+def test_no_thread_is_started_for_those_who_wait(use_redis: UseRedis) -> None:
+    use_redis()
+    lease = taken("video:1")
+    before = threading.active_count()
+    threads = [waiter("video:1", place + 1) for place in range(3)]
+    assert threading.active_count() == before + 3
+    for thread in threads:
+        lease.release()
+        lease = thread.result()
