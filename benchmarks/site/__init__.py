@@ -1,0 +1,1 @@
+"""The small Django site that the benchmarks run in."""

@@ -1,0 +1,75 @@
+"""What a workload hands back, and how it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from .rounds import Spread
+
+__all__ = ["Cell", "Table", "as_json", "show"]
+
+Cell: TypeAlias = "Spread | float | int | str | None"
+
+
+@dataclass
+class Table:
+    """Rows of one workload, each under the same headings.
+
+    ``plot`` names the heading whose numbers are drawn, ``goal`` the number to stay below.
+    """
+
+    slug: str
+    title: str
+    rows: list[dict[str, Cell]]
+    plot: str = ""
+    goal: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def headings(self) -> list[str]:
+        seen: dict[str, None] = {}
+        for row in self.rows:
+            seen.update(dict.fromkeys(row))
+        return list(seen)
+
+
+def show(console: Console, table: Table) -> None:
+    """Print one table."""
+    drawn = RichTable(title=table.title, title_justify="left", title_style="bold")
+    for place, heading in enumerate(table.headings):
+        drawn.add_column(heading, justify="left" if place == 0 else "right")
+    for row in table.rows:
+        drawn.add_row(*(written(row.get(heading)) for heading in table.headings))
+    console.print(drawn)
+    for note in table.notes:
+        console.print(f"  {note}", markup=False)
+    console.print()
+
+
+def written(cell: Cell) -> str:
+    """A cell as people read it: a median with its middle half, three digits of a number."""
+    if cell is None:
+        return ""
+    if isinstance(cell, Spread):
+        if cell.low == cell.high:
+            return _number(cell.median)
+        return f"{_number(cell.median)} ({_number(cell.low)}–{_number(cell.high)})"
+    return cell if isinstance(cell, str) else _number(cell)
+
+
+def as_json(tables: Sequence[Table], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything, as plain values."""
+    return {"about": dict(about), "tables": [asdict(table) for table in tables]}
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int) or float(value).is_integer():
+        return f"{int(value):,}"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}"

@@ -1,0 +1,145 @@
+"""A lock that many wait for: how soon the next holder has it, in which order, at what cost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from ..bench import Bench, set_up_site
+from ..counting import Counter, Counts
+from ..peers import OURS, make
+from ..rounds import Spread
+from ..tables import Cell, Table
+
+__all__ = ["run"]
+
+COLUMNS = (OURS, "python-redis-lock", "redis-py Lock", "django-redis lock")
+SECTION = 0.001
+"""seconds for which each holder holds it"""
+CLEARLY = 0.002
+"""seconds by which another must have asked earlier for a turn to count as a jump of the line"""
+
+
+class Turn(NamedTuple):
+    """One holder's turn, by a clock that all processes share."""
+
+    asked: float
+    held: float
+    over: float
+
+
+def run(bench: Bench) -> list[Table]:
+    tables = []
+    for waiters, processes in bench.pick([(4, 2)], [(8, 8), (50, 10), (500, 10)]):
+        rows = []
+        for name in COLUMNS:
+            try:
+                column = make(name, bench.url)
+            except ImportError:
+                bench.say(f"{name} is not installed, and left out")
+                continue
+            if waiters > 50 and name != OURS:
+                continue
+            rows.append(_measure(bench, name, column, waiters, processes))
+        title = f"Hand-off, {waiters} waiters in {processes} processes, sections of 1 ms"
+        tables.append(Table(f"handoff-{waiters}", title, rows, "median, ms", None))
+    return tables
+
+
+def _measure(bench: Bench, name: str, column: Any, waiters: int, processes: int) -> dict[str, Cell]:
+    lock = f"handoff:{waiters}"
+    context = multiprocessing.get_context("spawn")
+    stop, turns = context.Event(), context.Queue()
+    ready = context.Semaphore(0)
+    held = column.acquire(lock)
+    children = [
+        context.Process(
+            target=_child,
+            args=(name, bench.url, lock, waiters // processes, ready, stop, turns),
+            daemon=True,
+        )
+        for _ in range(processes)
+    ]
+    for child in children:
+        child.start()
+    for _ in range(waiters // processes * processes):
+        ready.acquire()
+    # All are about to ask. What follows counts when they have, for they are many.
+    time.sleep(bench.pick(0.3, 2.0))
+    counter = Counter(bench.redis)
+    quiet = bench.pick(0.3, 2.0)
+    time.sleep(quiet)
+    idle = counter.counts()
+    counter.restart()
+    column.release(held)
+    start = time.monotonic()
+    time.sleep(bench.pick(0.5, 10.0))
+    end, busy = time.monotonic(), counter.counts()
+    stop.set()
+    all_turns = sorted(turn for _ in children for turn in turns.get(timeout=60))
+    for child in children:
+        child.join(30)
+    all_turns.sort(key=lambda turn: turn.held)
+    # A look at Redis takes a moment: the window is cut at the turns inside it.
+    inside = [turn for turn in all_turns if start <= turn.held <= end]
+    return {"column": name, **_row(inside, end - start, idle.commands / quiet, busy)}
+
+
+def _row(turns: Sequence[Turn], seconds: float, idle: float, busy: Counts) -> dict[str, Cell]:
+    gaps = sorted(
+        (after.held - before.over) * 1000
+        for before, after in pairwise(turns)
+        # Only what was waited for is a hand-off.
+        if after.asked < before.over
+    )
+    jumps, earliest = 0, float("inf")
+    for turn in reversed(turns):
+        # Somebody who had asked before got it only after this one.
+        jumps += turn.asked > earliest + CLEARLY
+        earliest = min(earliest, turn.asked)
+    overlaps = sum(after.held < before.over for before, after in pairwise(turns))
+    assert not overlaps, f"two held one lock, {overlaps} times"
+    return {
+        "hand-offs": len(gaps),
+        "a second": len(turns) / seconds,
+        "median, ms": Spread.of(gaps) if gaps else None,
+        "p99, ms": gaps[int(len(gaps) * 0.99)] if gaps else None,
+        "worst, ms": gaps[-1] if gaps else None,
+        "longest wait, ms": max((t.held - t.asked) * 1000 for t in turns) if turns else None,
+        "jumped the line": jumps,
+        "round trips a turn": busy.trips / len(turns) if turns else None,
+        "commands a turn": busy.commands / len(turns) if turns else None,
+        "commands/s while held": idle,
+    }
+
+
+def _child(name: str, url: str, lock: str, size: int, ready: Any, stop: Any, turns: Any) -> None:
+    set_up_site()
+    column = make(name, url)
+    mine: list[Turn] = []
+
+    def take_turns() -> None:
+        ready.release()
+        while not stop.is_set():
+            asked = time.monotonic()
+            held = column.wait(lock)
+            if held is None:
+                continue
+            since = time.monotonic()
+            time.sleep(SECTION)
+            over = time.monotonic()
+            column.release(held)
+            mine.append(Turn(asked, since, over))
+
+    crowd = [threading.Thread(target=take_turns) for _ in range(size)]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    turns.put(mine)
+    turns.close()
+    turns.join_thread()

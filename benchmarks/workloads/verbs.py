@@ -1,0 +1,142 @@
+"""What each verb asks of Redis: counts alone, the same on every machine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django_tasklock import Lease, locks
+
+from ..bench import Bench
+from ..counting import Counter, Counts
+from ..peers import OURS, columns
+from ..tables import Cell, Table
+
+__all__ = ["run"]
+
+WAITING = 10.0
+"""seconds until a waiter must stand in line"""
+
+
+def run(bench: Bench) -> list[Table]:
+    times = bench.pick(16, 1600)  # A multiple of what the scripts do once in sixteen leases.
+    rows: list[dict[str, Cell]] = []
+    for name, column in columns(bench.url, bench.say).items():
+
+        def pair(column: Any = column) -> None:
+            column.release(column.acquire("verbs"))
+
+        rows.append(_row(f"{name}: acquire + release", _counted(bench, pair, times), times))
+    return [
+        Table("pairs", "Acquire + release: what Redis does", rows, plot="commands"),
+        Table("verbs", f"{OURS}: what Redis does for each verb", _verbs(bench, times)),
+    ]
+
+
+def _verbs(bench: Bench, times: int) -> list[dict[str, Cell]]:
+    held = locks.acquire("verbs", ttl=600)
+    assert held is not None
+    leases = [locks.acquire(f"verbs:{n}", ttl=600) for n in range(500)]
+    works: dict[str, Callable[[], object]] = {
+        "acquire, refused": lambda: locks.acquire("verbs"),
+        "extend": held.extend,
+        "get": lambda: locks.get("verbs"),
+        "list, first 100 of 501": lambda: locks.list(limit=100),
+        "count": locks.count,
+    }
+    rows = [_row(verb, _counted(bench, work, times), times) for verb, work in works.items()]
+    for lease in leases:
+        assert lease is not None
+        lease.release()
+    rows.append(_row("wait in vain: ask, stand in line, leave", *_in_vain(bench, times // 8)))
+    held.release()
+    asked, handed, count = _handed_over(bench, times // 8)
+    rows.append(_row("wait: ask, stand in line", asked, count))
+    rows.append(_row("release, handed over", handed, count))
+    return rows
+
+
+def _in_vain(bench: Bench, times: int) -> tuple[Counts, int]:
+    def wait() -> None:
+        locks.acquire("verbs", wait=0.001)
+
+    return _counted(bench, wait, times), times
+
+
+def _handed_over(bench: Bench, times: int) -> tuple[Counts, Counts, int]:
+    """Two threads that hand one lock to and fro; the two halves of it counted apart."""
+    asked, handed = _Sum(), _Sum()
+    held = locks.acquire("handed", ttl=600)
+    for turn in range(times + 1):
+        counter = Counter(bench.redis)
+        got: list[Lease | None] = []
+        waiter = threading.Thread(
+            target=lambda got=got: got.append(locks.acquire("handed", ttl=600, wait=WAITING))
+        )
+        waiter.start()
+        _until_in_line(bench, "handed")
+        # The looks at the line are told apart: nothing else asks for the length of one.
+        half = counter.counts()
+        looks = half.by_command.pop("zcard", 0)
+        if turn:
+            asked.add(half, trips=looks, commands=looks)
+        assert held is not None
+        held.release()
+        waiter.join()
+        if turn:
+            handed.add(counter.counts())
+        held = got[0]
+    assert held is not None
+    held.release()
+    return asked.counts, handed.counts, times
+
+
+class _Sum:
+    def __init__(self) -> None:
+        self.counts = Counts(0, 0, 0, {})
+
+    def add(self, more: Counts, *, trips: int = 0, commands: int = 0) -> None:
+        """Add ``more``, but for so many trips and commands."""
+        names = {*self.counts.by_command, *more.by_command}
+        self.counts = Counts(
+            self.counts.trips + more.trips - trips,
+            self.counts.commands + more.commands - commands,
+            self.counts.microseconds + more.microseconds,
+            {
+                name: self.counts.by_command.get(name, 0) + more.by_command.get(name, 0)
+                for name in names
+            },
+        )
+
+
+def _until_in_line(bench: Bench, name: str) -> None:
+    store: Any = locks.store
+    line = f"{store.key(name)} line"
+    deadline = time.monotonic() + WAITING
+    while not bench.redis.zcard(line):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody stands in line for {name}")
+        time.sleep(0.0005)
+
+
+def _counted(bench: Bench, work: Callable[[], object], times: int) -> Counts:
+    work()
+    counter = Counter(bench.redis)
+    for _ in range(times):
+        work()
+    return counter.counts()
+
+
+def _row(title: str, counts: Counts, times: int) -> dict[str, Cell]:
+    commands = sorted(counts.by_command.items(), key=lambda item: (-item[1], item[0]))
+    return {
+        "work": title,
+        "round trips": counts.trips / times,
+        "commands": counts.commands / times,
+        "server's CPU, us": counts.microseconds / times,
+        "which": ", ".join(
+            name if count == times else f"{name} {count / times:.3g}" for name, count in commands
+        ),
+    }
