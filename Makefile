@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 help:
 	@echo "make demo       the example project at work, with real workers, from nothing"
 	@echo "make serve      the example site and its admin on localhost"
-	@echo "make test       all tests (make test ARGS='-k fence' for some of them)"
+	@echo "make test       all tests (make test ARGS='-k fence' for some, PARALLEL=0 for one at a time)"
 	@echo "make test-fast  all tests but those that start workers, browsers or kill processes"
 	@echo "make hard-cases ROUNDS=200  the randomised kills, stops and cuts, for as long as you like"
 	@echo "make coverage   all tests, and what they did not reach"
@@ -43,11 +43,15 @@ demo: $(VENV)/.installed-demo
 serve: $(VENV)/.installed-demo
 	@$(BIN)/python -m example_project.serve
 
+# Tests mostly wait, for processes to start and leases to end: some run side by side.
+PARALLEL ?= 3
+PYTEST := PYTHONDEVMODE=1 $(BIN)/python -m pytest -n $(PARALLEL) --dist worksteal
+
 test: $(VENV)/.installed-dev
-	@PYTHONDEVMODE=1 $(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 test-fast: $(VENV)/.installed-dev
-	@PYTHONDEVMODE=1 $(BIN)/python -m pytest -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow" $(ARGS)
 
 ROUNDS ?= 200
 hard-cases: $(VENV)/.installed-dev

@@ -12,8 +12,11 @@ import heapq
 import itertools
 import os
 from collections import defaultdict
+from contextlib import suppress
 from typing import NamedTuple
 from weakref import ref
+
+from django.db import connections
 
 from . import clock
 from .exceptions import StoreUnavailable
@@ -139,6 +142,10 @@ class Renewal:
             self._extend(store, [lease for lease in leases if _wanted(lease)])
         for entry in abandoned:
             self._give_up(entry)
+        with suppress(Exception):
+            # This thread is no request, at whose end Django would close what a store, or a
+            # receiver of a signal, has opened.
+            connections.close_all()
         with self._lock:
             if not self._heap:
                 return 3600.0

@@ -18,7 +18,7 @@ from .renewal import renewal
 from .signals import lock_acquired, lock_cleared, lock_contended, lock_lost, lock_released
 from .stores import stores
 from .stores.base import BaseStore, Note, Refusal
-from .waiting import insist
+from .waiting import insist, stand_at_once
 
 __all__ = ["LockService", "locks"]
 
@@ -93,38 +93,41 @@ class LockService:
         if renew:
             renewal.start()
         asked = clock.now()
-        started = asked
+        deadline = None if wait is None else asked + wait
+        waited = None
         try:
-            answer = store.acquire(name, token, ttl, record)
-            if isinstance(answer, Refusal) or clock.now() >= asked + ttl:
+            if wait != 0:
+                waited = stand_at_once(store, name, token, ttl, record, deadline, self._take_over)
+            answer, started = waited or (store.acquire(name, token, ttl, record), asked)
+            if isinstance(answer, Refusal) or clock.now() >= started + ttl:
                 answer, started = insist(
-                    store, name, token, ttl, record, answer, asked, wait, self._take_over
+                    store, name, token, ttl, record, answer, started, deadline, self._take_over
                 )
+            if isinstance(answer, Refusal):
+                if lock_contended.receivers:
+                    lock_contended.send_robust(
+                        LockService,
+                        name=name,
+                        store=store.alias,
+                        holder=answer.holder,
+                        owner=Owner.from_record(record),
+                        waited=clock.now() - asked,
+                    )
+                return answer.holder
+            lease = Lease(
+                self, self.alias, name, token, answer.fence, ttl, started + ttl, record,
+                answer.proof, renew,
+            )  # fmt: skip
+            if renew:
+                renewal.add(lease, store)
+            if lock_acquired.receivers:
+                lock_acquired.send_robust(LockService, lease=lease)
+            return lease
         except BaseException as error:
             # The lock may be ours without our knowing; an argument's error came before that.
             if not isinstance(error, TypeError | ValueError):
                 renewal.abandon(name, token, ttl, store)
             raise
-        if isinstance(answer, Refusal):
-            if lock_contended.receivers:
-                lock_contended.send_robust(
-                    LockService,
-                    name=name,
-                    store=store.alias,
-                    holder=answer.holder,
-                    owner=Owner.from_record(record),
-                    waited=clock.now() - asked,
-                )
-            return answer.holder
-        lease = Lease(
-            self, self.alias, name, token, answer.fence, ttl, started + ttl, record,
-            answer.proof, renew,
-        )  # fmt: skip
-        if renew:
-            renewal.add(lease, store)
-        if lock_acquired.receivers:
-            lock_acquired.send_robust(LockService, lease=lease)
-        return lease
 
     def _take_over(self, store: BaseStore, holder: LockInfo) -> bool:
         """Clear the lock if its owner is known to be dead. True if it is worth asking again."""

@@ -11,7 +11,7 @@ from . import clock
 from .lease import LockInfo
 from .stores.base import BaseStore, CannotListen, Grant, Line, Refusal
 
-__all__ = ["wait_for"]
+__all__ = ["insist", "stand_at_once"]
 
 FIRST_DELAY = 0.01
 LONGEST_DELAY = 1.0
@@ -31,6 +31,29 @@ MOST_TRIES = 4
 Answer = tuple[Grant | Refusal, float]
 
 
+def stand_at_once(
+    store: BaseStore,
+    name: str,
+    token: str,
+    ttl: float,
+    owner: Mapping[str, Any],
+    deadline: float | None,
+    take_over: Callable[[BaseStore, LockInfo], bool],
+) -> Answer | None:
+    """Ask for the lock and wait for it, standing in line with the very first question.
+
+    As `wait_for`; None, and nothing was asked, if to listen would take a question of its own:
+    most locks are not held, and to take them should take one.
+    """
+    line = store.line(name, token, ttl, owner) if store.supports_waiting else None
+    if line is None or not line.ready:
+        return None
+    try:
+        return _in_line(store, line, ttl, deadline, take_over)
+    except CannotListen:
+        return None
+
+
 def insist(
     store: BaseStore,
     name: str,
@@ -38,25 +61,23 @@ def insist(
     ttl: float,
     owner: Mapping[str, Any],
     answer: Grant | Refusal,
-    asked: float,
-    wait: float | None,
+    began: float,
+    deadline: float | None,
     take_over: Callable[[BaseStore, LockInfo], bool],
 ) -> Answer:
-    """What to do about an answer, to a question asked at ``asked``, that gave no lease.
+    """What to do about an answer that gave no lease; a grant would count since ``began``.
 
-    Take over from a dead owner, wait for ``wait`` seconds (None: for ever), and ask again where
-    a grant came so late that its lease is over. Returns the last answer, and the moment since
-    which a grant counts.
+    Take over from a dead owner, wait until ``deadline`` on `clock.now` (None: for ever), and
+    ask again where a grant came so late that its lease is over. Returns the last answer, and
+    the moment since which a grant counts.
     """
-    began = asked
     for _ in range(MOST_TRIES):
         if isinstance(answer, Grant):
             if clock.now() < began + ttl:
                 break
         elif not take_over(store, answer.holder):
-            if wait == 0 or (wait is not None and clock.now() >= asked + wait):
+            if _left(deadline) <= 0:
                 break
-            deadline = None if wait is None else asked + wait
             answer, began = wait_for(store, name, token, ttl, owner, answer, deadline, take_over)
             continue
         began = clock.now()
@@ -82,7 +103,7 @@ def wait_for(
     line = store.line(name, token, ttl, owner) if store.supports_waiting else None
     if line is not None:
         try:
-            return _in_line(store, line, ttl, refusal, deadline, take_over)
+            return _in_line(store, line, ttl, deadline, take_over)
         except CannotListen:
             pass
     delay = FIRST_DELAY
@@ -107,7 +128,6 @@ def _in_line(
     store: BaseStore,
     line: Line,
     ttl: float,
-    refusal: Refusal,
     deadline: float | None,
     take_over: Callable[[BaseStore, LockInfo], bool],
 ) -> Answer:
@@ -117,6 +137,8 @@ def _in_line(
             answer = line.ask()
             if isinstance(answer, Grant):
                 return answer, asked
+            if take_over(store, answer.holder):
+                continue
             grant: Grant | Refusal | None = answer
             while isinstance(grant, Refusal):
                 refusal = grant

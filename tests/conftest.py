@@ -18,6 +18,8 @@ from django.db import connection, connections
 from django.test.utils import override_settings
 from psycopg.conninfo import conninfo_to_dict
 
+from django_tasklock.lease import RELEASED
+from django_tasklock.renewal import Abandoned, renewal
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
 from example_project.servers import NoRedis, RedisServer, own_redis
@@ -50,6 +52,18 @@ def pytest_configure(config: pytest.Config) -> None:
 UseCaches = Callable[..., None]
 UseRedis = Callable[..., None]
 ProxyTo = Callable[[int], CutProxy]
+
+
+@pytest.fixture(autouse=True)
+def no_lease_outlives_its_test() -> Iterator[None]:
+    """A lease that something still refers to would be renewed, and lost, in the next tests."""
+    yield
+    with renewal._lock:
+        left = [entry.what() for entry in renewal._heap if not isinstance(entry.what, Abandoned)]
+    for lease in left:
+        if lease is not None:
+            lease._end(RELEASED)
+
 
 # ------------------------------------------------------------------------------ servers
 

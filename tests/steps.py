@@ -9,6 +9,7 @@ import re
 import signal
 import threading
 import time
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -150,8 +151,8 @@ def in_child(work: Callable[[], Any]) -> Any:
         try:
             signal.alarm(int(PATIENCE))
             answer = {"answer": work()}
-        except BaseException as error:
-            answer = {"error": repr(error)}
+        except BaseException:
+            answer = {"error": traceback.format_exc()}
         try:
             os.write(writing, json.dumps(answer).encode())
         finally:

@@ -186,7 +186,7 @@ def test_clear_wants_one_way_to_say_which(some: None) -> None:
 def test_show_says_the_guarded_row(on_redis: None, make_task: MakeTask) -> None:
     job = Job.objects.create()
     held_by(make_task("job:{job_id}"), f"job:{job.pk}")
-    assert f"row:       app.Job {job.pk}\n" in run("show", f"job:{job.pk}")
+    assert f"row:      app.Job {job.pk}\n" in run("show", f"job:{job.pk}")
     shown = json.loads(run("show", f"job:{job.pk}", "--format", "json"))
     assert shown["row"] == f"app.Job {job.pk}"
 

@@ -247,6 +247,25 @@ class TestFork:
         assert pid != lease.owner.pid
         assert lease.held
 
+    def test_child_is_not_held_up_by_what_another_thread_was_doing(self) -> None:
+        """At the moment of the fork it had the pool, and in the child it never gives it back."""
+        taken("video:1").release()
+        store: Any = stores["default"]
+        at_the_pool, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with store.client.pool._lock:
+                at_the_pool.set()
+                over.wait(PATIENCE)
+
+        thread = Meanwhile(hold)
+        assert at_the_pool.wait(PATIENCE)
+        try:
+            assert in_child(lambda: taken("video:1").release()) is True
+        finally:
+            over.set()
+            thread.result()
+
     def test_child_that_leaves_its_parents_block_releases_nothing(self) -> None:
         block = lock("video:1")
         lease = block.__enter__()

@@ -101,7 +101,7 @@ def test_value_that_cannot_be_meant_is_said(options: dict[str, Any], says: str) 
         {"rate_limit": "5/m", "acks_late": True},
         {"colour": "red", "page_size": 5},
     ],
-    ids=str,
+    ids=lambda options: "-".join(options) or "nothing",
 )
 def test_value_that_can_be_meant_is_taken(options: dict[str, Any]) -> None:
     task = made(**options)

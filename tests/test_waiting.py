@@ -200,6 +200,17 @@ class TestTraffic:
             lease = thread.result()
         assert traffic.scripts() == 3
 
+    def test_who_has_waited_before_stands_in_line_with_the_first_question(
+        self, own_redis_server: RedisServer
+    ) -> None:
+        """Which asks, and leaves: the first time listening had to begin in between."""
+        taken("video:1")
+        assert locks.acquire("video:1", wait=0.05) is None
+        for _ in range(2):
+            traffic = Traffic(own_redis_server)
+            assert locks.acquire("video:1", wait=0.05) is None
+            assert traffic.scripts() == 2
+
     def test_150_threads_wait_on_one_small_pool(
         self, own_redis_server: RedisServer, use_redis: UseRedis
     ) -> None:

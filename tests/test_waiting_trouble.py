@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import random
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -301,18 +303,25 @@ class TestInterruption:
             assert others[0].result(SOON).release()
 
     def test_interrupted_in_the_moment_of_the_hand_over_loses_no_lock(self, interrupt: Any) -> None:
-        """At any instruction: whatever was granted is given back."""
-        for turn in range(40):
+        """At any instruction: whatever was granted is given back, and nobody stays deaf."""
+        seed = random.randrange(2**32)
+        print(f"seed {seed}")
+        chance = random.Random(seed)
+        for _ in range(150):
             lease = taken("video:1")
-            releaser = threading.Timer(0.02, lease.release)
+            releaser = threading.Timer(0.01, lease.release)
             releaser.start()
-            interrupt(0.018 + turn / 10_000)
+            interrupt(0.0098 + chance.random() * 0.0012)
             won = None
             try:
                 won = locks.acquire("video:1", ttl=LONG, wait=None)
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            except Interrupted:
-                pass
+            except Interrupted as error:
+                frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+                if len(frames) == 2:
+                    # Between the answer and its name, in this very function: ours to give back.
+                    locks.clear("video:1")
+            signal.setitimer(signal.ITIMER_REAL, 0)
             releaser.join()
             if won is not None:
                 won.release()

@@ -81,8 +81,8 @@ def as_rich_table(
 _STYLES = {"gone": "bold red", "never": "yellow", NOTHING: "dim"}
 
 
-def as_sheet(info: LockInfo) -> str:
-    """All that is known of one lock, a field a line."""
+def as_sheet(info: LockInfo, row: str | None = None) -> str:
+    """All that is known of one lock, a field a line; and its guarded row, where it has one."""
     owner = info.owner
     acquired = info.acquired_at
     fields = {
@@ -102,6 +102,8 @@ def as_sheet(info: LockInfo) -> str:
         "waiters": info.waiters,
         "renewed": None if info.renewing is None else "yes" if info.renewing else "no",
     }
+    if row is not None:
+        fields["row"] = row
     width = max(map(len, fields)) + 2
     return "\n".join(f"{label + ':':<{width}}{_text(value)}" for label, value in fields.items())
 

@@ -44,9 +44,7 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
         }  # fmt: skip
         command.stdout.write(json.dumps(info.as_json() | more, indent=2))
     else:
-        command.stdout.write(as_sheet(info))
-        if row:
-            command.stdout.write(f"{'row:':<11}{printable(row)}")
+        command.stdout.write(as_sheet(info, row))
         if waiting:
             command.stdout.write(f"\n{as_line_of_waiters(waiting)}")
 

@@ -78,6 +78,10 @@ class CannotListen(Exception):
 class Line(Protocol):
     """One caller's place in the line of a lock; of a store with ``supports_waiting``."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether `ask` can stand in line with no other question before it."""
+
     def ask(self) -> Grant | Refusal:
         """Ask for the lock; if it is held, stand in line (or keep the place there).
 

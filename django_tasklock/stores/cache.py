@@ -9,11 +9,9 @@ from math import ceil
 from typing import Any, TypeVar
 
 from django.core.cache import BaseCache, InvalidCacheKey, caches
-from django.core.cache.backends.db import BaseDatabaseCache
 from django.core.cache.backends.filebased import FileBasedCache
 from django.core.cache.backends.locmem import LocMemCache
 from django.core.cache.backends.memcached import BaseMemcachedCache
-from django.db import connections
 
 from .. import clock
 from ..conf import StoreSettings
@@ -104,21 +102,7 @@ class CacheStore(BaseStore):
         return True
 
     def extend_many(self, batch: Sequence[Extension]) -> list[bool]:
-        try:
-            return [self.extend(*extension) for extension in batch]
-        finally:
-            self._close_database()
-
-    def abandon(self, name: str, token: str) -> None:
-        try:
-            super().abandon(name, token)
-        finally:
-            self._close_database()
-
-    def _close_database(self) -> None:
-        if isinstance(self.cache, BaseDatabaseCache):
-            # The renewal thread is no request: nobody else closes its connection.
-            connections.close_all()
+        return [self.extend(*extension) for extension in batch]
 
     def release(self, name: str, token: str, proof: Any = None, note: Note | None = None) -> bool:
         if self._ours(name, token, proof) is None:

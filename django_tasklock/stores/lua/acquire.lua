@@ -6,7 +6,9 @@
 local key, index, fences, line = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local value, ttl, name, me = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
-local mine, held = redis.call('SET', key, value, 'PX', ttl, 'NX'), nil
+-- Who is ready to wait mostly finds it held: a look first then costs the least.
+local held = me ~= '' and redis.call('GET', key)
+local mine = not held and redis.call('SET', key, value, 'PX', ttl, 'NX')
 if mine then
   if redis.call('EXISTS', line) == 1 then
     -- The last lease ran out, and nobody was told. Whoever stands in line comes first.
@@ -21,7 +23,7 @@ if mine then
     end
   end
 else
-  held = redis.call('GET', key)
+  held = held or redis.call('GET', key)
   if held == value then
     redis.call('PEXPIRE', key, ttl)
     if me ~= '' then redis.call('ZREM', line, me) end

@@ -14,6 +14,8 @@ local left = redis.call('PTTL', key)
 if held and fence and left >= 0 and place < TOLD then
   local time = redis.call('TIME')
   local now = string.format('%.0f', time[1] * 1000000 + time[2])
-  tell(index, line, TOLD - 1, fence, now, left, held)
+  for _, next in ipairs(living(index, line, TOLD - 1, 1)) do
+    send(index, next, holder(fence, now, left, held))
+  end
 end
 return nil

@@ -14,10 +14,11 @@ local function next_fence(fences, name)
 end
 
 -- Keeps the line for as long as its waiters may sleep: each asks again when a lease that it knows
--- of, with `left` ms left, may be over. A line of dead waiters goes away.
+-- of, with `left` ms left, may be over. A line of dead waiters goes away. Kept twice as long as it
+-- must, so that this has seldom to be said.
 local function keep(line, left)
   local most = (left < 0 and 60000 or left) + 10000
-  if redis.call('PTTL', line) < most then redis.call('PEXPIRE', line, most) end
+  if redis.call('PTTL', line) < most then redis.call('PEXPIRE', line, 2 * most) end
 end
 
 -- How many of those who come next know the holder. If it dies, one of them notices, unless they
@@ -29,50 +30,55 @@ local function channel_of(index, member)
   return index .. ':' .. string.sub(member, 23, 44)
 end
 
-local function listens(channel)
-  return redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0
+local function send(index, member, news)
+  redis.call('PUBLISH', channel_of(index, member), string.sub(member, 1, 22) .. news)
 end
 
--- Tells living members of the line, from the place `at` to the last one that is to know, who holds
--- the lock: they have another life to watch now, and another end. Dead ones leave the line.
--- Each is told token .. '=' .. fence .. ':' .. now in us .. ':' .. ttl left in ms .. ':' .. value.
-local function tell(index, line, at, fence, now, left, value)
-  while at < TOLD do
-    local member = redis.call('ZRANGE', line, at, at)[1]
-    if not member then return end
-    local channel = channel_of(index, member)
-    if listens(channel) then
-      redis.call('PUBLISH', channel, table.concat({
-        string.sub(member, 1, 22), '=', fence, ':', now, ':', left, ':', value}))
-      at = at + 1
-    else
-      redis.call('ZREM', line, member)
+-- Up to `most` members of the line, from the place `from` on, who listen: as `me` is known to do.
+-- Dead ones leave the line.
+local function living(index, line, from, most, me)
+  local found, dead = {}, nil
+  repeat
+    dead = {}
+    local members = redis.call('ZRANGE', line, from + #found, from + most - 1)
+    if #members == 0 then break end
+    local channels = {}
+    for i, member in ipairs(members) do channels[i] = channel_of(index, member) end
+    local counts = redis.call('PUBSUB', 'NUMSUB', unpack(channels))
+    for i, member in ipairs(members) do
+      local to = (counts[2 * i] > 0 or member == me) and found or dead
+      to[#to + 1] = member
     end
-  end
+    if #dead > 0 then redis.call('ZREM', line, unpack(dead)) end
+  until #dead == 0
+  return found
+end
+
+-- Who holds the lock, for those who come next: they have another life to watch now, and another end.
+local function holder(fence, now, left, value)
+  return table.concat({'=', fence, ':', now, ':', left, ':', value})
 end
 
 -- Hands the lock to the first in line who still listens, which is told
--- token .. fence .. ':' .. now in us; only the member `me` is known to listen, and is not told.
+-- token .. fence .. ':' .. now in us; only `me`, who asks, is not told.
 -- Returns the member's fence and the member, or false when nobody is left.
 local function hand_over(key, index, fences, line, name, me)
-  while true do
-    local member = redis.call('ZPOPMIN', line)[1]
-    if not member then return false end
-    local colon = string.find(member, ':', 45, true)
-    local channel = channel_of(index, member)
-    if member == me or listens(channel) then
-      local ttl = tonumber(string.sub(member, 45, colon - 1))
-      local value = string.sub(member, colon + 1)
-      local fence, now = next_fence(fences, name)
-      redis.call('SET', key, value, 'PX', ttl)
-      redis.call('ZADD', index, math.floor(now / 1000) + ttl, name)
-      local moment = string.format('%.0f', now)
-      if member ~= me then
-        redis.call('PUBLISH', channel, string.sub(member, 1, 22) .. fence .. ':' .. moment)
-      end
-      keep(line, ttl)
-      tell(index, line, 0, fence, moment, string.sub(member, 45, colon - 1), value)
-      return fence, member
-    end
+  local first = living(index, line, 0, 1 + TOLD, me)
+  local member = first[1]
+  if not member then return false end
+  redis.call('ZREM', line, member)
+  local colon = string.find(member, ':', 45, true)
+  local ttl, value = string.sub(member, 45, colon - 1), string.sub(member, colon + 1)
+  local fence, now = next_fence(fences, name)
+  local moment = string.format('%.0f', now)
+  redis.call('SET', key, value, 'PX', ttl)
+  redis.call('ZADD', index, math.floor(now / 1000) + ttl, name)
+  if #first > 1 then
+    keep(line, tonumber(ttl))
+    local news = holder(fence, moment, ttl, value)
+    for place = 2, #first do send(index, first[place], news) end
   end
+  -- At the end, for the server writes to its clients in the reverse order.
+  if member ~= me then send(index, member, fence .. ':' .. moment) end
+  return fence, member
 end

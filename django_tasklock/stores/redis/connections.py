@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -147,6 +148,9 @@ def _exchange(connection: Any, command: tuple[Any, ...]) -> Any:
 def _new_process() -> None:
     for connections in _all:
         connections.start()
+        # All else redis-py makes anew by itself. But another thread may have held this in the
+        # moment of the fork, and it is not there to give it back.
+        connections.pool._lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -8,7 +8,7 @@ from ... import clock
 from ...exceptions import StoreUnavailable
 from ...lease import TOKEN_LENGTH, LockInfo
 from ..base import Grant, Refusal
-from .listener import Mailbox
+from .mailbox import Mailbox
 
 __all__ = ["Place", "value_of_member"]
 
@@ -31,6 +31,10 @@ class Place:
         self._member = b""
         self._asked = 0.0
         self._server_then = 0
+
+    @property
+    def ready(self) -> bool:
+        return self._box is not None or self._store.listener.at_hand()
 
     def ask(self) -> Grant | Refusal:
         if self._box is None or self._box.cut:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -12,11 +11,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from ... import clock
-from ...lease import new_token
 from ..base import CannotListen
 from .client import Client
+from .mailbox import Mailbox
 
-__all__ = ["Listener", "Mailbox"]
+__all__ = ["Listener"]
 
 T = TypeVar("T")
 
@@ -24,26 +23,6 @@ TRIES = 3
 """connections on which to listen is tried: the first may have been cut while nobody read"""
 CONFIRMATION = 5.0
 """seconds to wait for the server's word that we are subscribed"""
-
-
-class Mailbox:
-    """A channel of its own, for one waiter at a time; kept for the next one."""
-
-    __slots__ = ("awake", "channel", "cut", "id", "letters", "news", "subscribed")
-
-    def __init__(self, prefix: bytes) -> None:
-        self.id = new_token()
-        self.channel = prefix + self.id.encode()
-        self.letters: deque[bytes] = deque()
-        self.subscribed = False
-        self.cut = False
-        self.news = False
-        self.awake = threading.Event()
-
-    def tell(self) -> None:
-        """There is news for the waiter."""
-        self.news = True
-        self.awake.set()
 
 
 class Listener:
@@ -64,7 +43,12 @@ class Listener:
         self._boxes: dict[bytes, Mailbox] = {}
         self._idle: list[Mailbox] = []
         self._state = threading.Lock()
-        self._reading = threading.Lock()
+        self._reader: Mailbox | None = None
+        self._asleep: dict[Mailbox, None] = {}
+
+    def at_hand(self) -> bool:
+        """Whether `join` has a mailbox to give that the server delivers to already."""
+        return bool(self._idle) and self._pid == os.getpid()
 
     def join(self) -> Mailbox:
         """A mailbox that the server is known to deliver to.
@@ -129,21 +113,30 @@ class Listener:
                 left = deadline - clock.now()
                 if left <= 0:
                     return
-                mine = False
-                try:
-                    mine = self._reading.acquire(blocking=False)
-                    if mine:
-                        self._read(box, deadline)
-                finally:
-                    if mine:
-                        self._reading.release()
-                if not mine:
-                    # Woken for news, or because nobody reads any more.
-                    box.awake.wait(left)
-                    box.awake.clear()
+                # An interruption may come between any two instructions: who reads is told by
+                # one assignment, and taken back by whoever is named there.
+                with self._state:
+                    if self._reader is None:
+                        self._reader = box
+                if self._reader is box:
+                    self._read(box, deadline)
+                    self._reader = None
+                else:
+                    self._sleep(box, left)
         finally:
             box.news = False
-            self._pass_on(box)
+            if self._reader is box:
+                self._reader = None
+            self._pass_on()
+
+    def _sleep(self, box: Mailbox, seconds: float) -> None:
+        """Until there is news, or until nobody reads any more."""
+        try:
+            self._asleep[box] = None
+            if self._reader is not None:
+                box.bell.acquire(timeout=seconds)
+        finally:
+            self._asleep.pop(box, None)
 
     def _read(self, box: Mailbox, deadline: float) -> None:
         connection = self._connection
@@ -184,12 +177,12 @@ class Listener:
             box.letters.append(message[2])
             box.tell()
 
-    def _pass_on(self, me: Mailbox) -> None:
+    def _pass_on(self) -> None:
         # Somebody may be asleep though nobody reads any more: wake one, who will.
-        if not self._reading.locked():
-            for box in list(self._boxes.values()):
-                if box is not me and box not in self._idle and not box.awake.is_set():
-                    box.awake.set()
+        if self._reader is None:
+            for box in list(self._asleep):
+                if box.bell.locked():
+                    box.ring()
                     return
 
     def _connect(self) -> Any:
