@@ -16,7 +16,7 @@ from rich.console import Console
 
 from .bench import Bench, open_bench
 from .plots import draw
-from .tables import Table, as_json, show
+from .tables import Table, as_json, as_markdown, show
 from .workloads import NAMES, workload
 
 PACKAGES = (
@@ -34,6 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
                         help="so little of everything that the times mean nothing")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="PATH", help="write all numbers there")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the plots there")
+    parser.add_argument("--page", type=Path, metavar="PATH",
+                        help="write the tables there, as Markdown")  # fmt: skip
     options = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 160)
     tables: list[Table] = []
@@ -49,6 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
                     draw(table, options.plots)
             if options.json:  # After each: what was measured is kept, whatever comes.
                 options.json.write_text(json.dumps(as_json(tables, about), indent=1) + "\n")
+            if options.page:
+                options.page.write_text(as_markdown(tables, about))
         for text in bench.said:
             console.print(text, markup=False)
     return 0

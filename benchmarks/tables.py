@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 
 from .rounds import Spread
 
-__all__ = ["Cell", "Table", "as_json", "show"]
+__all__ = ["Cell", "Table", "as_json", "as_markdown", "show"]
 
 Cell: TypeAlias = "Spread | float | int | str | None"
 
@@ -65,6 +65,32 @@ def written(cell: Cell) -> str:
 def as_json(tables: Sequence[Table], about: Mapping[str, Any]) -> dict[str, Any]:
     """Everything, as plain values."""
     return {"about": dict(about), "tables": [asdict(table) for table in tables]}
+
+
+def as_markdown(tables: Sequence[Table], about: Mapping[str, Any]) -> str:
+    """Everything, as a page to be read; without the names of single commands."""
+    packages = ", ".join(f"{name} {version}" for name, version in about["packages"].items())
+    lines = [
+        "# Measured",
+        "",
+        (
+            f"By `make bench` on {about['when'][:10]}: {about['processors']} processors, load "
+            f"{about['load']:.2f} at the start, {about['machine']}, Python {about['python']}, "
+            f"Redis {about['redis']}; {packages}."
+        ),
+        "",
+        "A number with two more in brackets is a median, and the middle half of what was measured.",
+    ]
+    for table in tables:
+        headings = [heading for heading in table.headings if heading != "which"]
+        lines += ["", f"## {table.title}", ""]
+        lines.append(f"| {' | '.join(headings)} |")
+        lines.append(f"|---|{'---:|' * (len(headings) - 1)}")
+        for row in table.rows:
+            lines.append(f"| {' | '.join(written(row.get(name)) for name in headings)} |")
+        for note in table.notes:
+            lines += ["", note]
+    return "\n".join(lines) + "\n"
 
 
 def _number(value: float) -> str:

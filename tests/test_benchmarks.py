@@ -55,10 +55,11 @@ def test_each_verb_is_one_round_trip(tmp_path: Path) -> None:
 
 def test_columns_that_lock_are_compared(tmp_path: Path) -> None:
     # Every column has proven that it locks, or the run would have failed.
-    tables = bench(tmp_path, "acquire_release", "memory")
+    tables = bench(tmp_path, "acquire_release", "memory", "parts")
     for slug in ("one", "threads", "processes"):
         names = {row["column"] for row in tables[f"acquire-release-{slug}"]}
         assert names >= {OURS, "redis-py Lock", "cache.add + delete", "django-redis lock"}
+    assert {row["step"] for row in tables["parts"]} >= {"a token is drawn", "all of these"}
     for held in tables["memory"]:
         assert held["in all"] <= 2048
         # The last fence: nothing is left of a lease.

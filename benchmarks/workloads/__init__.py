@@ -15,6 +15,7 @@ __all__ = ["NAMES", "workload"]
 NAMES = (
     "verbs",
     "acquire_release",
+    "parts",
     "handoff",
     "renewal",
     "listing",
