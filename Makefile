@@ -27,7 +27,7 @@ define install
 	@echo "Installing into $(VENV) (only when pyproject.toml has changed)"
 	@$(PIP) install --upgrade "pip>=25.1"
 	@$(PIP) install --editable ".[rich]" --group $(1)
-	@test -n "$$REDIS_URL" || $(BIN)/python -m example_project.servers >/dev/null || $(PIP) install --group redis || true
+	@REDIS_URL= $(BIN)/python -m example_project.servers >/dev/null || $(PIP) install --group redis || true
 	@touch $@
 endef
 

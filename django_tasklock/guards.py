@@ -128,12 +128,7 @@ class StatusGuard:
 
         Raises `RuntimeError` inside ``atomic()``.
         """
-        fresh = Q((f"{self.field}__in", self.source))
-        if self.filter is not None:
-            fresh &= self.filter
-        if self.exclude is not None:
-            fresh &= ~self.exclude
-        rows = self.rows().filter(Q(pk=pk) & (fresh | Q((self.field, self.to))))
+        rows = self.rows().filter(Q(pk=pk) & (self._fresh() | Q((self.field, self.to))))
         changes: dict[str, Any] = {self.field: self.to}
         if self.fence_field and fence is not None:
             rows = rows.filter(
@@ -141,6 +136,29 @@ class StatusGuard:
             )
             changes[self.fence_field] = fence
         return self._update(rows, changes) > 0
+
+    def claim_alone(self, pk: Any) -> tuple[bool, int | None]:
+        """Take the row for a run without a lock: only from ``source``, since nothing says
+        whether the run that left it in ``to`` still lives.
+
+        Returns whether it was taken, and the fence to finish it with, one above the row's last:
+        whoever claims it under the lock meanwhile writes a greater one. Raises `RuntimeError`
+        inside ``atomic()``.
+        """
+        rows = self.rows().filter(Q(pk=pk) & self._fresh())
+        if not self.fence_field:
+            return self._update(rows, {self.field: self.to}) > 0, None
+        last = rows.values_list(self.fence_field, flat=True).first()
+        unchanged = Q((f"{self.fence_field}__isnull", True))
+        if last is not None:
+            unchanged = Q((self.fence_field, last))
+        fence = (last or 0) + 1
+        changes = {self.field: self.to, self.fence_field: fence}
+        return self._update(rows.filter(unchanged), changes) > 0, fence
+
+    def is_claimed(self, pk: Any) -> bool:
+        """Whether the row is in the status ``to``."""
+        return bool(self.rows().filter(Q(pk=pk) & Q((self.field, self.to))).exists())
 
     def finish(self, pk: Any, fence: int | None = None) -> None:
         """Mark the row done. Raises `StatusConflict` if it is no longer this run's."""
@@ -158,6 +176,14 @@ class StatusGuard:
     def is_done(self, pk: Any) -> bool:
         """Whether the row is in the status ``done``."""
         return bool(self.rows().filter(Q(pk=pk) & Q((self.field, self.done))).exists())
+
+    def _fresh(self) -> Q:
+        fresh = Q((f"{self.field}__in", self.source))
+        if self.filter is not None:
+            fresh &= self.filter
+        if self.exclude is not None:
+            fresh &= ~self.exclude
+        return fresh
 
     def _leave(self, pk: Any, fence: int | None, status: Any) -> bool:
         rows = self.rows().filter(Q(pk=pk) & Q((self.field, self.to)))

@@ -168,6 +168,17 @@ def test_a_copy_that_others_were_told_of_is_never_given_up(room: Mailroom) -> No
     assert runs == [("beside", 1), (first, 2)]
 
 
+def test_a_follow_up_does_not_expire(room: Mailroom) -> None:
+    """Others were told to rely on it: the last change would be lost with it."""
+    task = room.task(on_conflict="coalesce")
+    task.apply_async((1,), expires=0.5)
+    with lock("job:1", ttl=60):
+        assert elsewhere(room, room.take())[0] == "IGNORED"
+    (message,) = room.waiting()
+    assert message.ours.get("tries")
+    assert message.headers["expires"] is None
+
+
 def test_a_direct_call_is_no_follow_up(room: Mailroom) -> None:
     task = room.task(on_conflict="coalesce")
     with lock("job:1", ttl=60):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -26,6 +27,13 @@ GUARD = StatusGuard(
     failed="failed",
     fence_field="lock_fence",
 )
+
+
+def replaced(guard: StatusGuard, fence_field: str | None) -> StatusGuard:
+    """The guard with another fence field, or with none."""
+    other = copy.copy(guard)
+    other.fence_field = fence_field
+    return other
 
 
 @pytest.mark.django_db
@@ -158,3 +166,38 @@ class TestOutage:
         row.refresh_from_db()
         assert row.status == "done"
         assert made(row.pk)["reason"] == "invalid_state"
+
+    @pytest.mark.django_db
+    @pytest.mark.parametrize("fence_field", ["lock_fence", None], ids=["fence", "no fence"])
+    def test_row_of_another_run_is_left_to_it(
+        self, task: MakeTask, fence_field: str | None
+    ) -> None:
+        """Whether that run lives only the lock could say."""
+        row = Job.objects.create(status="working", lock_fence=5)
+        runs: list[int] = []
+
+        def body(self: Any, video: int) -> None:
+            runs.append(video)
+
+        made = task(body, on_outage="run", guard=replaced(GUARD, fence_field))
+        with pytest.raises(StoreUnavailable):
+            made(row.pk)
+        row.refresh_from_db()
+        assert (runs, row.status, row.lock_fence) == ([], "working", 5)
+
+    @pytest.mark.django_db
+    def test_who_claims_it_under_the_lock_meanwhile_is_not_overwritten(
+        self, task: MakeTask
+    ) -> None:
+        """The store is back before the run that began without it has ended."""
+
+        def body(self: Any, video: int) -> str:
+            assert GUARD.claim(video, 1_700_000_000_000_000)
+            return "ran"
+
+        row = Job.objects.create(lock_fence=7)
+        made = task(body, on_outage="run", guard=GUARD)
+        with pytest.raises(StatusConflict):
+            made(row.pk)
+        row.refresh_from_db()
+        assert (row.status, row.lock_fence) == ("working", 1_700_000_000_000_000)

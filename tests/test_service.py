@@ -131,6 +131,12 @@ class TestList:
         assert [info.name for info in locks.list()] == ["a", "c"]
         assert locks.count() == 2
 
+    def test_lock_deleted_by_hand_leaves_its_place_to_the_next(self) -> None:
+        for number in range(3):
+            taken(f"video:{number}", ttl=LONG + number)
+        cache.delete("lock:video:0")
+        assert [info.name for info in locks.list("video:", limit=1)] == ["video:1"]
+
     def test_pages_show_each_lock_once(self) -> None:
         names = {taken(f"video:{number}", ttl=LONG + number).name for number in range(25)}
         pages = [locks.list(limit=10, offset=offset) for offset in (0, 10, 20)]

@@ -148,6 +148,34 @@ class TestWrong:
         with pytest.raises(InvalidLockConfig, match="ShardClient"):
             locks.acquire("video:1")
 
+    @pytest.mark.parametrize(
+        ("backend", "cache", "says"),
+        [
+            ("cache.CacheStore", "nope", "the CACHE 'nope'"),
+            ("redis.RedisStore", "nope", "the CACHE 'nope'"),
+            ("redis.RedisStore", "plain", "needs a cache of django-redis.* is a LocMemCache"),
+            ("redis.RedisStore", "database", "needs a cache of django-redis.* is a DatabaseCache"),
+        ],
+    )
+    def test_cache_that_a_backend_cannot_use_is_refused(
+        self, backend: str, cache: str, says: str
+    ) -> None:
+        """Where the backend is named, nothing has looked at the cache before."""
+        path = f"django_tasklock.stores.{backend}"
+        where = "django.core.cache.backends"
+        caches = {
+            "default": {"BACKEND": f"{where}.locmem.LocMemCache"},
+            "plain": {"BACKEND": f"{where}.locmem.LocMemCache"},
+            "database": {"BACKEND": f"{where}.db.DatabaseCache", "LOCATION": "cached"},
+        }
+        with (
+            override_settings(
+                CACHES=caches, TASKLOCK={"default": {"BACKEND": path, "CACHE": cache}}
+            ),
+            pytest.raises(InvalidLockConfig, match=says),
+        ):
+            locks.acquire("video:1")
+
     def test_cache_that_swallows_its_errors_is_refused(self, redis_server: RedisServer) -> None:
         backend = "django_tasklock.stores.cache.CacheStore"
         swallowing = redis_cache(redis_server.url, IGNORE_EXCEPTIONS=True)

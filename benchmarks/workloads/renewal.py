@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -41,6 +42,7 @@ def _measure(bench: Bench, name: str, count: int, ttl: int, thirds: int) -> dict
     ours, theirs = context.Pipe()
     child = context.Process(target=_child, args=(name, bench.url, count, ttl, theirs), daemon=True)
     child.start()
+    theirs.close()  # So that we hear of its end.
     try:
         taken = ours.recv()
         if taken is None:
@@ -54,6 +56,10 @@ def _measure(bench: Bench, name: str, count: int, ttl: int, thirds: int) -> dict
         seconds, counts = time.monotonic() - start, counter.counts()
         ours.send("end")
         used, threads, lost = ours.recv()
+    except (EOFError, ConnectionError):
+        child.join(60)
+        bench.say(f"{name} with {count:,} leases: its process died ({child.exitcode})")
+        return {"column": f"{name}, {count:,}", "lost": "all: its process died"}
     finally:
         child.join(60)
         if child.is_alive():
@@ -98,6 +104,8 @@ def _ours(_url: str, count: int, ttl: int) -> Callable[[], int]:
 
 def _python_redis_lock(url: str, count: int, ttl: int) -> Callable[[], int]:
     new = import_module("redis_lock").Lock
+    # Each thread that it loses would print a page.
+    threading.excepthook = lambda _: None
     client = redis.Redis.from_url(url)
     held = [new(client, f"renewed:{n}", expire=ttl, auto_renewal=True) for n in range(count)]
     for lock in held:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from .task import LockedTask
 
 __all__ = ["Body", "NoWork", "Unleased"]
+
+logger = logging.getLogger("django_tasklock")
 
 
 class NoWork(Exception):
@@ -72,8 +75,12 @@ class Body:
                 lease.assert_held()
             return result
         pk = self._pk(guard)
-        fence = None if lease is None or not guard.fence_field else lease.fence
-        if not guard.claim(pk, fence):
+        if lease is None:
+            claimed, fence = guard.claim_alone(pk)
+        else:
+            fence = lease.fence if guard.fence_field else None
+            claimed = guard.claim(pk, fence)
+        if not claimed:
             raise NoWork
         try:
             result = self._run(lease)
@@ -81,7 +88,11 @@ class Body:
                 # Without a fence the row cannot tell us from the next holder.
                 lease.assert_held()
         except BaseException as error:
-            self._ended_badly(guard, pk, fence, lease, error)
+            try:
+                self._ended_badly(guard, pk, fence, lease, error)
+            except Exception:
+                # It can be claimed again as it is. What the body raised says what comes next.
+                logger.exception("the row %s of %s could not be left", pk, guard.label)
             raise
         try:
             guard.finish(pk, fence)
@@ -90,6 +101,11 @@ class Body:
                 lease.assert_held()
             raise
         return result
+
+    def is_claimed(self) -> bool:
+        """Whether the guard's row is being worked on, by a run that lives or did."""
+        guard = self.task.guard
+        return guard is not None and guard.is_claimed(self._pk(guard))
 
     def refuse(self, lease: Lease) -> None:
         """Mark the row of a call that is not to be run again as failed."""
@@ -123,4 +139,4 @@ class Body:
         if lease is None or fence is not None or lease.held:
             leave(pk, fence)
         else:
-            self.task.leave_row(leave, lease.name, pk)
+            self.task.leave_row(leave, lease, pk)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery import states
@@ -29,6 +30,8 @@ REMEMBERED = 120.0
 than it takes to store a result"""
 REMEMBERED_ALONE = 3600.0
 """seconds where nothing else remembers it: a copy may wait in a queue that long"""
+WENT_ON = "went on"
+"""the text of the note of a try that ended in a retry, or in another task that replaced it"""
 ATTEMPTS_KEPT = 86400.0
 """seconds for which the runs of one message are counted"""
 AN_INSTANT = 1.0
@@ -112,6 +115,8 @@ class Delivery:
             self._ignore("its result is stored")
         ended = store.recall(f"ended {self.key}")
         if ended is not None:
+            if ended == WENT_ON:
+                self._ignore("its run has gone on in another message")
             # A failure that was stored after the run had ended is about the storing.
             if state is None or state in states.READY_STATES:
                 self._ignore("its run has ended")
@@ -119,17 +124,23 @@ class Delivery:
                 put_back(self, args, kwargs, AN_INSTANT * 2 ** min(self.looks, 5))
             # It died before it could store its result: the run does not count.
 
-    def note(self) -> Note | None:
-        """What the release should write, so that a late copy of this try is recognised."""
+    def note(self, *, goes_on: bool = False) -> Note | None:
+        """What the release should write, so that a late copy of this try is recognised.
+
+        ``goes_on``: another message has been sent that goes on from here; no result is to come.
+        """
         if not self.survives:
             return None
+        if goes_on:
+            return Note(f"ended {self.key}", WENT_ON, REMEMBERED_ALONE)
         ttl = REMEMBERED if self._keeps_results() else REMEMBERED_ALONE
         return Note(f"ended {self.key}", json.dumps(owner_record()), ttl)
 
     def interrupted(self) -> None:
         """The worker is going down in good order: that run is not held against the message."""
         if self.copy:
-            self.task.locks.store.tally(f"attempts {self.key}", ATTEMPTS_KEPT, -1)
+            with suppress(StoreUnavailable):
+                self.task.locks.store.tally(f"attempts {self.key}", ATTEMPTS_KEPT, -1)
 
     def _state(self) -> str:
         try:

@@ -17,12 +17,18 @@ from ..stores.base import Note
 
 if TYPE_CHECKING:
     from .delivery import Delivery
+    from .task import LockedTask
 
-__all__ = ["FollowUp"]
+__all__ = ["FollowUp", "follow_up_key"]
 
 STARTED = "started"
 KEPT = 3600.0
 """seconds for which it is kept who follows; longer than a follow-up waits between its looks"""
+
+
+def follow_up_key(task: LockedTask, name: str) -> str:
+    """Where it is noted who follows under the lock ``name``."""
+    return f"next {task.name} {name}"
 
 
 class FollowUp:
@@ -33,7 +39,7 @@ class FollowUp:
 
     def __init__(self, delivery: Delivery, name: str) -> None:
         self._delivery = delivery
-        self._key = f"next {delivery.task.name} {name}"
+        self._key = follow_up_key(delivery.task, name)
         self._relied_on = delivery.task.unique_while is not None
 
     def wait_for(self) -> bool:

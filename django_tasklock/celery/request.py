@@ -26,6 +26,7 @@ from kombu.asynchronous import get_event_loop
 from ..exceptions import StoreUnavailable
 from ..lease import new_token
 from .body import Body
+from .followup import follow_up_key
 from .requeue import HEADER
 from .unique import Reservation
 
@@ -93,8 +94,8 @@ class LockedRequest(Request):
 
     def revoked(self) -> bool:
         gone = super().revoked()
-        if gone and self._task.unique_while is not None:
-            self._in_thread(self._give_up_reservation)
+        if gone and (self._task.unique_while is not None or self._task.on_conflict == "coalesce"):
+            self._in_thread(self._give_up)
         return gone
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
@@ -155,10 +156,15 @@ class LockedRequest(Request):
             return not self._ended
         return bool(task.reject_on_worker_lost or self._already_cancelled)
 
-    def _give_up_reservation(self) -> None:
+    def _give_up(self) -> None:
+        # What this message had reserved: its place in the queue, or that of the follow-up.
         task = self._task
         with suppress(StoreUnavailable, TypeError, ValueError):
-            Reservation(task, task.lock_name_of(self._args, self._kwargs), self.id).give_up()
+            name = task.lock_name_of(self._args, self._kwargs)
+            if task.unique_while is not None:
+                Reservation(task, name, self.id).give_up()
+            if task.on_conflict == "coalesce":
+                task.locks.store.unreserve(follow_up_key(task, name), self.id)
 
     def _refuse_row(self, name: str) -> None:
         # The task has failed for good. Its body could not say so in the row: it was killed, or
@@ -201,6 +207,7 @@ class Watch:
     def __init__(self, pid: int, died: Callable[[], None]) -> None:
         self._died = died
         self._fd = -1
+        self._stopping = threading.Lock()
         self._loop: Any = None
         if not hasattr(os, "pidfd_open"):
             return
@@ -219,7 +226,8 @@ class Watch:
 
     def stop(self) -> None:
         """No longer of interest."""
-        fd, self._fd = self._fd, -1
+        with self._stopping:  # The thread that waits may be at it, too.
+            fd, self._fd = self._fd, -1
         if fd >= 0:
             if self._loop is not None:
                 self._loop.remove(fd)

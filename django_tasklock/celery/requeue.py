@@ -48,10 +48,12 @@ def retry_later(
     within: float | None = None,
     error: Exception | None = None,
     longest: float = LONGEST_DELAY,
+    expires: bool = True,
 ) -> NoReturn:
     """Send a message back, each time for longer, for ``within`` seconds (None: for ever).
 
-    After that raises ``error``. ``longest``: seconds between two tries, at most.
+    After that raises ``error``. ``longest``: seconds between two tries, at most. ``expires``:
+    whether it still does when its time comes.
     """
     now = time.time()
     since = float(delivery.ours.get("since") or now)
@@ -65,7 +67,7 @@ def retry_later(
     ours = {**delivery.ours, "since": since, "tries": tries + 1}
     if delivery.copy:
         ours.setdefault("copy", 1)
-    _send(delivery, args, kwargs, ours, delay)
+    _send(delivery, args, kwargs, ours, delay, expires=expires)
 
 
 def _send(
@@ -76,6 +78,7 @@ def _send(
     delay: float,
     *,
     reserving: bool = True,
+    expires: bool = True,
 ) -> NoReturn:
     task, request = delivery.task, delivery.request
     ours.pop("token", None)
@@ -97,7 +100,10 @@ def _send(
                 headers=headers,
             )
             send = task.apply_async if reserving else task.send_anyway
-            send(message.args, message.kwargs, **{**message.options, "add_to_parent": False})
+            options = {**message.options, "add_to_parent": False}
+            if not expires:
+                options["expires"] = None
+            send(message.args, message.kwargs, **options)
         except task.OperationalError as error:
             logger.warning("%s[%s] could not be put back: %s", task.name, delivery.id, error)
             time.sleep(pause)

@@ -17,6 +17,7 @@ from ..exceptions import (
     TooManyAttempts,
 )
 from ..lease import Lease, LockInfo
+from ..renewal import renewal
 from ..stores.base import Note
 from .body import Body, NoWork
 from .delivery import Delivery
@@ -82,9 +83,13 @@ class Run:
         try:
             try:
                 self.delivery.assert_wanted(self.args, self.kwargs)
-            finally:
-                # Before anything is looked at, and for a copy that is dropped as well.
-                self._give_up_reservation()
+            except BaseException:
+                # A copy that is dropped gives it up as well.
+                with suppress(StoreUnavailable):
+                    self._give_up_reservation()
+                raise
+            # Before anything is looked at.
+            self._give_up_reservation()
             if self.delivery.queued and self.task.on_conflict == "coalesce":
                 return None if self.followup.begin() else self._skip("coalesced", None)
         except StoreUnavailable as error:
@@ -98,7 +103,8 @@ class Run:
         try:
             self.delivery.drop_if_late(self.args, self.kwargs)
         except Ignore:
-            self._give_up_reservation()
+            with suppress(StoreUnavailable):
+                self._give_up_reservation()
             raise
 
     def _give_up_reservation(self) -> None:
@@ -133,11 +139,13 @@ class Run:
         try:
             result = self._start(lease)
             if result is None:
-                result = self._work(lease)
+                try:
+                    result = self._work(lease)
+                except (Retry, Ignore):
+                    # Its own message goes on from here (`Task.retry`, `Task.replace`).
+                    note = delivery.note(goes_on=True)
+                    raise
             note = delivery.note()
-        except Retry:
-            note = delivery.note()
-            raise
         except Unasked as unasked:
             outage = unasked.error
         except LeaseLost:
@@ -171,6 +179,7 @@ class Run:
         """The body broke off because its lease was lost: whose is the work now?"""
         delivery = self.delivery
         try:
+            self.task.clear_lost(lease)
             holder = self.task.locks.get(lease.name)
         except StoreUnavailable:
             holder = None
@@ -184,10 +193,15 @@ class Run:
     def _leave(self, lease: Lease, note: Note | None) -> bool:
         try:
             return self.task.locks.release(lease, note)
-        except StoreUnavailable as error:
+        except BaseException as error:
+            # Tried again beside us: a lease of hours must not stand for a moment's outage, or
+            # for a soft time limit that came in this very moment.
+            renewal.abandon(lease.name, lease.token, lease.remaining, self.task.locks.store)
+            if not isinstance(error, StoreUnavailable):
+                raise
             # The work is done, or has failed, under the lease: that is what is reported.
             logger.warning(
-                "%s[%s] could not release its lock %s, which ends by itself: %s",
+                "%s[%s] could not release its lock %s now: %s",
                 self.task.name,
                 self.delivery.id,
                 lease.name,
@@ -207,7 +221,7 @@ class Run:
                     within = task.lock_retry_for
                     retry_later(delivery, self.args, self.kwargs, within=within, error=taken)
             if task.on_conflict == "coalesce" and delivery.queued and self.followup.wait_for():
-                retry_later(delivery, self.args, self.kwargs, longest=FollowUp.LOOK)
+                retry_later(delivery, self.args, self.kwargs, longest=FollowUp.LOOK, expires=False)
             if again and task.unique_while is not None and delivery.queued:
                 # This message comes to nothing, and until now others may have been told of it.
                 self._give_up_reservation()
@@ -234,7 +248,14 @@ class Run:
     def _outage(self, error: StoreUnavailable) -> Any:
         task, delivery = self.task, self.delivery
         if task.on_outage == "run":
-            return self._work(None)
+            try:
+                return self.body(None)
+            except NoWork:
+                if not self.body.is_claimed():
+                    return self._skip("invalid_state", None)
+            # Another run has the row, or died with it: only the lock could say.
+            if delivery.queued:
+                retry_later(delivery, self.args, self.kwargs)
         if task.on_outage == "retry" and delivery.queued:
             retry_later(delivery, self.args, self.kwargs)
         raise error

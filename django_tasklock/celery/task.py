@@ -116,17 +116,23 @@ class LockedTask(DjangoTask):
             raise RuntimeError(f"{self.name} holds no lease: it was not called as a locked task")
         return lease
 
-    def leave_row(self, leave: Callable[[Any], bool], name: str, pk: Any) -> None:
-        """Change a row whose run has no lease any more, unless the next holder has it now.
+    def leave_row(self, leave: Callable[[Any], bool], lost: Lease, pk: Any) -> None:
+        """Change a row whose run has lost its lease, unless the next holder has it now.
 
         Its status cannot tell the two apart: only the lock can.
         """
-        lease = self.locks.acquire(name)
+        self.clear_lost(lost)
+        lease = self.locks.acquire(lost.name)
         if lease is not None:
             try:
                 leave(pk)
             finally:
                 lease.release()
+
+    def clear_lost(self, lost: Lease) -> None:
+        """A lease that is over by our clock may stand in the store: an extension was carried out
+        there whose reply never came."""
+        self.locks.clear(lost.name, lost.token, by="its own run, which had lost it")
 
     @cached_property
     def locks(self) -> LockService:

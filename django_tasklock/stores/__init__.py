@@ -85,7 +85,10 @@ class StoreHandler(BaseConnectionHandler):  # type: ignore[type-arg]
             raise InvalidLockConfig(
                 f"the BACKEND {path!r} of the lock store {alias!r} is not a BaseStore"
             )
-        return backend(settings)
+        try:
+            return backend(settings)
+        except InvalidCacheBackendError as error:
+            raise _no_cache(settings, error) from error
 
     def forget(self) -> None:
         """Drop every store and the settings they were made from."""
@@ -98,12 +101,16 @@ def _backend_for(settings: StoreSettings) -> str:
     try:
         cache = caches[settings.cache]
     except InvalidCacheBackendError as error:
-        raise InvalidLockConfig(
-            f"the CACHE {settings.cache!r} of the lock store {settings.alias!r}: {error}"
-        ) from error
+        raise _no_cache(settings, error) from error
     # Compared by name, so that no Redis client is imported for a site that has none.
     names = {f"{base.__module__}.{base.__qualname__}" for base in type(cache).__mro__}
     return REDIS_STORE if names & REDIS_CACHES else CACHE_STORE
+
+
+def _no_cache(settings: StoreSettings, error: Exception) -> InvalidLockConfig:
+    return InvalidLockConfig(
+        f"the CACHE {settings.cache!r} of the lock store {settings.alias!r}: {error}"
+    )
 
 
 stores = StoreHandler()

@@ -21,6 +21,8 @@ def pay(order_id: int) -> Payment | None:
 
     Raises:
         LockNotAcquired: other clicks on this order kept the lock for more than ten seconds.
+        StoreUnavailable, LeaseLost: Redis could not be asked, at the beginning or only at the end,
+            when the order may be paid: look at its row.
     """
     # Not inside a transaction: the next click must see the row as this one leaves it.
     with lock(f"order:{order_id}", ttl=30, wait=10) as lease:

@@ -127,6 +127,25 @@ def test_a_follow_up_whose_child_is_killed_runs_again(on_stage: OnStage, broker:
     assert len(counted) == len(set(counted))
 
 
+def test_a_follow_up_that_is_revoked_is_replaced_by_the_next(on_stage: OnStage) -> None:
+    """Nobody relies any more on what will never run."""
+    stage = on_stage()
+    stage.worker(concurrency=2)
+    counter, gate = Counter(stage, 1), stage.gate()
+    counter.running(counter.change(gate=str(gate)))
+    follow_up = counter.change()
+    stage.deliveries(follow_up.id, 2)
+    stage.client.control.revoke(follow_up.id, reply=True)
+    revoked = {"task_id": follow_up.id}
+    wait_until(lambda: stage.ledger.entries("revoked", **revoked), 30, "it is discarded")
+    stage.client.control.ping(timeout=5)  # An answer: the worker has done all that it had to.
+    last = counter.change()
+    stage.deliveries(last.id, 2)
+    gate.touch()
+    assert last.get(timeout=30) == counter.value
+    stage.assert_settled(60)
+
+
 def test_a_follow_up_whose_worker_is_killed_while_it_waits_runs_once(on_stage: OnStage) -> None:
     """It waits in the memory of a worker that is killed; the run goes on in another one."""
     stage = on_stage("rabbitmq")

@@ -60,8 +60,8 @@ class Client:
         self.cache: Any = caches[settings.cache]
         self.encode: Callable[[Any], Any]
         self.decode: Callable[[Any], Any]
-        if hasattr(self.cache, "client"):
-            own = self.cache.client
+        own: Any = getattr(self.cache, "client", None)
+        if own is not None:
             if any(base.__name__ == "ShardClient" for base in type(own).__mro__):
                 raise InvalidLockConfig(
                     f"the lock store {self.alias!r} cannot use django-redis's ShardClient: its "
@@ -70,7 +70,12 @@ class Client:
             self.encode, self.decode = own.encode, own.decode
             self.redis: Any = own.get_client(write=True)
         else:
-            own = getattr(self.cache, "_cache")  # noqa: B009
+            own = getattr(self.cache, "_cache", None)
+            if not hasattr(own, "get_client"):
+                raise InvalidLockConfig(
+                    f"the lock store {self.alias!r} needs a cache of django-redis, or Django's own "
+                    f"RedisCache; its CACHE {settings.cache!r} is a {type(self.cache).__name__}"
+                )
             self.encode, self.decode = own._serializer.dumps, own._serializer.loads
             self.redis = own.get_client(None, write=True)
         self.pool: Any = self.redis.connection_pool

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
@@ -18,6 +19,7 @@ from .mailbox import Mailbox
 __all__ = ["Listener"]
 
 T = TypeVar("T")
+_all: WeakSet[Listener] = WeakSet()
 
 TRIES = 3
 """connections on which to listen is tried: the first may have been cut while nobody read"""
@@ -35,10 +37,11 @@ class Listener:
     def __init__(self, client: Client, prefix: bytes) -> None:
         self._client = client
         self._prefix = prefix
-        self._start()
+        self.start()
+        _all.add(self)
 
-    def _start(self) -> None:
-        self._pid = os.getpid()
+    def start(self) -> None:
+        """Listen to nothing: in a new process all of it is the parent's."""
         self._connection: Any = None
         self._boxes: dict[bytes, Mailbox] = {}
         self._idle: list[Mailbox] = []
@@ -48,7 +51,7 @@ class Listener:
 
     def at_hand(self) -> bool:
         """Whether `join` has a mailbox to give that the server delivers to already."""
-        return bool(self._idle) and self._pid == os.getpid()
+        return bool(self._idle)
 
     def join(self) -> Mailbox:
         """A mailbox that the server is known to deliver to.
@@ -56,8 +59,6 @@ class Listener:
         Raises `CannotListen` if there is no connection to be had, `StoreUnavailable` if the
         server is there and refuses.
         """
-        if self._pid != os.getpid():
-            self._start()
         for _ in range(TRIES):
             box = self._subscribed()
             if not box.cut:
@@ -226,3 +227,12 @@ def _unless_closed(call: Callable[..., T], **options: Any) -> T:
     except (AttributeError, TypeError, ValueError) as error:
         # Another thread could not send, and redis-py has closed the connection under our eyes.
         raise RedisConnectionError("the listening connection was closed") from error
+
+
+def _new_process() -> None:
+    for listener in _all:
+        listener.start()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_process)

@@ -48,10 +48,10 @@ class Listing:
             at += looked_at
             if skip:
                 skip, names = max(0, skip - len(names)), names[skip:]
-            if limit is not None:
-                names = names[: limit - len(found)]
-            for start in range(0, len(names), CHUNK):
-                infos = self._records(now, names[start : start + CHUNK])
+            while names and (limit is None or len(found) < limit):
+                size = CHUNK if limit is None else min(CHUNK, limit - len(found))
+                part, names = names[:size], names[size:]
+                infos = self._records(now, part)
                 # What was deleted by hand left the index with that look at it.
                 at -= sum(info is None for info in infos)
                 found += [info for info in infos if info is not None]
@@ -77,9 +77,12 @@ class Listing:
             raise ListingNotSupported(store.alias)
         pattern = _escaped(store.key("")) + _escaped(prefix) + "*"
         cursor: Any = 0
+        seen: set[bytes] = set()
         while True:
             cursor, keys = store.client.ask("SCAN", cursor, "MATCH", pattern, "COUNT", CHUNK)
-            found = {key: name for key in keys if (name := names(key)) is not None}
+            # While its table grows or shrinks, Redis may return a key twice.
+            found = {key: name for key in keys if key not in seen and (name := names(key))}
+            seen.update(found)
             flat = store.client.run(PEEK, list(found)) if found else []
             for name, value, left in zip(found.values(), flat[::2], flat[1::2], strict=True):
                 if value is not None:
