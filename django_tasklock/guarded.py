@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from urllib.parse import unquote
@@ -10,16 +11,23 @@ from django.core.exceptions import ValidationError
 from django.db.models import Model, Q
 
 from . import doctor
+from .describe import printable
 from .doctor import Work
+from .exceptions import InvalidLockConfig
 from .guards import StatusGuard
 from .lease import LockInfo
 from .service import LockService
 
-__all__ = ["guarded_row", "locks_of", "works"]
+__all__ = ["guarded_row", "label_of", "locks_of", "row_if_known", "works"]
+
+logger = logging.getLogger("django_tasklock")
 
 
 def works() -> Iterator[Work]:
-    """Every guarded task; the modules that define tasks are imported first."""
+    """Every guarded task; the modules that define tasks are imported first.
+
+    Raises what importing them raises.
+    """
     for load in doctor.loaders:
         load()
     for source in doctor.sources:
@@ -40,19 +48,46 @@ def guarded_row(info: LockInfo) -> Model | None:
     return None
 
 
+def row_if_known(info: LockInfo) -> Model | None:
+    """`guarded_row`; None, and a log line, where it cannot be found out.
+
+    The project's code is imported for it, and a database asked: neither may fail a page that
+    has more to say of the lock.
+    """
+    try:
+        return guarded_row(info)
+    except Exception:
+        logger.exception("the row of the lock %s cannot be found out", printable(info.name))
+        return None
+
+
+def label_of(row: Model) -> str:
+    """The row's model and key: what may be said of it to anybody who sees its lock."""
+    return f"{row._meta.label} {row.pk}"
+
+
 def locks_of(row: Model) -> list[LockInfo]:
     """The locks that are held now and under which a task would work on the row.
 
-    Raises `StoreUnavailable`.
+    Raises `StoreUnavailable`, `InvalidLockConfig` for the store of a task that works on such
+    rows, and what importing the tasks raises.
     """
     held: dict[tuple[str, str], LockInfo] = {}
     for work in works():
-        if work.guard.model._meta.concrete_model is row._meta.concrete_model:
+        if _is_of(work.guard, row):
             for name in work.names_of(row.pk):
                 info = LockService(work.store).get(name)
                 if info is not None:
                     held[work.store, name] = info
     return list(held.values())
+
+
+def _is_of(guard: StatusGuard, row: Model) -> bool:
+    try:
+        model = guard.model
+    except InvalidLockConfig:
+        return False  # Said by the system checks; and its task cannot run.
+    return model._meta.concrete_model is row._meta.concrete_model
 
 
 def _by_name(work: Work, name: str) -> Model | None:

@@ -518,6 +518,14 @@ def test_select_all_clears_thousands(on_redis: None, operator: Client) -> None:
     assert LogEntry.objects.count() == 1500
 
 
+def test_longest_list_can_be_ticked_as_a_whole(on_redis: None, operator: Client) -> None:
+    for number in range(500):
+        acquire(f"job:{number}")
+    boxes = boxes_of(operator.get(LIST, {"all": ""}))
+    assert len(boxes) == 500
+    assert "Clear 500 locks" in page_of(tick(operator, boxes, select_across="0"))
+
+
 def test_select_all_of_a_search_clears_what_it_found(on_redis: None, operator: Client) -> None:
     acquire("video:1")
     acquire("report:1")
@@ -787,6 +795,37 @@ def test_wrong_settings_are_a_message(use_caches: UseCaches, operator: Client) -
         {"default": {"BACKEND": "no.such.Store"}},
     )
     assert "'no.such.Store'" in words_of(operator.get(LIST))
+
+
+@pytest.mark.parametrize("url", [LIST, f"{LIST}?q=x&store=default&o=1", f"{LIST}?state=endless"])
+def test_malformed_setting_is_a_message_on_the_list(
+    use_redis: UseRedis, operator: Client, url: str
+) -> None:
+    use_redis(tasklock={"TLL": 60})
+    response = operator.get(url, follow=True)
+    assert response.redirect_chain == []
+    assert "has no setting TLL" in words_of(response)
+    live = operator.get(url.replace(LIST, f"{LIST}live/")).json()
+    assert "has no setting TLL" in live["problems"][0]
+
+
+def test_malformed_setting_is_a_message_on_every_page(
+    use_redis: UseRedis, operator: Client
+) -> None:
+    use_redis(tasklock={"TLL": 60})
+    lock = f"{LIST}default_3Avideo_3A1"
+    box = '["default","t","video:1"]'
+    for response in (
+        operator.get(f"{lock}/change/", follow=True),
+        operator.get(f"{lock}/delete/", follow=True),
+        operator.get(f"{lock}/history/", follow=True),
+        operator.get(f"{LIST}health/"),
+        operator.post(
+            LIST, {"action": "clear_selected", "index": "0", "_selected_action": box}, follow=True
+        ),
+        operator.post(CLEAR, {"leases": f"[{box}]"}, follow=True),
+    ):
+        assert "has no setting TLL" in words_of(response)
 
 
 # ------------------------------------------------------------------------------ the model

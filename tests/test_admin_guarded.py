@@ -6,21 +6,24 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import current_app
+from django.contrib import admin
 from django.core.cache import cache
-from django.test import Client
+from django.test import Client, RequestFactory
+from django.utils.translation import override
 
-from django_tasklock import Lease, locks
+from django_tasklock import Lease, doctor, locks
 from django_tasklock.celery import LockedTask
 from django_tasklock.guarded import guarded_row, locks_of
 from django_tasklock.guards import StatusGuard
 from example_project.servers import RedisServer
 from tests.app.models import Job
 from tests.conftest import UseCaches, UseRedis
-from tests.store_cases import redis_cache
+from tests.store_cases import own_prefix, redis_cache
 from tests.test_admin import (
     LIST,
     UserWith,
@@ -121,9 +124,20 @@ def test_no_row_without_a_guard_or_for_another_name(on_redis: None, make_task: M
         assert guarded_row(info_of(name)) is None
 
 
+@pytest.fixture
+def broken_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task's module needs what only its worker has."""
+
+    def load() -> None:
+        raise ModuleNotFoundError("No module named 'torch'")
+
+    monkeypatch.setattr(doctor, "loaders", [load])
+
+
 def test_detail_links_to_the_row_and_says_what_the_command_says(
-    on_redis: None, make_task: MakeTask, operator: Client
+    on_redis: None, make_task: MakeTask, client_with: UserWith
 ) -> None:
+    operator = client_with("view_lock", "delete_lock", "view_job")
     job = Job.objects.create()
     lease = held_by(make_task("job:{job_id}"), f"job:{job.pk}")
     response = operator.get(change_url(lease))
@@ -135,6 +149,31 @@ def test_detail_links_to_the_row_and_says_what_the_command_says(
     assert f"would clear job:{job.pk}, held by pid" in words
     assert "waiters: 0" in words
     assert "token:" not in words
+
+
+def test_detail_does_not_say_what_a_row_is_to_who_may_not_see_it(
+    on_redis: None, make_task: MakeTask, operator: Client
+) -> None:
+    job = Job.objects.create()
+    page = page_of(operator.get(change_url(held_by(make_task("job:{job_id}"), f"job:{job.pk}"))))
+    assert f"app.Job {job.pk}" in page
+    assert "(queued)" not in page
+    assert job_url(job) not in page
+
+
+def test_detail_without_a_row_where_a_module_cannot_be_imported(
+    on_redis: None,
+    make_task: MakeTask,
+    operator: Client,
+    broken_import: None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job = Job.objects.create()
+    lease = held_by(make_task("job:{job_id}"), f"job:{job.pk}")
+    words = words_of(operator.get(change_url(lease)))
+    assert f"job:{job.pk}" in words
+    assert f"app.Job {job.pk}" not in words
+    assert f"the row of the lock job:{job.pk} cannot be found out" in caplog.messages
 
 
 # ------------------------------------------------------------------------------ a row's lock
@@ -194,6 +233,69 @@ def test_row_that_is_locked_is_not_saved_from_the_list(
     assert job.status == "done"
 
 
+def test_row_of_the_list_that_was_not_changed_may_be_locked(
+    on_redis: None, make_task: MakeTask, editor: Client
+) -> None:
+    changed, untouched = Job.objects.create(), Job.objects.create()
+    held_by(make_task("job:{job_id}"), f"job:{untouched.pk}")
+    form = {
+        "form-TOTAL_FORMS": "2", "form-INITIAL_FORMS": "2", "_save": "Save",
+        "form-0-id": str(untouched.pk), "form-0-status": "queued",
+        "form-1-id": str(changed.pk), "form-1-status": "done",
+    }  # fmt: skip
+    assert editor.post("/admin/app/job/", form).status_code == 302
+    changed.refresh_from_db()
+    assert changed.status == "done"
+
+
+def test_new_row_that_has_its_key_already_is_saved(on_redis: None, make_task: MakeTask) -> None:
+    # Given a lock whose name is that of a row to come
+    held_by(make_task("job:{job_id}"), "job:77")
+    form_class = admin.site.get_model_admin(Job).get_form(RequestFactory().get("/"))
+    assert form_class(FORM, instance=Job(pk=77)).is_valid()
+    held = Job.objects.create(pk=77)
+    assert not form_class(FORM, instance=held).is_valid()
+
+
+def work_of(model: str, store: str = "default") -> Any:
+    """The guarded work of a task that is not what it should be."""
+    guard = StatusGuard(model, source="queued", to="processing", done="done")
+    return SimpleNamespace(guard=guard, task="broken", store=store, names_of=lambda pk: ["name"])
+
+
+def test_wrong_guard_of_another_task_is_no_matter(
+    on_redis: None, make_task: MakeTask, editor: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = [work_of("app.Nothing"), work_of("auth.User", "typo")]
+    monkeypatch.setattr(doctor, "sources", [lambda: broken, *doctor.sources])
+    job = Job.objects.create()
+    lease = held_by(make_task("job:{job_id}"), f"job:{job.pk}")
+    assert "Locked by" in words_of(editor.get(job_url(job)))
+    lease.release()
+    assert editor.post(job_url(job), FORM).status_code == 302
+
+
+def test_row_is_not_saved_where_its_tasks_store_is_not_known(
+    on_redis: None, editor: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "sources", [lambda: [work_of("app.Job", "typo")]])
+    assert_not_saved(editor, "no lock store 'typo'")
+
+
+def test_row_is_not_saved_where_a_module_cannot_be_imported(
+    on_redis: None, editor: Client, broken_import: None
+) -> None:
+    assert_not_saved(editor, "A module with tasks cannot be imported")
+
+
+def assert_not_saved(editor: Client, why: str) -> None:
+    job = Job.objects.create()
+    assert why in words_of(editor.get(job_url(job)))
+    assert why in words_of(editor.post(job_url(job), FORM))
+    job.refresh_from_db()
+    assert job.status == "queued"
+
+
 def test_new_rows_and_rows_of_no_task_are_saved(
     on_redis: None, make_task: MakeTask, editor: Client
 ) -> None:
@@ -248,8 +350,7 @@ def test_health_of_what_cannot_be_told(
     make_task("job:{job_id}:{much}")
     Job.objects.create(status="processing")
     words = words_of(operator.get(HEALTH))
-    assert "the names of their locks cannot be told" in words
-    assert "unknown" in words
+    assert "unknown note app.Job Rows are “processing”, and the names of their" in words
 
 
 def test_health_is_linked_and_refused_without_the_permission(
@@ -274,5 +375,63 @@ def test_health_of_a_store_that_is_down_and_of_one_that_is_not(
     cache.add("lock:forever", 1, timeout=None)
     own_redis_server.kill()
     words = words_of(operator.get(HEALTH))
-    assert "dead does not answer: " in words
+    assert "server serious dead The store “dead” is unavailable: " in words
     assert "forever" in words
+
+
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("zh-hans", ("不可用：", "无法列出它的锁", "无法得知它们的锁的名称", "严重", "提示")),
+        ("zh-hant", ("無法使用：", "無法列出它的鎖", "無法得知它們的鎖的名稱", "嚴重", "提示")),
+    ],
+)
+def test_health_has_no_english_in_another_language(
+    use_caches: UseCaches,
+    redis_server: RedisServer,
+    own_redis_server: RedisServer,
+    make_task: MakeTask,
+    operator: Client,
+    language: str,
+    said: tuple[str, ...],
+) -> None:
+    # Given a row whose lock cannot be told, a store that is down, and one without a list
+    memory = "django.core.cache.backends.locmem.LocMemCache"
+    use_caches(
+        {
+            "default": redis_cache(redis_server.url),
+            "dead": redis_cache(own_redis_server.url),
+            "memory": {"BACKEND": memory, "LOCATION": own_prefix()},
+        },
+        {"default": {}, "dead": {"CACHE": "dead"}, "memory": {"CACHE": "memory"}},
+    )
+    task = make_task("job:{job_id}:{much}")
+    Job.objects.create(status="processing")
+    own_redis_server.kill()
+
+    with override(language):
+        words = words_of(operator.get(HEALTH))
+
+    for word in (*said, task.name):
+        assert word in words
+    # Only what a check or a client library says is English
+    for english in ("is unavailable", "not answer", "cannot", "Make the lock_name", "serious"):
+        assert english not in words
+
+
+def test_health_in_another_language_where_those_without_a_ttl_cannot_be_found(
+    use_redis: UseRedis, operator: Client
+) -> None:
+    use_redis(tasklock={"KEY_PREFIX": ""})
+    with override("zh-hans"):
+        words = words_of(operator.get(HEALTH))
+    assert "无法找到没有 TTL 的锁" in words
+    assert "cannot be found" not in words
+
+
+def test_health_says_what_cannot_be_imported(
+    on_redis: None, operator: Client, broken_import: None
+) -> None:
+    words = words_of(operator.get(HEALTH))
+    assert "A module with tasks cannot be imported" in words
+    assert "No module named 'torch'" in words

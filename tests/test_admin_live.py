@@ -328,6 +328,44 @@ def test_order_backwards_goes_on_over_pages(on_redis: None, operator: Client) ->
     assert seen == [f"job:{number:03}" for number in reversed(range(150))]
 
 
+@pytest.fixture
+def two_stores(use_caches: UseCaches, redis_server: RedisServer) -> None:
+    """Two locks in each, whose TTLs lie between each other's."""
+    use_caches(
+        {"default": redis_cache(redis_server.url), "second": redis_cache(redis_server.url)},
+        {"default": {}, "second": {"CACHE": "second"}},
+    )
+    for ttl, store in ((100, "default"), (200, "second"), (300, "default"), (400, "second")):
+        locks.using(store).acquire(f"job:{ttl}", ttl=ttl)
+
+
+def test_what_was_found_in_two_stores_is_sorted_as_one(two_stores: None, operator: Client) -> None:
+    expected = ["job:100", "job:200", "job:300", "job:400"]
+    for asked in ({"q": "job"}, {"host": str(locks.list()[0].owner.host)}):
+        assert names(operator.get(LIST, asked)) == expected
+        assert names(operator.get(LIST, {**asked, "o": "-3"})) == expected[::-1]
+
+
+def test_exact_name_takes_its_place_in_the_order(two_stores: None, operator: Client) -> None:
+    # Given a key that no index knows, whose name occurs in another's
+    cache.add("lock:job", 1, 150)
+    assert names(operator.get(LIST, {"q": "job"})) == [
+        "job:100", "job", "job:200", "job:300", "job:400"
+    ]  # fmt: skip
+
+
+def test_list_of_two_stores_says_how_it_is_sorted(two_stores: None, operator: Client) -> None:
+    note = "One store after the other, each sorted by itself."
+    response = operator.get(LIST)
+    assert names(response) == ["job:100", "job:300", "job:200", "job:400"]
+    assert note in words_of(response)
+    for asked in ({"q": "job"}, {"store": "second"}, {"o": "1"}):
+        assert note not in words_of(operator.get(LIST, asked))
+    locks.using("second").clear("job:200")
+    locks.using("second").clear("job:400")
+    assert note not in words_of(operator.get(LIST))
+
+
 # ------------------------------------------------------------------------------ costs
 
 

@@ -15,7 +15,7 @@ import pytest
 from django.core.cache import cache
 from django.core.management import CommandError
 
-from django_tasklock import locks
+from django_tasklock import doctor, locks
 from example_project.servers import RedisServer
 from tests.app.models import Job
 from tests.conftest import UseRedis
@@ -189,6 +189,24 @@ def test_show_says_the_guarded_row(on_redis: None, make_task: MakeTask) -> None:
     assert f"row:      app.Job {job.pk}\n" in run("show", f"job:{job.pk}")
     shown = json.loads(run("show", f"job:{job.pk}", "--format", "json"))
     assert shown["row"] == f"app.Job {job.pk}"
+
+
+@pytest.mark.django_db
+def test_show_without_a_row_where_it_cannot_be_found_out(
+    on_redis: None,
+    make_task: MakeTask,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def load() -> None:
+        raise ModuleNotFoundError("No module named 'torch'")
+
+    job = Job.objects.create()
+    held_by(make_task("job:{job_id}"), f"job:{job.pk}")
+    monkeypatch.setattr(doctor, "loaders", [load])
+    assert "row:" not in run("show", f"job:{job.pk}")
+    assert json.loads(run("show", f"job:{job.pk}", "--format", "json"))["row"] is None
+    assert f"the row of the lock job:{job.pk} cannot be found out" in caplog.messages
 
 
 def fields_of(text: str) -> dict[str, str]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from django.contrib import admin
 from django.contrib.admin.utils import quote
+from django.db.models import Model
+from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
@@ -13,7 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 
 from ..describe import age, duration, place, printable
-from ..guarded import guarded_row
+from ..guarded import label_of, row_if_known
 from ..lease import LockInfo
 from ..models import Lock
 from ..owner import Owner
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
 else:
     LockModelAdmin = admin.ModelAdmin
 
-__all__ = ["LockCells", "waiter_cells"]
+__all__ = ["ASKED_BY", "LockCells", "waiter_cells"]
+
+ASKED_BY = "asked_by"
+"""where a lock has the request that it is shown to: Django calls a cell without it"""
 
 
 def info_of(lock: Lock) -> LockInfo:
@@ -98,15 +103,22 @@ class LockCells(LockModelAdmin):
 
     @admin.display(description=gettext_lazy("guarded row"))
     def row(self, lock: Lock) -> str | None:
-        """The row that its task works on, with a link to its page where this site has one."""
-        row = guarded_row(info_of(lock))
+        """The row that its task works on; what it is called, and a link to its page, for those
+        who may see that page."""
+        row = row_if_known(info_of(lock))
         if row is None:
             return None
-        if not self.admin_site.is_registered(type(row)):
-            return printable(row)
+        if not self.may_view(vars(lock).get(ASKED_BY), row):
+            return printable(label_of(row))
         view = f"admin:{row._meta.app_label}_{row._meta.model_name}_change"
         url = reverse(view, args=[quote(row.pk)], current_app=self.admin_site.name)
         return format_html('<a href="{}">{}</a>', url, printable(row))
+
+    def may_view(self, request: HttpRequest | None, row: Model) -> bool:
+        """Whether this site has a page of the row, and shows it to whoever asks."""
+        if request is None or not self.admin_site.is_registered(type(row)):
+            return False
+        return self.admin_site.get_model_admin(type(row)).has_view_permission(request, row)
 
     @admin.display(description=gettext_lazy("thread"))
     def thread(self, lock: Lock) -> str | None:

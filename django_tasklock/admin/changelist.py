@@ -25,13 +25,18 @@ class LockChangeList(ChangeList):
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each store that had no answer."""
+        """A sentence for each store that had no answer, or for a setting that names none."""
         return self.root_queryset.problems
 
     @property
     def notes(self) -> list[str]:
         """A sentence for each store that was not looked at as a whole."""
         return self.queryset.notes
+
+    @property
+    def by_store(self) -> bool:
+        """Whether the stores' locks are sorted each by themselves."""
+        return self.queryset.by_store
 
     @property
     def seen(self) -> list[LockInfo]:

@@ -169,7 +169,8 @@ class ClearingAdmin(LockCells):
                 request.user.pk,
                 [row_of(info)],
                 DELETION,
-                f"Cleared. It was held by {info.owner} in store {info.store}.",
+                gettext("Cleared. It was held by %(owner)s in the store “%(store)s”.")
+                % {"owner": info.owner, "store": info.store},
             )
 
     def report(self, request: HttpRequest, became: Mapping[Outcome, list[str]]) -> None:

@@ -11,8 +11,8 @@ from django.utils.translation import gettext, gettext_lazy
 
 from ..describe import printable
 from ..lease import LockInfo
-from ..stores import stores
 from .rows import Test
+from .shelf import aliases
 
 __all__ = ["ENDLESS", "FILTERS", "SOON", "Narrowing"]
 
@@ -79,10 +79,10 @@ class StoreFilter(Narrowing):
     sorted = False
 
     def options(self, infos: Iterable[LockInfo]) -> Mapping[str, str]:
-        return {alias: printable(alias) for alias in stores}
+        return {alias: printable(alias) for alias in aliases()[0]}
 
     def has_output(self) -> bool:
-        return self.value is not None or len(list(stores)) > 1
+        return self.value is not None or len(aliases()[0]) > 1
 
 
 class TaskFilter(Narrowing):

@@ -12,11 +12,15 @@ from django.utils.translation import gettext
 
 from ..describe import printable
 from ..doctor import Problem, diagnose
-from ..exceptions import InvalidLockConfig, TaskLockError
+from ..exceptions import ListingNotSupported, StoreUnavailable
 from .live import LiveAdmin
-from .shelf import problem_of
+from .shelf import NOT_KNOWN, problem_of
 
 __all__ = ["HealthAdmin"]
+
+SILENT = "does not answer: "
+SHARED_PREFIX = "its keys do not begin as the locks' do alone: those without a TTL cannot be found"
+"""how the doctor says it, in English"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class HealthAdmin(LiveAdmin):
         try:
             found = map(_finding, diagnose())
             context["findings"] = sorted(found, key=lambda finding: not finding.serious)
-        except (TaskLockError, InvalidLockConfig) as error:
+        except NOT_KNOWN as error:
             context["problem"] = problem_of(error)
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/django_tasklock/lock/health.html", context)
@@ -100,4 +104,30 @@ def _words(problem: Problem) -> tuple[str, str]:
             gettext("It is held by a key that never expires."),
             gettext("If nobody works under it: %(command)s") % clear,
         )
+    if problem.kind == "unknown" and problem.work is not None:
+        return (
+            gettext("Rows are “%(status)s”, and the names of their locks cannot be told.")
+            % {"status": problem.work.guard.to},
+            gettext(
+                "Make the lock_name of %(task)s, and of every task that claims these rows, of the "
+                "guard’s argument alone."
+            )
+            % {"task": problem.work.task},
+        )
+    if problem.kind == "server":
+        return _of_server(problem), problem.hint
     return problem.message, problem.hint
+
+
+def _of_server(problem: Problem) -> str:
+    """A finding of this kind does not say what it is of, but by its sentence."""
+    store, message = problem.what, problem.message
+    if message.startswith(SILENT):
+        return problem_of(StoreUnavailable(store, message.removeprefix(SILENT)))
+    if message == str(ListingNotSupported(store)):
+        return problem_of(ListingNotSupported(store))
+    if message == SHARED_PREFIX:
+        return gettext(
+            "Its keys do not begin as the locks’ do alone: those without a TTL cannot be found."
+        )
+    return message

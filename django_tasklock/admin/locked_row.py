@@ -11,10 +11,9 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
 
 from ..describe import duration, place, printable
-from ..exceptions import TaskLockError
 from ..guarded import locks_of
 from ..lease import LockInfo
-from .shelf import problem_of
+from .shelf import NOT_KNOWN, problem_of
 
 if TYPE_CHECKING:
     RowAdmin = admin.ModelAdmin[Any]
@@ -45,15 +44,15 @@ class LockedRowAdminMixin(RowAdmin):
             try:
                 for info in locks_of(obj):
                     self.message_user(request, _sentence(info), messages.WARNING)
-            except TaskLockError as error:
+            except NOT_KNOWN as error:
                 self.message_user(request, problem_of(error), messages.ERROR)
         return super().render_change_form(request, context, add, change, form_url, obj)
 
     def get_form(self, *args: Any, **kwargs: Any) -> Any:
-        return _refusing(super().get_form(*args, **kwargs))
+        return _below(_RefusingForm, super().get_form(*args, **kwargs))
 
     def get_changelist_form(self, *args: Any, **kwargs: Any) -> Any:
-        return _refusing(super().get_changelist_form(*args, **kwargs))
+        return _below(_RefusingListForm, super().get_changelist_form(*args, **kwargs))
 
 
 class _RefusingForm:
@@ -61,21 +60,31 @@ class _RefusingForm:
 
     def clean(self) -> Any:
         cleaned: Any = super().clean()  # type: ignore[misc]
-        if self.instance.pk is None:
+        # A new row may have its key already.
+        if self.instance._state.adding or not self._is_written():
             return cleaned
         try:
             held = locks_of(self.instance)
-        except TaskLockError as error:
+        except NOT_KNOWN as error:
             # Whether somebody works on the row is not known: that is no reason to overwrite it.
             raise ValidationError(problem_of(error)) from error
         if held:
             raise ValidationError([_sentence(info) for info in held])
         return cleaned
 
+    def _is_written(self) -> bool:
+        return True
 
-def _refusing(form: Any) -> Any:
-    """The form, or a class below it that refuses to save a row while its lock is held."""
-    return type(form)(form.__name__, (_RefusingForm, form), {})
+
+class _RefusingListForm(_RefusingForm):
+    def _is_written(self) -> bool:
+        """Of a list Django cleans every row's form, and writes those that were changed."""
+        return bool(self.has_changed())  # type: ignore[attr-defined]
+
+
+def _below(refusing: type[_RefusingForm], form: Any) -> Any:
+    """A class of the form's that refuses to save a row while its lock is held."""
+    return type(form)(form.__name__, (refusing, form), {})
 
 
 def _sentence(info: LockInfo) -> str:

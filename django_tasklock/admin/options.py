@@ -15,8 +15,7 @@ from django.utils.translation import gettext, gettext_lazy
 
 from ..models import Lock
 from ..service import locks
-from ..stores import stores
-from .cells import waiter_cells
+from .cells import ASKED_BY, waiter_cells
 from .changelist import LockChangeList
 from .clear import said_plainly
 from .commands import commands_on
@@ -24,7 +23,7 @@ from .filters import FILTERS
 from .health import HealthAdmin
 from .rows import Rows
 from .seen import SeenLease, row_of
-from .shelf import Shelf
+from .shelf import Shelf, aliases
 
 __all__ = ["LockAdmin"]
 
@@ -40,7 +39,9 @@ class LockAdmin(HealthAdmin):
     )  # fmt: skip
     list_filter = FILTERS
     list_per_page = 100
-    list_max_show_all = 1000
+    # A form may have 1000 fields (DATA_UPLOAD_MAX_NUMBER_FIELDS), and every ticked row is one: with
+    # the form's own, a list of 1000 could not be ticked as a whole.
+    list_max_show_all = 500
     sortable_by = ("name", "ttl", "age")
     show_facets = ShowFacets.NEVER
     search_fields = ("name",)
@@ -64,7 +65,7 @@ class LockAdmin(HealthAdmin):
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Without the store's column where there is only one store."""
-        one = len(list(stores)) < 2
+        one = len(aliases()[0]) < 2
         return [name for name in self.list_display if not (one and name == "store")]
 
     def get_actions(self, request: HttpRequest) -> Any:
@@ -77,7 +78,8 @@ class LockAdmin(HealthAdmin):
         return LockChangeList
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        return Rows([Shelf(alias) for alias in stores])
+        found, problem = aliases()
+        return Rows([Shelf(alias) for alias in found], problem=problem)
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
@@ -87,7 +89,11 @@ class LockAdmin(HealthAdmin):
             info = locks.using(store).get(name)
         except ValueError:  # no lock can be called that
             return None
-        return row_of(info) if info else None
+        if info is None:
+            return None
+        lock = row_of(info)
+        vars(lock)[ASKED_BY] = request
+        return lock
 
     def action_checkbox(self, obj: Lock) -> SafeString:
         """The box carries the lease as drawn, so that no other is cleared by it."""

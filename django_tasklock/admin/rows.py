@@ -34,22 +34,31 @@ class Rows:
         *,
         latest: bool = False,
         looked_at: Sequence[LockInfo] | None = None,
+        problem: str | None = None,
     ) -> None:
         self._shelves = shelves
         self._found = found
         self._latest = latest
         self.looked_at = looked_at
         """all that a search or filter read; None where there was none"""
+        self._problem = problem
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each store that had no answer."""
-        return [shelf.problem for shelf in self._shelves if shelf.problem]
+        """A sentence for each store that had no answer, or for a setting that names none."""
+        own = [self._problem] if self._problem else []
+        return own + [shelf.problem for shelf in self._shelves if shelf.problem]
 
     @property
     def notes(self) -> list[str]:
         """A sentence for each store that was not looked at as a whole."""
         return [shelf.partly for shelf in self._shelves if shelf.partly]
+
+    @property
+    def by_store(self) -> bool:
+        """Whether the order holds within each store alone: to merge them a page would have to
+        read all that stands before it."""
+        return self._found is None and sum(shelf.count > 0 for shelf in self._shelves) > 1
 
     def of_store(self, alias: str | None) -> Rows:
         """Only those of one store; all for None."""
@@ -76,10 +85,9 @@ class Rows:
             matches = [info for info in infos if _matches(info, words)]
             exact = self._exact(shelf, query.strip()) if words and not endless else None
             if exact and all(info.name != exact.name for info in matches):
-                matches.insert(0, exact)
+                matches.append(exact)
             found += [info for info in matches if all(test(info) for test in tests)]
-        if order != "ttl":
-            found.sort(key=_KEYS[order.removeprefix("-")], reverse=order.startswith("-"))
+        found.sort(key=_KEYS[order.removeprefix("-")], reverse=order.startswith("-"))
         return Rows(self._shelves, [row_of(info) for info in found], looked_at=looked_at)
 
     @staticmethod

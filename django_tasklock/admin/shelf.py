@@ -11,12 +11,16 @@ from django.utils.translation import gettext
 from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable, TaskLockError
 from ..lease import LockInfo
 from ..service import LockService, locks
+from ..stores import stores
 
-__all__ = ["LOOK", "Shelf", "problem_of"]
+__all__ = ["LOOK", "NOT_KNOWN", "Shelf", "aliases", "problem_of"]
 
 LOOK = 5000
 """locks of a store that a search, a filter or an order looks at: the soonest to expire. A page
 costs no more than that, however many there are"""
+NOT_KNOWN = (TaskLockError, InvalidLockConfig, ImportError)
+"""what leaves an operator without an answer; an import fails where a task's module needs what
+only its worker has"""
 T = TypeVar("T")
 
 
@@ -32,7 +36,20 @@ def problem_of(error: Exception) -> str:
             "store": error.store,
             "reason": error.reason,
         }
+    if isinstance(error, ImportError):
+        return gettext(
+            "A module with tasks cannot be imported, so what they work on is not known here: "
+            "%(reason)s"
+        ) % {"reason": error}
     return str(error)
+
+
+def aliases() -> tuple[list[str], str | None]:
+    """The aliases of all stores; none, and why, where the setting itself is wrong."""
+    try:
+        return list(stores), None
+    except InvalidLockConfig as error:
+        return [], problem_of(error)
 
 
 class Shelf:

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
 
 from ..arguments import checked_name
 from ..clearing import Outcome, clear_seen
 from ..describe import printable
-from ..guarded import guarded_row
+from ..guarded import label_of, row_if_known
 from ..lease import LockInfo
 from ..service import LockService, locks
 from .select import chosen
@@ -50,12 +49,9 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
 
 
 def _row(info: LockInfo) -> str | None:
-    """The guarded row, in a word; None where there is none, or its database has no answer."""
-    try:
-        row = guarded_row(info)
-    except DatabaseError:
-        return None
-    return None if row is None else f"{row._meta.label} {row.pk}"
+    """The guarded row, in a word; None where there is none, or none is known."""
+    row = row_if_known(info)
+    return None if row is None else label_of(row)
 
 
 def clear_locks(command: BaseCommand, **options: Any) -> None:
