@@ -65,8 +65,8 @@ class Problem:
     """One thing that is wrong.
 
     ``kind``: "lost work", "unknown" (rows whose locks' names cannot be told), "owner gone",
-    "no ttl", "settings" or "server". ``what`` names it; ``serious`` ones make the command exit
-    with 1.
+    "no ttl", "settings" or "server". ``what`` names it, ``count`` how often it is there;
+    ``serious`` ones make the command exit with 1.
     """
 
     kind: str
@@ -77,6 +77,7 @@ class Problem:
     work: Work | None = None
     pk: Any = None
     fence: int | None = None
+    count: int = 1
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON-able values."""
@@ -176,6 +177,7 @@ def _lost(works: Sequence[Work]) -> Iterator[Problem]:
             "argument alone.",
             serious=False,
             work=works[0],
+            count=unknown,
         )
 
 

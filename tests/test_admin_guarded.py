@@ -350,7 +350,10 @@ def test_health_of_what_cannot_be_told(
     make_task("job:{job_id}:{much}")
     Job.objects.create(status="processing")
     words = words_of(operator.get(HEALTH))
-    assert "unknown note app.Job Rows are “processing”, and the names of their" in words
+    assert (
+        "unknown note app.Job Rows that are “processing”, and whose locks’ names cannot be told: 1."
+        in words
+    )
 
 
 def test_health_is_linked_and_refused_without_the_permission(

@@ -106,8 +106,8 @@ def _words(problem: Problem) -> tuple[str, str]:
         )
     if problem.kind == "unknown" and problem.work is not None:
         return (
-            gettext("Rows are “%(status)s”, and the names of their locks cannot be told.")
-            % {"status": problem.work.guard.to},
+            gettext("Rows that are “%(status)s”, and whose locks’ names cannot be told: %(count)d.")
+            % {"status": problem.work.guard.to, "count": problem.count},
             gettext(
                 "Make the lock_name of %(task)s, and of every task that claims these rows, of the "
                 "guard’s argument alone."
