@@ -385,8 +385,8 @@ def test_health_of_a_store_that_is_down_and_of_one_that_is_not(
 @pytest.mark.parametrize(
     ("language", "said"),
     [
-        ("zh-hans", ("不可用：", "无法列出它的锁", "无法得知它们的锁的名称", "严重", "提示")),
-        ("zh-hant", ("無法使用：", "無法列出它的鎖", "無法得知它們的鎖的名稱", "嚴重", "提示")),
+        ("zh-hans", ("不可用：", "无法列出它的锁", "无法得知其锁名称", "严重", "提示")),
+        ("zh-hant", ("無法使用：", "無法列出它的鎖", "無法得知其鎖名稱", "嚴重", "提示")),
     ],
 )
 def test_health_has_no_english_in_another_language(

@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
-from redis.exceptions import MaxConnectionsError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
 
 from ... import clock
 
@@ -30,6 +31,8 @@ AT_HAND = 8
 """connections kept at hand, at most, and at most this fraction of the pool's"""
 FRESH = 0.5
 """seconds for which a connection at hand needs no look whether the server has closed it"""
+FULL = "Too many connections"
+"""what a pool says that has no more to give; only later releases of redis-py have a class for it"""
 
 ATTRIBUTE = "_django_tasklock_connections"
 
@@ -100,7 +103,9 @@ class Connections:
         while True:
             try:
                 return self.pool.get_connection()
-            except MaxConnectionsError:
+            except RedisConnectionError as error:
+                if FULL not in str(error):
+                    raise
                 moment = clock.now()
                 give_up = give_up or moment + PATIENCE
                 if moment > give_up:
