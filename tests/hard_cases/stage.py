@@ -24,6 +24,9 @@ from tests.hard_cases.ledger import Entry, Ledger
 from tests.hard_cases.waiting import wait_until
 from tests.hard_cases.workers import ROOT, Worker
 
+WAKING = 0.1
+"""seconds after a death, at most, until the process that watches for it has woken and noted it"""
+
 
 class Stage:
     """What one test plays on; ``close`` ends everything it started."""
@@ -169,7 +172,7 @@ class Stage:
         workers.watch(pid, self.ledger.path)
 
     def death(self, pid: int, within: float = 20.0) -> float:
-        """The time at which a watched process died."""
+        """The time by which a watched process had died: up to `WAKING` after it did."""
         return wait_until(
             lambda: self.ledger.entries("death", of=pid), within, f"the death of {pid}"
         )[0].at
