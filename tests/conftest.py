@@ -25,7 +25,7 @@ from django_tasklock.stores.base import BaseStore
 from example_project.servers import NoRedis, RedisServer, own_redis
 from tests import needs
 from tests.proxy import CutProxy
-from tests.store_cases import STORE_CASES, StoreCase, redis_cache
+from tests.store_cases import STORE_CASES, StoreCase, own_prefix, redis_cache
 
 pytest.register_assert_rewrite("django_tasklock.testing")
 
@@ -177,6 +177,13 @@ def use_caches() -> Iterator[UseCaches]:
             stack.enter_context(override_settings(CACHES=caches, TASKLOCK=tasklock, **others))
 
         yield use
+
+
+@pytest.fixture
+def on_locmem(use_caches: UseCaches) -> None:
+    """A cache of this process alone, which cannot list its locks."""
+    backend = "django.core.cache.backends.locmem.LocMemCache"
+    use_caches({"default": {"BACKEND": backend, "LOCATION": own_prefix()}}, {"default": {}})
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from django_tasklock.models import Lock
 from django_tasklock.signals import lock_cleared
 from example_project.servers import RedisServer
 from tests.conftest import UseCaches, UseRedis
-from tests.store_cases import own_prefix, redis_cache
+from tests.store_cases import redis_cache
 
 pytestmark = pytest.mark.django_db
 
@@ -765,17 +765,8 @@ def test_one_store_down_does_not_hide_the_other(
 
 
 def test_store_that_cannot_list_says_so_and_is_searched_by_name(
-    use_caches: UseCaches, operator: Client
+    on_locmem: None, operator: Client
 ) -> None:
-    use_caches(
-        {
-            "default": {
-                "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
-                "LOCATION": own_prefix(),
-            }
-        },
-        {"default": {}},
-    )
     acquire("video:1")
     words = words_of(operator.get(LIST))
     assert "The store “default” cannot list its locks." in words

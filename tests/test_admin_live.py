@@ -21,7 +21,7 @@ from django_tasklock import locks
 from django_tasklock.admin import shelf
 from example_project.servers import RedisServer
 from tests.conftest import UseCaches, UseRedis
-from tests.store_cases import own_prefix, redis_cache
+from tests.store_cases import redis_cache
 from tests.test_admin import (
     LIST,
     UserWith,
@@ -434,17 +434,6 @@ def test_page_says_when_it_did_not_look_at_all(
     assert names(operator.get(LIST, {"q": "job:11"})) == ["job:11"]
 
 
-def test_store_without_a_list_has_filters_all_the_same(
-    use_caches: UseCaches, operator: Client
-) -> None:
-    use_caches(
-        {
-            "default": {
-                "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
-                "LOCATION": own_prefix(),
-            }
-        },
-        {"default": {}},
-    )
+def test_store_without_a_list_has_filters_all_the_same(on_locmem: None, operator: Client) -> None:
     for asked in ({"state": "endless"}, {"task": "x"}, {"o": "1"}):
         assert "cannot list its locks" in words_of(operator.get(LIST, asked))

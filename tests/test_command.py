@@ -20,7 +20,7 @@ from django.test.utils import override_settings
 from django_tasklock import Lease, locks
 from example_project.servers import RedisServer
 from tests.conftest import UseCaches, UseRedis
-from tests.store_cases import own_prefix, redis_cache
+from tests.store_cases import redis_cache
 
 Environment = Callable[[], dict[str, str]]
 KEYS = ["name", "ttl", "acquired_at", "owner", "token", "store", "key"]
@@ -29,12 +29,6 @@ KEYS = ["name", "ttl", "acquired_at", "owner", "token", "store", "key"]
 @pytest.fixture
 def on_redis(use_redis: UseRedis) -> None:
     use_redis()
-
-
-@pytest.fixture
-def on_locmem(use_caches: UseCaches) -> None:
-    backend = "django.core.cache.backends.locmem.LocMemCache"
-    use_caches({"default": {"BACKEND": backend, "LOCATION": own_prefix()}}, {"default": {}})
 
 
 def acquire(name: str, ttl: float = 600, **who: Any) -> Lease:
