@@ -14,11 +14,11 @@ class TaskLockConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks, doctor, logs
+        from . import checks, logs, work
 
         checks.connect()
         logs.connect()
-        doctor.loaders.append(_load_tasks)
+        work.loaders.append(_load_tasks)
 
 
 def _load_tasks() -> None:

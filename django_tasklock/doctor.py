@@ -10,11 +10,11 @@ whose lock is not held after that, and which is still claimed after that, has no
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from django.conf import settings
 from django.core import checks
@@ -25,8 +25,9 @@ from .guards import StatusGuard
 from .lease import LockInfo, new_token
 from .stores import stores
 from .stores.base import BaseStore
+from .work import Work, works
 
-__all__ = ["Problem", "Work", "diagnose", "loaders", "requeue", "sources"]
+__all__ = ["SHARED_PREFIX", "Problem", "diagnose", "requeue"]
 
 CHUNK = 500
 """rows looked at together"""
@@ -36,28 +37,9 @@ another run began and ended between two looks; and a run whose child was killed 
 delivered again before the last"""
 BETWEEN = 0.1
 """seconds between two looks"""
+SHARED_PREFIX = "its keys do not begin as the locks' do alone: those without a TTL cannot be found"
 SENT = 60.0
 """seconds within which the doctor does not send the same row's task a second time"""
-
-
-class Work(Protocol):
-    """A kind of guarded work: what the doctor needs of a task."""
-
-    guard: StatusGuard
-    task: str
-    store: str
-
-    def names_of(self, pk: Any) -> Sequence[str]:
-        """The names that the row's lock may have; none if the row alone does not tell."""
-
-    def send(self, pk: Any) -> None:
-        """Send the row's task again. Raises `TypeError` if the row alone does not make a call."""
-
-
-sources: list[Callable[[], Iterable[Work]]] = []
-"""what knows of guarded work"""
-loaders: list[Callable[[], None]] = []
-"""what must be called first, so that they all know"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +47,8 @@ class Problem:
     """One thing that is wrong.
 
     ``kind``: "lost work", "unknown" (rows whose locks' names cannot be told), "owner gone",
-    "no ttl", "settings" or "server". ``what`` names it, ``count`` how often it is there;
-    ``serious`` ones make the command exit with 1.
+    "no ttl", "settings" or "server". ``what`` names it, ``count`` how often it is there,
+    ``error`` what a store raised; ``serious`` ones make the command exit with 1.
     """
 
     kind: str
@@ -78,6 +60,7 @@ class Problem:
     pk: Any = None
     fence: int | None = None
     count: int = 1
+    error: StoreUnavailable | ListingNotSupported | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON-able values."""
@@ -90,11 +73,10 @@ class Problem:
 
 def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
     """All that is wrong with the work and the stores behind ``aliases`` (None: all)."""
-    for load in loaders:
-        load()
+    kinds = _kinds()
     chosen = list(stores) if aliases is None else list(aliases)
     parts = [_settings()]
-    parts += [_lost(works) for works in _all_works() if any(w.store in chosen for w in works)]
+    parts += [_lost(kind) for kind in kinds if any(work.store in chosen for work in kind)]
     parts += [look(stores[alias]) for alias in chosen for look in (_locks, _server)]
     silent: set[str] = set()
     for part in parts:
@@ -102,7 +84,8 @@ def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
             yield from part
         except StoreUnavailable as error:
             if error.store not in silent:
-                yield Problem("server", error.store, f"does not answer: {error.reason}")
+                why = f"does not answer: {error.reason}"
+                yield Problem("server", error.store, why, error=error)
             silent.add(error.store)
 
 
@@ -126,10 +109,10 @@ def requeue(problem: Problem) -> bool:
     return True
 
 
-def _all_works() -> Iterable[list[Work]]:
+def _kinds() -> Iterable[list[Work]]:
     """All kinds of work; those that claim the same rows together."""
     found: dict[Any, list[Work]] = {}
-    for work in (work for source in sources for work in source()):
+    for work in works():
         try:
             work.guard.check_fields()
             _ = stores[work.store]
@@ -140,10 +123,10 @@ def _all_works() -> Iterable[list[Work]]:
     return found.values()
 
 
-def _lost(works: Sequence[Work]) -> Iterator[Problem]:
-    guard, unknown = works[0].guard, 0
+def _lost(kind: Sequence[Work]) -> Iterator[Problem]:
+    guard, unknown = kind[0].guard, 0
     fence_field: str | None = guard.fence_field
-    for work in works:
+    for work in kind:
         if work.guard.fence_field != fence_field or not stores[work.store].supports_fence:
             fence_field = None
     fields = ["pk", *([fence_field] if fence_field else [])]
@@ -151,7 +134,7 @@ def _lost(works: Sequence[Work]) -> Iterator[Problem]:
     rows = iter(claimed.order_by("pk").values_list(*fields).iterator(CHUNK))
     while chunk := list(islice(rows, CHUNK)):
         fences = {row[0]: row[1] if fence_field else None for row in chunk}
-        suspects = {pk: locks for pk in fences if (locks := _locks_of(works, pk))}
+        suspects = {pk: locks for pk in fences if (locks := _locks_of(kind, pk))}
         unknown += len(fences) - len(suspects)
         for look in range(LOOKS):
             if suspects and look:
@@ -164,7 +147,7 @@ def _lost(works: Sequence[Work]) -> Iterator[Problem]:
                 f"{guard.label} {pk}",
                 f"is {guard.to!r}, and nobody holds its lock {locks[0][1]}",
                 "Send it again: manage.py locks doctor --requeue",
-                work=_responsible(works, pk),
+                work=_responsible(kind, pk),
                 pk=pk,
                 fence=fences[pk],
             )
@@ -173,18 +156,18 @@ def _lost(works: Sequence[Work]) -> Iterator[Problem]:
             "unknown",
             guard.label,
             f"{unknown} rows are {guard.to!r}, and the names of their locks cannot be told",
-            f"Make the lock_name of {', '.join(work.task for work in works)} of the guard's "
+            f"Make the lock_name of {', '.join(work.task for work in kind)} of the guard's "
             "argument alone.",
             serious=False,
-            work=works[0],
+            work=kind[0],
             count=unknown,
         )
 
 
-def _locks_of(works: Sequence[Work], pk: Any) -> list[tuple[str, str]]:
+def _locks_of(kind: Sequence[Work], pk: Any) -> list[tuple[str, str]]:
     """The stores and names of all locks under which the row may be worked on, if all are known."""
     found: list[tuple[str, str]] = []
-    for work in works:
+    for work in kind:
         names = work.names_of(pk)
         if not names:
             return []
@@ -215,13 +198,13 @@ def _still_claimed(
     return {pk: locks for pk, locks in suspects.items() if pk in still}
 
 
-def _responsible(works: Sequence[Work], pk: Any) -> Work:
+def _responsible(kind: Sequence[Work], pk: Any) -> Work:
     """Whose row it is, where several kinds of work claim the same rows."""
-    for work in works:
+    for work in kind:
         wanted = work.guard.filter
-        if len(works) == 1 or wanted is None or work.guard.rows().filter(wanted, pk=pk).exists():
+        if len(kind) == 1 or wanted is None or work.guard.rows().filter(wanted, pk=pk).exists():
             return work
-    return works[0]
+    return kind[0]
 
 
 def _locks(store: BaseStore) -> Iterator[Problem]:
@@ -236,7 +219,7 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
                     f"It ends by itself; or: manage.py locks clear {info.name}",
                 )
     except ListingNotSupported as error:
-        yield Problem("server", store.alias, str(error), serious=False)
+        yield Problem("server", store.alias, str(error), serious=False, error=error)
         return
     try:
         for info in store.scan():
@@ -248,8 +231,7 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
                     f"If nobody works under it: manage.py locks clear {info.name}",
                 )
     except ListingNotSupported:
-        why = "its keys do not begin as the locks' do alone: those without a TTL cannot be found"
-        yield Problem("server", store.alias, why, serious=False)
+        yield Problem("server", store.alias, SHARED_PREFIX, serious=False)
 
 
 def _is_held(store: BaseStore, info: LockInfo) -> bool:

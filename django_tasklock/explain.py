@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from . import doctor
+from .work import load
 
 __all__ = ["Explanation", "explain", "explainers"]
 
@@ -46,8 +46,7 @@ def explain(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Explan
     The modules that define tasks are imported first. Raises `TypeError` where the arguments
     do not fit the task, `ValueError` where no name can be made of them.
     """
-    for load in doctor.loaders:
-        load()
+    load()
     for explainer in explainers:
         found = explainer(task, args, kwargs)
         if found is not None:

@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
 from urllib.parse import unquote
 
 from django.core.exceptions import ValidationError
 from django.db.models import Model, Q
 
-from . import doctor
 from .describe import printable
-from .doctor import Work
 from .exceptions import InvalidLockConfig
 from .guards import StatusGuard
 from .lease import LockInfo
 from .service import LockService
+from .work import Work, works
 
-__all__ = ["guarded_row", "label_of", "locks_of", "row_if_known", "works"]
+__all__ = ["guarded_row", "label_of", "locks_of", "row_if_known"]
 
 logger = logging.getLogger("django_tasklock")
-
-
-def works() -> Iterator[Work]:
-    """Every guarded task; the modules that define tasks are imported first.
-
-    Raises what importing them raises.
-    """
-    for load in doctor.loaders:
-        load()
-    for source in doctor.sources:
-        yield from source()
 
 
 def guarded_row(info: LockInfo) -> Model | None:

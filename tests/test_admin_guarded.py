@@ -16,7 +16,7 @@ from django.core.cache import cache
 from django.test import Client, RequestFactory
 from django.utils.translation import override
 
-from django_tasklock import Lease, doctor, locks
+from django_tasklock import Lease, locks, work
 from django_tasklock.celery import LockedTask
 from django_tasklock.guarded import guarded_row, locks_of
 from django_tasklock.guards import StatusGuard
@@ -131,7 +131,7 @@ def broken_import(monkeypatch: pytest.MonkeyPatch) -> None:
     def load() -> None:
         raise ModuleNotFoundError("No module named 'torch'")
 
-    monkeypatch.setattr(doctor, "loaders", [load])
+    monkeypatch.setattr(work, "loaders", [load])
 
 
 def test_detail_links_to_the_row_and_says_what_the_command_says(
@@ -267,7 +267,7 @@ def test_wrong_guard_of_another_task_is_no_matter(
     on_redis: None, make_task: MakeTask, editor: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = [work_of("app.Nothing"), work_of("auth.User", "typo")]
-    monkeypatch.setattr(doctor, "sources", [lambda: broken, *doctor.sources])
+    monkeypatch.setattr(work, "sources", [lambda: broken, *work.sources])
     job = Job.objects.create()
     lease = held_by(make_task("job:{job_id}"), f"job:{job.pk}")
     assert "Locked by" in words_of(editor.get(job_url(job)))
@@ -278,7 +278,7 @@ def test_wrong_guard_of_another_task_is_no_matter(
 def test_row_is_not_saved_where_its_tasks_store_is_not_known(
     on_redis: None, editor: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "sources", [lambda: [work_of("app.Job", "typo")]])
+    monkeypatch.setattr(work, "sources", [lambda: [work_of("app.Job", "typo")]])
     assert_not_saved(editor, "no lock store 'typo'")
 
 

@@ -15,15 +15,15 @@ import pytest
 from django.core.cache import cache
 from django.core.management import CommandError
 
-from django_tasklock import doctor, locks
+from django_tasklock import locks, work
 from example_project.servers import RedisServer
 from tests.app.models import Job
 from tests.conftest import UseRedis
 from tests.test_admin_guarded import MakeTask, held_by, make_task
 from tests.test_admin_live import commands, orphan
-from tests.test_command import acquire, on_locmem, on_redis, run
+from tests.test_command import acquire, on_redis, run
 
-__all__ = ["make_task", "on_locmem", "on_redis"]
+__all__ = ["make_task", "on_redis"]
 pytestmark = pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning")
 VERBS = ("list", "show", "clear", "doctor", "explain", "run")
 
@@ -203,7 +203,7 @@ def test_show_without_a_row_where_it_cannot_be_found_out(
 
     job = Job.objects.create()
     held_by(make_task("job:{job_id}"), f"job:{job.pk}")
-    monkeypatch.setattr(doctor, "loaders", [load])
+    monkeypatch.setattr(work, "loaders", [load])
     assert "row:" not in run("show", f"job:{job.pk}")
     assert json.loads(run("show", f"job:{job.pk}", "--format", "json"))["row"] is None
     assert f"the row of the lock job:{job.pk} cannot be found out" in caplog.messages

@@ -11,16 +11,11 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext
 
 from ..describe import printable
-from ..doctor import Problem, diagnose
-from ..exceptions import ListingNotSupported, StoreUnavailable
+from ..doctor import SHARED_PREFIX, Problem, diagnose
 from .live import LiveAdmin
 from .shelf import NOT_KNOWN, problem_of
 
 __all__ = ["HealthAdmin"]
-
-SILENT = "does not answer: "
-SHARED_PREFIX = "its keys do not begin as the locks' do alone: those without a TTL cannot be found"
-"""how the doctor says it, in English"""
 
 
 @dataclass(frozen=True)
@@ -114,20 +109,11 @@ def _words(problem: Problem) -> tuple[str, str]:
             )
             % {"task": problem.work.task},
         )
-    if problem.kind == "server":
-        return _of_server(problem), problem.hint
-    return problem.message, problem.hint
-
-
-def _of_server(problem: Problem) -> str:
-    """A finding of this kind does not say what it is of, but by its sentence."""
-    store, message = problem.what, problem.message
-    if message.startswith(SILENT):
-        return problem_of(StoreUnavailable(store, message.removeprefix(SILENT)))
-    if message == str(ListingNotSupported(store)):
-        return problem_of(ListingNotSupported(store))
-    if message == SHARED_PREFIX:
-        return gettext(
+    if problem.error is not None:
+        return problem_of(problem.error), problem.hint
+    if problem.message == SHARED_PREFIX:
+        shared = gettext(
             "Its keys do not begin as the locks’ do alone: those without a TTL cannot be found."
         )
-    return message
+        return shared, problem.hint
+    return problem.message, problem.hint

@@ -23,7 +23,7 @@ from .body import Body, NoWork
 from .delivery import Delivery
 from .followup import FollowUp
 from .requeue import put_back, retry_later
-from .unique import Reservation
+from .unique import give_up, reserve_again
 
 if TYPE_CHECKING:
     from .task import LockedTask
@@ -86,10 +86,10 @@ class Run:
             except BaseException:
                 # A copy that is dropped gives it up as well.
                 with suppress(StoreUnavailable):
-                    self._give_up_reservation()
+                    give_up(self.delivery, self.name)
                 raise
             # Before anything is looked at.
-            self._give_up_reservation()
+            give_up(self.delivery, self.name)
             if self.delivery.queued and self.task.on_conflict == "coalesce":
                 return None if self.followup.begin() else self._skip("coalesced", None)
         except StoreUnavailable as error:
@@ -104,21 +104,8 @@ class Run:
             self.delivery.drop_if_late(self.args, self.kwargs)
         except Ignore:
             with suppress(StoreUnavailable):
-                self._give_up_reservation()
+                give_up(self.delivery, self.name)
             raise
-
-    def _give_up_reservation(self) -> None:
-        if self.delivery.queued and self.task.unique_while is not None:
-            Reservation(self.task, self.name, self.delivery.id).give_up()
-
-    def _reserve_again(self, error: BaseException) -> None:
-        """Called before the lock is released: the message may wait in the queue again."""
-        task, delivery = self.task, self.delivery
-        if isinstance(error, Exception) and not getattr(error, "requeue", False):
-            return
-        if delivery.survives and task.unique_while is not None:
-            with suppress(StoreUnavailable):
-                Reservation(task, self.name, delivery.id).take(task.unique_for, running=True)
 
     def _contend(self, wait: float | None) -> Lease | LockInfo:
         task, delivery = self.task, self.delivery
@@ -155,7 +142,7 @@ class Run:
         except BaseException as error:
             if not isinstance(error, Exception):
                 delivery.interrupted()
-            self._reserve_again(error)
+            reserve_again(delivery, self.name, error)
             raise
         finally:
             _held.reset(context)
@@ -224,7 +211,7 @@ class Run:
                 retry_later(delivery, self.args, self.kwargs, longest=FollowUp.LOOK, expires=False)
             if again and task.unique_while is not None and delivery.queued:
                 # This message comes to nothing, and until now others may have been told of it.
-                self._give_up_reservation()
+                give_up(delivery, self.name)
                 won = self._contend(0)
         except StoreUnavailable as error:
             return self._outage(error)

@@ -30,12 +30,12 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..lease import LockInfo
-from .delivery import keeps_results
+from .delivery import Delivery, keeps_results
 
 if TYPE_CHECKING:
     from .task import LockedTask
 
-__all__ = ["Reservation", "concerns", "send_once"]
+__all__ = ["Reservation", "concerns", "give_up", "reserve_again", "send_once"]
 
 CANVAS = ("group_id", "chord", "link", "link_error", "replaced_task_nesting")
 """options of a message that other messages depend on"""
@@ -84,6 +84,23 @@ class Reservation:
     def give_up(self) -> None:
         """End the reservation, if it is ours."""
         self._store.unreserve(self._key, self._id)
+
+
+def give_up(delivery: Delivery, name: str) -> None:
+    """End the reservation of a message that starts, or comes to nothing."""
+    if delivery.queued and delivery.task.unique_while is not None:
+        Reservation(delivery.task, name, delivery.id).give_up()
+
+
+def reserve_again(delivery: Delivery, name: str, error: BaseException) -> None:
+    """Called before the lock of a run that raised is released: its message may wait in the queue
+    again."""
+    task = delivery.task
+    if isinstance(error, Exception) and not getattr(error, "requeue", False):
+        return
+    if delivery.survives and task.unique_while is not None:
+        with suppress(StoreUnavailable):
+            Reservation(task, name, delivery.id).take(task.unique_for, running=True)
 
 
 def send_once(

@@ -8,8 +8,8 @@ from typing import Any
 
 from celery import _state
 
-from ..doctor import sources
 from ..guards import StatusGuard
+from ..work import sources
 from .options import body_signature
 from .task import LockedTask
 

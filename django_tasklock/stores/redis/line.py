@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from ... import clock
 from ...exceptions import StoreUnavailable
 from ...lease import TOKEN_LENGTH, LockInfo
 from ..base import Grant, Refusal
+from ..record import new_record
 from .mailbox import Mailbox
 
 __all__ = ["Place", "value_of_member"]
@@ -21,16 +24,23 @@ def value_of_member(member: bytes) -> bytes:
 class Place:
     """One caller's place in the line of one lock."""
 
-    def __init__(self, store: Any, name: str, token: str, ttl_ms: int, value: bytes) -> None:
+    def __init__(
+        self, store: Any, name: str, token: str, ttl_ms: int, owner: Mapping[str, Any]
+    ) -> None:
         self._store = store
         self._name = name
         self._token = token.encode()
         self._ttl_ms = ttl_ms
-        self._value = value
+        self._owner = owner
         self._box: Mailbox | None = None
         self._member = b""
         self._asked = 0.0
         self._server_then = 0
+
+    @cached_property
+    def _value(self) -> Any:
+        # Most who ask whether they could stand in line at once never do.
+        return self._store.client.encode(new_record(self._token.decode(), self._owner))
 
     @property
     def ready(self) -> bool:

@@ -157,8 +157,7 @@ class RedisStore(Notes):
         return self.info(name, value, seconds(left), fence, waiters)
 
     def line(self, name: str, token: str, ttl: float, owner: Mapping[str, Any]) -> Place | None:
-        value = self.client.encode(new_record(token, owner))
-        return Place(self, name, token, milliseconds(ttl), value)
+        return Place(self, name, token, milliseconds(ttl), owner)
 
     def leave_line(self, name: str, value: bytes, member: bytes) -> bytes | None:
         """Leave the line; the fence, if the lock was handed over in that very moment."""
