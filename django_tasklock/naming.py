@@ -17,7 +17,7 @@ from django.utils.functional import Promise
 
 from .arguments import LONGEST_NAME, checked_name
 
-__all__ = ["NameTemplate", "bound_arguments", "digest_name", "quoted"]
+__all__ = ["Binder", "NameTemplate", "bound_arguments", "digest_name", "quoted"]
 
 
 class _Formatter(string.Formatter):
@@ -70,6 +70,32 @@ def bound_arguments(
     return arguments
 
 
+class Binder:
+    """`bound_arguments` of one signature: at once, where it is plain and the call is in order.
+
+    What `inspect.Signature.bind` does takes as long as the whole way to the store and back.
+    """
+
+    def __init__(self, signature: inspect.Signature) -> None:
+        self.signature = signature
+        parameters = signature.parameters.values()
+        self._plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+        self._names = tuple(signature.parameters)
+        self._required = {p.name for p in parameters if p.default is p.empty}
+        # In the signature's order, as the arguments are to stand.
+        self._blank = {p.name: p.default for p in parameters}
+
+    def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises `TypeError`, as the call itself would."""
+        names = self._names
+        if self._plain and len(args) <= len(names) and kwargs.keys().isdisjoint(names[: len(args)]):
+            given = {**dict(zip(names, args, strict=False)), **kwargs}
+            arguments = {**self._blank, **given}
+            if self._required <= given.keys() and len(arguments) == len(names):
+                return arguments
+        return bound_arguments(self.signature, args, kwargs)
+
+
 class NameTemplate:
     """A name with fields in braces, as of `str.format`: ``"video:{video_id}"``.
 
@@ -83,11 +109,13 @@ class NameTemplate:
             raise TypeError(f"a template is a str, not {type(template).__name__}: {template!r}")
         self.template = template
         self.signature = signature
+        self._bind = Binder(signature)
+        self._pieces = tuple(_formatter.parse(template))
         parameters = signature.parameters.values()
         anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
         literals = ""
         self.constant = True
-        for literal, field, _, _ in _formatter.parse(template):
+        for literal, field, _, _ in self._pieces:
             literals += literal
             if field is None:
                 continue
@@ -108,7 +136,7 @@ class NameTemplate:
         """The name for one call. Raises `TypeError` or `ValueError` if there is none."""
         if self.constant:
             return checked_name(self.template.format())
-        return self.fill_from(bound_arguments(self.signature, args, kwargs))
+        return self.fill_from(self._bind(args, kwargs))
 
     def fill_from(self, arguments: Mapping[str, Any]) -> str:
         """`fill`, from a call's arguments by name."""
@@ -119,10 +147,12 @@ class NameTemplate:
         return checked_name(name)
 
     def _parts(self, arguments: Mapping[str, Any]) -> Iterator[str]:
-        for literal, field, spec, conversion in _formatter.parse(self.template):
+        for literal, field, spec, conversion in self._pieces:
             yield literal
             if field is not None:
-                value, _ = _formatter.get_field(field, (), arguments)
+                value = arguments.get(field, _formatter)
+                if value is _formatter:  # An attribute or an item of one.
+                    value, _ = _formatter.get_field(field, (), arguments)
                 if conversion:
                     value = _formatter.convert_field(value, conversion)
                 yield quoted(format(value, spec or ""))

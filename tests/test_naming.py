@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from kombu.utils import json as kombu_json
 
 from django_tasklock.arguments import LONGEST_NAME, checked_name
-from django_tasklock.naming import NameTemplate, bound_arguments, digest_name, quoted
+from django_tasklock.naming import Binder, NameTemplate, bound_arguments, digest_name, quoted
 from tests.agent import run_python
 
 # A busy machine is no reason to fail.
@@ -59,6 +59,42 @@ class TestQuoting:
 
 
 def job(video: Any, how: str = "hls", *, copies: int = 1, **extra: Any) -> None: ...
+
+
+def plain(video: Any, how: str = "hls", copies: int = 1) -> None: ...
+
+
+def nothing() -> None: ...
+
+
+def anything(video: Any, *more: Any, **extra: Any) -> None: ...
+
+
+def by_place(video: Any, /, how: str = "hls") -> None: ...
+
+
+class TestBinder:
+    @given(
+        function=st.sampled_from([plain, nothing, anything, by_place, job]),
+        args=st.lists(st.integers(), max_size=4),
+        kwargs=st.dictionaries(
+            st.sampled_from(["video", "how", "copies", "another"]), st.integers(), max_size=4
+        ),
+    )
+    def test_it_binds_as_the_call_itself(
+        self, function: Callable[..., Any], args: list[int], kwargs: dict[str, int]
+    ) -> None:
+        """The same arguments in the same order, or the same error."""
+        signature = inspect.signature(function)
+        try:
+            expected: object = list(bound_arguments(signature, args, kwargs).items())
+        except TypeError as error:
+            expected = str(error)
+        try:
+            found: object = list(Binder(signature)(args, kwargs).items())
+        except TypeError as error:
+            found = str(error)
+        assert found == expected
 
 
 class TestTemplate:

@@ -12,7 +12,7 @@ from celery.utils import uuid
 from ..arguments import checked_name
 from ..guards import StatusGuard
 from ..lease import Lease
-from ..naming import NameTemplate, bound_arguments, digest_name
+from ..naming import Binder, NameTemplate, digest_name
 from ..service import LockService
 from .checks import known_tasks
 from .options import body_signature, check_options
@@ -141,9 +141,7 @@ class LockedTask(DjangoTask):
 
     def arguments_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """A call's arguments by name, with defaults. Raises `TypeError` as the call would."""
-        signature = body_signature(type(self))
-        assert signature is not None
-        return bound_arguments(signature, args, kwargs)
+        return self._bind(args, kwargs)
 
     def lock_name_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The name of the lock that a call with these arguments contends for.
@@ -162,6 +160,12 @@ class LockedTask(DjangoTask):
         if callable(name):
             return checked_name(name(**arguments))
         return self._template.fill_from(arguments)
+
+    @cached_property
+    def _bind(self) -> Binder:
+        signature = body_signature(type(self))
+        assert signature is not None
+        return Binder(signature)
 
     @cached_property
     def _template(self) -> NameTemplate:
