@@ -9,8 +9,6 @@ still be running.
 from __future__ import annotations
 
 import logging
-import os
-import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,11 +19,11 @@ from celery.concurrency.prefork import TaskPool
 from celery.exceptions import WorkerLostError
 from celery.worker.request import Request
 from django.db import connections
-from kombu.asynchronous import get_event_loop
 
 from ..exceptions import StoreUnavailable
 from ..lease import new_token
 from .body import Body
+from .children import Watch, children
 from .followup import follow_up_key
 from .requeue import HEADER
 from .unique import Reservation
@@ -89,7 +87,7 @@ class LockedRequest(Request):
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         # Other pools run in this process, and give a greenlet's id for a pid.
         if isinstance(self._pool, TaskPool):
-            self._watch = Watch(pid, self._child_died)
+            self._watch = children.watch(pid, self._child_died)
         super().on_accepted(pid, time_accepted)
 
     def revoked(self) -> bool:
@@ -123,7 +121,7 @@ class LockedRequest(Request):
         # The pool looks for the dead every five seconds, or when the pipe of one was closed,
         # which is before it is really dead.
         pool = getattr(self._pool, "_pool", None)
-        if pool is not None and get_event_loop() is not None:
+        if pool is not None and children.in_loop():
             with suppress(Exception):
                 pool.maintain_pool()
 
@@ -195,51 +193,3 @@ class LockedRequest(Request):
         finally:
             # The main process forks: it keeps no connection to the database.
             connections.close_all()
-
-
-class Watch:
-    """Calls ``died`` once when the process ``pid`` is dead, as the kernel says.
-
-    In the worker's event loop; in a thread where there is no loop; not at all where there is
-    no pidfd (before Linux 5.3, or elsewhere): the lease's end is what is left then.
-    """
-
-    def __init__(self, pid: int, died: Callable[[], None]) -> None:
-        self._died = died
-        self._fd = -1
-        self._stopping = threading.Lock()
-        self._loop: Any = None
-        if not hasattr(os, "pidfd_open"):
-            return
-        try:
-            self._fd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            died()
-            return
-        except OSError:
-            return
-        self._loop = get_event_loop()
-        if self._loop is not None:
-            self._loop.add_reader(self._fd, self._readable)
-        else:
-            threading.Thread(target=self._wait, daemon=True).start()
-
-    def stop(self) -> None:
-        """No longer of interest."""
-        with self._stopping:  # The thread that waits may be at it, too.
-            fd, self._fd = self._fd, -1
-        if fd >= 0:
-            if self._loop is not None:
-                self._loop.remove(fd)
-            os.close(fd)
-
-    def _readable(self) -> None:
-        self.stop()
-        self._died()
-
-    def _wait(self) -> None:
-        poller = select.poll()
-        poller.register(self._fd, select.POLLIN)
-        while self._fd >= 0:
-            if poller.poll(500) and self._fd >= 0:
-                self._readable()

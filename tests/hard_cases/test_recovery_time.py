@@ -31,6 +31,27 @@ def test_recovery_from_a_killed_child_is_not_slower_than_without_a_lock(stage: S
     assert median(locked) < max(1.0, 1.5 * median(plain))
 
 
+def test_a_child_killed_after_the_broker_was_lost_is_noticed_as_soon(stage: Stage) -> None:
+    """The worker's event loop began anew meanwhile, and had forgotten the files it watched."""
+    worker = stage.worker()
+    job = stage.job()
+    stage.send("guarded", job, [{"seconds": 60}, {"seconds": 0.05}])
+    first = stage.started(job)
+    before = worker.text().count("Connected to ")
+    stage.broker.cut()
+    wait_until(lambda: worker.text().count("Connected to ") > before, 40, "connected again")
+    key = stage.lock_key(f"job:{job}")
+    lease = stage.redis.get(key)
+    assert lease is not None
+    killed = stage.kill(first.pid)
+    wait_until(lambda: stage.redis.get(key) != lease, 30, "free", every=0.001)
+    free = stage.ledger.clock() - killed
+    print(f"lock free in {free:.3f} s after the SIGKILL")
+    assert free < 1  # of a lease of 30
+    stage.completed(job)
+    stage.assert_settled(40)
+
+
 def recovery(stage: Stage, task: str) -> tuple[float, float]:
     """Kill one run; seconds until its lease was gone, and until the next run."""
     job = stage.job()
