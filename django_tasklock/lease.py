@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from . import clock
+from .deferred import Deferred
 from .exceptions import LeaseLost
 from .native import new_lock
 from .owner import Owner
@@ -31,7 +32,7 @@ def new_token() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LockInfo:
+class LockInfo(Deferred):
     """What a store knows of a lock that is held.
 
     ``ttl`` is in seconds, None for a key that never expires. For a key that somebody else
@@ -52,6 +53,26 @@ class LockInfo:
     waiters: int | None = None
     granted: float | None = None
     renewing: bool | None = None
+
+    @classmethod
+    def deferred(
+        cls,
+        name: str,
+        ttl: float | None,
+        store: str,
+        waiters: int | None,
+        rest: Callable[..., Mapping[str, Any]],
+        *of: Any,
+    ) -> LockInfo:
+        """One whose other fields ``rest(*of)`` returns, by name, when the first of them is read."""
+        new, fill = cls.__new__(cls), object.__setattr__
+        fill(new, "name", name)
+        fill(new, "ttl", ttl)
+        fill(new, "store", store)
+        fill(new, "waiters", waiters)
+        fill(new, "_rest", rest)
+        fill(new, "_of", of)
+        return new
 
     def as_json(self) -> dict[str, Any]:
         """The fields of a row of ``manage.py locks list --format json``."""

@@ -148,6 +148,18 @@ class TestRestartedEmpty:
         assert after is not None
         assert after > before
 
+    def test_fences_grow_though_the_servers_clock_steps_back(self) -> None:
+        """Given a last fence of an hour ahead of the clock, as after such a step."""
+        store: Any = stores["default"]
+        ahead = int((time.time() + 3600) * 1_000_000)
+        store.client.redis.hset(store.fences, "", ahead)
+        first = taken("video:1")
+        thread = Meanwhile(lambda: taken("video:1", wait=LONG))
+        until(lambda: waiting("video:1") == 1)
+        first.release()
+        fences = [first.fence, thread.result().fence, taken("video:2").fence]
+        assert fences == [ahead + 1, ahead + 2, ahead + 3]
+
     def test_waiters_ask_again(self, server: RedisServer) -> None:
         taken("video:1")
         thread = Meanwhile(lambda: self.patient("video:1"))

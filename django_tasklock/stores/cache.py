@@ -18,7 +18,7 @@ from ..conf import StoreSettings
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..lease import LockInfo, new_token
 from .base import BaseStore, Extension, Finding, Grant, Note, Refusal
-from .record import info_from_value, new_record, token_of
+from .record import fields_of, new_record, token_of
 
 __all__ = ["CacheStore"]
 
@@ -191,7 +191,8 @@ class CacheStore(BaseStore):
     def _info(self, name: str, held: Any) -> LockInfo:
         ends = _end_of(held)
         ttl = None if ends is None else max(0.0, ends - time.time())
-        return info_from_value(held, name=name, ttl=ttl, store=self.alias, key=self.key(name))
+        found = fields_of(held, self.key(name))
+        return LockInfo(name=name, ttl=ttl, store=self.alias, **found)
 
     def _cache_key(self, name: str) -> str:
         prefix = self.settings.key_prefix

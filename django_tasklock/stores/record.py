@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from ..lease import LockInfo
 from ..owner import Owner
 
-__all__ = ["info_from_value", "new_record", "token_of"]
+__all__ = ["fields_of", "new_record", "token_of"]
 
-_NOBODY = Owner()
+_NOTHING: dict[str, Any] = {
+    "token": None, "owner": Owner(), "fence": None, "acquired_at": None, "granted": None,
+    "renewing": None,
+}  # fmt: skip
 
 
 def new_record(token: str, owner: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,33 +34,25 @@ def token_of(value: Any) -> str | None:
     return None
 
 
-def info_from_value(
-    value: Any,
-    *,
-    name: str,
-    ttl: float | None,
-    store: str,
-    key: str,
-    fence: int | None = None,
-    since: float | None = None,
-    waiters: int | None = None,
-) -> LockInfo:
-    """The `LockInfo` of a key that holds ``value``, which may be anything at all.
+def fields_of(
+    value: Any, key: str, fence: int | None = None, since: float | None = None
+) -> dict[str, Any]:
+    """What a lock's value says of its holder, by the names of `LockInfo`'s fields.
 
-    ``since``, seconds since the epoch, is when the lease began by the store's own clock,
-    where that is known better than from the record.
+    ``value`` may be anything at all. ``since``, seconds since the epoch, is when the lease began
+    by the store's own clock, where that is known better than from the record.
     """
+    found = {**_NOTHING, "key": key}
     token = token_of(value)
-    if token is None:
-        return LockInfo(name, ttl, None, None, _NOBODY, store, key, None, waiters)
-    granted = value.get("ttl")
-    acquired_at = _moment(value.get("at") if since is None else since)
-    owner = Owner.from_record(value)
-    return LockInfo(
-        name, ttl, acquired_at, token, owner, store, key, fence, waiters,
-        granted if isinstance(granted, int | float) else None,
-        value["renew"] is True if "renew" in value else None,
-    )  # fmt: skip
+    if token is not None:
+        found["token"] = token
+        found["owner"] = Owner.from_record(value)
+        found["fence"] = fence
+        found["acquired_at"] = _moment(value.get("at") if since is None else since)
+        granted = value.get("ttl")
+        found["granted"] = granted if isinstance(granted, int | float) else None
+        found["renewing"] = value["renew"] is True if "renew" in value else None
+    return found
 
 
 def _moment(at: Any) -> datetime | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
 from django.core.cache import caches
+from django_redis.exceptions import CompressorError
 from redis.exceptions import (
     ConnectionError as RedisConnectionError,
 )
@@ -30,20 +32,22 @@ __all__ = ["Client", "ReplyLost", "Script", "milliseconds"]
 NOT_ALLOWED = ("NOPERM", "ACL", "user executing the script can't")
 """what servers say where a right is missing, from within a script as well"""
 
+MAY_BE_INT = (b"", *(bytes((c,)) for c in b"0123456789+- \t\n\v\f\r"))
+"""how a value begins, at most, that ``int()`` may take"""
+
 
 class ReplyLost(StoreUnavailable):
     """The connection was cut: the script may have run."""
 
 
 class Script:
-    """One of the Lua verbs, by its file's name."""
+    """One of the Lua verbs, by its file's name, and those of what it calls."""
 
-    def __init__(self, verb: str, *, shared: bool = False) -> None:
+    def __init__(self, verb: str, *before: str) -> None:
         folder = files("django_tasklock.stores") / "lua"
-        parts = [folder / "shared.lua"] if shared else []
         self.verb = verb
         self.text = "\n".join(
-            part.read_text("utf-8") for part in [*parts, folder / f"{verb}.lua"]
+            (folder / f"{part}.lua").read_text("utf-8") for part in (*before, verb)
         ).encode()
         self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
 
@@ -67,7 +71,7 @@ class Client:
                     f"the lock store {self.alias!r} cannot use django-redis's ShardClient: its "
                     "connection depends on the key, and a lock's keys must be on one server"
                 )
-            self.encode, self.decode = own.encode, own.decode
+            self.encode, self.decode = own.encode, _decoder(own)
             self.redis: Any = own.get_client(write=True)
         else:
             own = getattr(self.cache, "_cache", None)
@@ -94,22 +98,26 @@ class Client:
         *,
         again: bool = True,
         private: bool = False,
+        meanwhile: Callable[[], object] = tuple,
     ) -> Any:
         """Run a script in one round trip and return its reply.
 
         With ``again`` the script may run twice, which is what happens when a connection is
         cut before the reply: it is asked once more on a new one, and as often as the cache's
-        own retry policy says. ``private``: on a connection of the renewal thread's own. Raises
+        own retry policy says. ``private``: on a connection of the renewal thread's own.
+        ``meanwhile`` is called while the server is at it, each time that it is asked. Raises
         `StoreUnavailable`.
         """
         command = (b"EVALSHA", script.sha, len(keys), *keys, *args)
-        exchange = self._connections.exchange
+        exchange = partial(
+            self._connections.exchange, again=again, private=private, meanwhile=meanwhile
+        )
         try:
             try:
-                return exchange(command, again=again, private=private)
+                return exchange(command)
             except NoScriptError:
                 command = (b"EVAL", script.text, *command[2:])
-                return exchange(command, again=again, private=private)
+                return exchange(command)
             except RedisTimeoutError:
                 raise
             except RedisConnectionError as error:
@@ -117,7 +125,7 @@ class Client:
                     raise ReplyLost(self.alias, str(error)) from error
                 # The server may have been restarted, and have no scripts any more.
                 command = (b"EVAL", script.text, *command[2:])
-                return exchange(command, again=again, private=private)
+                return exchange(command)
         except (RedisError, OSError) as error:
             raise self.unavailable(error) from error
 
@@ -137,6 +145,27 @@ class Client:
                 "commands of the scripts, the lock keys (~), and their channels (&)"
             )
         return StoreUnavailable(self.alias, reason)
+
+
+def _decoder(own: Any) -> Callable[[Any], Any]:
+    """The ``decode`` of django-redis's client, without its first try at an integer, which is a
+    raised and caught error for each record, where that cannot be one."""
+    decode: Callable[[Any], Any] = own.decode
+    if decode.__module__ != "django_redis.client.default":
+        return decode  # Somebody's own.
+
+    decompress, loads = own._compressor.decompress, own._serializer.loads
+
+    def decoded(value: bytes) -> Any:
+        if value[:1] in MAY_BE_INT:
+            return decode(value)
+        try:
+            value = decompress(value)
+        except CompressorError:
+            pass  # Little values are not compressed.
+        return loads(value)
+
+    return decoded
 
 
 def milliseconds(ttl: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import threading
 import time
 from collections import deque
@@ -23,7 +24,7 @@ try:
 except ImportError:  # redis-py packs in Python then.
     pack = None
 
-__all__ = ["Connections"]
+__all__ = ["Connections", "arrives"]
 
 PATIENCE = 5.0
 """seconds to wait for a connection of an exhausted pool; each is in use for one script only"""
@@ -66,20 +67,29 @@ class Connections:
         self._at_hand: deque[tuple[Any, float]] = deque()
         self._private: Any = None
 
-    def exchange(self, command: tuple[Any, ...], *, again: bool, private: bool = False) -> Any:
+    def exchange(
+        self,
+        command: tuple[Any, ...],
+        *,
+        again: bool,
+        private: bool = False,
+        meanwhile: Callable[[], object] = tuple,
+    ) -> Any:
         """The reply to ``command``, which may be sent ``again`` if the pool's own policy says so.
 
-        ``private``: on the connection of the renewal thread. Raises what redis-py raises.
+        ``private``: on the connection of the renewal thread. ``meanwhile`` is called while the
+        server is at it, each time that it is asked. Raises what redis-py raises.
         """
         connection = self._own() if private else self._take(look=not again)
         whole = False
         try:
             if again and connection.retry.get_retries():
                 reply = connection.retry.call_with_retry(
-                    lambda: _exchange(connection, command), lambda _: connection.disconnect()
+                    lambda: _exchange(connection, command, meanwhile),
+                    lambda _: connection.disconnect(),
                 )
             else:
-                reply = _exchange(connection, command)
+                reply = _exchange(connection, command, meanwhile)
             whole = True
             return reply
         except ResponseError:
@@ -134,19 +144,35 @@ class Connections:
         return self._private
 
 
+def arrives(connection: Any, seconds: float) -> bool:
+    """Whether something to read, or the end of the connection, comes off the wire in time.
+
+    What was read and not yet parsed does not count, as it does in redis-py's ``can_read``, which
+    asks the system three times where this asks once.
+    """
+    socket = getattr(connection, "_sock", None)
+    # There is no poll under eventlet, and TLS has a buffer of its own.
+    if socket is None or hasattr(socket, "pending") or not hasattr(select, "poll"):
+        return bool(connection.can_read(timeout=seconds))
+    poll = select.poll()
+    poll.register(socket, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
 def _is_cut(connection: Any) -> bool:
     try:
-        return bool(connection.can_read(0))
-    except (RedisError, OSError):
+        return arrives(connection, 0)
+    except (RedisError, OSError, ValueError):
         return True
 
 
-def _exchange(connection: Any, command: tuple[Any, ...]) -> Any:
+def _exchange(connection: Any, command: tuple[Any, ...], meanwhile: Callable[[], object]) -> Any:
     if pack is not None:
         # What redis-py does as well, after a look at the type of each argument.
         connection.send_packed_command((pack(command),))
     else:
         connection.send_command(*command)
+    meanwhile()
     return connection.read_response()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...exceptions import ListingNotSupported
@@ -14,19 +15,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Listing"]
 
-PAGE = Script("page")
-RECORDS = Script("records")
+PAGE = Script("page", "described")
+RECORDS = Script("records", "described")
 COUNT = Script("count")
 PEEK = Script("peek")
 
 Found: TypeAlias = list[LockInfo]
-Records: TypeAlias = list[LockInfo | None]
-Names: TypeAlias = list[tuple[str, int]]
+Names: TypeAlias = Sequence[bytes]
 
 STRETCH = 5000
 """names looked at by one script while a prefix is searched for"""
 CHUNK = 1000
 """records fetched by one script"""
+PROBES = ("a", "b:c%2")
+"""names from which is seen how a key is made of one"""
 
 
 def _escaped(text: str) -> str:
@@ -40,23 +42,58 @@ class Listing:
         self._store = store
 
     def list(self, prefix: str, limit: int | None, offset: int) -> Found:
+        before = None if prefix else self._before_names()
+        if before is not None:
+            return self._whole(before, limit, offset)
         found: Found = []
         skip, at = (0, offset) if not prefix else (offset, 0)
         while limit is None or len(found) < limit:
             missing = STRETCH if limit is None or prefix else limit - len(found)
-            now, looked_at, names = self._page(prefix, at, missing)
+            now, looked_at, names, ends = self._page(at, missing, prefix)
             at += looked_at
             if skip:
-                skip, names = max(0, skip - len(names)), names[skip:]
+                skip, names, ends = max(0, skip - len(names)), names[skip:], ends[skip:]
             while names and (limit is None or len(found) < limit):
                 size = CHUNK if limit is None else min(CHUNK, limit - len(found))
-                part, names = names[:size], names[size:]
-                infos = self._records(now, part)
+                infos = self._records(now, names[:size], ends[:size])
                 # What was deleted by hand left the index with that look at it.
-                at -= sum(info is None for info in infos)
-                found += [info for info in infos if info is not None]
+                at -= len(names[:size]) - len(infos)
+                found += infos
+                names, ends = names[size:], ends[size:]
             if looked_at < missing:
                 break
+        return found
+
+    def _before_names(self) -> str | None:
+        """What stands before a name in its lock's key, where that is all that `make_key` does; a
+        KEY_FUNCTION may do more. Asked each time, for it may do another thing by then."""
+        key = self._store.key
+        before = key(PROBES[0]).removesuffix(PROBES[0])
+        return before if all(key(name) == before + name for name in PROBES) else None
+
+    def _whole(self, before: str, limit: int | None, offset: int) -> Found:
+        """`list` without a prefix: names and records by one script, and what one page says is
+        made into locks while the server is at the next."""
+        found: Found = []
+        pages: deque[Sequence[Any]] = deque()
+
+        def work_off() -> None:
+            while pages:
+                found.extend(self._infos(*pages.popleft()))
+
+        size = 0
+        while limit is None or size < limit:
+            missing = CHUNK if limit is None else min(CHUNK, limit - size)
+            now, looked_at, *page = self._page(offset, missing, "", before, meanwhile=work_off)
+            pages.append((now, *page))
+            names, values = page[0], page[2]
+            gone = values.count(None)
+            size += len(names) - gone
+            # What was deleted by hand left the index with that look at it.
+            offset += looked_at - gone
+            if looked_at < missing:
+                break
+        work_off()
         return found
 
     def count(self, prefix: str) -> int:
@@ -64,7 +101,7 @@ class Listing:
             return int(self._store.client.run(COUNT, (self._store.index,)))
         total = at = 0
         while True:
-            _, looked_at, names = self._page(prefix, at, STRETCH)
+            _, looked_at, names, _ = self._page(at, STRETCH, prefix)
             total += len(names)
             at += looked_at
             if looked_at < STRETCH:
@@ -96,28 +133,37 @@ class Listing:
         name = key[len(start) :].decode("utf-8", "replace")
         return name if name and name.isprintable() and " " not in name else None
 
-    def _page(self, prefix: str, offset: int, size: int) -> tuple[int, int, Names]:
+    def _page(
+        self, offset: int, size: int, *prefixes: str, meanwhile: Callable[[], object] = tuple
+    ) -> Sequence[Any]:
         store = self._store
-        now, looked_at, *flat = store.client.run(
-            PAGE, (store.index, store.fences), (offset, size, prefix)
+        reply: Sequence[Any] = store.client.run(
+            PAGE, (store.index, store.fences), (offset, size, *prefixes), meanwhile=meanwhile
         )
-        names = [(name.decode(), int(end)) for name, end in zip(flat[::2], flat[1::2], strict=True)]
-        return now, looked_at, names
+        return reply
 
-    def _records(self, now: int, names: Names) -> Records:
-        if not names:
-            return []
+    def _records(self, now: int, names: Names, ends: Names) -> Found:
         store = self._store
-        keys = [store.key(name).encode() for name, _ in names]
+        keys = [store.key(name.decode()).encode() for name in names]
         lines = [key + b" line" for key in keys]
-        values, fences, waiters = store.client.run(
-            RECORDS, (store.index, store.fences, *keys, *lines), [name for name, _ in names]
-        )
+        reply = store.client.run(RECORDS, (store.index, store.fences, *keys, *lines), names)
+        return self._infos(now, names, ends, *reply)
+
+    def _infos(
+        self,
+        now: int,
+        names: Names,
+        ends: Names,
+        values: Sequence[bytes | None],
+        fences: Sequence[bytes | None],
+        lengths: Sequence[int],
+    ) -> Found:
+        """All but those whose key is gone."""
+        info = self._store.info
         return [
-            None
-            if value is None
-            else store.info(name, value, max(0, end - now) / 1000, fence, waiting)
-            for (name, end), value, fence, waiting in zip(
-                names, values, fences, waiters, strict=True
+            info(name.decode(), value, max(0, int(end) - now) / 1000, fence, length)
+            for name, end, value, fence, length in zip(
+                names, ends, values, fences, lengths, strict=True
             )
+            if value is not None
         ]

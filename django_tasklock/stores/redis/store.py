@@ -9,7 +9,7 @@ from ...conf import StoreSettings
 from ...lease import LockInfo
 from ...owner import Owner
 from ..base import Extension, Finding, Grant, Note, Refusal
-from ..record import info_from_value, new_record, token_of
+from ..record import fields_of, new_record, token_of
 from .client import ReplyLost, Script, milliseconds
 from .line import Place, value_of_member
 from .listener import Listener
@@ -19,12 +19,12 @@ from .server import findings
 
 __all__ = ["RedisStore"]
 
-ACQUIRE = Script("acquire", shared=True)
-RELEASE = Script("release", shared=True)
-CLEAR = Script("clear", shared=True)
+ACQUIRE = Script("acquire", "shared")
+RELEASE = Script("release", "shared")
+CLEAR = Script("clear", "shared")
 EXTEND = Script("extend")
 GET = Script("get")
-LEAVE = Script("leave", shared=True)
+LEAVE = Script("leave", "shared")
 
 BATCH = 500
 """leases extended by one script; it holds the server up for about half a millisecond"""
@@ -54,6 +54,7 @@ class RedisStore(Notes):
         self.fences = self.client.make_key(f"{own} fences").encode()
         self.listener = Listener(self.client, self.index + b":")
         self._listing = Listing(self)
+        self._rest = self._fields  # One for all, or each lock of a list has a method of its own.
 
     def key(self, name: str) -> str:
         """The physical name of a lock."""
@@ -191,17 +192,12 @@ class RedisStore(Notes):
         waiters: int | None = None,
     ) -> LockInfo:
         """The `LockInfo` of a raw value, ours or anybody's."""
+        return LockInfo.deferred(name, ttl, self.alias, waiters, self._rest, name, value, fence)
+
+    def _fields(self, name: str, value: bytes, fence: bytes | None) -> dict[str, Any]:
         number = None if fence is None else int(fence)
-        return info_from_value(
-            self._decoded(value),
-            name=name,
-            ttl=ttl,
-            store=self.alias,
-            key=self.key(name),
-            fence=number,
-            since=None if number is None else number / 1_000_000,
-            waiters=waiters,
-        )
+        since = None if number is None else number / 1_000_000
+        return fields_of(self._decoded(value), self.key(name), number, since)
 
     def _decoded(self, value: bytes) -> Any:
         try:
