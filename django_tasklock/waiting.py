@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -24,7 +25,9 @@ PERSISTENT = 30.0
 LATE = 0.002
 """seconds after the end of a lease at which the store will surely say so: its clock counts in
 milliseconds"""
-
+KEPT = 5.0
+"""seconds after the end of the lease that was named when one asked, at which one asks again at the
+latest, whoever holds the lock by then: the place in the line is kept that long and longer"""
 MOST_TRIES = 4
 """answers in a row, at most, that time may have overtaken"""
 
@@ -140,9 +143,10 @@ def _in_line(
             if take_over(store, answer.holder):
                 continue
             grant: Grant | Refusal | None = answer
+            again = min(_end(answer.holder) + KEPT, math.inf if deadline is None else deadline)
             while isinstance(grant, Refusal):
                 refusal = grant
-                grant = _until_over(store, line, refusal.holder, deadline, take_over)
+                grant = _until_over(store, line, refusal.holder, again, take_over)
             if grant is not None:
                 began = _since(grant, asked)
                 if began + ttl > clock.now():
@@ -163,26 +167,32 @@ def _until_over(
     store: BaseStore,
     line: Line,
     holder: LockInfo,
-    deadline: float | None,
+    deadline: float,
     take_over: Callable[[BaseStore, LockInfo], bool],
 ) -> Grant | Refusal | None:
     """Wait for the hand-over, at most until the holder's lease could end or its owner is dead.
 
     A refusal names the next holder.
     """
-    ends = clock.now() + (PERSISTENT if holder.ttl is None else holder.ttl + LATE)
-    if deadline is not None:
-        ends = min(ends, deadline)
-    local = store.takeover and holder.owner.is_local()
+    ends = min(_end(holder), deadline)
+    look = store.takeover
     while True:
         left = ends - clock.now()
         if left <= 0 or line.cut:
             return None
-        news = line.wait(min(left, A_LOOK) if local else left)
+        news = line.wait(min(left, A_LOOK) if look else left)
         if news is not None:
             return news
-        if local and take_over(store, holder):
-            return None
+        if look:
+            if take_over(store, holder):
+                return None
+            # Not before: among many who wait for moments, to read who holds it costs the most.
+            look = holder.owner.is_local()
+
+
+def _end(holder: LockInfo) -> float:
+    """When to ask again, on `clock.now`."""
+    return clock.now() + (PERSISTENT if holder.ttl is None else holder.ttl + LATE)
 
 
 def _since(grant: Grant, asked: float) -> float:

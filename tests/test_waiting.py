@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from django_tasklock import Lease, clock, locks
+from django_tasklock import waiting as waiting_module
 from django_tasklock.lease import new_token
 from django_tasklock.owner import owner_record
 from django_tasklock.stores import stores
@@ -276,13 +277,19 @@ class TestEndOfALease:
         lease.release()
         thread.result()
 
-    def test_line_outlives_the_sleep_after_a_hand_over(self) -> None:
+    def test_line_outlives_the_sleep_after_a_hand_over(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Who is handed the lock may hold it for longer than the line was kept for: who stands
+        there asks again in time, which keeps it."""
+        monkeypatch.setattr(waiting_module, "KEPT", 0.2)
         lease = taken("video:1", ttl=1)
         first, second = waiter("video:1", 1, ttl=10 * LONG), waiter("video:1", 2)
         lease.release()
         first.result()
         client: Any = stores["default"].client  # type: ignore[attr-defined]
-        assert client.redis.pttl(holder("video:1").key + " line") > 9 * LONG * 1000
+        line = holder("video:1").key + " line"
+        until(lambda: client.redis.pttl(line) > 9 * LONG * 1000, "the waiter asking again")
         first.result().release()
         second.result()
 
@@ -312,3 +319,26 @@ class TestFork:
         assert in_child(lambda: locks.acquire("video:1", wait=0.2)) is None
         lease.release()
         assert thread.result(SOON).held
+
+
+def test_who_comes_next_reads_for_its_process(use_redis: UseRedis) -> None:
+    """Given one who waits for another lock, and reads; nobody looks after a holder's life, which
+    would make another one read."""
+    use_redis(tasklock={"OPTIONS": {"TAKEOVER": False}})
+    store: Any = stores["default"]
+    other, lease = taken("video:2"), taken("video:1")
+    reader = waiter("video:2", 1)
+    until(lambda: store.listener._readers._reader is not None)
+    before = store.listener._readers._reader
+    first, second = waiter("video:1", 1), waiter("video:1", 2)
+    assert store.listener._readers._reader is before
+    # When the lock is handed to the first of two
+    lease.release()
+    lease = first.result()
+    # Then the second reads, and is handed it; and after it the one who read before
+    until(lambda: store.listener._readers._reader not in (None, before), "another one reads")
+    lease.release()
+    second.result().release()
+    until(lambda: store.listener._readers._reader is before)
+    other.release()
+    reader.result().release()

@@ -13,17 +13,16 @@ local function next_fence(fences, name)
   return text, now
 end
 
--- Keeps the line for as long as its waiters may sleep: each asks again when a lease that it knows
--- of, with `left` ms left, may be over. A line of dead waiters goes away. Kept twice as long as it
--- must, so that this has seldom to be said.
+-- Keeps the line for as long as who asks may sleep: it asks again when the lease that holds the
+-- lock now, with `left` ms left, may be over, and never more than 10 s later. A line of dead
+-- waiters goes away. Kept twice as long as it must, so that this has seldom to be said.
 local function keep(line, left)
   local most = (left < 0 and 60000 or left) + 10000
   if redis.call('PTTL', line) < most then redis.call('PEXPIRE', line, 2 * most) end
 end
 
--- How many of those who come next know the holder. If it dies, one of them notices, unless they
--- all died with it.
-local TOLD = 2
+-- How many of those who come next know the holder: if it dies, the next one notices.
+local TOLD = 1
 
 -- A member of the line is token (22) .. channel id (22) .. ttl in ms .. ':' .. value.
 local function channel_of(index, member)
@@ -74,7 +73,6 @@ local function hand_over(key, index, fences, line, name, me)
   redis.call('SET', key, value, 'PX', ttl)
   redis.call('ZADD', index, math.floor(now / 1000) + ttl, name)
   if #first > 1 then
-    keep(line, tonumber(ttl))
     local news = holder(fence, moment, ttl, value)
     for place = 2, #first do send(index, first[place], news) end
   end

@@ -11,6 +11,7 @@ from ...exceptions import StoreUnavailable
 from ...lease import TOKEN_LENGTH, LockInfo
 from ..base import Grant, Refusal
 from ..record import new_record
+from .listener import NEXT
 from .mailbox import Mailbox
 
 __all__ = ["Place", "value_of_member"]
@@ -67,7 +68,7 @@ class Place:
             letter = box.letters.popleft()
             if not letter.startswith(self._token):
                 continue  # For who had this mailbox before.
-            if letter[TOKEN_LENGTH:].startswith(b"="):
+            if letter[TOKEN_LENGTH:].startswith(NEXT):
                 news = self._next_holder(letter[TOKEN_LENGTH + 1 :])
                 continue
             fence, _, moment = letter[TOKEN_LENGTH:].partition(b":")

@@ -12,9 +12,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from ... import clock
+from ...lease import TOKEN_LENGTH
 from ..base import CannotListen
 from .client import Client
+from .connections import arrives
 from .mailbox import Mailbox
+from .readers import Readers
 
 __all__ = ["Listener"]
 
@@ -25,6 +28,8 @@ TRIES = 3
 """connections on which to listen is tried: the first may have been cut while nobody read"""
 CONFIRMATION = 5.0
 """seconds to wait for the server's word that we are subscribed"""
+NEXT = b"="
+"""how news begins that say who holds the lock, for who comes next"""
 
 
 class Listener:
@@ -46,8 +51,7 @@ class Listener:
         self._boxes: dict[bytes, Mailbox] = {}
         self._idle: list[Mailbox] = []
         self._state = threading.Lock()
-        self._reader: Mailbox | None = None
-        self._asleep: dict[Mailbox, None] = {}
+        self._readers = Readers()
 
     def at_hand(self) -> bool:
         """Whether `join` has a mailbox to give that the server delivers to already."""
@@ -93,6 +97,7 @@ class Listener:
 
     def leave(self, box: Mailbox, *, keep: bool) -> None:
         """Give the mailbox back; without ``keep`` nobody is to be told anything there."""
+        self._readers.leave(box)
         with self._state:
             if keep and not box.cut and box.subscribed:
                 self._idle.append(box)
@@ -109,50 +114,28 @@ class Listener:
 
     def listen(self, box: Mailbox, deadline: float) -> None:
         """Return when the mailbox has something new, was cut off, or at the deadline."""
-        try:
-            while not box.news:
-                left = deadline - clock.now()
-                if left <= 0:
-                    return
-                # An interruption may come between any two instructions: who reads is told by
-                # one assignment, and taken back by whoever is named there.
-                with self._state:
-                    if self._reader is None:
-                        self._reader = box
-                if self._reader is box:
-                    self._read(box, deadline)
-                    self._reader = None
-                else:
-                    self._sleep(box, left)
-        finally:
-            box.news = False
-            if self._reader is box:
-                self._reader = None
-            self._pass_on()
-
-    def _sleep(self, box: Mailbox, seconds: float) -> None:
-        """Until there is news, or until nobody reads any more."""
-        try:
-            self._asleep[box] = None
-            if self._reader is not None:
-                box.bell.acquire(timeout=seconds)
-        finally:
-            self._asleep.pop(box, None)
+        self._readers.listen(box, deadline, self._read)
 
     def _read(self, box: Mailbox, deadline: float) -> None:
         connection = self._connection
         whole = True
         try:
+            if connection is None:
+                raise RedisConnectionError("the listening connection was cut")
+            # What came off the wire with an earlier message.
+            more = _unless_closed(connection.can_read, timeout=0)
             while not box.news:
                 left = deadline - clock.now()
                 if left <= 0:
                     return
-                if connection is None:
-                    raise RedisConnectionError("the listening connection was cut")
-                if _unless_closed(connection.can_read, timeout=left):
+                if more or _unless_closed(arrives, connection, left):
                     whole = False
-                    self._deliver(_unless_closed(connection.read_response))
+                    self._deliver(_unless_closed(connection.read_response), box)
                     whole = True
+                    if not box.news:
+                        more = _unless_closed(connection.can_read, timeout=0)
+                        if not more and self._readers.has_heir():
+                            return
         except (RedisConnectionError, OSError):
             self._cut(connection)
             box.cut = box.news = True
@@ -166,25 +149,22 @@ class Listener:
                 self._cut(connection)
             raise
 
-    def _deliver(self, message: Sequence[Any]) -> None:
+    def _deliver(self, message: Sequence[Any], reader: Mailbox) -> None:
         kind, channel = message[0], message[1]
         box = self._boxes.get(channel)
         if box is None:
             return
-        if kind == b"subscribe":
-            box.subscribed = True
-            box.tell()
-        elif kind == b"message":
+        if kind == b"message":
             box.letters.append(message[2])
-            box.tell()
-
-    def _pass_on(self) -> None:
-        # Somebody may be asleep though nobody reads any more: wake one, who will.
-        if self._reader is None:
-            for box in list(self._asleep):
-                if box.bell.locked():
-                    box.ring()
-                    return
+            if message[2].startswith(NEXT, TOKEN_LENGTH):
+                self._readers.comes_next(box)
+        elif kind == b"subscribe":
+            box.subscribed = True
+        else:
+            return
+        box.news = True
+        if box is not reader:
+            box.ring()
 
     def _connect(self) -> Any:
         pool = self._client.pool
@@ -221,9 +201,9 @@ class Listener:
             connection.disconnect()
 
 
-def _unless_closed(call: Callable[..., T], **options: Any) -> T:
+def _unless_closed(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
     try:
-        return call(**options)
+        return call(*arguments, **options)
     except (AttributeError, TypeError, ValueError) as error:
         # Another thread could not send, and redis-py has closed the connection under our eyes.
         raise RedisConnectionError("the listening connection was closed") from error

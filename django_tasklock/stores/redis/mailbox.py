@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import suppress
 
 from ...lease import new_token
 
@@ -35,5 +34,7 @@ class Mailbox:
     def ring(self) -> None:
         """Wake the waiter, now or as soon as it sleeps."""
         if self.bell.locked():
-            with suppress(RuntimeError):  # It rang in between.
+            try:
                 self.bell.release()
+            except RuntimeError:
+                pass  # It rang in between.
