@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class Stage:
         }
         self.client = Celery("client", set_as_current=False)
         self.client.conf.update(self.conf)
-        with sqlite3.connect(self.database) as connection:
+        with self.rows() as connection:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(
                 "CREATE TABLE hard_cases_job (id integer PRIMARY KEY AUTOINCREMENT, status"
@@ -107,9 +108,15 @@ class Stage:
 
     # -- jobs
 
+    @contextmanager
+    def rows(self) -> Iterator[sqlite3.Connection]:
+        """The database of the jobs: a transaction, and closed after it."""
+        with closing(sqlite3.connect(self.database, timeout=20)) as connection, connection:
+            yield connection
+
     def job(self, status: str = "new") -> int:
         """A new row; returns its primary key."""
-        with sqlite3.connect(self.database, timeout=20) as connection:
+        with self.rows() as connection:
             cursor = connection.execute(
                 "INSERT INTO hard_cases_job (status, result) VALUES (?, '')", [status]
             )
@@ -118,7 +125,7 @@ class Stage:
 
     def row(self, job: int) -> tuple[str, int | None]:
         """The row's status and fence."""
-        with sqlite3.connect(self.database, timeout=20) as connection:
+        with self.rows() as connection:
             found = connection.execute(
                 "SELECT status, lock_fence FROM hard_cases_job WHERE id = ?", [job]
             ).fetchone()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -62,7 +61,7 @@ def lost(found: list[dict[str, Any]]) -> list[int]:
 
 def healthy(stage: Stage) -> None:
     """Ten thousand rows that are done, or wait."""
-    with sqlite3.connect(stage.database, timeout=20) as connection:
+    with stage.rows() as connection:
         connection.executemany(
             "INSERT INTO hard_cases_job (status, result) VALUES (?, '')",
             [("done" if number % 2 else "new",) for number in range(HEALTHY)],
