@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Paired", "Spread", "interleaved"]
+__all__ = ["Paired", "Spread", "interleaved", "turned"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,12 @@ class Paired:
     ratio: Spread
 
 
+def turned(names: Sequence[str], turn: int) -> list[str]:
+    """The columns in the order of a round: A B C, then B C A, and so on."""
+    first = turn % len(names)
+    return [*names[first:], *names[:first]]
+
+
 def interleaved(
     floor: Callable[[], float], columns: Mapping[str, Callable[[], float]], rounds: int
 ) -> dict[str, Paired]:
@@ -56,8 +62,7 @@ def interleaved(
     seconds: dict[str, list[float]] = {name: [] for name in names}
     ratios: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
+        for name in turned(names, turn):
             ground = floor()
             took = columns[name]()
             seconds[name].append(took)

@@ -7,17 +7,19 @@ import threading
 import time
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import median
 from typing import Any, NamedTuple
 
 from ..bench import Bench, set_up_site
 from ..counting import Counter, Counts
 from ..peers import OURS, make
-from ..rounds import Spread
+from ..rounds import Spread, turned
 from ..tables import Cell, Table
 
 __all__ = ["run"]
 
-COLUMNS = (OURS, "python-redis-lock", "redis-py Lock", "django-redis lock")
+BASE = "python-redis-lock"
+COLUMNS = (OURS, BASE, "redis-py Lock", "django-redis lock")
 SECTION = 0.001
 """seconds for which each holder holds it"""
 CLEARLY = 0.002
@@ -32,25 +34,42 @@ class Turn(NamedTuple):
     over: float
 
 
+class Watched(NamedTuple):
+    """What was seen of one column in one round."""
+
+    turns: Sequence[Turn]
+    gaps: Sequence[float]
+    """from a release to the next holder's turn, in ms, sorted"""
+    seconds: float
+    idle: float
+    """commands a second while the lock was held"""
+    busy: Counts
+
+
 def run(bench: Bench) -> list[Table]:
     tables = []
     for waiters, processes in bench.pick([(4, 2)], [(8, 8), (50, 10), (500, 10)]):
-        rows = []
-        for name in COLUMNS:
+        columns = {}
+        for name in COLUMNS if waiters <= 50 else COLUMNS[:1]:
             try:
-                column = make(name, bench.url)
+                columns[name] = make(name, bench.url)
             except ImportError:
                 bench.say(f"{name} is not installed, and left out")
-                continue
-            if waiters > 50 and name != OURS:
-                continue
-            rows.append(_measure(bench, name, column, waiters, processes))
+        watched: dict[str, list[Watched]] = {name: [] for name in columns}
+        rounds = bench.pick(1, 5)
+        for number in range(rounds):
+            # A B C, B C A, ...: what the machine does meanwhile comes to each of them.
+            for name in turned(list(columns), number):
+                watched[name].append(_measure(bench, name, columns[name], waiters, processes))
+        base = watched.get(BASE)
+        rows = [{"column": name, **_row(seen, base)} for name, seen in watched.items()]
         title = f"Hand-off, {waiters} waiters in {processes} processes, sections of 1 ms"
-        tables.append(Table(f"handoff-{waiters}", title, rows, "median, ms", None))
+        notes = [f"{rounds} rounds; a ratio is that of two medians of one round"]
+        tables.append(Table(f"handoff-{waiters}", title, rows, "median, ms", None, notes))
     return tables
 
 
-def _measure(bench: Bench, name: str, column: Any, waiters: int, processes: int) -> dict[str, Cell]:
+def _measure(bench: Bench, name: str, column: Any, waiters: int, processes: int) -> Watched:
     lock = f"handoff:{waiters}"
     context = multiprocessing.get_context("spawn")
     stop, turns = context.Event(), context.Queue()
@@ -69,15 +88,15 @@ def _measure(bench: Bench, name: str, column: Any, waiters: int, processes: int)
     for _ in range(waiters // processes * processes):
         ready.acquire()
     # All are about to ask. What follows counts when they have, for they are many.
-    time.sleep(bench.pick(0.3, 2.0))
+    time.sleep(bench.pick(0.3, 1.5))
     counter = Counter(bench.redis)
-    quiet = bench.pick(0.3, 2.0)
+    quiet = bench.pick(0.3, 1.0)
     time.sleep(quiet)
     idle = counter.counts()
     counter.restart()
     column.release(held)
     start = time.monotonic()
-    time.sleep(bench.pick(0.5, 10.0))
+    time.sleep(bench.pick(0.5, 3.0))
     end, busy = time.monotonic(), counter.counts()
     stop.set()
     all_turns = sorted(turn for _ in children for turn in turns.get(timeout=60))
@@ -86,34 +105,50 @@ def _measure(bench: Bench, name: str, column: Any, waiters: int, processes: int)
     all_turns.sort(key=lambda turn: turn.held)
     # A look at Redis takes a moment: the window is cut at the turns inside it.
     inside = [turn for turn in all_turns if start <= turn.held <= end]
-    return {"column": name, **_row(inside, end - start, idle.commands / quiet, busy)}
+    return Watched(inside, _gaps(inside), end - start, idle.commands / quiet, busy)
 
 
-def _row(turns: Sequence[Turn], seconds: float, idle: float, busy: Counts) -> dict[str, Cell]:
-    gaps = sorted(
+def _gaps(turns: Sequence[Turn]) -> list[float]:
+    overlaps = sum(after.held < before.over for before, after in pairwise(turns))
+    assert not overlaps, f"two held one lock, {overlaps} times"
+    return sorted(
         (after.held - before.over) * 1000
         for before, after in pairwise(turns)
-        # Only what was waited for is a hand-off.
+        # Only what was waited for is a hand-over.
         if after.asked < before.over
     )
+
+
+def _jumps(turns: Sequence[Turn]) -> int:
     jumps, earliest = 0, float("inf")
     for turn in reversed(turns):
         # Somebody who had asked before got it only after this one.
         jumps += turn.asked > earliest + CLEARLY
         earliest = min(earliest, turn.asked)
-    overlaps = sum(after.held < before.over for before, after in pairwise(turns))
-    assert not overlaps, f"two held one lock, {overlaps} times"
+    return jumps
+
+
+def _row(rounds: Sequence[Watched], base: Sequence[Watched] | None) -> dict[str, Cell]:
+    gaps = sorted(gap for seen in rounds for gap in seen.gaps)
+    turns = [turn for seen in rounds for turn in seen.turns]
+    ratios = [
+        median(ours.gaps) / median(theirs.gaps)
+        for ours, theirs in zip(rounds, base or (), strict=False)
+        if ours.gaps and theirs.gaps
+    ]
+    many = max(1, len(turns))
     return {
         "hand-offs": len(gaps),
-        "a second": len(turns) / seconds,
+        "a second": len(turns) / sum(seen.seconds for seen in rounds),
         "median, ms": Spread.of(gaps) if gaps else None,
+        f"of {BASE}'s": Spread.of(ratios) if ratios else None,
         "p99, ms": gaps[int(len(gaps) * 0.99)] if gaps else None,
         "worst, ms": gaps[-1] if gaps else None,
         "longest wait, ms": max((t.held - t.asked) * 1000 for t in turns) if turns else None,
-        "jumped the line": jumps,
-        "round trips a turn": busy.trips / len(turns) if turns else None,
-        "commands a turn": busy.commands / len(turns) if turns else None,
-        "commands/s while held": idle,
+        "jumped the line": sum(_jumps(seen.turns) for seen in rounds),
+        "round trips a turn": sum(seen.busy.trips for seen in rounds) / many,
+        "commands a turn": sum(seen.busy.commands for seen in rounds) / many,
+        "commands/s while held": median(seen.idle for seen in rounds),
     }
 
 

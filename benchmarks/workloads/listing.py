@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from django_tasklock import Lease, locks
+from django_tasklock import Lease, LockInfo, locks
 
 from ..bench import Bench
 from ..counting import Counter
@@ -44,6 +44,7 @@ def _page(bench: Bench, count: int, others: int) -> Table:
         "ordered index, records not read": lambda: index.page(PAGE),
         "ordered index, records decoded": lambda: index.decoded(PAGE),
         OURS: lambda: locks.list(limit=PAGE),
+        f"{OURS}, and every field read": lambda: read(locks.list(limit=PAGE)),
         f"{OURS}: count": locks.count,
         "SCAN MATCH": index.scanned,
         "KEYS": lambda: bench.redis.keys(index.pattern),
@@ -64,6 +65,7 @@ def _whole(bench: Bench, count: int) -> Table:
         "ordered index, records not read": lambda: index.page(count),
         "ordered index, records decoded": lambda: index.decoded(count),
         OURS: locks.list,
+        f"{OURS}, and every field read": lambda: read(locks.list()),
     }
     assert len(locks.list()) == count
     rows = _rows(bench, works, index, bench.pick(1, 7), count)
@@ -124,12 +126,20 @@ class Index:
         return list(self._redis.scan_iter(match=self.pattern, count=1000))
 
     def decoded(self, size: int) -> list[Any]:
-        """The page as `LockInfo`, which every listing has to make."""
+        """The page with its records as `LockInfo`, every field of it."""
         found, values = self.page(size)
-        return [
+        return read(
             self._store.info(name.decode(), value, end / 1000)
             for (name, end), value in zip(found, values, strict=True)
-        ]
+        )
+
+
+def read(infos: Iterable[LockInfo]) -> list[LockInfo]:
+    """All of them, with what their records say, which is decoded when it is looked at."""
+    found = list(infos)
+    for info in found:
+        _ = info.owner
+    return found
 
 
 @contextmanager
