@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -56,9 +57,13 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    """The next line that the command writes."""
+    """The next line that the command writes, and not a byte more: what Python's own buffer took
+    with it, ``communicate`` would not return."""
     assert process.stdout is not None
-    return process.stdout.readline().strip()
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(process.stdout.fileno(), 1)):
+        line += byte
+    return line.decode().strip()
 
 
 def gone(pid: int) -> bool:

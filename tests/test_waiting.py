@@ -332,6 +332,7 @@ def test_who_comes_next_reads_for_its_process(use_redis: UseRedis) -> None:
     before = store.listener._readers._reader
     first, second = waiter("video:1", 1), waiter("video:1", 2)
     assert store.listener._readers._reader is before
+    until(lambda: len(store.listener._readers._asleep) == 2, "both sleep, who stand in the line")
     # When the lock is handed to the first of two
     lease.release()
     lease = first.result()

@@ -41,6 +41,17 @@ class Run:
     start: Entry
     end: float
     completed: bool
+    killed: bool
+    """Nothing but the death of its process says that it is over."""
+
+    def lasts_into(self, later: Run) -> bool:
+        """Whether this run was not over yet when a later one started."""
+        if later.start.at >= self.end:
+            return False
+        if self.killed and self.start.processes == later.start.processes:
+            # Who watches for a death notes it when it gets to it: who starts looks for itself.
+            return self.start.run in later.start.beside
+        return True
 
 
 def write(event: str, **data: Any) -> None:
@@ -89,7 +100,7 @@ class Ledger:
         for start in self.entries("start", **match):
             later = [at for at in deaths.get(start.pid, []) if at >= start.at]
             end = min([ends.get(start.run, float("inf")), *later])
-            runs.append(Run(start, end, start.run in completed))
+            runs.append(Run(start, end, start.run in completed, start.run not in ends))
         return sorted(runs, key=lambda run: run.start.at)
 
     def overlaps(self, **match: Any) -> list[tuple[Run, Run]]:
@@ -99,7 +110,7 @@ class Ledger:
             (first, second)
             for index, first in enumerate(runs)
             for second in runs[index + 1 :]
-            if second.start.at < first.end
+            if first.lasts_into(second)
         ]
 
     def completions(self, **match: Any) -> int:

@@ -20,8 +20,11 @@ from typing import Any
 from tests.hard_cases import ledger
 from tests.hard_cases.bodies import BODIES
 from tests.hard_cases.waiting import wait_until
+from tests.hard_cases.workers import gone
 
 Step = dict[str, Any]
+PROCESSES = os.readlink("/proc/self/ns/pid")
+"""within which a number means one process"""
 GATE = 120.0  # seconds after which a body stops waiting for its gate
 
 
@@ -48,6 +51,8 @@ def perform(task: Any, job: int, script: list[Step] | None = None) -> str:
         planned=step.get("seconds"),
         mark=getattr(request, "trace_mark", None),
         worker=request.hostname,
+        processes=PROCESSES,
+        beside=[run.start.run for run in book.runs(job=job) if lives(run)],
     )
     over = "broke"
     try:
@@ -59,6 +64,12 @@ def perform(task: Any, job: int, script: list[Step] | None = None) -> str:
     finally:
         ledger.write(over, run=run, job=job, task_id=request.id, held=getattr(lease, "held", None))
     return f"done:{job}"
+
+
+def lives(run: ledger.Run) -> bool:
+    """Whether it may still do something, as far as this process can tell."""
+    ended = run.end < float("inf") or run.start.processes != PROCESSES
+    return not ended and not gone(run.start.pid)
 
 
 def work(step: Step) -> None:

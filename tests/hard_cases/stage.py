@@ -25,8 +25,8 @@ from tests.hard_cases.ledger import Entry, Ledger
 from tests.hard_cases.waiting import wait_until
 from tests.hard_cases.workers import ROOT, Worker
 
-WAKING = 0.1
-"""seconds after a death, at most, until the process that watches for it has woken and noted it"""
+EARLY = 10.0
+"""seconds: well before the end of a lease of 30, and enough for a busy machine"""
 
 
 class Stage:
@@ -179,7 +179,7 @@ class Stage:
         workers.watch(pid, self.ledger.path)
 
     def death(self, pid: int, within: float = 20.0) -> float:
-        """The time by which a watched process had died: up to `WAKING` after it did."""
+        """The time by which a watched process had died: later than it did, on a busy machine."""
         return wait_until(
             lambda: self.ledger.entries("death", of=pid), within, f"the death of {pid}"
         )[0].at

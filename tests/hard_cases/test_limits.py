@@ -8,7 +8,7 @@ import pytest
 from celery.exceptions import TimeLimitExceeded
 
 from django_tasklock import LockNotAcquired
-from tests.hard_cases.stage import WAKING, Stage
+from tests.hard_cases.stage import Stage
 from tests.hard_cases.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,8 @@ def test_06_after_a_hard_limit_the_lock_is_free_once_the_process_is_dead(stage: 
         assert stuck.state == "FAILURE"
         assert waiter.get(timeout=10) == f"done:{job}"
         second = stage.started(job, 2)
-        assert second.at >= stage.death(first.pid) - WAKING
+        stage.death(first.pid)
+        assert stage.ledger.overlaps(job=job) == []
         late.append(second.at - first.at - limit)
     print("seconds past the limit until the waiting job ran:", [round(each, 3) for each in late])
     assert max(late) < 2
@@ -47,8 +48,9 @@ def test_07_a_job_put_back_at_its_hard_limit_never_overlaps_the_dying_child(stag
         result = stage.send("guarded", job, [STUCK, {"seconds": 0.1}], time_limit=2.0)
         first = stage.started(job)
         stage.watch(first.pid)
-        second = stage.started(job, 2)
-        assert second.at >= stage.death(first.pid) - WAKING
+        stage.started(job, 2)
+        stage.death(first.pid)
+        assert stage.ledger.overlaps(job=job) == []
         stage.completed(job)
         # First Celery stored FAILURE for the limit, and a result object would remember that.
         wait_until(lambda: stage.state(result.id) == "SUCCESS", 10, "SUCCESS")  # noqa: B023
@@ -74,10 +76,9 @@ def test_08_a_revoked_job_keeps_its_lock_until_its_body_has_ended(stage: Stage) 
             break
         refused += 1
     assert refused > 0
-    died = stage.death(first.pid)
+    stage.death(first.pid)
     wait_until(lambda: not stage.held(), 5, "the lock is free")
     assert stage.send("raising", job).get(timeout=10) == f"done:{job}"
-    assert all(run.start.at > died - 0.5 for run in stage.ledger.runs(job=job)[1:])
     assert stage.ledger.overlaps(job=job) == []
     stage.assert_settled()
 
