@@ -5,18 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import json
+import random
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from django.core.cache import cache
 from django.core.management import CommandError
 from redis import Redis
 
-from django_tasklock import locks, work
+from django_tasklock import LockService, locks, work
 from example_project.servers import RedisServer
 from tests.app.models import Job
 from tests.conftest import UseRedis
@@ -65,6 +68,24 @@ def test_list_by_task_owner_and_expiry(some: None) -> None:
 def test_list_sorted(some: None, sort: str, expected: str) -> None:
     assert names(f"--sort={sort}") == list(expected)
     assert names(f"--sort={sort}", "--limit", "2") == list(expected[:2])
+
+
+def test_order_by_age_is_not_that_of_the_looks(
+    on_redis: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However close the leases began to each other, and however slowly they are compared."""
+    acquire("a")
+    info = locks.get("a")
+    assert info is not None
+    assert info.acquired_at is not None
+    began = info.acquired_at
+    close = [
+        replace(info, name=str(number), acquired_at=began + timedelta(microseconds=number))
+        for number in range(1000)
+    ]
+    random.Random(1).shuffle(close)
+    monkeypatch.setattr(LockService, "list", lambda *_, **__: close)
+    assert list(map(int, names("--sort=-age"))) == list(range(1000))
 
 
 def test_limit_reads_no_more_than_it_shows(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..describe import age, place
+from ..describe import place
 from ..lease import LockInfo
 from ..service import LockService
 
@@ -58,7 +58,8 @@ def _ttl(info: LockInfo) -> tuple[bool, float]:
 
 
 def _age(info: LockInfo) -> tuple[bool, float]:
-    return info.acquired_at is None, age(info.acquired_at) if info.acquired_at else 0.0
+    # By the moment, for the age grows from one look to the next.
+    return info.acquired_at is None, -info.acquired_at.timestamp() if info.acquired_at else 0.0
 
 
 _KEYS: dict[str, Callable[[LockInfo], Any]] = {
