@@ -319,27 +319,3 @@ class TestFork:
         assert in_child(lambda: locks.acquire("video:1", wait=0.2)) is None
         lease.release()
         assert thread.result(SOON).held
-
-
-def test_who_comes_next_reads_for_its_process(use_redis: UseRedis) -> None:
-    """Given one who waits for another lock, and reads; nobody looks after a holder's life, which
-    would make another one read."""
-    use_redis(tasklock={"OPTIONS": {"TAKEOVER": False}})
-    store: Any = stores["default"]
-    other, lease = taken("video:2"), taken("video:1")
-    reader = waiter("video:2", 1)
-    until(lambda: store.listener._readers._reader is not None)
-    before = store.listener._readers._reader
-    first, second = waiter("video:1", 1), waiter("video:1", 2)
-    assert store.listener._readers._reader is before
-    until(lambda: len(store.listener._readers._asleep) == 2, "both sleep, who stand in the line")
-    # When the lock is handed to the first of two
-    lease.release()
-    lease = first.result()
-    # Then the second reads, and is handed it; and after it the one who read before
-    until(lambda: store.listener._readers._reader not in (None, before), "another one reads")
-    lease.release()
-    second.result().release()
-    until(lambda: store.listener._readers._reader is before)
-    other.release()
-    reader.result().release()

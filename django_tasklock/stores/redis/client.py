@@ -98,6 +98,7 @@ class Client:
         *,
         again: bool = True,
         private: bool = False,
+        last: bool = False,
         meanwhile: Callable[[], object] = tuple,
     ) -> Any:
         """Run a script in one round trip and return its reply.
@@ -105,13 +106,14 @@ class Client:
         With ``again`` the script may run twice, which is what happens when a connection is
         cut before the reply: it is asked once more on a new one, and as often as the cache's
         own retry policy says. ``private``: on a connection of the renewal thread's own.
-        ``meanwhile`` is called while the server is at it, each time that it is asked. Raises
-        `StoreUnavailable`.
+        ``last``: the reply comes after the script's messages to others. ``meanwhile`` is called
+        while the server is at it, each time that it is asked. Raises `StoreUnavailable`.
         """
         command = (b"EVALSHA", script.sha, len(keys), *keys, *args)
         exchange = partial(
-            self._connections.exchange, again=again, private=private, meanwhile=meanwhile
-        )
+            self._connections.exchange,
+            again=again, private=private, last=last, meanwhile=meanwhile,
+        )  # fmt: skip
         try:
             try:
                 return exchange(command)

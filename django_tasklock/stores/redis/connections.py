@@ -26,6 +26,9 @@ except ImportError:  # redis-py packs in Python then.
 
 __all__ = ["Connections", "arrives"]
 
+PING = b"*1\r\n$4\r\nPING\r\n"
+"""sent before what is to be answered last: of its clients the server first writes to those for whom
+it had nothing until the end"""
 PATIENCE = 5.0
 """seconds to wait for a connection of an exhausted pool; each is in use for one script only"""
 AT_HAND = 8
@@ -73,11 +76,13 @@ class Connections:
         *,
         again: bool,
         private: bool = False,
+        last: bool = False,
         meanwhile: Callable[[], object] = tuple,
     ) -> Any:
         """The reply to ``command``, which may be sent ``again`` if the pool's own policy says so.
 
-        ``private``: on the connection of the renewal thread. ``meanwhile`` is called while the
+        ``private``: on the connection of the renewal thread. ``last``: the server answers after
+        it has told whom the command tells, and not before. ``meanwhile`` is called while the
         server is at it, each time that it is asked. Raises what redis-py raises.
         """
         connection = self._own() if private else self._take(look=not again)
@@ -85,11 +90,11 @@ class Connections:
         try:
             if again and connection.retry.get_retries():
                 reply = connection.retry.call_with_retry(
-                    lambda: _exchange(connection, command, meanwhile),
+                    lambda: _exchange(connection, command, last, meanwhile),
                     lambda _: connection.disconnect(),
                 )
             else:
-                reply = _exchange(connection, command, meanwhile)
+                reply = _exchange(connection, command, last, meanwhile)
             whole = True
             return reply
         except ResponseError:
@@ -166,13 +171,16 @@ def _is_cut(connection: Any) -> bool:
         return True
 
 
-def _exchange(connection: Any, command: tuple[Any, ...], meanwhile: Callable[[], object]) -> Any:
-    if pack is not None:
-        # What redis-py does as well, after a look at the type of each argument.
-        connection.send_packed_command((pack(command),))
-    else:
-        connection.send_command(*command)
+def _exchange(
+    connection: Any, command: tuple[Any, ...], last: bool, meanwhile: Callable[[], object]
+) -> Any:
+    # What redis-py does as well, after a look at the type of each argument.
+    pieces = connection.pack_command(*command) if pack is None else (pack(command),)
+    connection.send_packed_command((PING + b"".join(pieces),) if last else pieces)
     meanwhile()
+    if last:
+        with suppress(ResponseError):  # Whatever the answer is.
+            connection.read_response()
     return connection.read_response()
 
 

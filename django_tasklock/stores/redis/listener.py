@@ -112,6 +112,10 @@ class Listener:
                 pass  # A connection that is cut delivers nothing either.
         self._cut(connection)
 
+    def in_use(self) -> bool:
+        """Whether somebody of this process listens now."""
+        return self._readers.reading()
+
     def listen(self, box: Mailbox, deadline: float) -> None:
         """Return when the mailbox has something new, was cut off, or at the deadline."""
         self._readers.listen(box, deadline, self._read)

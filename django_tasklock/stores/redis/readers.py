@@ -61,6 +61,10 @@ class Readers:
                 self._heir = None
             self._pass_on()
 
+    def reading(self) -> bool:
+        """Whether anybody reads now."""
+        return self._reader is not None
+
     def has_heir(self) -> bool:
         """Whether who reads should stop, for another one to read."""
         return self._heir is not None

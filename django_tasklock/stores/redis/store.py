@@ -120,7 +120,10 @@ class RedisStore(Notes):
             keys += (self.note_key(note.key),)
             args += (note.text, milliseconds(note.ttl))
         try:
-            return bool(self.client.run(RELEASE, keys, args, again=False))
+            # A next holder in this process is told before we are: it would wait until we let go
+            # of the interpreter.
+            last = self.listener.in_use()
+            return bool(self.client.run(RELEASE, keys, args, again=False, last=last))
         except ReplyLost:
             # If it is gone now, then by the call whose reply was lost.
             self.client.run(RELEASE, keys, args)
