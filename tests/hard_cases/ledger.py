@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,13 @@ def append(path: str | Path, event: str, **data: Any) -> None:
 
 
 class Ledger:
-    """Reads the entries back and counts what they say."""
+    """Reads the entries back and counts what they say; each is read once."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._entries: list[Entry] = []
+        self._next = 0
+        self._reading = threading.Lock()
 
     def entries(self, *events: str, **match: Any) -> list[Entry]:
         """Every entry of these events (all, if none is named) whose data match."""
@@ -131,12 +135,21 @@ class Ledger:
     def _read(self) -> list[Entry]:
         if not self.path.exists():
             return []
-        return list(_parse(self.path.read_text().splitlines()))
+        with self._reading:
+            with self.path.open("rb") as file:
+                file.seek(self._next)
+                # The last line may be written right now.
+                whole = file.read().rpartition(b"\n")[0]
+            for line in whole.splitlines():
+                data = json.loads(line)
+                entry = Entry(data.pop("event"), data.pop("at"), data.pop("pid"), data)
+                self._entries.append(entry)
+            if whole:
+                self._next += len(whole) + 1
+            return self._entries.copy()
 
 
-def _parse(lines: Iterable[str]) -> Iterator[Entry]:
-    for line in lines:
-        if not line.endswith("}"):
-            continue  # a line that is being written right now
-        data = json.loads(line)
-        yield Entry(data.pop("event"), data.pop("at"), data.pop("pid"), data)
+@cache
+def here() -> Ledger:
+    """The ledger named by the environment; one for a process, which reads each entry once."""
+    return Ledger(os.environ[PATH_VARIABLE])

@@ -35,7 +35,7 @@ class Boom(Exception):
 def perform(task: Any, job: int, script: list[Step] | None = None) -> str:
     """Run one step of the script; returns ``"done:<job>"``."""
     request = task.request
-    book = ledger.Ledger(os.environ[ledger.PATH_VARIABLE])
+    book = ledger.here()
     before = book.entries("start", job=job, task_id=request.id)
     step = script[min(len(before), len(script) - 1)] if script else {}
     run = uuid.uuid4().hex

@@ -51,8 +51,7 @@ class KilledAfterRelease(LockedTask):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run, and be killed the first time."""
         result = super().__call__(*args, **kwargs)
-        book = ledger.Ledger(os.environ[ledger.PATH_VARIABLE])
-        if not book.entries("killed after release", task_id=self.request.id):
+        if not ledger.here().entries("killed after release", task_id=self.request.id):
             ledger.write("killed after release", task_id=self.request.id)
             os.kill(os.getpid(), signal.SIGKILL)
         return result
