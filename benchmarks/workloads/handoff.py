@@ -22,6 +22,9 @@ BASE = "python-redis-lock"
 COLUMNS = (OURS, BASE, "redis-py Lock", "django-redis lock")
 SECTION = 0.001
 """seconds for which each holder holds it"""
+WINDOW = 0.2
+"""seconds of a look at how much is asked while it is held: of some looks the median counts, for on
+a busy machine somebody may have begun to ask only then"""
 CLEARLY = 0.002
 """seconds by which another must have asked earlier for a turn to count as a jump of the line"""
 
@@ -90,9 +93,7 @@ def _measure(bench: Bench, name: str, column: Any, waiters: int, processes: int)
     # All are about to ask. What follows counts when they have, for they are many.
     time.sleep(bench.pick(0.3, 1.5))
     counter = Counter(bench.redis)
-    quiet = bench.pick(0.3, 1.0)
-    time.sleep(quiet)
-    idle = counter.counts()
+    idle = median(_commands(counter, WINDOW) for _ in range(5))
     counter.restart()
     column.release(held)
     start = time.monotonic()
@@ -105,7 +106,14 @@ def _measure(bench: Bench, name: str, column: Any, waiters: int, processes: int)
     all_turns.sort(key=lambda turn: turn.held)
     # A look at Redis takes a moment: the window is cut at the turns inside it.
     inside = [turn for turn in all_turns if start <= turn.held <= end]
-    return Watched(inside, _gaps(inside), end - start, idle.commands / quiet, busy)
+    return Watched(inside, _gaps(inside), end - start, idle, busy)
+
+
+def _commands(counter: Counter, seconds: float) -> float:
+    """Commands a second, from now on."""
+    counter.restart()
+    time.sleep(seconds)
+    return counter.counts().commands / seconds
 
 
 def _gaps(turns: Sequence[Turn]) -> list[float]:
