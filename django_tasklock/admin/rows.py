@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
 
 from ..lease import LockInfo
 from ..models import Lock
+from ..ordering import in_order
 from .seen import Picked, row_of
 from .shelf import Shelf
 
@@ -87,8 +87,8 @@ class Rows:
             if exact and all(info.name != exact.name for info in matches):
                 matches.append(exact)
             found += [info for info in matches if all(test(info) for test in tests)]
-        found.sort(key=_KEYS[order.removeprefix("-")], reverse=order.startswith("-"))
-        return Rows(self._shelves, [row_of(info) for info in found], looked_at=looked_at)
+        rows = [row_of(info) for info in in_order(found, order)]
+        return Rows(self._shelves, rows, looked_at=looked_at)
 
     @staticmethod
     def _exact(shelf: Shelf, name: str) -> LockInfo | None:
@@ -146,19 +146,3 @@ def _matches(info: LockInfo, words: list[str]) -> bool:
         if value is not None
     ).casefold()
     return all(word in text for word in words)
-
-
-def _ttl(info: LockInfo) -> tuple[bool, float]:
-    return info.ttl is None, info.ttl or 0.0
-
-
-def _age(info: LockInfo) -> float:
-    """Smaller for younger; a key whose age is not known is the oldest."""
-    return -info.acquired_at.timestamp() if info.acquired_at else 1.0
-
-
-_KEYS: dict[str, Callable[[LockInfo], Any]] = {
-    "name": lambda info: info.name,
-    "ttl": _ttl,
-    "age": _age,
-}

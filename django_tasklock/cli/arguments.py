@@ -9,11 +9,11 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from ..conf import DEFAULT_ALIAS
+from ..ordering import ORDERS
 from .doctor import doctor
 from .explain import explain_task
 from .listing import list_locks
 from .run import run_command
-from .select import SORTS
 from .verbs import clear_locks, show_lock
 
 __all__ = ["add_verbs"]
@@ -165,7 +165,7 @@ def _add_choices(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--sort",
-        choices=SORTS,
+        choices=ORDERS,
         default="ttl",
         help="the soonest to expire first by default; --sort=-age: the oldest first",
     )

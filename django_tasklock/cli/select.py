@@ -8,11 +8,10 @@ from typing import Any
 
 from ..describe import place
 from ..lease import LockInfo
+from ..ordering import in_order
 from ..service import LockService
 
-__all__ = ["SORTS", "chosen"]
-
-SORTS = ("ttl", "name", "age", "-ttl", "-name", "-age")
+__all__ = ["chosen"]
 
 
 def chosen(service: LockService, options: dict[str, Any]) -> list[LockInfo]:
@@ -23,15 +22,14 @@ def chosen(service: LockService, options: dict[str, Any]) -> list[LockInfo]:
     tests = _tests(options)
     prefix, limit, sort = options["prefix"], options["limit"], options["sort"]
     if options["scan"]:
-        found = list(service.store.scan(prefix))
-        found.sort(key=_KEYS["ttl"])
+        found = in_order(service.store.scan(prefix), "ttl")
     else:
         # Only where nothing is left out afterwards does the store know how many are enough.
         enough = limit if not tests and sort == "ttl" else None
         found = service.list(prefix, limit=enough)
     found = [info for info in found if all(test(info) for test in tests)]
     if sort != "ttl":
-        found.sort(key=_KEYS[sort.removeprefix("-")], reverse=sort.startswith("-"))
+        found = in_order(found, sort)
     return found[:limit]
 
 
@@ -51,19 +49,3 @@ def _tests(options: dict[str, Any]) -> list[Callable[[LockInfo], bool]]:
     if expiring is not None:
         tests.append(lambda info: info.ttl is not None and info.ttl <= expiring)
     return tests
-
-
-def _ttl(info: LockInfo) -> tuple[bool, float]:
-    return info.ttl is None, info.ttl or 0.0
-
-
-def _age(info: LockInfo) -> tuple[bool, float]:
-    # By the moment, for the age grows from one look to the next.
-    return info.acquired_at is None, -info.acquired_at.timestamp() if info.acquired_at else 0.0
-
-
-_KEYS: dict[str, Callable[[LockInfo], Any]] = {
-    "ttl": _ttl,
-    "name": lambda info: info.name,
-    "age": _age,
-}
