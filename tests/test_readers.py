@@ -49,6 +49,11 @@ class Ear:
 
         self.heard.put(done)
 
+    def tells(self, box: Mailbox, waiter: Meanwhile[None]) -> None:
+        """Let who reads bring this waiter its news, which ends its waiting."""
+        self.says(box.tell)
+        waiter.result()
+
     def until_read_by(self, *boxes: Mailbox) -> None:
         until(lambda: self.reading == list(boxes))
 
@@ -78,21 +83,17 @@ def news_that_next(ear: Ear, next: Mailbox) -> tuple[Callable[[], object], ...]:
 def test_one_reads_and_the_others_sleep(ear: Ear) -> None:
     first, second = box(), box()
     one, other = ear.two(first, second)
-    ear.says(second.tell)
-    other.result()
+    ear.tells(second, other)
     ear.until_read_by(first, first)
-    ear.says(first.tell)
-    one.result()
+    ear.tells(first, one)
 
 
 def test_who_sleeps_reads_when_the_reader_has_its_news(ear: Ear) -> None:
     first, second = box(), box()
     one, other = ear.two(first, second)
-    ear.says(first.tell)
-    one.result()
+    ear.tells(first, one)
     ear.until_read_by(first, second)
-    ear.says(second.tell)
-    other.result()
+    ear.tells(second, other)
 
 
 def test_who_comes_next_reads_for_all(ear: Ear) -> None:
@@ -104,11 +105,9 @@ def test_who_comes_next_reads_for_all(ear: Ear) -> None:
     ear.until_asleep(first)
     other = ear.waiter(second)
     ear.until_read_by(first, second)
-    ear.says(first.tell)
-    one.result()
+    ear.tells(first, one)
     ear.until_read_by(first, second, second)
-    ear.says(second.tell)
-    other.result()
+    ear.tells(second, other)
 
 
 def test_who_comes_next_may_be_back_before_the_reader_has_stepped_down(ear: Ear) -> None:
@@ -136,8 +135,7 @@ def test_another_reads_where_who_comes_next_has_left(ear: Ear) -> None:
     ear.until_asleep(first)
     ear.readers.leave(second)
     ear.until_read_by(first, first)
-    ear.says(first.tell)
-    one.result()
+    ear.tells(first, one)
 
 
 def test_nobody_waits_for_long_for_who_comes_next(
@@ -149,8 +147,7 @@ def test_nobody_waits_for_long_for_who_comes_next(
     ear.says(*news_that_next(ear, second))
     other.result()
     ear.until_read_by(first, first)
-    ear.says(first.tell)
-    one.result()
+    ear.tells(first, one)
 
 
 def test_who_sleeps_finds_out_by_itself_that_nobody_reads(
@@ -168,8 +165,7 @@ def test_who_sleeps_finds_out_by_itself_that_nobody_reads(
     one.result()
     other.result()
     ear.until_read_by(first, third)
-    ear.says(third.tell)
-    another.result()
+    ear.tells(third, another)
 
 
 def test_who_does_not_sleep_is_not_waited_for(ear: Ear) -> None:
@@ -192,5 +188,4 @@ def test_who_comes_next_and_whose_time_is_over_leaves_the_reading_to_others(ear:
     ear.until_asleep(first)
     ear.waiter(second, seconds=0).result()
     ear.until_read_by(first, first)
-    ear.says(first.tell)
-    one.result()
+    ear.tells(first, one)
