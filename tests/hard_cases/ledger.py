@@ -11,6 +11,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -81,12 +82,7 @@ class Ledger:
 
     def entries(self, *events: str, **match: Any) -> list[Entry]:
         """Every entry of these events (all, if none is named) whose data match."""
-        return [
-            entry
-            for entry in self._read()
-            if (not events or entry.event in events)
-            and all(entry.data.get(key) == value for key, value in match.items())
-        ]
+        return _matching(self._read(), events, match)
 
     def runs(self, **match: Any) -> list[Run]:
         """The executions of task bodies, oldest first.
@@ -101,7 +97,7 @@ class Ledger:
             if entry.event == "death":
                 deaths.setdefault(int(entry.data["of"]), []).append(entry.at)
         runs = []
-        for start in self.entries("start", **match):
+        for start in _matching(entries, ("start",), match):
             later = [at for at in deaths.get(start.pid, []) if at >= start.at]
             end = min([ends.get(start.run, float("inf")), *later])
             runs.append(Run(start, end, start.run in completed, start.run not in ends))
@@ -147,6 +143,17 @@ class Ledger:
             if whole:
                 self._next += len(whole) + 1
             return self._entries.copy()
+
+
+def _matching(
+    entries: Iterable[Entry], events: tuple[str, ...], match: dict[str, Any]
+) -> list[Entry]:
+    return [
+        entry
+        for entry in entries
+        if (not events or entry.event in events)
+        and all(entry.data.get(key) == value for key, value in match.items())
+    ]
 
 
 @cache

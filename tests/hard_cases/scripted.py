@@ -68,8 +68,8 @@ def perform(task: Any, job: int, script: list[Step] | None = None) -> str:
 
 def lives(run: ledger.Run) -> bool:
     """Whether it may still do something, as far as this process can tell."""
-    ended = run.end < float("inf") or run.start.processes != PROCESSES
-    return not ended and not gone(run.start.pid)
+    going_on = run.end == float("inf") and run.start.processes == PROCESSES
+    return going_on and not gone(run.start.pid)
 
 
 def work(step: Step) -> None:

@@ -25,9 +25,6 @@ from tests.hard_cases.ledger import Entry, Ledger
 from tests.hard_cases.waiting import wait_until
 from tests.hard_cases.workers import ROOT, Worker
 
-EARLY = 10.0
-"""seconds: well before the end of a lease of 30, and enough for a busy machine"""
-
 
 class Stage:
     """What one test plays on; ``close`` ends everything it started."""
@@ -178,11 +175,9 @@ class Stage:
         """Have the ledger learn of a process's death at the moment it dies."""
         workers.watch(pid, self.ledger.path)
 
-    def death(self, pid: int, within: float = 20.0) -> float:
-        """The time by which a watched process had died: later than it did, on a busy machine."""
-        return wait_until(
-            lambda: self.ledger.entries("death", of=pid), within, f"the death of {pid}"
-        )[0].at
+    def until_dead(self, pid: int, within: float = 20.0) -> None:
+        """Wait until a watched process has died, and the ledger says so."""
+        wait_until(lambda: self.ledger.entries("death", of=pid), within, f"the death of {pid}")
 
     def state(self, task_id: str) -> str:
         """The task's state as it is stored now."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.hard_cases.conftest import MakeStage
-from tests.hard_cases.stage import EARLY, Stage
+from tests.hard_cases.stage import Stage
 from tests.hard_cases.waiting import wait_until
 from tests.hard_cases.workers import elsewhere_works
 
@@ -28,7 +28,7 @@ def test_01_a_job_whose_child_is_killed_runs_again_at_once_and_completes_once(
     first = stage.started(job)
     killed = stage.kill(first.pid)
     again = stage.started(job, 2)
-    assert again.at - killed < EARLY
+    assert again.at - killed < 3
     assert (again.task_id, again.retries) == (first.task_id, 0)
     assert again.fence > first.fence
     assert result.get(timeout=10) == f"done:{job}"
@@ -46,7 +46,7 @@ def test_01_a_job_without_guard_or_result_survives_its_child_too(
     job = stage.job()
     stage.send("skip", job, [{"seconds": LONG}, {"seconds": 0.2}], ignore_result=True)
     killed = stage.kill(stage.started(job).pid)
-    assert stage.started(job, 2).at - killed < EARLY
+    assert stage.started(job, 2).at - killed < 3
     stage.completed(job)
     stage.assert_settled()
     assert stage.ledger.completions(job=job) == 1
@@ -67,7 +67,7 @@ def test_02_after_the_main_process_is_killed_a_new_worker_here_takes_over_at_onc
     stage.worker()
     again = stage.started(job, 2)
     received = stage.ledger.entries("received", task_id=result.id)[-1].at
-    assert again.at - received < EARLY
+    assert again.at - received < 1.5
     assert result.get(timeout=10) == f"done:{job}"
     stage.assert_done_once(job)
     stage.assert_settled()

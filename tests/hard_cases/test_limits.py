@@ -31,7 +31,7 @@ def test_06_after_a_hard_limit_the_lock_is_free_once_the_process_is_dead(stage: 
         assert stuck.state == "FAILURE"
         assert waiter.get(timeout=10) == f"done:{job}"
         second = stage.started(job, 2)
-        stage.death(first.pid)
+        stage.until_dead(first.pid)
         assert stage.ledger.overlaps(job=job) == []
         late.append(second.at - first.at - limit)
     print("seconds past the limit until the waiting job ran:", [round(each, 3) for each in late])
@@ -49,7 +49,7 @@ def test_07_a_job_put_back_at_its_hard_limit_never_overlaps_the_dying_child(stag
         first = stage.started(job)
         stage.watch(first.pid)
         stage.started(job, 2)
-        stage.death(first.pid)
+        stage.until_dead(first.pid)
         assert stage.ledger.overlaps(job=job) == []
         stage.completed(job)
         # First Celery stored FAILURE for the limit, and a result object would remember that.
@@ -76,7 +76,7 @@ def test_08_a_revoked_job_keeps_its_lock_until_its_body_has_ended(stage: Stage) 
             break
         refused += 1
     assert refused > 0
-    stage.death(first.pid)
+    stage.until_dead(first.pid)
     wait_until(lambda: not stage.held(), 5, "the lock is free")
     assert stage.send("raising", job).get(timeout=10) == f"done:{job}"
     assert stage.ledger.overlaps(job=job) == []

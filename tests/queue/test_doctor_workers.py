@@ -124,7 +124,7 @@ def test_what_was_lost_is_found_and_sent_again_once(on_stage: OnStage) -> None:
     assert lost(sent) == stranded
     assert 1 in [status for _, status in both]
     for job in stranded:
-        wait_until(lambda job=job: stage.row(job)[0] == "done", 60, "it is done")  # type: ignore[misc]
+        wait_until(lambda job=job: stage.row(job)[0] == "done", 20, "it is done")  # type: ignore[misc]
     gate.touch()
     stage.assert_settled(60)
     assert said(doctor(stage)) == ([], 0)
