@@ -157,7 +157,7 @@ class CacheStore(BaseStore):
     def _note_key(self, key: str) -> str:
         # A note's name may hold several others, and a cache's key has 250 characters.
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
-        return f"{self.settings.key_prefix or 'tasklock'}.note:{digest}"
+        return f"{self.settings.key_prefix}.note:{digest}"
 
     def clear(self, name: str, token: str | None = None) -> bool:
         if token is not None and token_of(self._read(name)) != token:

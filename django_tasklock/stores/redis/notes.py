@@ -23,7 +23,7 @@ class Notes(BaseStore):
 
     def note_key(self, key: str) -> bytes:
         """The physical name of a note: it holds a space, which a lock's name never does."""
-        return self.client.make_key(f"{self.settings.key_prefix or 'tasklock'} note {key}").encode()
+        return self.client.make_key(f"{self.settings.key_prefix} note {key}").encode()
 
     def recall(self, key: str) -> str | None:
         text = self.client.ask("GET", self.note_key(key))

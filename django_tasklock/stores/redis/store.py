@@ -49,9 +49,8 @@ class RedisStore(Notes):
         super().__init__(settings)
         prefix = settings.key_prefix
         self._prefix = f"{prefix}:" if prefix else ""
-        own = prefix or "tasklock"
-        self.index = self.client.make_key(f"{own} index").encode()
-        self.fences = self.client.make_key(f"{own} fences").encode()
+        self.index = self.client.make_key(f"{prefix} index").encode()
+        self.fences = self.client.make_key(f"{prefix} fences").encode()
         self.listener = Listener(self.client, self.index + b":")
         self._listing = Listing(self)
         self._rest = self._fields  # One for all, or each lock of a list has a method of its own.
