@@ -272,7 +272,7 @@ class TestEndOfALease:
         assert lease.extend(1)
         assert locks.acquire("video:1", wait=0.05) is None
         client: Any = stores["default"].client  # type: ignore[attr-defined]
-        left = client.redis.pttl(holder("video:1").key + " line")
+        left = client.redis.pttl(holder("video:1").key + " queue")
         assert left > LONG * 1000 - 10_000
         lease.release()
         thread.result()
@@ -288,7 +288,7 @@ class TestEndOfALease:
         lease.release()
         first.result()
         client: Any = stores["default"].client  # type: ignore[attr-defined]
-        line = holder("video:1").key + " line"
+        line = holder("video:1").key + " queue"
         until(lambda: client.redis.pttl(line) > 9 * LONG * 1000, "the waiter asking again")
         first.result().release()
         second.result()

@@ -113,7 +113,7 @@ class _Sum:
 
 def _until_in_line(bench: Bench, name: str) -> None:
     store: Any = locks.store
-    line = f"{store.key(name)} line"
+    line = f"{store.key(name)} queue"
     deadline = time.monotonic() + WAITING
     while not bench.redis.zcard(line):
         if time.monotonic() > deadline:

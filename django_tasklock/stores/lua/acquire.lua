@@ -1,22 +1,21 @@
--- Grants the lock, or says who holds it; may stand in line.
--- KEYS  1 lock  2 index  3 fences  4 line
--- ARGV  1 value  2 ttl in ms  3 name  4 member of the line, or '' not to stand in it
--- Returns {1, fence} when granted; {0, value, ttl left in ms or -1, now in us} when held.
+-- Grants the lock, or says who holds it; may stand in the wait queue.
+-- KEYS  1 lock  2 index  3 fences  4 queue
+-- ARGV  1 value  2 ttl in ms  3 name  4 member of the queue, or '' not to stand in it
+--       5 the member of the waiter's last question, or ''  6 the waiter's number, or ''
+-- Returns {1, fence} when granted; {0, value, ttl left in ms or -1, now in us, number in the queue
+-- or ''} when held.
 -- Idempotent for one value: asked again after a lost reply, it grants again.
-local key, index, fences, line = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local value, ttl, name, me = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local key, index, fences, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local value, ttl, name, me, before = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 
 -- Who is ready to wait mostly finds it held: a look first then costs the least.
 local held = me ~= '' and redis.call('GET', key)
 local mine = not held and redis.call('SET', key, value, 'PX', ttl, 'NX')
 if mine then
-  if redis.call('EXISTS', line) == 1 then
-    -- The last lease ran out, and nobody was told. Whoever stands in line comes first.
-    local now = redis.call('TIME')
-    if me ~= '' then
-      redis.call('ZADD', line, 'NX', now[1] * 1000000 + now[2], me)
-    end
-    local fence, first = hand_over(key, index, fences, line, name, me)
+  if redis.call('EXISTS', queue) == 1 then
+    -- The last lease ran out, and nobody was told. The first in the queue comes first.
+    if me ~= '' then join(fences, queue, me, before, ARGV[6]) end
+    local fence, first = hand_over(key, index, fences, queue, name, me)
     if fence then
       if first == me then return {1, fence} end
       mine = false
@@ -26,7 +25,7 @@ else
   held = held or redis.call('GET', key)
   if held == value then
     redis.call('PEXPIRE', key, ttl)
-    if me ~= '' then redis.call('ZREM', line, me) end
+    if me ~= '' then redis.call('ZREM', queue, me, before) end
     mine = true
   end
 end
@@ -48,9 +47,10 @@ end
 
 local left = redis.call('PTTL', key)
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local number = ''
 if me ~= '' then
-  redis.call('ZADD', line, 'NX', now, me)
-  keep(line, left)
+  number = join(fences, queue, me, before, ARGV[6])
+  keep(queue, left)
 end
-return {0, held or redis.call('GET', key), left, string.format('%.0f', now)}
+local now = string.format('%.0f', time[1] * 1000000 + time[2])
+return {0, held or redis.call('GET', key), left, now, number}

@@ -1,5 +1,5 @@
--- Removes whatever holds the lock, and hands it to the first in line.
--- KEYS  1 lock  2 index  3 fences  4 line
+-- Removes whatever holds the lock, and hands it to the first in the queue.
+-- KEYS  1 lock  2 index  3 fences  4 queue
 -- ARGV  1 name  2 the value that must still hold it; absent: any
 -- Returns 1, or 0 if there was nothing to remove, or the value no longer holds the lock.
 local held = redis.call('GET', KEYS[1])

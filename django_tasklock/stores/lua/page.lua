@@ -3,7 +3,7 @@
 -- ARGV  1 offset  2 how many to look at  3 prefix
 --       4 what stands before a name in its lock's key; absent: without the records
 -- Returns {now in ms, how many were looked at, {name, ...}, {expiry in ms, ...}}, and with the
--- records {value or false, ...}, {fence or false, ...}, {length of the line, ...}.
+-- records {value or false, ...}, {fence or false, ...}, {length of the queue, ...}.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local over = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - 1, 'LIMIT', 0, 1000)
@@ -22,9 +22,9 @@ for i = 1, #found, 2 do
   end
 end
 if not ARGV[4] then return {now, #found / 2, names, ends} end
-local keys, lines = {}, {}
+local keys, queues = {}, {}
 for i, name in ipairs(names) do
   keys[i] = ARGV[4] .. name
-  lines[i] = keys[i] .. ' line'
+  queues[i] = keys[i] .. ' queue'
 end
-return {now, #found / 2, names, ends, described(KEYS[1], KEYS[2], names, keys, lines)}
+return {now, #found / 2, names, ends, described(KEYS[1], KEYS[2], names, keys, queues)}

@@ -1,5 +1,5 @@
--- Ends a lease and hands the lock to the first in line.
--- KEYS  1 lock  2 index  3 fences  4 line  5 a note to write, or absent
+-- Ends a lease and hands the lock to the first in the queue.
+-- KEYS  1 lock  2 index  3 fences  4 queue  5 a note to write, or absent
 -- ARGV  1 value  2 name  3 the note's text  4 its ttl in ms
 -- Returns 1, or 0 if the value no longer holds the lock: nothing was changed then.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end

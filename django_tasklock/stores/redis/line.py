@@ -1,4 +1,4 @@
-"""Waiting without polling: a place in a lock's line."""
+"""Waiting without polling: a place in a lock's wait queue."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ __all__ = ["Place", "value_of_member"]
 
 
 def value_of_member(member: bytes) -> bytes:
-    """What the lock's key will be set to when this member of the line has its turn."""
-    return member[2 * TOKEN_LENGTH :].partition(b":")[2]
+    """What the lock's key will be set to when this member of the queue has its turn."""
+    return member[2 * TOKEN_LENGTH :].split(b":", 2)[2]
 
 
 class Place:
-    """One caller's place in the line of one lock."""
+    """One caller's place in the wait queue of one lock.
+
+    Each question has a number, which is part of the member of the queue and of every message
+    for it: a message that was read late, after another question, says nothing any more.
+    """
 
     def __init__(
         self, store: Any, name: str, token: str, ttl_ms: int, owner: Mapping[str, Any]
@@ -34,13 +38,17 @@ class Place:
         self._ttl_ms = ttl_ms
         self._owner = owner
         self._box: Mailbox | None = None
+        self._question = 0
         self._member = b""
+        self._before = b""
+        """the member of the question before, which may stand in the queue still"""
+        self._number = b""
         self._asked = 0.0
         self._server_then = 0
 
     @cached_property
     def _value(self) -> Any:
-        # Most who ask whether they could stand in line at once never do.
+        # Most who ask whether they could stand in the queue at once never do.
         return self._store.client.encode(new_record(self._token.decode(), self._owner))
 
     @property
@@ -50,12 +58,17 @@ class Place:
     def ask(self) -> Grant | Refusal:
         if self._box is None or self._box.cut:
             self._listen_anew()
+        assert self._box is not None
+        self._before, self._member = self._member, self._next_member(self._box)
         asked = clock.now()
-        answer = self._store.ask(self._name, self._value, self._ttl_ms, self._member)
+        answer = self._store.ask(
+            self._name, self._value, self._ttl_ms, self._member, self._before, self._number
+        )
         if isinstance(answer, Grant):
             self._close(keep=True)
             return answer
-        refusal, self._server_then = answer
+        refusal, self._server_then, self._number = answer
+        self._before = b""
         self._asked = asked
         return refusal  # type: ignore[no-any-return]
 
@@ -63,15 +76,19 @@ class Place:
         box = self._box
         assert box is not None
         self._store.listener.listen(box, clock.now() + seconds)
+        mine = b"%b%d:" % (self._token, self._question)
         news = None
         while box.letters:
             letter = box.letters.popleft()
-            if not letter.startswith(self._token):
-                continue  # For who had this mailbox before.
-            if letter[TOKEN_LENGTH:].startswith(NEXT):
-                news = self._next_holder(letter[TOKEN_LENGTH + 1 :])
+            if not letter.startswith(mine):
+                continue  # For another question, or for who had this mailbox before.
+            letter = letter[len(mine) :]
+            if letter.startswith(NEXT):
+                news = self._next_holder(letter[len(NEXT) :])
                 continue
-            fence, _, moment = letter[TOKEN_LENGTH:].partition(b":")
+            fence, _, moment = letter.partition(b":")
+            # It has had its turn, even if it should have slept through it.
+            self._member = self._number = b""
             self._close(keep=True)
             return Grant(int(fence), self._value, min(clock.now(), self._began(moment)))
         return news
@@ -95,36 +112,40 @@ class Place:
         try:
             self.leave()
         except StoreUnavailable:
-            pass  # The line goes away by itself, and this channel is no longer listened to.
+            pass  # The queue goes away by itself, and this channel is no longer listened to.
 
     def leave(self) -> Grant | None:
-        box = self._box
-        if box is None:
+        if not self._member:
+            self._close(keep=True)
             return None
         keep = False
         try:
             asked = clock.now()
-            fence = self._store.leave_line(self._name, self._value, self._member)
+            fence = self._store.leave_line(self._name, self._value, self._member, self._before)
             keep = True
         finally:
             self._close(keep=keep)
+        self._member = b""
         if fence is None:
             return None
         return Grant(int(fence), self._value, min(asked, self._asked))
 
-    def _listen_anew(self) -> None:
-        if self._box is not None and self._member:
-            # The old channel is deaf, and so is its member of the line. If the lock was handed
-            # over meanwhile, asking again is granted: the value is the same.
-            self._store.leave_line(self._name, self._value, self._member)
-            self._close(keep=False)
-        self._box = self._store.listener.join()
-        self._member = b"%b%b%d:%b" % (
+    def _next_member(self, box: Mailbox) -> bytes:
+        self._question += 1
+        return b"%b%b%d:%d:%b" % (
             self._token,
-            self._box.id.encode(),
+            box.id.encode(),
+            self._question,
             self._ttl_ms,
             self._value,
         )
+
+    def _listen_anew(self) -> None:
+        # The old channel hears nothing any more. Its member of the queue is replaced by the next
+        # question, and if the lock was handed over meanwhile, that is granted: the value is the
+        # same.
+        self._close(keep=False)
+        self._box = self._store.listener.join()
 
     def _close(self, *, keep: bool) -> None:
         if self._box is not None:

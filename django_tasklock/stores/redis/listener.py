@@ -12,7 +12,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from ... import clock
-from ...lease import TOKEN_LENGTH
 from ..base import CannotListen
 from .client import Client
 from .connections import arrives
@@ -160,7 +159,7 @@ class Listener:
             return
         if kind == b"message":
             box.letters.append(message[2])
-            if message[2].startswith(NEXT, TOKEN_LENGTH):
+            if message[2].partition(b":")[2].startswith(NEXT):
                 self._readers.comes_next(box)
         elif kind == b"subscribe":
             box.subscribed = True

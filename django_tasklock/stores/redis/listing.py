@@ -145,7 +145,7 @@ class Listing:
     def _records(self, now: int, names: Names, ends: Names) -> Found:
         store = self._store
         keys = [store.key(name.decode()).encode() for name in names]
-        lines = [key + b" line" for key in keys]
+        lines = [key + b" queue" for key in keys]
         reply = store.client.run(RECORDS, (store.index, store.fences, *keys, *lines), names)
         return self._infos(now, names, ends, *reply)
 

@@ -36,8 +36,9 @@ class RedisStore(Notes):
     The record is the value of the lock's key, in the cache's own serializer, so that the
     cache, ``redis-cli`` and code that calls ``cache.add`` on the same key all see it, and
     exclude us as we exclude them. Beside the locks there are two keys a store: the index, a
-    sorted set of names by expiry, and the fences, a hash. A lock that is waited for has a
-    line, a sorted set of its own. Their names hold a space, which a lock's name never does.
+    sorted set of names by expiry, and the fences, a hash. A lock that is waited for has a wait
+    queue, a sorted set of its own. Their names hold a space, which a lock's name never does,
+    and the store's prefix, so that no two stores share them.
     """
 
     supports_listing = True
@@ -61,13 +62,13 @@ class RedisStore(Notes):
 
     def _keys(self, name: str) -> tuple[bytes, bytes, bytes, bytes]:
         key = self.key(name).encode()
-        return key, self.index, self.fences, key + b" line"
+        return key, self.index, self.fences, key + b" queue"
 
     def acquire(
         self, name: str, token: str, ttl: float, owner: Mapping[str, Any]
     ) -> Grant | Refusal:
         value = self.client.encode(new_record(token, owner))
-        answer = self.ask(name, value, milliseconds(ttl), b"")
+        answer = self.ask(name, value, milliseconds(ttl))
         if isinstance(answer, Grant):
             return answer
         refusal = answer[0]
@@ -75,20 +76,31 @@ class RedisStore(Notes):
             # Our own lease, taken by an earlier call whose record says another moment.
             held = self._value(name)
             if held is not None and token_of(self._decoded(held)) == token:
-                again = self.ask(name, held, milliseconds(ttl), b"")
+                again = self.ask(name, held, milliseconds(ttl))
                 return again if isinstance(again, Grant) else again[0]
         return refusal
 
     def ask(
-        self, name: str, value: bytes, ttl_ms: int, member: bytes
-    ) -> Grant | tuple[Refusal, int]:
-        """One run of the acquire script; a refusal comes with the server's clock, in us."""
+        self,
+        name: str,
+        value: bytes,
+        ttl_ms: int,
+        member: bytes = b"",
+        before: bytes = b"",
+        number: bytes = b"",
+    ) -> Grant | tuple[Refusal, int, bytes]:
+        """One run of the acquire script.
+
+        ``member``, ``before`` and ``number`` are the waiter's: its member of the queue, that of
+        its last question, and its number there. A refusal comes with the server's clock, in us,
+        and the waiter's number.
+        """
         keys = self._keys(name)
-        reply = self.client.run(ACQUIRE, keys, (value, ttl_ms, name, member))
+        reply = self.client.run(ACQUIRE, keys, (value, ttl_ms, name, member, before, number))
         if reply[0]:
             return Grant(int(reply[1]), value)
         info = self.info(name, reply[1], seconds(reply[2]))
-        return Refusal(info), int(reply[3])
+        return Refusal(info), int(reply[3]), as_bytes(reply[4])
 
     def extend(self, name: str, token: str, ttl: float, proof: Any = None) -> bool:
         return self._extend([Extension(name, token, ttl, proof)], private=False)[0]
@@ -162,9 +174,12 @@ class RedisStore(Notes):
     def line(self, name: str, token: str, ttl: float, owner: Mapping[str, Any]) -> Place | None:
         return Place(self, name, token, milliseconds(ttl), owner)
 
-    def leave_line(self, name: str, value: bytes, member: bytes) -> bytes | None:
-        """Leave the line; the fence, if the lock was handed over in that very moment."""
-        reply: bytes | None = self.client.run(LEAVE, self._keys(name), (member, value, name))
+    def leave_line(
+        self, name: str, value: bytes, member: bytes, before: bytes = b""
+    ) -> bytes | None:
+        """Leave the queue; the fence, if the lock was handed over in that very moment."""
+        args = (member, value, name, before)
+        reply: bytes | None = self.client.run(LEAVE, self._keys(name), args)
         return reply
 
     def waiters(self, name: str, limit: int = 100) -> list[Owner]:
@@ -223,3 +238,8 @@ class RedisStore(Notes):
 
 def seconds(left: int) -> float | None:
     return None if left < 0 else left / 1000
+
+
+def as_bytes(number: Any) -> bytes:
+    # Counted now it comes as an integer, looked up as text.
+    return number if isinstance(number, bytes) else b"%d" % number
