@@ -18,7 +18,7 @@ from .renewal import renewal
 from .signals import lock_acquired, lock_cleared, lock_contended, lock_lost, lock_released
 from .stores import stores
 from .stores.base import BaseStore, Note, Refusal
-from .waiting import insist, stand_at_once
+from .waiting import Attempt
 
 __all__ = ["LockService", "locks"]
 
@@ -95,14 +95,13 @@ class LockService:
         asked = clock.now()
         deadline = None if wait is None else asked + wait
         waited = None
+        attempt = Attempt(store, name, token, ttl, record, deadline, self._take_over)
         try:
             if wait != 0:
-                waited = stand_at_once(store, name, token, ttl, record, deadline, self._take_over)
+                waited = attempt.queue_at_once()
             answer, started = waited or (store.acquire(name, token, ttl, record), asked)
             if isinstance(answer, Refusal) or clock.now() >= started + ttl:
-                answer, started = insist(
-                    store, name, token, ttl, record, answer, started, deadline, self._take_over
-                )
+                answer, started = attempt.insist(answer, started)
             if isinstance(answer, Refusal):
                 if lock_contended.receivers:
                     lock_contended.send_robust(

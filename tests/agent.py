@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import Any
@@ -131,6 +132,10 @@ class _Verbs:
             return None
         waited = time.monotonic() - began
         return {"token": self.lease.token, "fence": self.lease.fence, "waited": waited}
+
+    def wait_meanwhile(self, **arguments: Any) -> None:
+        """`acquire`, in a thread of its own."""
+        threading.Thread(target=lambda: self.acquire(**arguments), daemon=True).start()
 
     def extend(self, **arguments: Any) -> bool:
         return bool(self.lease.extend(**arguments))

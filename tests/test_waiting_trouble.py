@@ -225,23 +225,64 @@ class TestCut:
         lease.release()
         until(lambda: not locks.using("direct").is_locked("video:1"), "nobody holding it")
 
-    def test_client_that_cannot_listen_polls(
+    def test_client_that_cannot_listen_polls_until_it_can(
         self, proxy: CutProxy, lease: Lease, redis_server: RedisServer
     ) -> None:
-        """Its connections live on, and a new one is not to be had."""
+        """Its connections live on, and a new one is not to be had for a while."""
         assert locks.acquire("video:1") is None
         proxy.refuse()
         traffic = Traffic(redis_server)
         thread = Meanwhile(lambda: taken("video:1", wait=None))
         until(lambda: traffic.scripts() > 4, "polling")
         assert waiting_directly() == 0
+        # Then it stands in the queue, or others in the queue would be served for ever before it
+        proxy.accept()
+        until(lambda: waiting_directly() == 1, "joining the queue")
         lease.release()
         assert thread.result(SOON).held
+
+    def test_client_that_cannot_listen_gets_a_lock_that_nobody_waits_for(
+        self, proxy: CutProxy, lease: Lease
+    ) -> None:
+        assert locks.acquire("video:1") is None
+        proxy.refuse()
+        thread = Meanwhile(lambda: taken("video:1", wait=None))
+        lease.release()
+        assert thread.result(SOON).held
+
+    def test_client_that_could_not_listen_any_more_keeps_its_place(
+        self, proxy: CutProxy, lease: Lease, redis_server: RedisServer
+    ) -> None:
+        """Only its subscription was cut: it asks on another connection meanwhile."""
+        first = waiter("video:1", 1)
+        proxy.refuse()
+        redis.Redis.from_url(redis_server.url).client_kill_filter(_type="pubsub")
+        traffic = Traffic(redis_server)
+        until(lambda: traffic.scripts() > 4, "polling")
+        direct = locks.using("direct")
+        second = Meanwhile(lambda: direct.acquire("video:1", ttl=LONG, wait=None))
+        until(lambda: waiting_directly() >= 1, "another one in the queue")
+        proxy.accept()
+        until(lambda: waiting_directly() == 2 and not passed_over(), "both in the queue")
+        names = [owner.thread for owner in direct.waiters("video:1")]
+        assert names == [first.name, second.name]
+        lease.release()
+        first.result(SOON).release()
+        assert second.result(SOON) is not None
 
 
 def waiting_directly() -> int:
     info = locks.using("direct").get("video:1")
     return (info.waiters or 0) if info else 0
+
+
+def passed_over() -> list[bytes]:
+    """The members of the queue on whose channels nobody listens."""
+    store: Any = stores["direct"]
+    members = store.client.redis.zrange(store.key("video:1") + " queue", 0, -1)
+    channels = {member: store.index + b":" + member[22:44] for member in members}
+    heard = dict(store.client.redis.pubsub_numsub(*channels.values()))
+    return [member for member, channel in channels.items() if not heard[channel]]
 
 
 class Interrupted(Exception):
