@@ -21,6 +21,9 @@ LONGEST_DELAY = 1.0
 jitter, to the longest"""
 A_LOOK = 0.05
 """seconds between looks at whether the holder's process, on this machine, still lives"""
+FOREIGN = 1.0
+"""seconds after which a waiter asks again about a key that somebody else set, and may delete
+without telling the queue"""
 PERSISTENT = 30.0
 """seconds after which a waiter asks again about a lease of ours that was made to last for ever"""
 LATE = 0.002
@@ -138,6 +141,8 @@ class Attempt:
                 continue
             grant: Grant | Refusal | None = answer
             again = _end(answer.holder) + KEPT
+            if answer.holder.token is None:
+                again = clock.now() + FOREIGN
             if self.deadline is not None:
                 again = min(again, self.deadline)
             while isinstance(grant, Refusal):

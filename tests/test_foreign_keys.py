@@ -28,6 +28,8 @@ from tests.store_cases import own_prefix
 
 REDIS = "django_tasklock.stores.redis.RedisStore"
 CACHE = "django_tasklock.stores.cache.CacheStore"
+SOON = 5.0
+"""seconds; a waiter looks every second at a key that somebody else set"""
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +97,28 @@ class TestOldRecipe:
 
         all_of(*[old, new] * 3)
         assert {"old", "new"} <= set(runs)
+
+    @pytest.mark.parametrize("timeout", [None, 7200], ids=["for-ever", "two-hours"])
+    def test_waiter_finds_within_seconds_that_old_code_is_done(self, timeout: int | None) -> None:
+        """``cache.delete`` tells nobody: it is looked for."""
+        cache.add("lock:video:1", "locked", timeout)
+        first = Meanwhile(lambda: taken("video:1", wait=None))
+        until(lambda: holder("video:1").waiters == 1)
+        second = Meanwhile(lambda: taken("video:1", wait=None))
+        until(lambda: holder("video:1").waiters == 2)
+        cache.delete("lock:video:1")
+        assert first.result(SOON).release()
+        assert second.result(SOON).release()
+
+    def test_waiter_learns_that_old_code_came_before_it(self) -> None:
+        """The key was free between the holder's lease and that."""
+        lease = taken("video:1", ttl=0.3)
+        waiter = Meanwhile(lambda: taken("video:1", wait=None))
+        until(lambda: holder("video:1").waiters == 1)
+        cache.set("lock:video:1", "locked", 7200)
+        until(lambda: not lease.held)
+        cache.delete("lock:video:1")
+        assert waiter.result(SOON).release()
 
     def test_key_that_never_expires_is_waited_for(self) -> None:
         cache.add("lock:video:1", "locked", None)
