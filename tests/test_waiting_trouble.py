@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import random
 import signal
 import threading
@@ -124,6 +125,29 @@ class TestDeath:
             agents[0].answer()
             agents[0].kill()
             assert thread.result(SOON).held
+
+
+class TestFork:
+    @pytest.mark.slow
+    def test_child_that_lives_on_does_not_listen_for_its_dead_parent(
+        self, own_redis_server: RedisServer, use_redis: UseRedis
+    ) -> None:
+        use_redis(own_redis_server.url, tasklock={"OPTIONS": {"TAKEOVER": False}})
+        server = redis.Redis.from_url(own_redis_server.url)
+        lease = taken("video:1")
+        with Agent() as agent:
+            # Given a process of which one thread waits, and that forks a child meanwhile
+            agent.ask("wait_meanwhile", name="video:1", ttl=LONG, wait=None)
+            until(lambda: waiting("video:1") == 1)
+            child = agent.ask("fork")
+            try:
+                # When it dies, and the child does not
+                agent.kill()
+                until(lambda: not server.pubsub_channels(), "the server noticing the death", SOON)
+                lease.release()
+                assert not locks.is_locked("video:1")
+            finally:
+                os.kill(child, signal.SIGKILL)
 
 
 class TestCut:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -22,6 +23,8 @@ __all__ = ["Listener"]
 
 T = TypeVar("T")
 _all: WeakSet[Listener] = WeakSet()
+_forks = 0
+"""how often this process was forked"""
 
 TRIES = 3
 """connections on which to listen is tried: the first may have been cut while nobody read"""
@@ -41,6 +44,7 @@ class Listener:
     def __init__(self, client: Client, prefix: bytes) -> None:
         self._client = client
         self._prefix = prefix
+        self._made: WeakSet[Any] = WeakSet()
         self.start()
         _all.add(self)
 
@@ -51,6 +55,13 @@ class Listener:
         self._idle: list[Mailbox] = []
         self._state = threading.Lock()
         self._readers = Readers()
+
+    def close_inherited(self) -> None:
+        """In a forked child: let go of the parent's subscriptions, or they outlive the parent, and
+        the lock is handed to its dead waiters."""
+        for connection in list(self._made):
+            close_only(connection)
+        self._made.clear()
 
     def at_hand(self) -> bool:
         """Whether `join` has a mailbox to give that the server delivers to already."""
@@ -173,14 +184,19 @@ class Listener:
         pool = self._client.pool
         options = {**pool.connection_kwargs, "health_check_interval": 0, "protocol": 2}
         options["decode_responses"] = False
-        connection = pool.connection_class(**options)
-        try:
-            connection.connect()
-        except BaseException:
+        while True:
+            connection, forks = pool.connection_class(**options), _forks
+            self._made.add(connection)
+            try:
+                connection.connect()
+            except BaseException:
+                connection.disconnect()
+                raise
+            if forks == _forks:
+                connection.register_connect_callback(self._on_reconnect)
+                return connection
+            # A child that was forked meanwhile may have its socket, and not know it.
             connection.disconnect()
-            raise
-        connection.register_connect_callback(self._on_reconnect)
-        return connection
 
     def _on_reconnect(self, connection: Any) -> None:
         # redis-py connects by itself when it finds a connection closed: to a server that knows
@@ -204,6 +220,15 @@ class Listener:
             connection.disconnect()
 
 
+def close_only(connection: Any) -> None:
+    """Close this process's end of an inherited connection. Its parent still uses it: nothing may
+    be sent or shut down."""
+    socket = getattr(connection, "_sock", None)
+    if socket is not None:
+        with suppress(OSError):
+            os.close(socket.detach())
+
+
 def _unless_closed(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
     try:
         return call(*arguments, **options)
@@ -212,10 +237,16 @@ def _unless_closed(call: Callable[..., T], *arguments: Any, **options: Any) -> T
         raise RedisConnectionError("the listening connection was closed") from error
 
 
+def _before_fork() -> None:
+    global _forks
+    _forks += 1
+
+
 def _new_process() -> None:
     for listener in _all:
+        listener.close_inherited()
         listener.start()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_process)
+    os.register_at_fork(before=_before_fork, after_in_child=_new_process)
