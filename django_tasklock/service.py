@@ -94,13 +94,15 @@ class LockService:
             renewal.start()
         asked = clock.now()
         deadline = None if wait is None else asked + wait
-        waited = None
-        attempt = Attempt(store, name, token, ttl, record, deadline, self._take_over)
+        attempt = waited = None
         try:
             if wait != 0:
+                attempt = Attempt(store, name, token, ttl, record, deadline, self._take_over)
                 waited = attempt.queue_at_once()
             answer, started = waited or (store.acquire(name, token, ttl, record), asked)
             if isinstance(answer, Refusal) or clock.now() >= started + ttl:
+                if attempt is None:
+                    attempt = Attempt(store, name, token, ttl, record, deadline, self._take_over)
                 answer, started = attempt.insist(answer, started)
             if isinstance(answer, Refusal):
                 if lock_contended.receivers:
