@@ -63,7 +63,7 @@ class Mailroom:
     def register(self, body: Any, **options: Any) -> Any:
         """A locked task of this app alone."""
         app: Any = self.app
-        return app.task(body, base=LockedTask, shared=False, **options)
+        return app.task(body, **{"base": LockedTask, "shared": False, **options})
 
     def waiting(self) -> list[Message]:
         """What is in the queue, the oldest first."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry
 
 from ..exceptions import LeaseLost, StatusConflict
 from ..guards import StatusGuard
@@ -22,6 +22,15 @@ logger = logging.getLogger("django_tasklock")
 
 class NoWork(Exception):
     """The guard's row is in no state to be worked on."""
+
+
+class Claim(NamedTuple):
+    """The row that a run has claimed."""
+
+    guard: StatusGuard
+    pk: Any
+    fence: int | None
+    lease: Lease | None
 
 
 class Unleased:
@@ -42,7 +51,9 @@ class Unleased:
 class Body:
     """The body of one call of ``task``, with what the guard does before and after it.
 
-    ``survives`` says whether the message outlives a body that breaks off.
+    ``args`` and ``kwargs`` are those of the message; the body is called with ``called``, which
+    another class of the task may have made of them. ``own``: Celery made the request for this
+    very call. ``survives`` says whether the message outlives a body that breaks off.
     """
 
     def __init__(
@@ -53,6 +64,8 @@ class Body:
         kwargs: Mapping[str, Any],
         *,
         survives: bool,
+        own: bool = False,
+        called: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
     ) -> None:
         self.task = task
         self.name = name
@@ -61,6 +74,10 @@ class Body:
         self.survives = survives
         self.completed = False
         """The body came to its end."""
+        self._own = own
+        self._called = called or (args, kwargs)
+        self._replaced = False
+        self._claim: Claim | None = None
 
     def __call__(self, lease: Lease | None) -> Any:
         """Claim the row, run the body, finish the row; without a lease on the guard alone.
@@ -82,6 +99,7 @@ class Body:
             claimed = guard.claim(pk, fence)
         if not claimed:
             raise NoWork
+        self._claim = Claim(guard, pk, fence, lease)
         try:
             result = self._run(lease)
             if fence is None and lease is not None:
@@ -89,7 +107,7 @@ class Body:
                 lease.assert_held()
         except BaseException as error:
             try:
-                self._ended_badly(guard, pk, fence, lease, error)
+                self._ended_badly(self._claim, error)
             except Exception:
                 # It can be claimed again as it is. What the body raised says what comes next.
                 logger.exception("the row %s of %s could not be left", pk, guard.label)
@@ -97,6 +115,8 @@ class Body:
         try:
             guard.finish(pk, fence)
         except StatusConflict:
+            if self._replaced:
+                return result  # An eager replacement has finished it.
             if lease is not None:
                 lease.assert_held()
             raise
@@ -113,30 +133,38 @@ class Body:
         if guard is not None and guard.claim(self._pk(guard), lease.fence):
             guard.fail(self._pk(guard), lease.fence)
 
+    def hand_on(self, *, at_once: bool) -> None:
+        """Called before another task is sent in this one's place: the row waits for that one.
+
+        It may start while this run still holds the row. ``at_once``: it runs inside this one.
+        """
+        self._replaced = True
+        if self._claim is not None and not at_once:
+            self._leave(self._claim, self._claim.guard.put_back)
+
     def _run(self, lease: Lease | None) -> Any:
-        result = self.task.call_body(lease or Unleased(self.name), self.args, self.kwargs)
+        result = self.task.call_body(
+            lease or Unleased(self.name), *self._called, body=self, own=self._own
+        )
         self.completed = True
         return result
 
     def _pk(self, guard: StatusGuard) -> Any:
         return guard.pk_of(self.task.arguments_of(self.args, self.kwargs))
 
-    def _ended_badly(
-        self,
-        guard: StatusGuard,
-        pk: Any,
-        fence: int | None,
-        lease: Lease | None,
-        error: BaseException,
-    ) -> None:
+    def _ended_badly(self, claim: Claim, error: BaseException) -> None:
+        if self._replaced and isinstance(error, Ignore):
+            return  # The row waits for the replacement, or that one has it by now.
         # What goes back to the queue finds its row waiting for work.
         again = not isinstance(error, Exception) or isinstance(error, Retry)
         if isinstance(error, LeaseLost):
             again = self.survives and not self.completed
         elif isinstance(error, Reject):
             again = bool(getattr(error, "requeue", False))
-        leave = guard.put_back if again else guard.fail
-        if lease is None or fence is not None or lease.held:
-            leave(pk, fence)
+        self._leave(claim, claim.guard.put_back if again else claim.guard.fail)
+
+    def _leave(self, claim: Claim, leave: Callable[[Any, int | None], bool]) -> None:
+        if claim.lease is None or claim.fence is not None or claim.lease.held:
+            leave(claim.pk, claim.fence)
         else:
-            self.task.leave_row(leave, lease, pk)
+            self.task.leave_row(leave, claim.lease, claim.pk)

@@ -58,15 +58,15 @@ class Delivery:
         self.request = request
         self.id: Any = request.id  # None for a direct call.
         # A call from inside a body shows the request of the run around it.
-        nested = hasattr(request, "tasklock_lease")
-        self.queued = bool(request.id) and not (
-            request.called_directly or request.is_eager or nested
-        )
+        self.own = not (request.called_directly or hasattr(request, "tasklock_lease"))
+        """whether the request is that of this very call, made by Celery"""
+        self.queued = self.own and bool(request.id) and not request.is_eager
         """whether there is a message that can go back to its queue"""
         # What the main process of the worker adds is not a header for the next message.
         headers: dict[str, Any] = dict(request.headers or {})
         ours = headers.pop(HEADER, None) or {}
-        if ours:
+        if ours or (self.own and request.headers is None):
+            # Never None: of those Celery takes all that is set on the request for its headers.
             request.headers = headers
         self.ours: dict[str, Any] = ours if self.queued else {}
         self.token: str | None = self.ours.get("token")

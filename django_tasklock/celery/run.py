@@ -53,18 +53,26 @@ class Run:
 
     def __init__(self, task: LockedTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.task = task
+        self.delivery = delivery = Delivery(task)
+        self.called = args, kwargs
+        if delivery.own:
+            # Another class of the task may have made something else of what was sent.
+            args, kwargs = delivery.request.args or (), delivery.request.kwargs or {}
         self.args = args
         self.kwargs = kwargs
-        self.delivery = Delivery(task)
         self.name: str = task.lock_name_of(args, kwargs)
-        self.followup = FollowUp(self.delivery, self.name)
-        self.body = Body(task, self.name, args, kwargs, survives=self.delivery.survives)
+        self.followup = FollowUp(delivery, self.name)
+        self.body = Body(
+            task, self.name, args, kwargs,
+            survives=delivery.survives, own=delivery.own, called=self.called,
+        )  # fmt: skip
 
     def __call__(self) -> Any:
         for lease in _held.get():
             if lease.name == self.name and lease.store == self.task.lock_store and lease.held:
                 # Called inside its own run: the lock is ours already, and so is the row.
-                return self.task.call_body(lease, self.args, self.kwargs)
+                own = self.delivery.own
+                return self.task.call_body(lease, *self.called, own=own)
         try:
             if self.delivery.copy:
                 self._drop_if_late()

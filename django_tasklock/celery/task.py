@@ -14,6 +14,7 @@ from ..guards import StatusGuard
 from ..lease import Lease
 from ..naming import Binder, NameTemplate, digest_name
 from ..service import LockService
+from .body import Body
 from .checks import known_tasks
 from .options import body_signature, check_options
 from .run import Run
@@ -97,16 +98,58 @@ class LockedTask(DjangoTask):
         """`apply_async`, whatever is in the queue; the message reserves nothing."""
         return super().apply_async(args, kwargs, **options)
 
-    def call_body(self, lease: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run the body, with ``lease`` as ``self.lease``."""
-        _ = self.request.children  # One list, shared with the request pushed on top.
+    def call_body(
+        self,
+        lease: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        body: Body | None = None,
+        own: bool = False,
+    ) -> Any:
+        """Run the body, with ``lease`` as ``self.lease``.
+
+        ``own``: Celery made the request for this very call, and the body gets that one. A direct
+        call gets a copy of what is around it. ``body`` is what has claimed the guard's row; None:
+        the run around this call has.
+        """
+        request = self.request
+        if own:
+            request.__dict__.update(tasklock_lease=lease, tasklock_body=body, tasklock_enters=True)
+            try:
+                return super().__call__(*args, **kwargs)
+            finally:
+                for name in ("tasklock_lease", "tasklock_body", "tasklock_enters"):
+                    request.__dict__.pop(name, None)
+        _ = request.children  # One list, shared with the request pushed on top.
+        pushed: dict[str, Any] = {"tasklock_lease": lease}
+        if body is not None:
+            pushed["tasklock_body"] = body
         # With its headers given, or Celery takes the lease for one of them.
-        headers = self.request.headers or {}
-        self.push_request(args=args, kwargs=kwargs, headers=headers, tasklock_lease=lease)
+        self.push_request(args=args, kwargs=kwargs, headers=request.headers or {}, **pushed)
         try:
             return super().__call__(*args, **kwargs)
         finally:
             self.pop_request()
+
+    def push_request(self, *args: Any, **kwargs: Any) -> None:
+        """As `celery.Task.push_request`; but what a worker calls sees the worker's request.
+
+        `celery.Task.__call__` pushes a copy, and what the body sets on that is lost: a chain that
+        it breaks, or what it leaves for ``on_success``. A plain task gets round it, since
+        Celery calls its ``run`` alone.
+        """
+        if self.request.__dict__.pop("tasklock_enters", False):
+            self.request_stack.push(self.request)
+        else:
+            super().push_request(*args, **kwargs)
+
+    def on_replace(self, sig: Any) -> Any:
+        """As `celery.Task.on_replace`; the guard's row waits for the replacement."""
+        body: Body | None = getattr(self.request, "tasklock_body", None)
+        if body is not None:
+            body.hand_on(at_once=bool(self.request.is_eager))
+        return super().on_replace(sig)
 
     @property
     def lease(self) -> Lease:
@@ -116,7 +159,7 @@ class LockedTask(DjangoTask):
             raise RuntimeError(f"{self.name} holds no lease: it was not called as a locked task")
         return lease
 
-    def leave_row(self, leave: Callable[[Any], bool], lost: Lease, pk: Any) -> None:
+    def leave_row(self, leave: Callable[..., bool], lost: Lease, pk: Any) -> None:
         """Change a row whose run has lost its lease, unless the next holder has it now.
 
         Its status cannot tell the two apart: only the lock can.
