@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from types import TracebackType
 
@@ -38,6 +39,7 @@ class Connection:
             self.proxy._flowing.wait()
             if self.proxy._takes_reply_of(data):
                 self.losing_reply = True
+            time.sleep(self.proxy.latency)
             with contextlib.suppress(OSError):
                 self.server.sendall(data)
 
@@ -47,8 +49,9 @@ class Connection:
             if self.losing_reply:
                 self.proxy._lost_one()
                 break
+            time.sleep(self.proxy.latency)
             with contextlib.suppress(OSError):
-                self.client.sendall(data)
+                self.client.sendall(data * self.proxy._copies_of(data))
 
     def _chunks(self, source: socket.socket) -> Iterator[bytes]:
         try:
@@ -80,6 +83,10 @@ class CutProxy:
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
         self.lost_replies = 0
+        self.latency = 0.0
+        """seconds that everything takes, each way"""
+        self._to_turn_away = 0
+        self._to_repeat = b""
         self._lock = threading.Lock()
         self._lost = threading.Condition(self._lock)
         self._flowing = threading.Event()
@@ -123,6 +130,16 @@ class CutProxy:
         with self._lost:
             if not self._lost.wait_for(lambda: self.lost_replies >= count, timeout):
                 raise TimeoutError(f"{self.lost_replies} replies were lost, not {count}")
+
+    def repeat_reply(self, of: bytes) -> None:
+        """Deliver the next reply that holds the bytes ``of`` twice, as no proxy should."""
+        with self._lock:
+            self._to_repeat = of
+
+    def turn_away(self, times: int = 1) -> None:
+        """Close the next ``times`` connections as soon as they are made."""
+        with self._lock:
+            self._to_turn_away = times
 
     def cut(self) -> int:
         """Cut every open connection, both ways; new ones are welcome. Returns how many."""
@@ -184,6 +201,11 @@ class CutProxy:
             self._connect(client)
 
     def _connect(self, client: socket.socket) -> None:
+        with self._lock:
+            away, self._to_turn_away = self._to_turn_away > 0, max(0, self._to_turn_away - 1)
+        if away:
+            client.close()
+            return
         try:
             server = socket.create_connection(self.target, timeout=5)
         except OSError:
@@ -206,6 +228,13 @@ class CutProxy:
                 return False
             self._to_lose = (wanted, times - 1)
             return True
+
+    def _copies_of(self, reply: bytes) -> int:
+        with self._lock:
+            if not self._to_repeat or self._to_repeat not in reply:
+                return 1
+            self._to_repeat = b""
+            return 2
 
     def _lost_one(self) -> None:
         with self._lost:

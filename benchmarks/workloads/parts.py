@@ -12,6 +12,7 @@ from django_tasklock.arguments import checked_flag, checked_name, checked_ttl, c
 from django_tasklock.lease import Lease, new_token
 from django_tasklock.owner import owner_record
 from django_tasklock.stores.record import new_record
+from django_tasklock.stores.redis.client import as_bytes
 from django_tasklock.stores.redis.connections import pack
 from django_tasklock.stores.redis.store import ACQUIRE
 
@@ -33,7 +34,8 @@ def run(bench: Bench) -> list[Table]:
     assert lease is not None
     record, token, value = owner_record(None, None), lease.token, lease._proof
     keys = store._keys(NAME)
-    command = (b"EVALSHA", ACQUIRE.sha, len(keys), *keys, value, 60_000, NAME, b"")
+    arguments = (len(keys), *keys, value, 60_000, NAME, b"")
+    command = (b"EVALSHA", ACQUIRE.sha, *map(as_bytes, arguments))
     exchange = store.client._connections.exchange
 
     def checks() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -19,15 +18,13 @@ from redis.exceptions import (
     NoScriptError,
     RedisError,
 )
-from redis.exceptions import (
-    TimeoutError as RedisTimeoutError,
-)
 
 from ...conf import StoreSettings
 from ...exceptions import InvalidLockConfig, StoreUnavailable
-from .connections import Connections
+from .connections import NotSent, new_connection
+from .pool import Connections
 
-__all__ = ["Client", "ReplyLost", "Script", "milliseconds"]
+__all__ = ["Client", "ReplyLost", "Script", "as_bytes", "milliseconds"]
 
 NOT_ALLOWED = ("NOPERM", "ACL", "user executing the script can't")
 """what servers say where a right is missing, from within a script as well"""
@@ -36,24 +33,36 @@ MAY_BE_INT = (b"", *(bytes((c,)) for c in b"0123456789+- \t\n\v\f\r"))
 """how a value begins, at most, that ``int()`` may take"""
 
 
+SOCKET_TIMEOUT = "SOCKET_TIMEOUT"
+"""the option of a store: its limit in seconds to connect, to send and to read; None: no limit"""
+
+
 class ReplyLost(StoreUnavailable):
     """The connection was cut: the script may have run."""
 
 
 class Script:
-    """One of the Lua verbs, by its file's name, and those of what it calls."""
+    """One of the Lua verbs, by its file's name, and those of what it calls.
+
+    The last argument is the number of the call, and a reply starts with it: so a reply that
+    belongs to another call is found. The verb sees the other arguments only.
+    """
 
     def __init__(self, verb: str, *before: str) -> None:
         folder = files("django_tasklock.stores") / "lua"
-        self.verb = verb
-        self.text = "\n".join(
-            (folder / f"{part}.lua").read_text("utf-8") for part in (*before, verb)
+        parts = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in (*before, verb))
+        self.text = (
+            f"local number = table.remove(ARGV)\nlocal function main()\n{parts}\nend\n"
+            "return {number, main() or false}"
         ).encode()
         self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
 
 
+CALL = Script("call")
+
+
 class Client:
-    """Runs scripts on the connections of a cache's own pool, and speaks its serializer.
+    """Runs scripts on a cache's server, by connections of our own, and speaks its serializer.
 
     Raises `InvalidLockConfig` for a cache whose client picks a server by the key: a script
     needs all of its keys on one.
@@ -83,7 +92,15 @@ class Client:
             self.encode, self.decode = own._serializer.dumps, own._serializer.loads
             self.redis = own.get_client(None, write=True)
         self.pool: Any = self.redis.connection_pool
-        self._connections = Connections.of(self.pool)
+        self._timeouts: dict[str, float | None] = {}
+        if SOCKET_TIMEOUT in settings.options:
+            limit = settings.options[SOCKET_TIMEOUT]
+            self._timeouts = {"socket_timeout": limit, "socket_connect_timeout": limit}
+        self._connections = Connections.of(self.pool, self._timeouts)
+
+    def new_connection(self, **overrides: Any) -> Any:
+        """A connection for the caller alone; see `connections.new_connection`."""
+        return new_connection(self.pool, **self._timeouts | overrides)
 
     def make_key(self, key: str) -> str:
         """The physical key of a cache key."""
@@ -93,7 +110,7 @@ class Client:
     def run(
         self,
         script: Script,
-        keys: Sequence[Any],
+        keys: Sequence[bytes],
         args: Sequence[Any] = (),
         *,
         again: bool = True,
@@ -105,38 +122,35 @@ class Client:
 
         With ``again`` the script may run twice, which is what happens when a connection is
         cut before the reply: it is asked once more on a new one, and as often as the cache's
-        own retry policy says. ``private``: on a connection of the renewal thread's own.
+        own retry policy says. ``private``: on a connection of this thread's own.
         ``last``: the reply comes after the script's messages to others. ``meanwhile`` is called
-        while the server is at it, each time that it is asked. Raises `StoreUnavailable`.
-        """
-        command = (b"EVALSHA", script.sha, len(keys), *keys, *args)
-        exchange = partial(
-            self._connections.exchange,
-            again=again, private=private, last=last, meanwhile=meanwhile,
-        )  # fmt: skip
-        try:
-            try:
-                return exchange(command)
-            except NoScriptError:
-                command = (b"EVAL", script.text, *command[2:])
-                return exchange(command)
-            except RedisTimeoutError:
-                raise
-            except RedisConnectionError as error:
-                if not again:
-                    raise ReplyLost(self.alias, str(error)) from error
-                # The server may have been restarted, and have no scripts any more.
-                command = (b"EVAL", script.text, *command[2:])
-                return exchange(command)
-        except (RedisError, OSError) as error:
-            raise self.unavailable(error) from error
+        while the server is at it, each time that it is asked.
 
-    def ask(self, *command: Any) -> Any:
-        """The reply to one plain command, which may be sent twice. Raises `StoreUnavailable`."""
-        try:
-            return self._connections.exchange(command, again=True)
-        except (RedisError, OSError) as error:
-            raise self.unavailable(error) from error
+        Raises `StoreUnavailable`; it is `ReplyLost` where the script may have run and must not
+        run twice.
+        """
+        rest = (b"%d" % len(keys), *keys)
+        rest += tuple([arg if type(arg) is bytes else as_bytes(arg) for arg in args])
+        head = (b"EVALSHA", script.sha)
+        while True:
+            try:
+                return self._connections.exchange(
+                    head + rest, again=again, private=private, last=last, meanwhile=meanwhile
+                )
+            except (RedisError, OSError) as error:
+                cut = isinstance(error, RedisConnectionError)
+                if cut and not again and not isinstance(error, NotSent):
+                    raise ReplyLost(self.alias, str(error)) from error
+                if head[0] == b"EVAL" or not (cut or isinstance(error, NoScriptError)):
+                    raise self.unavailable(error) from error
+                # The server does not have the script; after a restart it has none any more.
+                head = (b"EVAL", script.text)
+
+    def ask(self, command: str, keys: Sequence[bytes] = (), *args: Any) -> Any:
+        """The reply to one plain command, its keys and what comes after them; it may be sent
+        twice. By a script, so that the reply is known to be its own. Raises `StoreUnavailable`.
+        """
+        return self.run(CALL, keys, (command, *args))
 
     def unavailable(self, error: BaseException) -> StoreUnavailable:
         """The error to raise for what the client library raised."""
@@ -168,6 +182,16 @@ def _decoder(own: Any) -> Callable[[Any], Any]:
         return loads(value)
 
     return decoded
+
+
+def as_bytes(value: Any) -> bytes:
+    """An argument as it is sent. hiredis takes integers and floats as well, but crashes the process
+    when a signal handler raises while it does."""
+    if type(value) is str:
+        return value.encode()
+    if type(value) is int:
+        return b"%d" % value
+    return str(value).encode() if isinstance(value, (str, int, float)) else bytes(value)
 
 
 def milliseconds(ttl: float) -> int:

@@ -1,22 +1,16 @@
-"""Connections for scripts: from the cache's own pool, a few of them kept at hand."""
+"""One connection to Redis: how it is made, what is said on it, how it is closed."""
 
 from __future__ import annotations
 
 import os
-import random
 import select
-import threading
-import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from weakref import WeakSet
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
-
-from ... import clock
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 pack: Callable[[Any], Any] | None
 try:
@@ -24,129 +18,42 @@ try:
 except ImportError:  # redis-py packs in Python then.
     pack = None
 
-__all__ = ["Connections", "arrives"]
+__all__ = ["NotSent", "arrives", "close_inherited", "exchange", "is_cut", "new_connection"]
 
+SOCKET_TIMEOUT = 5.0
+"""seconds for which a server may keep us waiting, to connect, to send or to read, where neither the
+cache nor the store has a limit: without one a server that hangs would hang every caller for ever.
+No script takes a hundredth of it, and later releases of redis-py have the same default."""
 PING = b"*1\r\n$4\r\nPING\r\n"
 """sent before what is to be answered last: of its clients the server first writes to those for whom
 it had nothing until the end"""
-PATIENCE = 5.0
-"""seconds to wait for a connection of an exhausted pool; each is in use for one script only"""
-AT_HAND = 8
-"""connections kept at hand, at most, and at most this fraction of the pool's"""
-FRESH = 0.5
-"""seconds for which a connection at hand needs no look whether the server has closed it"""
-FULL = "Too many connections"
-"""what a pool says that has no more to give; only later releases of redis-py have a class for it"""
-
-ATTRIBUTE = "_django_tasklock_connections"
-
-_all: WeakSet[Connections] = WeakSet()
 
 
-class Connections:
-    """Sends one command and reads its reply, on a connection that nobody else uses meanwhile.
+class NotSent(RedisConnectionError):
+    """The server did not get the whole command, so it cannot have carried it out."""
 
-    A pool looks at each connection when it hands it out and when it takes it back, which costs
-    as much as the whole rest of a call. One that was in use a moment ago needs no such look.
+
+def new_connection(pool: Any, **overrides: Any) -> Any:
+    """A connection as ``pool`` makes them, not connected yet; on it come only replies.
+
+    Timeouts are the cache's; `SOCKET_TIMEOUT`, where it has none. ``overrides`` are arguments of
+    redis-py's ``Connection``.
     """
-
-    def __init__(self, pool: Any) -> None:
-        self.pool = pool
-        self._most = min(AT_HAND, getattr(pool, "max_connections", 0) // AT_HAND)
-        self.start()
-        _all.add(self)
-
-    @classmethod
-    def of(cls, pool: Any) -> Connections:
-        """The connections of a pool, the same for every store that uses it: what is at hand
-        counts as taken there."""
-        own = vars(pool).get(ATTRIBUTE)
-        if own is None:
-            own = vars(pool).setdefault(ATTRIBUTE, cls(pool))
-        return own  # type: ignore[no-any-return]
-
-    def start(self) -> None:
-        """Forget all connections: in a new process they are the parent's."""
-        self._at_hand: deque[tuple[Any, float]] = deque()
-        self._private: Any = None
-
-    def exchange(
-        self,
-        command: tuple[Any, ...],
-        *,
-        again: bool,
-        private: bool = False,
-        last: bool = False,
-        meanwhile: Callable[[], object] = tuple,
-    ) -> Any:
-        """The reply to ``command``, which may be sent ``again`` if the pool's own policy says so.
-
-        ``private``: on the connection of the renewal thread. ``last``: the server answers after
-        it has told whom the command tells, and not before. ``meanwhile`` is called while the
-        server is at it, each time that it is asked. Raises what redis-py raises.
-        """
-        connection = self._own() if private else self._take(look=not again)
-        whole = False
-        try:
-            if again and connection.retry.get_retries():
-                reply = connection.retry.call_with_retry(
-                    lambda: _exchange(connection, command, last, meanwhile),
-                    lambda _: connection.disconnect(),
-                )
-            else:
-                reply = _exchange(connection, command, last, meanwhile)
-            whole = True
-            return reply
-        except ResponseError:
-            whole = True
-            raise
-        finally:
-            if not private:
-                self._give(connection, whole)
-            elif not whole:
-                connection.disconnect()
-
-    def _take(self, *, look: bool) -> Any:
-        with suppress(IndexError):
-            connection, used = self._at_hand.pop()
-            # What is not sent twice must not be sent to a connection that is cut already: it
-            # would look as if it had been carried out.
-            if clock.now() - used < FRESH and not (look and _is_cut(connection)):
-                return connection
-            self.pool.release(connection)
-        give_up = 0.0
-        while True:
-            try:
-                return self.pool.get_connection()
-            except RedisConnectionError as error:
-                if FULL not in str(error):
-                    raise
-                moment = clock.now()
-                give_up = give_up or moment + PATIENCE
-                if moment > give_up:
-                    raise
-                time.sleep(random.uniform(0.001, 0.01))
-
-    def _give(self, connection: Any, whole: bool) -> None:
-        if whole and len(self._at_hand) < self._most:
-            self._at_hand.append((connection, clock.now()))
-            return
-        if not whole:
-            # Whatever interrupted us (a soft time limit, say), an unread reply must not become
-            # the next caller's.
-            connection.disconnect()
-            # The others may have been cut as well: the pool will look at them.
-            with suppress(IndexError):
-                while True:
-                    self.pool.release(self._at_hand.pop()[0])
-        self.pool.release(connection)
-
-    def _own(self) -> Any:
-        """A connection outside the pool: the renewal thread neither waits for the others, nor
-        shares a socket with them, which under gevent and eventlet belongs to one thread."""
-        if self._private is None:
-            self._private = self.pool.connection_class(**self.pool.connection_kwargs)
-        return self._private
+    options = {
+        name: value
+        for name, value in pool.connection_kwargs.items()
+        # For connections of the pool, in the protocol in which servers speak unasked.
+        if not name.startswith(("maint", "orig_"))
+    }
+    options |= {"protocol": 2, "decode_responses": False}
+    options["socket_timeout"] = options.get("socket_timeout") or SOCKET_TIMEOUT
+    options["socket_connect_timeout"] = (
+        options.get("socket_connect_timeout") or options["socket_timeout"]
+    )
+    if options.get("db"):
+        # An integer would be packed by hiredis: see `as_bytes` in client.py.
+        options["db"] = str(options["db"])
+    return pool.connection_class(**options | overrides)
 
 
 def arrives(connection: Any, seconds: float) -> bool:
@@ -164,33 +71,53 @@ def arrives(connection: Any, seconds: float) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
-def _is_cut(connection: Any) -> bool:
+def close_inherited(connection: Any) -> None:
+    """Close a forked child's end of a connection that its parent goes on to use.
+
+    Its descriptor leads nowhere from now on: nothing is sent, and an event loop that may be shared
+    with the parent is not told.
+    """
+    socket = getattr(connection, "_sock", None)
+    if socket is not None:
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, socket.fileno(), inheritable=False)
+            os.close(nowhere)
+
+
+def is_cut(connection: Any) -> bool:
+    """Whether the server has closed the connection, or has said what nobody waits for."""
     try:
         return arrives(connection, 0)
     except (RedisError, OSError, ValueError):
         return True
 
 
-def _exchange(
-    connection: Any, command: tuple[Any, ...], last: bool, meanwhile: Callable[[], object]
+def exchange(
+    connection: Any,
+    command: tuple[bytes, ...],
+    number: bytes,
+    last: bool,
+    meanwhile: Callable[[], object],
 ) -> Any:
+    """The answer to ``command``, whose last argument is ``number``; see `Connections.exchange`."""
     # What redis-py does as well, after a look at the type of each argument.
     pieces = connection.pack_command(*command) if pack is None else (pack(command),)
-    connection.send_packed_command((PING + b"".join(pieces),) if last else pieces)
+    try:
+        if connection._sock is None:
+            # redis-py would connect by itself, but a Sentinel's connection to the wrong server.
+            connection.connect()
+        connection.send_packed_command((PING + b"".join(pieces),) if last else pieces)
+    except RedisTimeoutError:
+        raise
+    except (RedisConnectionError, OSError) as error:
+        # A part was sent at most, and servers carry out whole commands.
+        raise NotSent(str(error) or type(error).__name__) from error
     meanwhile()
     if last:
         with suppress(ResponseError):  # Whatever the answer is.
             connection.read_response()
-    return connection.read_response()
-
-
-def _new_process() -> None:
-    for connections in _all:
-        connections.start()
-        # All else redis-py makes anew by itself. But another thread may have held this in the
-        # moment of the fork, and it is not there to give it back.
-        connections.pool._lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_process)
+    reply = connection.read_response()
+    if type(reply) is list and len(reply) == 2 and reply[0] == number:
+        return reply[1]
+    raise RedisConnectionError("The reply belongs to another command")

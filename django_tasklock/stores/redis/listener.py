@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -15,7 +14,7 @@ from redis.exceptions import RedisError
 from ... import clock
 from ..base import CannotListen
 from .client import Client
-from .connections import arrives
+from .connections import arrives, close_inherited
 from .mailbox import Mailbox
 from .readers import Readers
 
@@ -60,7 +59,7 @@ class Listener:
         """In a forked child: let go of the parent's subscriptions, or they outlive the parent, and
         the lock is handed to its dead waiters."""
         for connection in list(self._made):
-            close_only(connection)
+            close_inherited(connection)
         self._made.clear()
 
     def at_hand(self) -> bool:
@@ -181,11 +180,8 @@ class Listener:
             box.ring()
 
     def _connect(self) -> Any:
-        pool = self._client.pool
-        options = {**pool.connection_kwargs, "health_check_interval": 0, "protocol": 2}
-        options["decode_responses"] = False
         while True:
-            connection, forks = pool.connection_class(**options), _forks
+            connection, forks = self._client.new_connection(health_check_interval=0), _forks
             self._made.add(connection)
             try:
                 connection.connect()
@@ -218,15 +214,6 @@ class Listener:
             box.tell()
         if connection is not None:
             connection.disconnect()
-
-
-def close_only(connection: Any) -> None:
-    """Close this process's end of an inherited connection. Its parent still uses it: nothing may
-    be sent or shut down."""
-    socket = getattr(connection, "_sock", None)
-    if socket is not None:
-        with suppress(OSError):
-            os.close(socket.detach())
 
 
 def _unless_closed(call: Callable[..., T], *arguments: Any, **options: Any) -> T:

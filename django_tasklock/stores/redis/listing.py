@@ -116,7 +116,7 @@ class Listing:
         cursor: Any = 0
         seen: set[bytes] = set()
         while True:
-            cursor, keys = store.client.ask("SCAN", cursor, "MATCH", pattern, "COUNT", CHUNK)
+            cursor, keys = store.client.ask("SCAN", (), cursor, "MATCH", pattern, "COUNT", CHUNK)
             # While its table grows or shrinks, Redis may return a key twice.
             found = {key: name for key in keys if key not in seen and (name := names(key))}
             seen.update(found)

@@ -26,11 +26,12 @@ class Notes(BaseStore):
         return self.client.make_key(f"{self.settings.key_prefix} note {key}").encode()
 
     def recall(self, key: str) -> str | None:
-        text = self.client.ask("GET", self.note_key(key))
+        text = self.client.ask("GET", [self.note_key(key)])
         return None if text is None else text.decode()
 
     def remember(self, note: Note) -> None:
-        self.client.ask("SET", self.note_key(note.key), note.text, "PX", milliseconds(note.ttl))
+        key = self.note_key(note.key)
+        self.client.ask("SET", [key], note.text, "PX", milliseconds(note.ttl))
 
     def tally(self, key: str, ttl: float, by: int = 1) -> int:
         return int(self.client.run(TALLY, (self.note_key(key),), (milliseconds(ttl), by)))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
-
-from redis.exceptions import RedisError
 
 from ..base import Finding
 from .client import Client
@@ -26,12 +23,10 @@ def findings(client: Client) -> Iterator[Finding]:
 
     Raises `StoreUnavailable`.
     """
-    try:
-        info: dict[str, Any] = client.redis.info()
-    except (RedisError, OSError) as error:
-        raise client.unavailable(error) from error
+    lines = client.ask("INFO").decode("utf-8", "replace").splitlines()
+    info = {name: value for name, _, value in (line.partition(":") for line in lines)}
     yield from _clock(client)
-    version = tuple(int(part) for part in str(info.get("redis_version", "0")).split(".")[:2])
+    version = tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2])
     if "valkey_version" not in info and version < OLDEST:
         yield Finding(
             "version",
@@ -39,7 +34,7 @@ def findings(client: Client) -> Iterator[Finding]:
             f"the server is Redis {info.get('redis_version')}",
             "The scripts need Redis 6.2 or later, or Valkey.",
         )
-    policy = str(info.get("maxmemory_policy", "noeviction"))
+    policy = info.get("maxmemory_policy", "noeviction")
     limit = int(info.get("maxmemory", 0))
     if policy != "noeviction":
         yield Finding(
@@ -49,14 +44,14 @@ def findings(client: Client) -> Iterator[Finding]:
             + (f"at {limit} bytes: a lock may be evicted" if limit else "(with no limit set yet)"),
             "Give the locks a Redis whose maxmemory-policy is noeviction.",
         )
-    if str(info.get("role", "master")) not in ("master", "primary"):
+    if info.get("role", "master") not in ("master", "primary"):
         yield Finding(
             "replica",
             True,
             "the server is a replica, which cannot grant a lease",
             "Point the cache at the primary.",
         )
-    elif int(info.get("connected_slaves", 0) or 0):
+    elif int(info.get("connected_slaves", 0)):
         yield Finding(
             "replication",
             False,

@@ -144,7 +144,7 @@ class RedisStore(Notes):
         found: set[str] = set()
         for start in range(0, len(names), BATCH):
             part = names[start : start + BATCH]
-            values = self.client.ask("MGET", *(self.key(name).encode() for name in part))
+            values = self.client.ask("MGET", [self.key(name).encode() for name in part])
             found.update(name for name, value in zip(part, values, strict=True) if value)
         return found
 
@@ -185,7 +185,7 @@ class RedisStore(Notes):
     def waiters(self, name: str, limit: int = 100) -> list[Owner]:
         if limit <= 0:
             return []
-        members = self.client.ask("ZRANGE", self._keys(name)[3], 0, limit - 1)
+        members = self.client.ask("ZRANGE", self._keys(name)[3:], 0, limit - 1)
         return [self.info(name, value_of_member(member), None).owner for member in members]
 
     def list(self, prefix: str = "", limit: int | None = None, offset: int = 0) -> list[LockInfo]:
