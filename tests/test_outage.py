@@ -15,7 +15,7 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
 from django_tasklock.stores.redis.store import CLEAR
 from example_project.servers import RedisServer, free_port
-from tests.conftest import UseCaches, UseRedis
+from tests.conftest import ProxyTo, UseCaches, UseRedis
 from tests.proxy import CutProxy
 from tests.steps import LONG, Meanwhile, all_of, holder, sent, taken, until, waiting
 from tests.store_cases import own_prefix, redis_cache
@@ -217,6 +217,24 @@ class TestLostReply:
         assert thread.result().held
         assert holder("video:1").token == thread.result().token
 
+    @pytest.mark.parametrize("how", ["deleted", "all-lost"])
+    def test_release_of_a_lock_that_no_release_has_ended(
+        self, own_redis_server: RedisServer, use_redis: UseRedis, proxy_to: ProxyTo, how: str
+    ) -> None:
+        """What a release leaves is not what is found when it is asked again."""
+        proxy = proxy_to(own_redis_server.port)
+        use_redis(proxy.url)
+        taken("warm").release()
+        store: Any = stores["default"]
+        lease = taken("video:1")
+        if how == "all-lost":
+            store.client.redis.flushall()
+        else:
+            cache.delete("lock:video:1")
+        proxy.drop_reply(b"video:1")
+        assert lease.release() is False
+        assert proxy.lost_replies == 1
+
     def test_extension_has_extended(self, cut_proxy: CutProxy) -> None:
         lease = taken("video:1", ttl=5)
         cut_proxy.drop_reply(b"video:1")
@@ -261,6 +279,52 @@ class TestCutConnections:
         cache.delete("lock:video:1")
         cut_proxy.cut()
         assert lease.release() is False
+
+
+class TestNotSent:
+    """A command that did not reach the server is sent on another connection, once."""
+
+    @pytest.fixture(autouse=True)
+    def store(self, use_redis: UseRedis, cut_proxy: CutProxy) -> Any:
+        use_redis(cut_proxy.url)
+        taken("warm").release()
+        return stores["default"]
+
+    def disconnect(self, proxy: CutProxy, store: Any) -> None:
+        """And let the next connection come to nothing."""
+        store.client._connections._idle.clear()
+        proxy.turn_away()
+
+    def test_release_of_a_lock_that_was_cleared_is_no_success(
+        self, cut_proxy: CutProxy, store: Any
+    ) -> None:
+        lease = taken("video:1")
+        assert locks.clear("video:1")
+        self.disconnect(cut_proxy, store)
+        assert lease.release() is False
+
+    def test_release_of_a_lock_that_is_held_by_somebody_else_is_no_success(
+        self, cut_proxy: CutProxy, store: Any
+    ) -> None:
+        lease = taken("video:1")
+        assert locks.clear("video:1")
+        other = taken("video:1")
+        self.disconnect(cut_proxy, store)
+        assert lease.release() is False
+        assert other.release() is True
+
+    def test_release_and_clear_succeed(self, cut_proxy: CutProxy, store: Any) -> None:
+        lease = taken("video:1")
+        self.disconnect(cut_proxy, store)
+        assert lease.release() is True
+        taken("video:1")
+        self.disconnect(cut_proxy, store)
+        assert locks.clear("video:1") is True
+
+    def test_reservation_is_ended(self, cut_proxy: CutProxy, store: Any) -> None:
+        assert store.reserve("key", "text", LONG) is None
+        self.disconnect(cut_proxy, store)
+        assert store.unreserve("key", "text") is True
 
 
 class TestPlainCaches:

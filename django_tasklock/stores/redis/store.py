@@ -134,11 +134,14 @@ class RedisStore(Notes):
             # A next holder in this process is told before we are: it would wait until we let go
             # of the interpreter.
             last = self.listener.in_use()
-            return bool(self.client.run(RELEASE, keys, args, again=False, last=last))
+            done: int = self.client.run(RELEASE, keys, args, again=False, last=last)
+            return done > 0
         except ReplyLost:
-            # If it is gone now, then by the call whose reply was lost.
-            self.client.run(RELEASE, keys, args)
-            return True
+            # The script was sent as a whole. So if the lease is gone now, that call has released
+            # it, unless what is left says otherwise. What leaves the same as a release: a clear,
+            # and a key that was deleted and is held by another now.
+            done = self.client.run(RELEASE, keys, args)
+            return done >= 0
 
     def held(self, names: Sequence[str]) -> set[str]:
         found: set[str] = set()
