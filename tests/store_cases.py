@@ -34,12 +34,15 @@ class StoreCase:
 
 
 def redis_cache(url: str, **options: Any) -> CacheSettings:
-    """django-redis on ``url`` with its OPTIONS, and keys that nothing else uses."""
+    """django-redis on ``url`` with its OPTIONS, and keys that nothing else uses.
+
+    With a socket timeout, which redis-py has by default since version 8 only.
+    """
     return {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": url,
         "KEY_PREFIX": own_prefix(),
-        "OPTIONS": options,
+        "OPTIONS": {"SOCKET_TIMEOUT": 5.0} | options,
     }
 
 

@@ -134,6 +134,19 @@ def test_server_that_does_not_answer_is_a_sentence(
     assert message.msg.isprintable()
 
 
+def test_cache_that_waits_for_ever(use_redis: UseRedis, own_redis_server: RedisServer) -> None:
+    use_redis(
+        own_redis_server.url,
+        SOCKET_TIMEOUT=None,
+        CONNECTION_POOL_KWARGS={"socket_timeout": None},
+    )
+    assert found() == []
+    (message,) = found(deploy=True)
+    assert isinstance(message, checks.Info)
+    assert message.id == "django_tasklock.socket_timeout"
+    assert "SOCKET_TIMEOUT" in (message.hint or "")
+
+
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
 def test_server_that_may_evict_locks(use_redis: UseRedis, policy: str) -> None:
     options = ["--maxmemory", "64mb", "--maxmemory-policy", policy]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from django.core.cache import cache
 
 from django_tasklock import Lease, LeaseLost, StoreUnavailable, lock, locks, signals
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import BaseStore
+from django_tasklock.stores.base import BaseStore, CannotListen
 from django_tasklock.stores.redis.store import CLEAR
 from example_project.servers import RedisServer, free_port
 from tests.conftest import ProxyTo, UseCaches, UseRedis
@@ -116,6 +116,82 @@ class TestRedisDown:
 
         with pytest.raises(KeyError if broken else StoreUnavailable):
             block()
+
+
+class TestHangingServer:
+    """With a cache that would wait for ever, as django-redis did with redis-py before version 8."""
+
+    FOR_EVER: ClassVar[dict[str, Any]] = {
+        "SOCKET_TIMEOUT": None,
+        "CONNECTION_POOL_KWARGS": {"socket_timeout": None, "socket_connect_timeout": None},
+    }
+
+    @pytest.fixture
+    def server(self, own_redis_server: RedisServer, use_redis: UseRedis) -> RedisServer:
+        options = {"SOCKET_TIMEOUT": TIMEOUT}
+        use_redis(own_redis_server.url, tasklock={"OPTIONS": options}, **self.FOR_EVER)
+        return own_redis_server
+
+    def assert_unavailable(self, verb: Callable[[], object]) -> None:
+        thread = Meanwhile(verb)
+        with pytest.raises(StoreUnavailable):
+            thread.result()
+
+    def test_every_verb_says_that_the_store_is_unavailable(self, server: RedisServer) -> None:
+        lease = taken("video:1")
+        server.pause()
+        for verb in VERBS.values():
+            self.assert_unavailable(lambda verb=verb: verb(lease))  # type: ignore[misc]
+        server.resume()
+
+    def test_connecting_too(self, server: RedisServer) -> None:
+        """The system takes the connection; the server says nothing."""
+        server.pause()
+        self.assert_unavailable(lambda: locks.acquire("video:1"))
+        server.resume()
+
+    def test_waiter_that_cannot_begin_to_listen(self, server: RedisServer) -> None:
+        """Its server hangs between the first question and the second."""
+        store: Any = stores["default"]
+        server.pause()
+        with pytest.raises(CannotListen):
+            Meanwhile(store.listener.join).result()
+        server.resume()
+
+    @pytest.mark.parametrize(
+        ("cache", "store", "limits"),
+        [
+            ({}, {}, (5.0, 5.0)),
+            ({}, {"SOCKET_TIMEOUT": 2}, (2, 2)),
+            ({}, {"SOCKET_TIMEOUT": None}, (None, None)),
+            ({"socket_timeout": 3}, {}, (3, 3)),
+            ({"socket_timeout": 3, "socket_connect_timeout": 1}, {}, (3, 1)),
+            ({"socket_connect_timeout": 1}, {}, (5.0, 1)),
+            ({"socket_timeout": 3}, {"SOCKET_TIMEOUT": None}, (None, None)),
+        ],
+        ids=str,
+    )
+    def test_limits(
+        self,
+        own_redis_server: RedisServer,
+        use_redis: UseRedis,
+        cache: dict[str, Any],
+        store: dict[str, Any],
+        limits: tuple[float | None, float | None],
+    ) -> None:
+        never = self.FOR_EVER["CONNECTION_POOL_KWARGS"]
+        use_redis(
+            own_redis_server.url,
+            tasklock={"OPTIONS": store},
+            SOCKET_TIMEOUT=None,
+            CONNECTION_POOL_KWARGS=never | cache,
+        )
+        made: Any = stores["default"]
+        for connection in (
+            made.client.new_connection(),
+            made.client._connections._new(private=False),
+        ):
+            assert (connection.socket_timeout, connection.socket_connect_timeout) == limits
 
 
 class TestRestartedEmpty:

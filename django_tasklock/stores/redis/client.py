@@ -19,12 +19,13 @@ from redis.exceptions import (
     RedisError,
 )
 
+from ...arguments import checked_ttl
 from ...conf import StoreSettings
 from ...exceptions import InvalidLockConfig, StoreUnavailable
 from .connections import NotSent, new_connection
 from .pool import Connections
 
-__all__ = ["Client", "ReplyLost", "Script", "as_bytes", "milliseconds"]
+__all__ = ["SOCKET_TIMEOUT", "Client", "ReplyLost", "Script", "as_bytes", "milliseconds"]
 
 NOT_ALLOWED = ("NOPERM", "ACL", "user executing the script can't")
 """what servers say where a right is missing, from within a script as well"""
@@ -65,7 +66,7 @@ class Client:
     """Runs scripts on a cache's server, by connections of our own, and speaks its serializer.
 
     Raises `InvalidLockConfig` for a cache whose client picks a server by the key: a script
-    needs all of its keys on one.
+    needs all of its keys on one; and for a wrong SOCKET_TIMEOUT.
     """
 
     def __init__(self, settings: StoreSettings) -> None:
@@ -92,10 +93,7 @@ class Client:
             self.encode, self.decode = own._serializer.dumps, own._serializer.loads
             self.redis = own.get_client(None, write=True)
         self.pool: Any = self.redis.connection_pool
-        self._timeouts: dict[str, float | None] = {}
-        if SOCKET_TIMEOUT in settings.options:
-            limit = settings.options[SOCKET_TIMEOUT]
-            self._timeouts = {"socket_timeout": limit, "socket_connect_timeout": limit}
+        self._timeouts = _timeouts(settings)
         self._connections = Connections.of(self.pool, self._timeouts)
 
     def new_connection(self, **overrides: Any) -> Any:
@@ -161,6 +159,21 @@ class Client:
                 "commands of the scripts, the lock keys (~), and their channels (&)"
             )
         return StoreUnavailable(self.alias, reason)
+
+
+def _timeouts(settings: StoreSettings) -> dict[str, float | None]:
+    if SOCKET_TIMEOUT not in settings.options:
+        return {}
+    limit = settings.options[SOCKET_TIMEOUT]
+    if limit is not None:
+        try:
+            limit = checked_ttl(limit)
+        except (TypeError, ValueError) as error:
+            raise InvalidLockConfig(
+                f"the option {SOCKET_TIMEOUT} of the lock store {settings.alias!r} is a number of "
+                f"seconds, or None, not {limit!r}"
+            ) from error
+    return {"socket_timeout": limit, "socket_connect_timeout": limit}
 
 
 def _decoder(own: Any) -> Callable[[Any], Any]:

@@ -18,7 +18,15 @@ try:
 except ImportError:  # redis-py packs in Python then.
     pack = None
 
-__all__ = ["NotSent", "arrives", "close_inherited", "exchange", "is_cut", "new_connection"]
+__all__ = [
+    "NotSent",
+    "arrives",
+    "close_inherited",
+    "exchange",
+    "is_cut",
+    "new_connection",
+    "waits_for_ever",
+]
 
 SOCKET_TIMEOUT = 5.0
 """seconds for which a server may keep us waiting, to connect, to send or to read, where neither the
@@ -54,6 +62,12 @@ def new_connection(pool: Any, **overrides: Any) -> Any:
         # An integer would be packed by hiredis: see `as_bytes` in client.py.
         options["db"] = str(options["db"])
     return pool.connection_class(**options | overrides)
+
+
+def waits_for_ever(pool: Any) -> bool:
+    """Whether the connections of ``pool`` itself have no limit for a server that hangs."""
+    connection = pool.connection_class(**pool.connection_kwargs)
+    return connection.socket_timeout is None
 
 
 def arrives(connection: Any, seconds: float) -> bool:

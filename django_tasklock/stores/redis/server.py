@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ..base import Finding
 from .client import Client
+from .connections import waits_for_ever
 
 __all__ = ["findings"]
 
@@ -23,6 +24,15 @@ def findings(client: Client) -> Iterator[Finding]:
 
     Raises `StoreUnavailable`.
     """
+    if waits_for_ever(client.pool):
+        yield Finding(
+            "socket_timeout",
+            False,
+            "its cache has no socket timeout: who uses the cache waits for ever for a server that "
+            "hangs, though who uses the locks does not",
+            "Give the cache a SOCKET_TIMEOUT (django-redis) or a socket_timeout (Django) in its "
+            "OPTIONS.",
+        )
     lines = client.ask("INFO").decode("utf-8", "replace").splitlines()
     info = {name: value for name, _, value in (line.partition(":") for line in lines)}
     yield from _clock(client)

@@ -10,7 +10,7 @@ from ...lease import LockInfo
 from ...owner import Owner
 from ..base import Extension, Finding, Grant, Note, Refusal
 from ..record import fields_of, new_record, token_of
-from .client import ReplyLost, Script, milliseconds
+from .client import SOCKET_TIMEOUT, ReplyLost, Script, milliseconds
 from .line import Place, value_of_member
 from .listener import Listener
 from .listing import Listing
@@ -45,6 +45,7 @@ class RedisStore(Notes):
     atomic_release = True
     supports_fence = True
     supports_waiting = True
+    known_options = Notes.known_options | {SOCKET_TIMEOUT}
 
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
