@@ -75,11 +75,13 @@ class LockService:
         task: str | None = None,
         task_id: str | None = None,
         token: str | None = None,
+        note: Note | None = None,
     ) -> Lease | LockInfo:
         """`acquire`, with the lease in the way as the answer when it was not to be had.
 
         ``task`` and ``task_id`` are recorded in the owner; ``token`` is one that was drawn
-        before (`new_token`), for a process that will release what another one acquires.
+        before (`new_token`), for a process that will release what another one acquires. With
+        the lease the store has ``note`` as well, mostly by the same round trip.
         """
         store = self.store
         checked_name(name)
@@ -97,12 +99,19 @@ class LockService:
         attempt = waited = None
         try:
             if wait != 0:
-                attempt = Attempt(store, name, token, ttl, record, deadline, self._take_over)
+                attempt = Attempt(store, name, token, ttl, record, deadline, self._take_over, note)
                 waited = attempt.queue_at_once()
-            answer, started = waited or (store.acquire(name, token, ttl, record), asked)
+            if waited is not None:
+                answer, started = waited
+            elif note is None:
+                answer, started = store.acquire(name, token, ttl, record), asked
+            else:
+                answer, started = store.acquire_noted(name, token, ttl, record, note), asked
             if isinstance(answer, Refusal) or clock.now() >= started + ttl:
                 if attempt is None:
-                    attempt = Attempt(store, name, token, ttl, record, deadline, self._take_over)
+                    attempt = Attempt(
+                        store, name, token, ttl, record, deadline, self._take_over, note
+                    )
                 answer, started = attempt.insist(answer, started)
             if isinstance(answer, Refusal):
                 if lock_contended.receivers:
@@ -115,6 +124,8 @@ class LockService:
                         waited=clock.now() - asked,
                     )
                 return answer.holder
+            if note is not None and not answer.noted:
+                store.remember(note)
             lease = Lease(
                 self, self.alias, name, token, answer.fence, ttl, started + ttl, record,
                 answer.proof, renew,

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import clock
 from .lease import LockInfo
-from .stores.base import BaseStore, CannotListen, Grant, Line, Refusal
+from .stores.base import BaseStore, CannotListen, Grant, Line, Note, Refusal
 
 __all__ = ["Attempt"]
 
@@ -54,6 +54,8 @@ class Attempt:
     owner: Mapping[str, Any]
     deadline: float | None
     take_over: Callable[[BaseStore, LockInfo], bool]
+    note: Note | None = None
+    """what the store should write when it grants the lock"""
     line: Line | None = None
 
     def queue_at_once(self) -> Answer | None:
@@ -84,12 +86,16 @@ class Attempt:
         return answer, began
 
     def _ask(self) -> Answer:
-        asked = clock.now()
-        return self.store.acquire(self.name, self.token, self.ttl, self.owner), asked
+        asked, store = clock.now(), self.store
+        if self.note is None:
+            return store.acquire(self.name, self.token, self.ttl, self.owner), asked
+        return store.acquire_noted(self.name, self.token, self.ttl, self.owner, self.note), asked
 
     def _line(self) -> Line | None:
         if self.line is None and self.store.supports_waiting:
             self.line = self.store.line(self.name, self.token, self.ttl, self.owner)
+            if self.line is not None:
+                self.line.note = self.note
         return self.line
 
     def _wait(self, refusal: Refusal | None) -> Answer:

@@ -163,3 +163,19 @@ def in_child(work: Callable[[], Any]) -> Any:
     os.waitpid(pid, 0)
     assert "error" not in said, said["error"]
     return said["answer"]
+
+
+def killed_in_child(work: Callable[[], Any]) -> None:
+    """Do ``work``, which is to send SIGKILL to its process, in a forked child."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            signal.alarm(int(PATIENCE))
+            work()
+        finally:
+            traceback.print_exc()
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status  # noqa: PT018

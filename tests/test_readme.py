@@ -38,6 +38,7 @@ from django_tasklock import (
 )
 from django_tasklock.celery import delivery, requeue, run
 from django_tasklock.celery.options import CHOICES, OPTIONS
+from django_tasklock.celery.runnote import RunNote
 from django_tasklock.cli.show import COLUMNS
 from django_tasklock.guards import StatusGuard
 from django_tasklock.lease import new_token
@@ -614,7 +615,7 @@ def test_times_of_late_copies() -> None:
     assert "a day by default" in kept["The result backend h"]
     assert Celery("defaults", set_as_current=False).conf.result_expires.total_seconds() == 86400
     text = section(CELERY, "Late copies")
-    assert "The count is kept for a day" in text
+    assert "The count is kept for a day" in section(CELERY, "Attempts")
     assert delivery.ATTEMPTS_KEPT == 86400
     assert "waits for a second" in text
     assert run.A_MOMENT == delivery.AN_INSTANT == 1
@@ -644,17 +645,16 @@ def test_memory(use_redis: UseRedis, own_redis_server: RedisServer) -> None:
             return (used() - before) / count
 
         owner = owner_record("videos.tasks.process_video", "0f0d6b0e-6b3e-4a67-9a4c-2f7d8d1f4f55")
-        note = json.dumps(owner_record())
         task_id = "0f0d6b0e-6b3e-4a67-9a4c-{:012x}".format
         actual = {
             "a held lock": measured(
                 lambda n: store.acquire(f"video:{n}", new_token(), 3600, owner)
             ),
             "the note of an ended run": measured(
-                lambda n: store.remember(Note(f"ended {task_id(n)}:0", note, 3600))
+                lambda n: store.remember(Note(f"run {task_id(n)}:0", RunNote.ended(1), 3600))
             ),
-            "the count of a message's attempts": measured(
-                lambda n: store.tally(f"attempts {task_id(n)}:0", 86400)
+            "the note of a run that has begun": measured(
+                lambda n: store.remember(Note(f"run {task_id(n)}:1", RunNote.started(1), 86400))
             ),
         }
     print(actual)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from celery import states
@@ -14,9 +13,9 @@ from celery.exceptions import Ignore
 
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from ..lease import LockInfo
-from ..owner import Owner, owner_record
 from ..stores.base import Note
 from .requeue import HEADER, put_back
+from .runnote import WENT_ON, RunNote
 
 if TYPE_CHECKING:
     from .task import LockedTask
@@ -30,10 +29,8 @@ REMEMBERED = 120.0
 than it takes to store a result"""
 REMEMBERED_ALONE = 3600.0
 """seconds where nothing else remembers it: a copy may wait in a queue that long"""
-WENT_ON = "went on"
-"""the text of the note of a try that ended in a retry, or in another task that replaced it"""
 ATTEMPTS_KEPT = 86400.0
-"""seconds for which the runs of one message are counted"""
+"""seconds for which a start is remembered that no end has followed"""
 AN_INSTANT = 1.0
 """seconds until a copy looks again whether the run it is a copy of has stored its result"""
 
@@ -76,11 +73,13 @@ class Delivery:
         self.waits = bool(self.ours.get("tries"))
         """whether the lock was held before, and the message was put back to wait for it"""
         self.copy = self.queued and (redelivered or bool(self.ours.get("copy")))
+        self._starts = 0
+        """as many starts as the note says by our doing; 0: it says nothing by our doing"""
 
     @property
     def key(self) -> str:
         """Names this try of the task among the store's notes."""
-        return f"{self.id}:{self.request.retries or 0}"
+        return f"run {self.id}:{self.request.retries or 0}"
 
     @property
     def survives(self) -> bool:
@@ -100,12 +99,14 @@ class Delivery:
         """
         if not self.copy:
             return
-        self.drop_if_late(args, kwargs)
-        runs = 1 + self.task.locks.store.tally(f"attempts {self.key}", ATTEMPTS_KEPT)
-        if runs > self.task.lock_max_attempts:
-            raise TooManyAttempts(str(self.task.name), self.id, runs - 1)
+        starts = self.drop_if_late(args, kwargs).starts
+        if starts >= self.task.lock_max_attempts:
+            raise TooManyAttempts(str(self.task.name), self.id, starts)
+        if self.survives:
+            self._starts = starts + 1
+            self.task.locks.store.remember(self._started(self._starts))
 
-    def drop_if_late(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def drop_if_late(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RunNote:
         """`assert_wanted`, as far as it can be said without the lock: a copy that only looks must
         not pass for a run, or it turns others away."""
         store = self.task.locks.store
@@ -113,18 +114,42 @@ class Delivery:
         state = self._state() if results else None
         if state == states.SUCCESS:
             self._ignore("its result is stored")
-        ended = store.recall(f"ended {self.key}")
-        if ended is not None:
-            if ended == WENT_ON:
-                self._ignore("its run has gone on in another message")
+        note = RunNote.read(store.recall(self.key))
+        if note.went_on:
+            self._ignore("its run has gone on in another message")
+        if note.ended_in is not None:
             # A failure that was stored after the run had ended is about the storing.
             if state is None or state in states.READY_STATES:
                 self._ignore("its run has ended")
-            if Owner.from_record(json.loads(ended)).alive() is not False:
+            if note.ended_in.alive() is not False:
                 put_back(self, args, kwargs, AN_INSTANT * 2 ** min(self.looks, 5))
             # It died before it could store its result: the run does not count.
+        return note
 
-    def note(self, *, goes_on: bool = False) -> Note | None:
+    @contextmanager
+    def starting(self) -> Iterator[Note | None]:
+        """What the acquire should write, so that a run that dies is known for one.
+
+        A copy reads first what its earlier runs have left: `assert_wanted` writes it then.
+        """
+        first = self.survives and not self.copy
+        try:
+            yield self._started(1) if first else None
+        except Exception:
+            raise
+        except BaseException:
+            # The worker goes down, and the note may have been written.
+            if first:
+                with suppress(StoreUnavailable):
+                    self.task.locks.store.remember(self._started(0))
+            raise
+
+    def started(self) -> None:
+        """The acquire was granted, and has written its note."""
+        if self.survives and not self.copy:
+            self._starts = 1
+
+    def note_of_end(self, *, goes_on: bool = False) -> Note | None:
         """What the release should write, so that a late copy of this try is recognised.
 
         ``goes_on``: another message has been sent that goes on from here; no result is to come.
@@ -132,15 +157,17 @@ class Delivery:
         if not self.survives:
             return None
         if goes_on:
-            return Note(f"ended {self.key}", WENT_ON, REMEMBERED_ALONE)
+            return Note(self.key, WENT_ON, REMEMBERED_ALONE)
         ttl = REMEMBERED if self._keeps_results() else REMEMBERED_ALONE
-        return Note(f"ended {self.key}", json.dumps(owner_record()), ttl)
+        return Note(self.key, RunNote.ended(self._starts), ttl)
 
-    def interrupted(self) -> None:
-        """The worker is going down in good order: that run is not held against the message."""
-        if self.copy:
-            with suppress(StoreUnavailable):
-                self.task.locks.store.tally(f"attempts {self.key}", ATTEMPTS_KEPT, -1)
+    def note_of_break(self) -> Note | None:
+        """What the release of a run should write that broke off in good order, as at a shutdown:
+        it is not held against the message."""
+        return self._started(self._starts - 1) if self._starts else None
+
+    def _started(self, starts: int) -> Note:
+        return Note(self.key, RunNote.started(starts), ATTEMPTS_KEPT)
 
     def _state(self) -> str:
         try:

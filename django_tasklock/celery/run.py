@@ -21,6 +21,7 @@ from ..renewal import renewal
 from ..stores.base import Note
 from .body import Body, NoWork
 from .delivery import Delivery
+from .exiting import in_progress
 from .followup import FollowUp
 from .requeue import put_back, retry_later
 from .unique import give_up, reserve_again
@@ -84,7 +85,7 @@ class Run:
             return self._outage(error)
         if not isinstance(won, Lease):
             return self._conflict(won)
-        return self._with(won)
+        return self._won(won)
 
     def _start(self, lease: Lease) -> dict[str, Any] | None:
         """Called under the lock, before anything else is done. A value: nothing is to be done."""
@@ -117,15 +118,24 @@ class Run:
 
     def _contend(self, wait: float | None) -> Lease | LockInfo:
         task, delivery = self.task, self.delivery
-        return task.locks.contend(
-            self.name,
-            ttl=task.lock_ttl,
-            wait=wait,
-            renew=task.lock_renew,
-            task=task.name,
-            task_id=delivery.id,
-            token=delivery.token,
-        )
+        with delivery.starting() as note:
+            won = task.locks.contend(
+                self.name,
+                ttl=task.lock_ttl,
+                wait=wait,
+                renew=task.lock_renew,
+                task=task.name,
+                task_id=delivery.id,
+                token=delivery.token,
+                note=note,
+            )
+            if isinstance(won, Lease):
+                delivery.started()
+            return won
+
+    def _won(self, lease: Lease) -> Any:
+        with in_progress(lease, self.delivery):
+            return self._with(lease)
 
     def _with(self, lease: Lease) -> Any:
         delivery, note, broke_off = self.delivery, None, False
@@ -138,9 +148,9 @@ class Run:
                     result = self._work(lease)
                 except (Retry, Ignore):
                     # Its own message goes on from here (`Task.retry`, `Task.replace`).
-                    note = delivery.note(goes_on=True)
+                    note = delivery.note_of_end(goes_on=True)
                     raise
-            note = delivery.note()
+            note = delivery.note_of_end()
         except Unasked as unasked:
             outage = unasked.error
         except LeaseLost:
@@ -148,13 +158,11 @@ class Run:
                 raise
             broke_off = True
         except BaseException as error:
-            if not isinstance(error, Exception):
-                delivery.interrupted()
             reserve_again(delivery, self.name, error)
             raise
         finally:
             _held.reset(context)
-            released = self._leave(lease, note)
+            released = self._leave(lease, note or delivery.note_of_break())
         if outage is not None:
             return self._outage(outage)
         if broke_off:
@@ -224,7 +232,7 @@ class Run:
         except StoreUnavailable as error:
             return self._outage(error)
         if won is not None:
-            return self._with(won) if isinstance(won, Lease) else self._conflict(won, again=False)
+            return self._won(won) if isinstance(won, Lease) else self._conflict(won, again=False)
         if task.on_conflict in ("raise", "retry"):
             raise taken
         coalesced = task.on_conflict == "coalesce" and delivery.queued

@@ -28,12 +28,13 @@ class Grant(NamedTuple):
 
     ``proof`` is whatever the store would like to be handed at extend and release, to save a
     question. ``started`` is the earliest moment, on `clock.now`, at which the lease can have
-    begun, or None: just before the call.
+    begun, or None: just before the call. ``noted``: the note was written in the same step.
     """
 
     fence: int | None = None
     proof: Any = None
     started: float | None = None
+    noted: bool = False
 
 
 class Refusal(NamedTuple):
@@ -52,7 +53,10 @@ class Extension(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A few words that a store keeps for ``ttl`` seconds, to recognise late copies by."""
+    """A few words that a store keeps for ``ttl`` seconds, to recognise late copies by.
+
+    An empty ``text`` is no note: one that is there is removed.
+    """
 
     key: str
     text: str
@@ -77,6 +81,9 @@ class CannotListen(Exception):
 
 class Line(Protocol):
     """One caller's place in the line of a lock; of a store with ``supports_waiting``."""
+
+    note: Note | None
+    """what `ask` writes if it is granted the lock"""
 
     @property
     def ready(self) -> bool:
@@ -181,7 +188,7 @@ class BaseStore:
         raise NotImplementedError
 
     def remember(self, note: Note) -> None:
-        """Write a note, over what may be there."""
+        """Write a note, over what may be there; with an empty text, remove what is there."""
         raise NotImplementedError
 
     def tally(self, key: str, ttl: float, by: int = 1) -> int:
@@ -210,6 +217,12 @@ class BaseStore:
         raise NotImplementedError
 
     # What a store may implement.
+
+    def acquire_noted(
+        self, name: str, token: str, ttl: float, owner: Mapping[str, Any], note: Note
+    ) -> Grant | Refusal:
+        """`acquire`, and if it is granted write the note in the same step (`Grant.noted`)."""
+        return self.acquire(name, token, ttl, owner)
 
     def held(self, names: Sequence[str]) -> set[str]:
         """Which of the names are held, in as few round trips as the store can."""

@@ -117,7 +117,10 @@ class CacheStore(BaseStore):
 
     def remember(self, note: Note) -> None:
         key, lifetime = self._note_key(note.key), self._lifetime(note.ttl)
-        self._said(lambda: self.cache.set(key, note.text, lifetime))
+        if note.text:
+            self._said(lambda: self.cache.set(key, note.text, lifetime))
+        else:
+            self._said(lambda: self.cache.delete(key))
 
     def tally(self, key: str, ttl: float, by: int = 1) -> int:
         key, lifetime = self._note_key(key), self._lifetime(ttl)

@@ -64,6 +64,32 @@ class Noting(Contract):
         assert store.release(name, token, grant.proof, note) is False
         assert store.recall(key) == "other"
 
+    def test_an_acquire_writes_its_note_if_it_is_granted_or_says_that_it_did_not(self) -> None:
+        store, name, key, token = self.make_store(), new_name(), new_key(), new_token()
+        owner, note = owner_record(), Note(key, "started", LONG)
+        grant = store.acquire_noted(name, token, LONG, owner, note)
+        assert isinstance(grant, Grant)
+        written = "started" if grant.noted else None
+        assert store.recall(key) == written
+        # As after a lost reply.
+        assert isinstance(store.acquire_noted(name, token, LONG, owner, note), Grant)
+        assert store.recall(key) == written
+        other = store.acquire_noted(name, new_token(), LONG, owner, Note(key, "other", LONG))
+        assert not isinstance(other, Grant)
+        assert store.recall(key) == written
+        assert store.release(name, token, grant.proof)
+
+    def test_an_empty_note_removes_what_is_there(self) -> None:
+        store, name, key, token = self.make_store(), new_name(), new_key(), new_token()
+        grant = granted(store, name, token)
+        store.remember(Note(key, "started", LONG))
+        assert store.release(name, token, grant.proof, Note(key, "", LONG))
+        assert store.recall(key) is None
+        for _ in range(2):
+            store.remember(Note(key, "", LONG))
+            assert store.recall(key) is None
+            store.remember(Note(key, "started", LONG))
+
     def test_a_tally_counts_from_nothing(self) -> None:
         store, key = self.make_store(), new_key()
         assert [store.tally(key, LONG) for _ in range(3)] == [1, 2, 3]

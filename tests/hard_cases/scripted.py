@@ -5,8 +5,8 @@ A script is a list of steps, one a run; the last one serves for all later runs. 
 * ``kind`` and ``seconds``: what to be busy with, see ``bodies``;
 * ``gate``: a file to wait for instead;
 * ``check``: assert the lease when the busy part is over;
-* ``then``: "return" (default), "retry", "raise", "kill" (SIGKILL to this process) or "kill main"
-  (SIGKILL to the worker's main process).
+* ``then``: "return" (default), "retry", "raise", "reject" (back to the queue), "kill" (SIGKILL to
+  this process) or "kill main" (SIGKILL to the worker's main process).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import signal
 import uuid
 from pathlib import Path
 from typing import Any
+
+from celery.exceptions import Reject
 
 from tests.hard_cases import ledger
 from tests.hard_cases.bodies import BODIES
@@ -86,6 +88,8 @@ def follow(task: Any, then: str) -> None:
         raise task.retry(countdown=0)
     if then == "raise":
         raise Boom("as the script says")
+    if then == "reject":
+        raise Reject("as the script says", requeue=True)
     if then == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if then == "kill main":

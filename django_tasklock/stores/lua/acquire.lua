@@ -1,12 +1,18 @@
 -- Grants the lock, or says who holds it; may stand in the wait queue.
--- KEYS  1 lock  2 index  3 fences  4 queue
+-- KEYS  1 lock  2 index  3 fences  4 queue  5 a note to write when granted, or absent
 -- ARGV  1 value  2 ttl in ms  3 name  4 member of the queue, or '' not to stand in it
 --       5 the member of the waiter's last question, or ''  6 the waiter's number, or ''
+--       7 the note's text  8 its ttl in ms
 -- Returns {1, fence} when granted; {0, value, ttl left in ms or -1, now in us, number in the queue
 -- or ''} when held.
 -- Idempotent for one value: asked again after a lost reply, it grants again.
 local key, index, fences, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local value, ttl, name, me, before = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+
+local function granted(fence)
+  if KEYS[5] then redis.call('SET', KEYS[5], ARGV[7], 'PX', ARGV[8]) end
+  return {1, fence}
+end
 
 -- Who is ready to wait mostly finds it held: a look first then costs the least.
 local held = me ~= '' and redis.call('GET', key)
@@ -17,7 +23,7 @@ if mine then
     if me ~= '' then join(fences, queue, me, before, ARGV[6]) end
     local fence, first = hand_over(key, index, fences, queue, name, me)
     if fence then
-      if first == me then return {1, fence} end
+      if first == me then return granted(fence) end
       mine = false
     end
   end
@@ -42,7 +48,7 @@ if mine then
       redis.call('HDEL', fences, unpack(over))
     end
   end
-  return {1, fence}
+  return granted(fence)
 end
 
 local left = redis.call('PTTL', key)

@@ -9,7 +9,7 @@ from typing import Any
 from ... import clock
 from ...exceptions import StoreUnavailable
 from ...lease import TOKEN_LENGTH, LockInfo
-from ..base import Grant, Refusal
+from ..base import Grant, Note, Refusal
 from ..record import new_record
 from .listener import NEXT
 from .mailbox import Mailbox
@@ -37,6 +37,7 @@ class Place:
         self._token = token.encode()
         self._ttl_ms = ttl_ms
         self._owner = owner
+        self.note: Note | None = None
         self._box: Mailbox | None = None
         self._question = 0
         self._member = b""
@@ -62,8 +63,9 @@ class Place:
         self._before, self._member = self._member, self._next_member(self._box)
         asked = clock.now()
         answer = self._store.ask(
-            self._name, self._value, self._ttl_ms, self._member, self._before, self._number
-        )
+            self._name, self._value, self._ttl_ms, self._member, self._before, self._number,
+            self.note,
+        )  # fmt: skip
         if isinstance(answer, Grant):
             self._close(keep=True)
             return answer

@@ -31,7 +31,10 @@ class Notes(BaseStore):
 
     def remember(self, note: Note) -> None:
         key = self.note_key(note.key)
-        self.client.ask("SET", [key], note.text, "PX", milliseconds(note.ttl))
+        if note.text:
+            self.client.ask("SET", [key], note.text, "PX", milliseconds(note.ttl))
+        else:
+            self.client.ask("DEL", [key])
 
     def tally(self, key: str, ttl: float, by: int = 1) -> int:
         return int(self.client.run(TALLY, (self.note_key(key),), (milliseconds(ttl), by)))

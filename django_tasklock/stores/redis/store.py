@@ -68,8 +68,13 @@ class RedisStore(Notes):
     def acquire(
         self, name: str, token: str, ttl: float, owner: Mapping[str, Any]
     ) -> Grant | Refusal:
+        return self.acquire_noted(name, token, ttl, owner, None)
+
+    def acquire_noted(
+        self, name: str, token: str, ttl: float, owner: Mapping[str, Any], note: Note | None
+    ) -> Grant | Refusal:
         value = self.client.encode(new_record(token, owner))
-        answer = self.ask(name, value, milliseconds(ttl))
+        answer = self.ask(name, value, milliseconds(ttl), note=note)
         if isinstance(answer, Grant):
             return answer
         refusal = answer[0]
@@ -77,7 +82,7 @@ class RedisStore(Notes):
             # Our own lease, taken by an earlier call whose record says another moment.
             held = self._value(name)
             if held is not None and token_of(self._decoded(held)) == token:
-                again = self.ask(name, held, milliseconds(ttl))
+                again = self.ask(name, held, milliseconds(ttl), note=note)
                 return again if isinstance(again, Grant) else again[0]
         return refusal
 
@@ -89,6 +94,7 @@ class RedisStore(Notes):
         member: bytes = b"",
         before: bytes = b"",
         number: bytes = b"",
+        note: Note | None = None,
     ) -> Grant | tuple[Refusal, int, bytes]:
         """One run of the acquire script.
 
@@ -96,10 +102,14 @@ class RedisStore(Notes):
         its last question, and its number there. A refusal comes with the server's clock, in us,
         and the waiter's number.
         """
-        keys = self._keys(name)
-        reply = self.client.run(ACQUIRE, keys, (value, ttl_ms, name, member, before, number))
+        keys: tuple[bytes, ...] = self._keys(name)
+        args: tuple[Any, ...] = (value, ttl_ms, name, member, before, number)
+        if note is not None:
+            keys += (self.note_key(note.key),)
+            args += (note.text, milliseconds(note.ttl))
+        reply = self.client.run(ACQUIRE, keys, args)
         if reply[0]:
-            return Grant(int(reply[1]), value)
+            return Grant(int(reply[1]), value, noted=note is not None)
         info = self.info(name, reply[1], seconds(reply[2]))
         return Refusal(info), int(reply[3]), as_bytes(reply[4])
 

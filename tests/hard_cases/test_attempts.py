@@ -1,0 +1,73 @@
+"""What is not held against a message: cases 21, 22 and 23."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.hard_cases.conftest import MakeStage, need_pool
+from tests.hard_cases.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+BROKERS = ["redis", "rabbitmq"]
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_21_a_job_that_rejects_itself_runs_again_each_time(
+    make_stage: MakeStage, broker: str
+) -> None:
+    """Six times back to the queue, though one death would be enough to give it up."""
+    stage = make_stage(broker)
+    stage.worker()
+    job = stage.job()
+    result = stage.send("once", job, [*[{"then": "reject"}] * 6, {}])
+    assert result.get(timeout=20) == f"done:{job}"
+    stage.assert_settled()
+    stage.assert_done_once(job)
+    assert len(stage.ledger.runs(job=job)) == 7
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_22_a_job_that_a_killed_worker_had_only_prefetched_runs(
+    make_stage: MakeStage, broker: str
+) -> None:
+    """It was never begun: the death of that worker is not its doing."""
+    stage = make_stage(broker, visibility=2)
+    worker = stage.worker(conf={"worker_prefetch_multiplier": 4})
+    first, prefetched = stage.job(), stage.job()
+    stage.send("guarded", first, [{"seconds": 60}, {}])
+    started = stage.started(first)
+    result = stage.send("once", prefetched)
+    stage.deliveries(result.id, 1)
+    stage.watch(started.pid)
+    stage.kill(worker.pid)
+    assert stage.ledger.runs(job=prefetched) == []
+    stage.worker()
+    assert result.get(timeout=20) == f"done:{prefetched}"
+    stage.assert_settled()
+    stage.assert_done_once(prefetched)
+    stage.assert_done_once(first)
+
+
+@pytest.mark.parametrize(
+    ("pool", "broker"),
+    [("prefork", "redis"), ("prefork", "rabbitmq"), ("gevent", "rabbitmq")],
+)
+def test_23_a_job_that_a_cold_shutdown_cut_short_runs_again(
+    make_stage: MakeStage, pool: str, broker: str
+) -> None:
+    """The worker is told to stop at once, by SIGQUIT: an orderly end for the job."""
+    need_pool(pool)
+    stage = make_stage(broker, visibility=2)
+    worker = stage.worker(pool=pool)
+    job = stage.job()
+    result = stage.send("once", job, [{"seconds": 60}, {"seconds": 0.1}])
+    stage.watch(stage.started(job).pid)
+    worker.send(signal.SIGQUIT)
+    wait_until(lambda: not worker.running, 20, "the worker has stopped")
+    stage.worker(pool=pool)
+    assert result.get(timeout=20) == f"done:{job}"
+    stage.assert_settled()
+    stage.assert_done_once(job)
+    assert len(stage.ledger.runs(job=job)) == 2
