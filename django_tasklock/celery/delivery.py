@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
 from celery import states
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore
+from celery.utils.time import maybe_iso8601
 
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from ..lease import LockInfo
@@ -67,6 +69,10 @@ class Delivery:
             request.headers = headers
         self.ours: dict[str, Any] = ours if self.queued else {}
         self.token: str | None = self.ours.get("token")
+        sent = self.ours.get("sent")
+        self.sent = float(sent) if isinstance(sent, int | float) else None
+        """when it was sent first, in seconds since the epoch, by the sender's clock; None where
+        who sent it does not know the task"""
         redelivered = bool((request.delivery_info or {}).get("redelivered"))
         self.looks = int(self.ours.get("copy") or 0)
         """how often a copy was put back"""
@@ -78,8 +84,10 @@ class Delivery:
 
     @property
     def key(self) -> str:
-        """Names this try of the task among the store's notes."""
-        return f"run {self.id}:{self.request.retries or 0}"
+        """Names this try of this sending of the task among the store's notes."""
+        # What replaces a task has its id, and what does not know the task says not when it sent.
+        tries = f"{self.request.retries or 0}.{self.request.replaced_task_nesting or 0}"
+        return f"run {self.id}:{tries}:{self.sent or ''}"
 
     @property
     def survives(self) -> bool:
@@ -110,8 +118,7 @@ class Delivery:
         """`assert_wanted`, as far as it can be said without the lock: a copy that only looks must
         not pass for a run, or it turns others away."""
         store = self.task.locks.store
-        results = self._keeps_results()
-        state = self._state() if results else None
+        state = self._state() if self._keeps_results() else None
         if state == states.SUCCESS:
             self._ignore("its result is stored")
         note = RunNote.read(store.recall(self.key))
@@ -169,9 +176,15 @@ class Delivery:
     def _started(self, starts: int) -> Note:
         return Note(self.key, RunNote.started(starts), ATTEMPTS_KEPT)
 
-    def _state(self) -> str:
+    def _state(self) -> str | None:
+        """What the result backend knows; None if it cannot know."""
         try:
-            return str(self.task.backend.get_task_meta(self.id)["status"])
+            meta: Any = self.task.backend.get_task_meta(self.id)
+            state = str(meta["status"])
+            if self.sent is not None and _was_before(meta.get("date_done"), self.sent):
+                # Of an earlier use of the task id. Most backends never write over a success.
+                return None if state == states.SUCCESS else states.PENDING
+            return state
         except Exception as error:
             raise StoreUnavailable("the result backend", str(error)) from error
 
@@ -182,3 +195,16 @@ class Delivery:
     def _ignore(self, why: str) -> None:
         logger.info("a late copy of %s[%s] is dropped: %s", self.task.name, self.id, why)
         raise Ignore(f"a late copy: {why}")
+
+
+def _was_before(done: Any, moment: float) -> bool:
+    """Whether a result was stored before a moment, in seconds since the epoch."""
+    try:
+        when = maybe_iso8601(done)
+        if when is None:
+            return False
+        # A backend without time zones means UTC, or local time.
+        zones = (timezone.utc, None) if when.tzinfo is None else (when.tzinfo,)
+        return all(when.replace(tzinfo=zone).timestamp() < moment for zone in zones)
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
@@ -17,6 +18,7 @@ from ..service import LockService
 from .body import Body
 from .checks import known_tasks
 from .options import body_signature, check_options
+from .requeue import HEADER
 from .run import Run
 from .unique import concerns, send_once
 
@@ -96,6 +98,10 @@ class LockedTask(DjangoTask):
 
     def send_anyway(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """`apply_async`, whatever is in the queue; the message reserves nothing."""
+        headers = options.get("headers") or {}
+        if HEADER not in headers:
+            # A task id may be used again: this tells one sending of it from another.
+            options["headers"] = {**headers, HEADER: {"sent": time.time()}}
         return super().apply_async(args, kwargs, **options)
 
     def call_body(
