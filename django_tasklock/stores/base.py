@@ -55,7 +55,7 @@ class Extension(NamedTuple):
 class Note(NamedTuple):
     """A few words that a store keeps for ``ttl`` seconds, to recognise late copies by.
 
-    An empty ``text`` is no note: one that is there is removed.
+    An empty ``text`` is no note: what is there may as well be removed.
     """
 
     key: str
@@ -188,7 +188,7 @@ class BaseStore:
         raise NotImplementedError
 
     def remember(self, note: Note) -> None:
-        """Write a note, over what may be there; with an empty text, remove what is there."""
+        """Write a note, over what may be there."""
         raise NotImplementedError
 
     def tally(self, key: str, ttl: float, by: int = 1) -> int:

@@ -79,15 +79,15 @@ class Noting(Contract):
         assert store.recall(key) == written
         assert store.release(name, token, grant.proof)
 
-    def test_an_empty_note_removes_what_is_there(self) -> None:
+    def test_an_empty_note_says_nothing(self) -> None:
         store, name, key, token = self.make_store(), new_name(), new_key(), new_token()
         grant = granted(store, name, token)
         store.remember(Note(key, "started", LONG))
         assert store.release(name, token, grant.proof, Note(key, "", LONG))
-        assert store.recall(key) is None
+        assert not store.recall(key)
         for _ in range(2):
             store.remember(Note(key, "", LONG))
-            assert store.recall(key) is None
+            assert not store.recall(key)
             store.remember(Note(key, "started", LONG))
 
     def test_a_tally_counts_from_nothing(self) -> None:
