@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 
-from django_tasklock import lock
+from django_tasklock import clock, lock
+from django_tasklock.exceptions import TooManyAttempts
 from example_project.servers import RedisServer
 from tests.conftest import UseRedis
 from tests.mailroom import Mailroom, Message, mailroom
-from tests.steps import Meanwhile
+from tests.steps import Meanwhile, taken, until, waiting
 
 SEED = int(os.environ.get("COALESCE_SEED", "0")) or random.randrange(1, 2**32)
 BURSTS = int(os.environ.get("COALESCE_BURSTS", "60"))
@@ -177,6 +180,66 @@ def test_a_follow_up_does_not_expire(room: Mailroom) -> None:
     (message,) = room.waiting()
     assert message.ours.get("tries")
     assert message.headers["expires"] is None
+
+
+def the_next_call_follows(room: Mailroom, task: Any) -> None:
+    with lock("job:1", ttl=60):
+        sent = task.delay(1).id
+        assert elsewhere(room, room.take(sent))[0] == "IGNORED"
+        assert follow_ups(room) == [sent]
+    assert room.work_off() == [("SUCCESS", None)]
+
+
+def test_the_place_of_a_follow_up_that_was_given_up_is_taken_by_the_next_call(
+    room: Mailroom,
+) -> None:
+    """It had lost its lease, and was to follow the next run."""
+    runs: list[str] = []
+
+    def work(self: Any, job: Any) -> None:
+        runs.append(self.request.id)
+        if len(runs) == 1:
+            self.lease._deadline = clock.now() - 1
+            self.lease.assert_held()
+
+    task = room.task(work, on_conflict="coalesce", acks_late=True, lock_max_attempts=1)
+    task.delay(1)
+    assert room.deliver(room.take())[0] == "IGNORED"
+    with lock("job:1", ttl=60):
+        assert elsewhere(room, room.take())[0] == "IGNORED"
+    (message,) = room.waiting()
+    assert message.ours["tries"]
+    state, error = room.deliver(room.take())
+    assert (state, type(error)) == ("FAILURE", TooManyAttempts)
+    the_next_call_follows(room, task)
+
+
+def test_the_place_of_a_follow_up_that_was_cut_short_is_taken_by_the_next_call(
+    room: Mailroom,
+) -> None:
+    """A soft time limit, while it waits for the lock."""
+    task = room.task(lambda self, job: None, on_conflict="coalesce", lock_wait=1)
+    task.delay(1)
+
+    def too_long(*_: Any) -> None:
+        raise SoftTimeLimitExceeded
+
+    def limit() -> None:
+        until(lambda: waiting("job:1"), "a waiter")
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, too_long)
+    try:
+        lease = Meanwhile(lambda: taken("job:1", ttl=60)).result()
+        assert room.deliver(room.take())[0] == "IGNORED"
+        limited = Meanwhile(limit)
+        state, error = room.deliver(room.take())
+        limited.result()
+        lease.release()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert (state, type(error)) == ("FAILURE", SoftTimeLimitExceeded)
+    the_next_call_follows(room, task)
 
 
 def test_a_direct_call_is_no_follow_up(room: Mailroom) -> None:

@@ -181,6 +181,8 @@ class LockedRequest(Request):
             name = task.lock_name_of(self._args, self._kwargs)
             if task.unique_while is not None:
                 self._reserve_again(name)
+            if task.on_conflict == "coalesce" and not self._comes_back():
+                task.locks.store.unreserve(follow_up_key(task, name), self.id)
             task.locks.clear(name, self._token, by="the worker, whose pool child is dead")
             if task.guard is not None and (self._ended or self._already_revoked):
                 self._refuse_row(name)

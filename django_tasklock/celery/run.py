@@ -69,6 +69,13 @@ class Run:
         )  # fmt: skip
 
     def __call__(self) -> Any:
+        try:
+            return self._call()
+        except BaseException as error:
+            self.followup.failed(error)
+            raise
+
+    def _call(self) -> Any:
         for lease in _held.get():
             if lease.name == self.name and lease.store == self.task.lock_store and lease.held:
                 # Called inside its own run: the lock is ours already, and so is the row.
