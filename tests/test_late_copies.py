@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_tasklock import clock, locks
+from django_tasklock import clock, lock, locks
 from django_tasklock.guards import StatusGuard
 from example_project.servers import RedisServer
 from tests.app.models import Job
@@ -74,6 +74,40 @@ def test_a_run_that_lost_its_lease_by_its_own_clock_alone_starts_over(room: Mail
     assert not locks.is_locked("job:1")
     assert room.work_off() == [("SUCCESS", None)]
     assert runs == [1, 1]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("how", ["a lock", "a direct call"])
+def test_a_body_that_loses_another_lock_of_its_own_has_failed(room: Mailroom, how: str) -> None:
+    """The lease of its own run is held: there is nothing to start over for."""
+    guard = StatusGuard(
+        "app.Job", pk="job", source="queued", to="working", done="done", failed="failed"
+    )
+    row = Job.objects.create()
+    runs: list[str] = []
+
+    def lose(self: Any, job: Any) -> None:
+        self.lease._deadline = clock.now() - 1
+        self.lease.assert_held()
+
+    other = room.task(lose, lock_name="other:{job}")
+
+    def work(self: Any, job: Any) -> None:
+        runs.append(self.request.id)
+        if how == "a direct call":
+            other(job)
+        with lock(f"other:{job}", ttl=60) as lease:
+            locks.clear(lease.name)
+            assert not lease.extend()
+            lease.assert_held()
+
+    room.task(work, acks_late=True, guard=guard).delay(row.pk)
+    state, error = room.deliver(room.take())
+    assert (state, error.name) == ("FAILURE", f"other:{row.pk}")
+    assert room.waiting() == []
+    row.refresh_from_db()
+    assert (row.status, len(runs)) == ("failed", 1)
+    assert not locks.is_locked(f"job:{row.pk}")
 
 
 def test_a_message_is_kept_where_its_run_is_interrupted_while_redis_is_away(

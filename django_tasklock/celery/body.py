@@ -122,6 +122,20 @@ class Body:
             raise
         return result
 
+    def broke_off(self, error: BaseException, lease: Lease | None) -> bool:
+        """Whether the body was left because ``lease``, its own, is lost, and may start over.
+
+        Locks that the body has taken for itself are its own affair.
+        """
+        return (
+            isinstance(error, LeaseLost)
+            and lease is not None
+            and error.name == lease.name
+            and not lease.held
+            and self.survives
+            and not self.completed
+        )
+
     def is_claimed(self) -> bool:
         """Whether the guard's row is being worked on, by a run that lives or did."""
         guard = self.task.guard
@@ -157,10 +171,10 @@ class Body:
             return  # The row waits for the replacement, or that one has it by now.
         # What goes back to the queue finds its row waiting for work.
         again = not isinstance(error, Exception) or isinstance(error, Retry)
-        if isinstance(error, LeaseLost):
-            again = self.survives and not self.completed
-        elif isinstance(error, Reject):
+        if isinstance(error, Reject):
             again = bool(getattr(error, "requeue", False))
+        elif self.broke_off(error, claim.lease):
+            again = True
         self._leave(claim, claim.guard.put_back if again else claim.guard.fail)
 
     def _leave(self, claim: Claim, leave: Callable[[Any, int | None], bool]) -> None:

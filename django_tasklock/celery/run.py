@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery.exceptions import Ignore, Retry
 
 from ..exceptions import (
-    LeaseLost,
     LockNotAcquired,
     StoreUnavailable,
     TooManyAttempts,
@@ -160,13 +159,11 @@ class Run:
             note = delivery.note_of_end()
         except Unasked as unasked:
             outage = unasked.error
-        except LeaseLost:
-            if self.body.completed or not delivery.survives:
-                raise
-            broke_off = True
         except BaseException as error:
-            reserve_again(delivery, self.name, error)
-            raise
+            broke_off = self.body.broke_off(error, lease)
+            if not broke_off:
+                reserve_again(delivery, self.name, error)
+                raise
         finally:
             _held.reset(context)
             released = self._leave(lease, note or delivery.note_of_break())
