@@ -7,12 +7,16 @@ from typing import Any
 
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist
-from django.db import router, transaction
+from django.db import connections, router, transaction
+from django.db.backends.base.operations import BaseDatabaseOperations
 from django.db.models import Manager, Model, Q, QuerySet
 
 from .exceptions import InvalidLockConfig, StatusConflict
 
 __all__ = ["StatusGuard"]
+
+LARGEST_FENCE = 10**16 - 1
+"""microseconds since 1970, until the year 2286"""
 
 
 class StatusGuard:
@@ -107,6 +111,19 @@ class StatusGuard:
     def check_fields(self) -> None:
         """Raise `InvalidLockConfig` if the model, its status or its fence field does not exist."""
         _ = self.model
+
+    def fence_trouble(self) -> str:
+        """What is wrong with the fence field, as a sentence; "" if nothing is."""
+        if self.fence_field is None:
+            return ""
+        field: Any = self.model._meta.get_field(self.fence_field)
+        where = f"the fence field {self.label}.{self.fence_field}"
+        use = f"Use BigIntegerField(null=True), not {type(field).__name__}"
+        if not _holds_fences(field, connections[router.db_for_write(self.model)]):
+            return f"{where} cannot hold a fence, an integer of 16 digits. {use}."
+        if not field.null and not field.has_default():
+            return f"{where} cannot be empty, as it is before the first run. {use}()."
+        return ""
 
     def pk_of(self, arguments: Mapping[str, Any]) -> Any:
         """The primary key among a call's arguments. Raises `InvalidLockConfig`."""
@@ -208,3 +225,20 @@ def _listed(source: Any) -> list[Any]:
     if isinstance(source, str) or not isinstance(source, Iterable):
         return [source]
     return list(source)
+
+
+def _holds_fences(field: Any, connection: Any) -> bool:
+    if not getattr(field, "concrete", False) or field.is_relation:
+        return False
+    kind = field.get_internal_type()
+    if kind == "DecimalField":
+        digits = field.max_digits
+        return digits is None or digits - (field.decimal_places or 0) >= len(str(LARGEST_FENCE))
+    usual: Any = connection.data_types.get(kind)
+    if usual is not None:
+        usual = usual(vars(field)) if callable(usual) else usual % vars(field)
+    if field.db_type(connection) != usual:
+        return True  # A type of its own, of which only the database knows what it holds.
+    # What every database holds: SQLite holds any integer in any column, and production may not.
+    _, most = BaseDatabaseOperations.integer_field_ranges.get(kind, (0, 0))
+    return bool(most >= LARGEST_FENCE)

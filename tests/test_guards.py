@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
+from django.apps import apps
+from django.core import checks
 from django.db import connections, models, transaction
 from django.db.models import Q
-from django.test.utils import CaptureQueriesContext, override_settings
+from django.test.utils import CaptureQueriesContext, isolate_apps, override_settings
 
 from django_tasklock import InvalidLockConfig, StatusConflict
+from django_tasklock.celery import LockedTask
+from django_tasklock.celery.checks import check_tasks, known_tasks
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
 from tests.steps import Meanwhile, until
@@ -317,3 +322,78 @@ class TestConfig:
         assert repr(guard()) == (
             "<StatusGuard app.Job.status: ['queued', 'again'] -> working -> done>"
         )
+
+
+class TestFenceField:
+    """A fence is a number of 16 digits."""
+
+    @pytest.fixture
+    def trouble(self) -> Iterator[Callable[[models.Field[Any, Any]], str]]:
+        """``trouble(field)``: what is wrong with it as the fence field of a model."""
+        with isolate_apps("tests.app"):
+
+            def of(field: models.Field[Any, Any]) -> str:
+                fields = {"__module__": "tests.app.models", "status": models.TextField()}
+                name = f"Row{len(apps.get_app_config('app').models)}"
+                model: Any = type(name, (models.Model,), {**fields, "fence": field})
+                options: Any = {"source": "queued", "to": "working", "done": "done"}
+                return StatusGuard(model, fence_field="fence", **options).fence_trouble()
+
+            yield of
+
+    @pytest.mark.parametrize(
+        "field",
+        [
+            models.BigIntegerField(null=True),
+            models.BigIntegerField(default=0),
+            models.PositiveBigIntegerField(null=True),
+            models.DecimalField(null=True, max_digits=20, decimal_places=0),
+        ],
+        ids=repr,
+    )
+    def test_that_holds_one(self, field: Any, trouble: Callable[[Any], str]) -> None:
+        assert trouble(field) == ""
+
+    @pytest.mark.parametrize(
+        "field",
+        [
+            models.IntegerField(null=True),
+            models.PositiveIntegerField(null=True),
+            models.SmallIntegerField(null=True),
+            models.DecimalField(null=True, max_digits=17, decimal_places=2),
+            models.FloatField(null=True),
+            models.CharField(null=True, max_length=20),
+            models.ForeignKey(Job, models.CASCADE, null=True),
+        ],
+        ids=repr,
+    )
+    def test_that_cannot(self, field: Any, trouble: Callable[[Any], str]) -> None:
+        said = trouble(field)
+        assert re.search(r"the fence field app\.Row\d+\.fence cannot hold a fence", said)
+        assert f"Use BigIntegerField(null=True), not {type(field).__name__}." in said
+
+    def test_that_cannot_be_empty(self, trouble: Callable[[Any], str]) -> None:
+        assert "cannot be empty" in trouble(models.BigIntegerField())
+
+    def test_with_a_type_of_its_own(self, trouble: Callable[[Any], str]) -> None:
+        class Wide(models.IntegerField):
+            def db_type(self, connection: Any) -> str:
+                return "bigint"
+
+        assert trouble(Wide(null=True)) == ""
+
+    def test_task_with_a_small_one_is_an_error(self) -> None:
+        class Small(LockedTask):
+            abstract = True
+            name = "tests.small_fence"
+            guard = guard(fence_field="done_count")
+
+            def run(self, pk: int) -> None: ...
+
+        try:
+            (message,) = [each for each in check_tasks() if "small_fence" in each.msg]
+        finally:
+            known_tasks.discard(Small)
+        assert isinstance(message, checks.Error)
+        assert message.id == "django_tasklock.E005"
+        assert "app.Job.done_count" in message.msg

@@ -6,6 +6,7 @@ id        level    said when
 ========  =======  ============================================================================
 ``E003``  error    a task's guard names a model or a field that does not exist
 ``E004``  error    a task's ``lock_store`` is no alias of the setting
+``E005``  error    the ``fence_field`` of a task's guard cannot hold a fence
 ``W004``  warning  with renewal off, a lease ends before the task's time limit, or has none to
                    end before
 ========  =======  ============================================================================
@@ -49,6 +50,9 @@ def _check_task(task: type[LockedTask], stores: Any) -> Iterator[checks.CheckMes
             task.guard.check_fields()
         except InvalidLockConfig as error:
             yield checks.Error(f"task {task.name}: {error}", id="django_tasklock.E003")
+        else:
+            if trouble := task.guard.fence_trouble():
+                yield checks.Error(f"task {task.name}: {trouble}", id="django_tasklock.E005")
     settings = stores.get(task.lock_store)
     if settings is None:
         yield checks.Error(
