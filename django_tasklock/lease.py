@@ -1,18 +1,16 @@
-"""A lease, as its holder has it, and a lock's state, as everybody else sees it."""
+"""A lease, as its holder has it."""
 
 from __future__ import annotations
 
 import base64
 import math
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from . import clock
-from .deferred import Deferred
 from .exceptions import LeaseLost
+from .lock_info import LockInfo
 from .native import new_lock
 from .owner import Owner
 
@@ -22,7 +20,8 @@ TOKEN_LENGTH = 22
 """characters; 16 random bytes in URL-safe base64 without padding"""
 
 HELD, RELEASED, LOST = range(3)
-_transition = new_lock()
+# Nothing is called under this lock: there a signal could come in, and its handler want it too.
+_overlaps = new_lock()
 _process = 0
 
 
@@ -31,64 +30,8 @@ def new_token() -> str:
     return base64.urlsafe_b64encode(os.urandom(16))[:TOKEN_LENGTH].decode("ascii")
 
 
-@dataclass(frozen=True, slots=True)
-class LockInfo(Deferred):
-    """What a store knows of a lock that is held.
-
-    ``ttl`` is in seconds, None for a key that never expires. For a key that somebody else
-    set, ``token``, ``acquired_at``, ``fence`` and all of the owner's fields are None.
-    ``waiters`` is the length of the line, None where it was not counted. ``granted`` is the
-    ttl, in seconds, that the lease was granted with, and ``renewing`` whether its holder extends
-    it by itself; both are None where the record does not say.
-    """
-
-    name: str
-    ttl: float | None
-    acquired_at: datetime | None
-    token: str | None
-    owner: Owner
-    store: str
-    key: str
-    fence: int | None = None
-    waiters: int | None = None
-    granted: float | None = None
-    renewing: bool | None = None
-
-    @classmethod
-    def deferred(
-        cls,
-        name: str,
-        ttl: float | None,
-        store: str,
-        waiters: int | None,
-        rest: Callable[..., Mapping[str, Any]],
-        *of: Any,
-    ) -> LockInfo:
-        """One whose other fields ``rest(*of)`` returns, by name, when the first of them is read."""
-        new, fill = cls.__new__(cls), object.__setattr__
-        fill(new, "name", name)
-        fill(new, "ttl", ttl)
-        fill(new, "store", store)
-        fill(new, "waiters", waiters)
-        fill(new, "_rest", rest)
-        fill(new, "_of", of)
-        return new
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields of a row of ``manage.py locks list --format json``."""
-        return {
-            "name": self.name,
-            "ttl": self.ttl,
-            "acquired_at": self.acquired_at.isoformat() if self.acquired_at else None,
-            "owner": self.owner.as_dict(),
-            "token": self.token,
-            "store": self.store,
-            "key": self.key,
-        }
-
-
-class Keeper(Protocol):
-    """What a lease needs of the service that granted it."""
+class _Keeper(Protocol):
+    """What a lease needs of the service that granted it: `keeper.Keeper`."""
 
     def release(self, lease: Lease) -> bool: ...
     def extend(self, lease: Lease, ttl: float) -> bool: ...
@@ -108,6 +51,7 @@ class Lease:
         "__weakref__",
         "_calls",
         "_deadline",
+        "_due",
         "_earliest",
         "_keeper",
         "_process",
@@ -125,7 +69,7 @@ class Lease:
 
     def __init__(
         self,
-        keeper: Keeper,
+        keeper: _Keeper,
         store: str,
         name: str,
         token: str,
@@ -144,6 +88,7 @@ class Lease:
         self.ttl = ttl
         self.renew = renew
         self._deadline = deadline
+        self._due = math.inf
         self._record = record
         self._proof = proof
         self._process = _process
@@ -205,44 +150,48 @@ class Lease:
 
     def _end(self, state: int, reason: str = "") -> bool:
         """Leave HELD for good. True for the one caller who did it."""
-        with _transition:
+        with _overlaps:
             if self._state != HELD or self._process != _process:
                 return False
             self._state = state
             self._reason = reason
             return True
 
-    def _extending(self) -> bool:
+    def _extending(self, began: list[bool]) -> bool:
         """Announce an extension. False: the lease is gone."""
         if not self.held:
             return False
-        with _transition:
+        with _overlaps:
             if self._calls == 0:
                 self._earliest = math.inf
             self._calls += 1
+            began[0] = True
         return True
 
-    def _extended(self, ends: float, said: bool | None) -> None:
+    def _extended(self, began: list[bool], ends: float, said: bool | None) -> None:
         """Note what an extension came to: ``said`` is None where no reply came.
 
         Those that overlap (the caller's and the renewal's) may have reached the store in any
         order, and one without a reply may have shortened the lease: the earliest end counts.
         """
-        with _transition:
-            self._calls -= 1
-            self._earliest = min(self._earliest, ends)
-            if said:
-                self._deadline = self._earliest
-            elif said is None:
-                self._deadline = min(self._deadline, ends)
+        with _overlaps:
+            if began[0]:
+                began[0] = False
+                self._calls -= 1
+                if ends < self._earliest:
+                    self._earliest = ends
+                if said:
+                    self._deadline = self._earliest
+                elif said is None and ends < self._deadline:
+                    self._deadline = ends
 
 
 def _forget_parent() -> None:
     # After a fork the child owns none of its parent's leases, and the lock may have been
     # held by a thread that the child does not have.
-    global _process, _transition
+    global _process, _overlaps
     _process += 1
-    _transition = new_lock()
+    _overlaps = new_lock()
 
 
 if hasattr(os, "register_at_fork"):

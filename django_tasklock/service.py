@@ -12,10 +12,11 @@ from .arguments import (
     checked_wait,
 )
 from .conf import DEFAULT_ALIAS
-from .lease import HELD, LOST, RELEASED, Lease, LockInfo, new_token
+from .keeper import Keeper
+from .lease import Lease, LockInfo, new_token
 from .owner import Owner, owner_record
 from .renewal import renewal
-from .signals import lock_acquired, lock_cleared, lock_contended, lock_lost, lock_released
+from .signals import lock_acquired, lock_cleared, lock_contended
 from .stores import stores
 from .stores.base import BaseStore, Note, Refusal
 from .waiting import Attempt
@@ -23,7 +24,7 @@ from .waiting import Attempt
 __all__ = ["LockService", "locks"]
 
 
-class LockService:
+class LockService(Keeper):
     """All that can be asked of the locks of one store.
 
     Every verb may raise `StoreUnavailable` when the store does not answer: that is neither
@@ -93,7 +94,7 @@ class LockService:
         record = owner_record(task, task_id)
         record["ttl"], record["renew"] = ttl, renew
         if renew:
-            renewal.start()
+            renewal.start(store)
         asked = clock.now()
         deadline = None if wait is None else asked + wait
         attempt = waited = None
@@ -199,52 +200,6 @@ class LockService:
             return False
         self._cleared(store, name, token, holder, by)
         return True
-
-    # What a lease asks of its service.
-
-    def release(self, lease: Lease, note: Note | None = None) -> bool:
-        """`Lease.release`; with a note that the store writes in the same step."""
-        if not lease.held or not lease._end(RELEASED):
-            return False
-        if lease.renew:
-            lease.renew = False
-            renewal.discard()
-        try:
-            released = self.store.release(lease.name, lease.token, lease._proof, note)
-        except BaseException:
-            # It stands until its deadline, no longer renewed; a later call may succeed.
-            lease._state = HELD
-            raise
-        if not released:
-            lease._state = HELD
-            self.lost(lease, "the store no longer had it at its release")
-            return False
-        if lock_released.receivers:
-            lock_released.send_robust(LockService, lease=lease)
-        return True
-
-    def extend(self, lease: Lease, ttl: float) -> bool:
-        """`Lease.extend`."""
-        ttl = checked_ttl(ttl)
-        if not lease._extending():
-            return False
-        started, said = clock.now(), None
-        try:
-            said = self.store.extend(lease.name, lease.token, ttl, lease._proof)
-        finally:
-            lease._extended(started + ttl, said)
-        if said:
-            lease.ttl = ttl
-        else:
-            self.lost(lease, "the store no longer has it")
-        return said
-
-    def lost(self, lease: Lease, reason: str) -> None:
-        """Note that a lease is gone: once, and for good."""
-        if lease._end(LOST, reason):
-            if lease.renew:
-                renewal.discard()
-            lock_lost.send_robust(LockService, lease=lease, reason=reason)
 
     def _cleared(
         self,

@@ -19,7 +19,8 @@ from django.test.utils import override_settings
 from psycopg.conninfo import conninfo_to_dict
 
 from django_tasklock.lease import RELEASED
-from django_tasklock.renewal import Abandoned, renewal
+from django_tasklock.renewal import renewal
+from django_tasklock.store_renewal import Entry
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
 from example_project.servers import NoRedis, RedisServer, own_redis
@@ -58,9 +59,8 @@ ProxyTo = Callable[[int], CutProxy]
 def no_lease_outlives_its_test() -> Iterator[None]:
     """A lease that something still refers to would be renewed, and lost, in the next tests."""
     yield
-    with renewal._lock:
-        left = [entry.what() for entry in renewal._heap if not isinstance(entry.what, Abandoned)]
-    for lease in left:
+    for entry in renewal.entries():
+        lease = entry.lease() if isinstance(entry, Entry) else None
         if lease is not None:
             lease._end(RELEASED)
 

@@ -503,10 +503,8 @@ def test_verbs() -> None:
         plain = [p.replace(annotation=p.empty) for p in list(actual.parameters.values())[1:]]
         assert f"({parameters}" == str(inspect.Signature(plain)), name
     public = {name for name in vars(LockService) if not name.startswith("_")}
-    for_leases_and_tasks = {"alias", "store", "contend", "extend", "release", "lost"}
-    assert {call.removeprefix("locks.").split("(")[0] for call in shown} == (
-        public - for_leases_and_tasks
-    )
+    for_tasks = {"alias", "store", "contend"}
+    assert {call.removeprefix("locks.").split("(")[0] for call in shown} == (public - for_tasks)
 
 
 def test_fields() -> None:

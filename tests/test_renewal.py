@@ -1,4 +1,4 @@
-"""Renewal: one thread a process extends all leases that ask for it, whatever happens to a call."""
+"""Renewal: a thread for each store extends what asks for it, whatever happens to a call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 import importlib.util
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -14,13 +14,15 @@ import pytest
 
 from django_tasklock import Lease, StoreUnavailable, clock, lock, locks, signals
 from django_tasklock.renewal import renewal
+from django_tasklock.stores import stores
 from django_tasklock.stores.base import Extension
 from django_tasklock.stores.redis import RedisStore
 from example_project.servers import RedisServer
 from tests.agent import run_python
-from tests.conftest import UseRedis
+from tests.conftest import UseCaches, UseRedis
 from tests.proxy import CutProxy
 from tests.steps import LONG, Traffic, holder, in_child, sent, taken, until
+from tests.store_cases import redis_cache
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +60,7 @@ class TestThread:
     def test_released_leases_are_not_kept(self) -> None:
         for number in range(3000):
             taken(f"video:{number}", ttl=3600, renew=True).release()
-        assert len(renewal._heap) < 2500
+        assert len(renewal.entries()) < 2500
 
     def test_lease_that_nobody_refers_to_is_not_renewed(self) -> None:
         lease: Lease | None = taken("video:1", ttl=0.4, renew=True)
@@ -172,6 +174,60 @@ class TestOutage:
         assert not locks.is_locked("video:1")
 
 
+class TestStores:
+    """No store's leases wait for another store."""
+
+    @pytest.fixture(autouse=True)
+    def two_servers(
+        self, use_caches: UseCaches, redis_server: RedisServer, own_redis_server: RedisServer
+    ) -> None:
+        use_caches(
+            {"default": redis_cache(redis_server.url), "b": redis_cache(own_redis_server.url)},
+            {"default": {}, "stopped": {"CACHE": "b"}},
+        )
+
+    @pytest.fixture
+    def stopped(self, own_redis_server: RedisServer) -> Iterator[Callable[[], None]]:
+        """``stopped()``: the server of the store "stopped" hangs from now on."""
+        yield own_redis_server.pause
+        own_redis_server.resume()
+
+    def test_store_that_hangs_keeps_no_other_from_renewal(
+        self, stopped: Callable[[], None]
+    ) -> None:
+        held_up = locks.using("stopped").acquire("video:1", ttl=1.5, renew=True)
+        assert held_up is not None
+        lease = taken("video:1", ttl=1.5, renew=True)
+        stopped()
+        until(lambda: held_up._calls == 1, "an extension that hangs")
+        renewed(lease, 5)
+        assert held_up._calls == 1
+        assert lease.release()
+
+    def test_store_that_hangs_keeps_no_other_from_a_release(
+        self, stopped: Callable[[], None]
+    ) -> None:
+        held_up = locks.using("stopped").acquire("video:1", ttl=1.5, renew=True)
+        assert held_up is not None
+        lease = taken("video:1", ttl=LONG)
+        stopped()
+        until(lambda: held_up._calls == 1, "an extension that hangs")
+        renewal.abandon("video:1", lease.token, LONG, stores["default"])
+        until(lambda: not locks.is_locked("video:1"))
+        assert held_up._calls == 1
+
+    def test_thread_ends_with_its_store(self) -> None:
+        lease: Lease | None = taken("video:1", ttl=0.6, renew=True)
+        assert lease is not None
+        renewed(lease)
+        threads = psutil.Process().num_threads()
+        lease = None
+        until(lambda: not renewal.of(stores["default"]).entries())
+        stores.forget()
+        gc.collect()
+        until(lambda: psutil.Process().num_threads() < threads)
+
+
 class Faulty(RedisStore):
     """A store with a mistake of its own."""
 
@@ -233,7 +289,7 @@ class TestFork:
 
         def child() -> int:
             renewed(taken("video:2", ttl=0.3, renew=True))
-            return len(renewal._heap)
+            return len(renewal.entries())
 
         assert in_child(child) == 1
         assert mine.release()

@@ -1,0 +1,69 @@
+"""A lock's state, as everybody sees it who does not hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from .deferred import Deferred
+from .owner import Owner
+
+__all__ = ["LockInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class LockInfo(Deferred):
+    """What a store knows of a lock that is held.
+
+    ``ttl`` is in seconds, None for a key that never expires. For a key that somebody else
+    set, ``token``, ``acquired_at``, ``fence`` and all of the owner's fields are None.
+    ``waiters`` is the length of the line, None where it was not counted. ``granted`` is the
+    ttl, in seconds, that the lease was granted with, and ``renewing`` whether its holder extends
+    it by itself; both are None where the record does not say.
+    """
+
+    name: str
+    ttl: float | None
+    acquired_at: datetime | None
+    token: str | None
+    owner: Owner
+    store: str
+    key: str
+    fence: int | None = None
+    waiters: int | None = None
+    granted: float | None = None
+    renewing: bool | None = None
+
+    @classmethod
+    def deferred(
+        cls,
+        name: str,
+        ttl: float | None,
+        store: str,
+        waiters: int | None,
+        rest: Callable[..., Mapping[str, Any]],
+        *of: Any,
+    ) -> LockInfo:
+        """One whose other fields ``rest(*of)`` returns, by name, when the first of them is read."""
+        new, fill = cls.__new__(cls), object.__setattr__
+        fill(new, "name", name)
+        fill(new, "ttl", ttl)
+        fill(new, "store", store)
+        fill(new, "waiters", waiters)
+        fill(new, "_rest", rest)
+        fill(new, "_of", of)
+        return new
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields of a row of ``manage.py locks list --format json``."""
+        return {
+            "name": self.name,
+            "ttl": self.ttl,
+            "acquired_at": self.acquired_at.isoformat() if self.acquired_at else None,
+            "owner": self.owner.as_dict(),
+            "token": self.token,
+            "store": self.store,
+            "key": self.key,
+        }
