@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import clock
 from .arguments import checked_ttl
 from .lease import HELD, LOST, RELEASED, Lease
+from .renewal import renewal
 from .signals import lock_lost, lock_released
 from .stores.base import BaseStore, Note
 
@@ -49,6 +50,9 @@ class Keeper:
             said = store.extend(lease.name, lease.token, ttl, lease._proof)
         finally:
             lease._extended(began, started + ttl, said)
+            if lease.renew:
+                # It may have been made shorter, also where no reply came.
+                renewal.add(lease, store)
         if said:
             lease.ttl = ttl
         else:

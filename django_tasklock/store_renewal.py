@@ -26,9 +26,11 @@ from .stores.base import BaseStore, Extension
 __all__ = ["FRACTION", "Abandoned", "Entry", "StoreRenewal"]
 
 FRACTION = 3
-"""a lease is due after this part of its ttl"""
+"""a lease is due after this part of what is left of it"""
 AFTER_FAILURE = 10
-"""and after this part when the store did not answer"""
+"""and after this part of its ttl when the store did not answer"""
+AT_LEAST = 0.005
+"""seconds between questions to a store that does not answer, towards the end of a lease"""
 TOGETHER = 0.25
 """the share of its wait by which a lease may go earlier, to go with others"""
 BATCH = 500
@@ -175,10 +177,13 @@ class StoreRenewal:
             said = [None] * len(batch)
         for lease, extension, held in zip(leases, batch, said, strict=True):
             lease._extended([True], started + extension.ttl, held)
+            # Not by the ttl that was asked for: its holder may have made it shorter meanwhile.
+            left = lease._deadline - clock.now()
             if held:
-                self.schedule(lease, extension.ttl / FRACTION)
+                self.schedule(lease, left / FRACTION)
             elif held is None:
-                self.schedule(lease, extension.ttl / AFTER_FAILURE)
+                delay = min(extension.ttl / AFTER_FAILURE, left / 2)
+                self.schedule(lease, max(delay, AT_LEAST))
             else:
                 _lost(lease)
         return answered

@@ -21,7 +21,7 @@ from example_project.servers import RedisServer
 from tests.agent import run_python
 from tests.conftest import UseCaches, UseRedis
 from tests.proxy import CutProxy
-from tests.steps import LONG, Traffic, holder, in_child, sent, taken, until
+from tests.steps import LONG, Meanwhile, Traffic, holder, in_child, sent, taken, until
 from tests.store_cases import redis_cache
 
 
@@ -172,6 +172,54 @@ class TestOutage:
         assert lease.held
         assert lease.release() is True
         assert not locks.is_locked("video:1")
+
+
+class TestShorter:
+    """A lease is extended in time for the end that it was given last."""
+
+    def test_lease_that_was_made_shorter_is_renewed_in_time(self) -> None:
+        lease = taken("video:1", ttl=LONG, renew=True)
+        assert lease.extend(1)
+        assert lease.remaining <= 1
+        renewed(lease, 3)
+        assert lease.held
+        assert lease.release()
+
+    def test_lease_that_was_made_shorter_during_an_extension(
+        self, use_redis: UseRedis, cut_proxy: CutProxy
+    ) -> None:
+        """By the renewal's own, whose longer end was not heard of when the caller's was."""
+        use_redis(cut_proxy.url)
+        lease = taken("video:1", ttl=6, renew=True)
+        cut_proxy.pause()
+        first = lease._deadline
+        until(lambda: lease._calls == 1, "an extension without a reply yet")
+        call = Meanwhile(lambda: lease.extend(1.5))
+        until(lambda: lease._calls == 2)
+        cut_proxy.resume()
+        assert call.result() is True
+        assert lease._deadline < first
+        renewed(lease, 3)
+        assert lease.release()
+
+    def test_lease_that_may_have_been_made_shorter_is_renewed_in_time(
+        self, use_redis: UseRedis, cut_proxy: CutProxy
+    ) -> None:
+        use_redis(cut_proxy.url, SOCKET_TIMEOUT=0.5)
+        lease = taken("video:1", ttl=LONG, renew=True)
+        cut_proxy.pause()
+        with pytest.raises(StoreUnavailable):
+            lease.extend(3)
+        assert lease.remaining <= 3
+        cut_proxy.resume()
+        until(lambda: lease.remaining > 3, "an extension by the ttl before")
+
+    def test_many_extensions_leave_no_more_entries(self) -> None:
+        lease = taken("video:1", ttl=LONG, renew=True)
+        for number in range(4000):
+            assert lease.extend(LONG - number / 200)
+        until(lambda: len(renewal.entries()) < 2500)
+        assert lease.release()
 
 
 class TestStores:
