@@ -19,7 +19,9 @@ __all__ = ["Lease", "LockInfo", "new_token"]
 TOKEN_LENGTH = 22
 """characters; 16 random bytes in URL-safe base64 without padding"""
 
-HELD, RELEASED, LOST = range(3)
+HELD, RELEASED, LOST, GIVEN_UP, GIVEN_BACK = range(5)
+"""A lease is given up when its release was interrupted, and given back when it was released after
+that, beside its holder, who may still ask what came of it."""
 # Nothing is called under this lock: there a signal could come in, and its handler want it too.
 _overlaps = new_lock()
 _process = 0
@@ -33,7 +35,9 @@ def new_token() -> str:
 class _Keeper(Protocol):
     """What a lease needs of the service that granted it: `keeper.Keeper`."""
 
-    def release(self, lease: Lease) -> bool: ...
+    def release(self, lease: Lease, note: Any) -> bool: ...
+    def give_up(self, lease: Lease) -> None: ...
+    def released(self, lease: Lease) -> bool: ...
     def extend(self, lease: Lease, ttl: float) -> bool: ...
     def lost(self, lease: Lease, reason: str) -> None: ...
 
@@ -50,6 +54,7 @@ class Lease:
     __slots__ = (
         "__weakref__",
         "_calls",
+        "_claims",
         "_deadline",
         "_due",
         "_earliest",
@@ -93,12 +98,13 @@ class Lease:
         self._proof = proof
         self._process = _process
         self._state = HELD
+        self._claims: list[None] = [None]
         self._reason = ""
         self._calls = 0
         self._earliest = math.inf
 
     def __repr__(self) -> str:
-        state = ("held", "released", "lost")[self._state]
+        state = ("held", "released", "lost", "given up", "released")[self._state]
         return f"<Lease {self.name!r} fence={self.fence} {state}>"
 
     @property
@@ -135,27 +141,74 @@ class Lease:
         """
         return self._keeper.extend(self, self.ttl if ttl is None else ttl)
 
-    def release(self) -> bool:
+    def release(self, _note: Any = None) -> bool:
         """Give the lock back. Returns False if it was no longer ours; nothing was changed then.
 
-        Raises `StoreUnavailable` when the store does not answer: the lease then ends at its
-        deadline, unless a later call succeeds.
+        Raises `StoreUnavailable` when the store does not answer. Then, and when whatever else
+        interrupts it, the lease is given up all the same: it is not held any more, and is released
+        as soon as the store answers, at the latest at its deadline. A later call says whether it
+        was still ours.
         """
-        return self._keeper.release(self)
+        # On one line: what stands before it is not protected, and that includes a bare `try:`.
+        try: return self._keeper.release(self, _note)  # fmt: skip # noqa: E701
+        except BaseException:
+            self._keeper.give_up(self)
+            raise
 
     def _why(self) -> str:
         if self._process != _process:
             return "it belongs to the parent of this forked process"
-        return "it was released" if self._state == RELEASED else "it is over"
+        if self._state == GIVEN_UP:
+            return "its release was interrupted"
+        return "it was released" if self._state in (RELEASED, GIVEN_BACK) else "it is over"
+
+    def _is_mine(self) -> bool:
+        return self._process == _process
 
     def _end(self, state: int, reason: str = "") -> bool:
         """Leave HELD for good. True for the one caller who did it."""
-        with _overlaps:
-            if self._state != HELD or self._process != _process:
-                return False
-            self._state = state
-            self._reason = reason
-            return True
+        if self._state != HELD or self._process != _process or not self._claim():
+            return False
+        self._state = state
+        self._reason = reason
+        return True
+
+    def _hold_on(self) -> None:
+        """Back to HELD, for the one who left it a moment ago."""
+        self._state = HELD
+        self._claims.append(None)
+
+    def _give_up(self) -> bool:
+        """Give up what may still stand in the store. False: there is nothing, or it was done."""
+        if self._process != _process or self._state in (LOST, GIVEN_UP, GIVEN_BACK):
+            return False
+        self._state = GIVEN_UP
+        self._claims[:] = (None,)
+        self.renew = False
+        return True
+
+    def _given_back(self) -> bool:
+        """Note that a lease which was given up is released. True for the one caller who did it."""
+        if self._state != GIVEN_UP or not self._claim():
+            return False
+        self._state = GIVEN_BACK
+        self._claims.append(None)
+        return True
+
+    def _tell_release(self) -> bool:
+        """True once after it was given back, for the holder, who did not hear of it then."""
+        if self._state != GIVEN_BACK or not self._claim():
+            return False
+        self._state = RELEASED
+        return True
+
+    def _claim(self) -> bool:
+        # One step, without a lock: an exception between two steps would leave that locked.
+        try:
+            self._claims.pop()
+        except IndexError:
+            return False
+        return True
 
     def _extending(self, began: list[bool]) -> bool:
         """Announce an extension. False: the lease is gone."""

@@ -47,10 +47,12 @@ class Renewal:
         itself when it is over."""
         self.of(store).schedule(lease, (lease._deadline - clock.now()) / FRACTION)
 
-    def abandon(self, name: str, token: str, ttl: float, store: BaseStore) -> None:
-        """Release a lease that the store may have granted, though its reply never came."""
+    def abandon(
+        self, name: str, token: str, ttl: float, store: BaseStore, lease: Lease | None = None
+    ) -> None:
+        """Release a lease that stands though nobody wants it, as soon as the store answers."""
         with suppress(RuntimeError):  # No thread is to be had: it ends by itself.
-            self.of(store).abandon(name, token, clock.now() + ttl)
+            self.of(store).abandon(name, token, clock.now() + ttl, lease)
 
     def entries(self) -> list[Entry | Abandoned]:
         """The entries of all stores."""

@@ -97,7 +97,7 @@ class LockService(Keeper):
             renewal.start(store)
         asked = clock.now()
         deadline = None if wait is None else asked + wait
-        attempt = waited = None
+        attempt = waited = lease = None
         try:
             if wait != 0:
                 attempt = Attempt(store, name, token, ttl, record, deadline, self._take_over, note)
@@ -136,10 +136,12 @@ class LockService(Keeper):
             if lock_acquired.receivers:
                 lock_acquired.send_robust(LockService, lease=lease)
             return lease
-        except BaseException as error:
-            # The lock may be ours without our knowing; an argument's error came before that.
-            if not isinstance(error, TypeError | ValueError):
+        except BaseException:
+            # The lock may be ours without our knowing.
+            if lease is None:
                 renewal.abandon(name, token, ttl, store)
+            else:
+                self.give_up(lease)
             raise
 
     def _take_over(self, store: BaseStore, holder: LockInfo) -> bool:

@@ -50,7 +50,8 @@ class Entry(NamedTuple):
 
 
 class Abandoned(NamedTuple):
-    """A lease that may have been granted to a call that never heard of it."""
+    """A lease that is to be released: its release was interrupted, or it may have been granted to
+    a call that never heard of it (then ``lease`` is None)."""
 
     due: float
     order: int
@@ -58,6 +59,7 @@ class Abandoned(NamedTuple):
     name: str
     token: str
     until: float
+    lease: Lease | None
 
 
 class StoreRenewal:
@@ -95,10 +97,12 @@ class StoreRenewal:
         if due < lease._due:
             self._push(Entry(due, next(self._order), delay, ref(lease)))
 
-    def abandon(self, name: str, token: str, until: float, delay: float = 0.0) -> None:
+    def abandon(
+        self, name: str, token: str, until: float, lease: Lease | None, delay: float = 0.0
+    ) -> None:
         """Release a lease in so many seconds, and try that until it would have ended by itself."""
         due = clock.now() + delay
-        self._push(Abandoned(due, next(self._order), delay, name, token, until))
+        self._push(Abandoned(due, next(self._order), delay, name, token, until, lease))
 
     def _push(self, entry: Entry | Abandoned) -> None:
         self._arrivals.append(entry)
@@ -193,13 +197,17 @@ class StoreRenewal:
             if not answers:
                 # One question to a silent store is enough: renewals are waiting.
                 raise StoreUnavailable(self._store.alias, "it was silent a moment ago")
-            self._store.abandon(entry.name, entry.token)
+            was_held = self._store.abandon(entry.name, entry.token)
         except StoreUnavailable:
             if clock.now() < entry.until:
                 delay = min(2.0, entry.delay * 2 + 0.05)
-                self.abandon(entry.name, entry.token, entry.until, delay)
+                self.abandon(entry.name, entry.token, entry.until, entry.lease, delay)
         except BaseException:
             pass  # A store's mistake: the lease ends by itself.
+        else:
+            if entry.lease is not None and was_held is not False:
+                with suppress(BaseException):  # Of a receiver of the signal.
+                    entry.lease._keeper.released(entry.lease)
 
 
 def _run(of: ref[StoreRenewal], running: NativeLock, bell: NativeLock) -> None:

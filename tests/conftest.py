@@ -60,7 +60,7 @@ def no_lease_outlives_its_test() -> Iterator[None]:
     """A lease that something still refers to would be renewed, and lost, in the next tests."""
     yield
     for entry in renewal.entries():
-        lease = entry.lease() if isinstance(entry, Entry) else None
+        lease = entry.lease() if isinstance(entry, Entry) else entry.lease
         if lease is not None:
             lease._end(RELEASED)
 

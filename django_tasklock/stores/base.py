@@ -232,10 +232,10 @@ class BaseStore:
         """`extend` for each of the batch, in as few round trips as the store can."""
         return [self.extend(*extension) for extension in batch]
 
-    def abandon(self, name: str, token: str) -> None:
+    def abandon(self, name: str, token: str) -> bool | None:
         """`release`, for a lease that may never have been granted; called, like `extend_many`,
-        from the renewal thread only."""
-        self.release(name, token)
+        from the store's renewal thread only. None: it is not known whether it held the lock."""
+        return self.release(name, token)
 
     def line(self, name: str, token: str, ttl: float, owner: Mapping[str, Any]) -> Line | None:
         """A place in the lock's line, not yet taken; None if this store has no lines."""

@@ -1,0 +1,163 @@
+"""An exception that comes between any two instructions, as from the handler of a signal, leaves no
+lock behind."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from django_tasklock import Lease, LeaseLost, StoreUnavailable, clock, lock, locks, signals
+from django_tasklock.renewal import renewal
+from django_tasklock.store_renewal import Entry
+from tests.conftest import UseRedis
+from tests.proxy import CutProxy
+from tests.steps import LONG, sent, taken, until
+
+ENGINE = tuple(
+    f"django_tasklock/{name}.py"
+    for name in ("service", "keeper", "lease", "renewal", "store_renewal")
+)
+
+
+class Interrupt(Exception):
+    """What the handler of a signal raises."""
+
+
+@pytest.fixture(autouse=True)
+def on_redis(use_redis: UseRedis) -> None:
+    use_redis()
+
+
+@contextmanager
+def interrupted(number: int, also: str = "") -> Iterator[list[str]]:
+    """Raise `Interrupt` before the instruction of that number in our own code, or in the function
+    named ``also``; the place where is yielded, an empty list if it never came so far."""
+    left, where = number, []
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal left
+        code = frame.f_code
+        if not code.co_filename.endswith(ENGINE) and code.co_name != also:
+            return None
+        if code.co_name == "__del__":
+            return None  # Python tells nobody of an exception there, nor in what gc calls.
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                where.append(f"{code.co_name}+{frame.f_lasti}")
+                raise Interrupt
+        return trace
+
+    before = sys.gettrace()
+    gc.disable()
+    sys.settrace(trace)
+    try:
+        yield where
+    except Interrupt:
+        pass
+    finally:
+        sys.settrace(before)
+        gc.enable()
+
+
+def assert_over(name: str, where: list[str]) -> None:
+    until(lambda: not locks.is_locked(name), f"the end of the lock after {where}")
+    leases = [entry.lease() for entry in renewal.entries() if isinstance(entry, Entry)]
+    assert not [lease for lease in leases if lease and lease.renew and lease.held], where
+
+
+@pytest.fixture(params=[True, False], ids=["renewed", "not renewed"])
+def renew(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+class TestEveryInstruction:
+    def test_of_a_release(self, renew: bool) -> None:
+        """It is still referred to."""
+        leases: list[Lease] = []
+
+        def prepared(name: str) -> None:
+            lease = taken(name, ttl=LONG, renew=renew)
+            leases.append(lease)
+
+        number, missed = 0, 0
+        while missed < 3:
+            number += 1
+            prepared("video:1")
+            with interrupted(number) as where:
+                leases[-1].release()
+            missed = 0 if where else missed + 1
+            assert_over("video:1", where)
+            assert leases[-1].held is False
+        assert number > 50
+
+
+class TestReleaseThatFailed:
+    @pytest.fixture(autouse=True)
+    def through_a_proxy(self, use_redis: UseRedis, cut_proxy: CutProxy) -> None:
+        use_redis(cut_proxy.url, SOCKET_TIMEOUT=0.5, SOCKET_CONNECT_TIMEOUT=0.5)
+
+    def fail(self, lease: Lease, proxy: CutProxy) -> None:
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(StoreUnavailable):
+            lease.release()
+
+    def test_lease_is_not_held_any_more(self, cut_proxy: CutProxy) -> None:
+        lease = taken("video:1", ttl=LONG, renew=True)
+        self.fail(lease, cut_proxy)
+        assert (lease.held, lease.remaining, lease.extend()) == (False, 0.0, False)
+        with pytest.raises(LeaseLost, match="its release was interrupted"):
+            lease.assert_held()
+        cut_proxy.accept()
+
+    def test_lock_is_free_once_the_store_answers(self, cut_proxy: CutProxy) -> None:
+        with sent(signals.lock_released) as released, sent(signals.lock_lost) as lost:
+            lease = taken("video:1", ttl=LONG)
+            self.fail(lease, cut_proxy)
+            cut_proxy.accept()
+            until(lambda: not locks.is_locked("video:1"))
+            until(lambda: [told["lease"] for told in released] == [lease])
+        assert lost == []
+
+    def test_later_call_says_once_that_it_was_ours(self, cut_proxy: CutProxy) -> None:
+        lease = taken("video:1", ttl=LONG)
+        self.fail(lease, cut_proxy)
+        cut_proxy.accept()
+        until(lambda: not locks.is_locked("video:1"))
+        until(lambda: "released" in repr(lease))
+        assert (lease.release(), lease.release()) == (True, False)
+
+    def test_later_call_need_not_wait_for_that(self, cut_proxy: CutProxy) -> None:
+        lease = taken("video:1", ttl=LONG)
+        for _ in range(5):
+            self.fail(lease, cut_proxy)
+        cut_proxy.accept()
+        assert lease.release() is True
+        assert not locks.is_locked("video:1")
+
+    def test_later_call_after_its_end_is_false(self, cut_proxy: CutProxy) -> None:
+        lease = taken("video:1", ttl=0.2)
+        self.fail(lease, cut_proxy)
+        until(lambda: lease._deadline < clock.now())
+        assert lease.release() is False
+        cut_proxy.accept()
+
+    def test_block_gives_it_up_as_well(self, cut_proxy: CutProxy) -> None:
+        def use_it() -> None:
+            with lock("video:1", ttl=LONG):
+                cut_proxy.refuse()
+                cut_proxy.cut()
+
+        with pytest.raises(StoreUnavailable):
+            use_it()
+        cut_proxy.accept()
+        until(lambda: not locks.is_locked("video:1"))
