@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Literal, ParamSpec, TypeVar
 
 from .arguments import checked_flag, checked_template, checked_ttl, checked_wait
 from .conf import DEFAULT_ALIAS
-from .exceptions import LockNotAcquired, StoreUnavailable
-from .lease import RELEASED, Lease
+from .exceptions import LockNotAcquired
+from .lease import Lease
 from .naming import NameTemplate
 from .service import LockService
+from .use import ByHand, Exit, Use, entering
 
 __all__ = ["LockContext", "lock"]
 
@@ -57,8 +56,8 @@ def lock(
 
 
 class LockContext:
-    """What `lock` returns. It may be used many times, and by many threads: each use has a lease
-    of its own."""
+    """What `lock` returns. It may be used many times, by many threads, generators and tasks: each
+    use has a lease of its own."""
 
     def __init__(
         self,
@@ -75,27 +74,24 @@ class LockContext:
         self.renew = renew
         self.service = LockService(store)
         self.on_conflict = on_conflict
-        self._leases: dict[int, list[Lease]] = {}
+        self._by_hand = ByHand()
 
     def __enter__(self) -> Lease:
         if self.on_conflict == "skip":
             raise TypeError('on_conflict="skip" is for the decorator: a block cannot be skipped')
-        lease = self._acquire(self.name)
-        # By thread (or greenlet): a lease that was lost is still the one to leave with.
-        self._leases.setdefault(threading.get_ident(), []).append(lease)
-        return lease
+        found = entering(self._by_hand)
+        use = found or Use(self._by_hand)
+        try:
+            lease = self._acquire(self.name, use)
+            if found is None:
+                self._by_hand.add(lease)
+                use.lease = None
+            return lease
+        except BaseException:
+            use.drop()
+            raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        me = threading.get_ident()
-        lease = self._leases[me].pop()
-        if not self._leases[me]:
-            del self._leases[me]
-        _leave(lease, failed=kind is not None)
+    __exit__ = Exit()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R | None]:
         if (
@@ -111,8 +107,9 @@ class LockContext:
 
         @functools.wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            use = Use(None)
             try:
-                lease = self._acquire(template.fill(args, kwargs))
+                self._acquire(template.fill(args, kwargs), use)
             except LockNotAcquired:
                 if self.on_conflict == "skip":
                     return None
@@ -123,24 +120,12 @@ class LockContext:
                 failed = False
                 return result
             finally:
-                _leave(lease, failed=failed)
+                use.leave(failed=failed)
 
         return locked
 
-    def _acquire(self, name: str) -> Lease:
-        won = self.service.contend(name, ttl=self.ttl, wait=self.wait, renew=self.renew)
+    def _acquire(self, name: str, use: Use) -> Lease:
+        won = self.service.contend(name, ttl=self.ttl, wait=self.wait, renew=self.renew, use=use)
         if isinstance(won, Lease):
             return won
         raise LockNotAcquired(name, won)
-
-
-def _leave(lease: Lease, *, failed: bool) -> None:
-    """Release at the end of a block; what the block raised comes before what is wrong here."""
-    try:
-        released = lease.release()
-    except StoreUnavailable:
-        if failed:
-            return
-        raise
-    if not released and not failed and lease._state != RELEASED:
-        lease.assert_held()

@@ -19,6 +19,7 @@ from .renewal import renewal
 from .signals import lock_acquired, lock_cleared, lock_contended
 from .stores import stores
 from .stores.base import BaseStore, Note, Refusal
+from .use import Use
 from .waiting import Attempt
 
 __all__ = ["LockService", "locks"]
@@ -63,8 +64,10 @@ class LockService(Keeper):
         wait, None: for ever; with ``renew`` the lease is extended in time for as long as it
         is referred to and this process lives.
         """
-        won = self.contend(name, ttl=ttl, wait=wait, renew=renew)
-        return won if isinstance(won, Lease) else None
+        use = Use(None)
+        self.contend(name, ttl=ttl, wait=wait, renew=renew, use=use)
+        lease, use.lease = use.lease, None
+        return lease
 
     def contend(
         self,
@@ -77,12 +80,15 @@ class LockService(Keeper):
         task_id: str | None = None,
         token: str | None = None,
         note: Note | None = None,
+        use: Use | None = None,
     ) -> Lease | LockInfo:
         """`acquire`, with the lease in the way as the answer when it was not to be had.
 
         ``task`` and ``task_id`` are recorded in the owner; ``token`` is one that was drawn
         before (`new_token`), for a process that will release what another one acquires. With
-        the lease the store has ``note`` as well, mostly by the same round trip.
+        the lease the store has ``note`` as well, mostly by the same round trip. ``use`` gets the
+        lease as soon as there is one: an exception from a signal handler may come before it is
+        returned.
         """
         store = self.store
         checked_name(name)
@@ -131,6 +137,8 @@ class LockService(Keeper):
                 self, self.alias, name, token, answer.fence, ttl, started + ttl, record,
                 answer.proof, renew,
             )  # fmt: skip
+            if use is not None:
+                use.lease = lease
             if renew:
                 renewal.add(lease, store)
             if lock_acquired.receivers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -21,7 +21,7 @@ from tests.steps import LONG, sent, taken, until
 
 ENGINE = tuple(
     f"django_tasklock/{name}.py"
-    for name in ("service", "keeper", "lease", "renewal", "store_renewal")
+    for name in ("context", "use", "service", "keeper", "lease", "renewal", "store_renewal")
 )
 
 
@@ -74,12 +74,46 @@ def assert_over(name: str, where: list[str]) -> None:
     assert not [lease for lease in leases if lease and lease.renew and lease.held], where
 
 
+def at_every_instruction(work: Callable[[str], None], name: str, also: str = "") -> int:
+    """Run ``work`` until it is interrupted nowhere; return how many times it was."""
+    number, missed = 0, 0
+    while missed < 3:  # Not every run has as many instructions.
+        number += 1
+        with interrupted(number, also) as where:
+            work(name)
+        missed = 0 if where else missed + 1
+        assert_over(name, where)
+    return number
+
+
 @pytest.fixture(params=[True, False], ids=["renewed", "not renewed"])
 def renew(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
 class TestEveryInstruction:
+    def test_of_a_block(self, renew: bool) -> None:
+        def use_it(name: str) -> None:
+            with lock(name, ttl=LONG, renew=renew):
+                pass
+
+        assert at_every_instruction(use_it, "video:1", "use_it") > 300
+
+    def test_of_a_block_of_a_shared_lock(self, renew: bool) -> None:
+        shared = lock("video:1", ttl=LONG, renew=renew)
+
+        def use_it(name: str) -> None:
+            with shared:
+                pass
+
+        assert at_every_instruction(use_it, "video:1", "use_it") > 300
+
+    def test_of_a_decorated_call(self, renew: bool) -> None:
+        @lock("video:1", ttl=LONG, renew=renew)
+        def use_it() -> None: ...
+
+        assert at_every_instruction(lambda name: use_it(), "video:1", "use_it") > 300
+
     def test_of_a_release(self, renew: bool) -> None:
         """It is still referred to."""
         leases: list[Lease] = []
@@ -98,6 +132,25 @@ class TestEveryInstruction:
             assert_over("video:1", where)
             assert leases[-1].held is False
         assert number > 50
+
+    def test_of_an_acquire(self, renew: bool) -> None:
+        def acquire(name: str) -> None:
+            lease = locks.acquire(name, ttl=LONG, renew=renew)
+            sys.settrace(None)
+            assert lease is not None
+            lease.release()
+
+        number, missed = 0, 0
+        while missed < 3:
+            number += 1
+            with interrupted(number) as where:
+                acquire("video:1")
+            missed = 0 if where else missed + 1
+            if where and where[0].startswith("acquire+"):
+                # Its last instructions: there no signal is looked for.
+                locks.clear("video:1")
+            assert_over("video:1", where)
+        assert number > 200
 
 
 class TestReleaseThatFailed:
