@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo serve test test-fast hard-cases coverage lint bench clean
+.PHONY: help demo serve test test-fast hard-cases chaos coverage lint bench clean
 
 help:
 	@echo "make demo       the example project at work, with real workers, from nothing"
@@ -13,6 +13,7 @@ help:
 	@echo "make test       all tests (make test ARGS='-k fence' for some, PARALLEL=0 for one at a time)"
 	@echo "make test-fast  all tests but those that start workers, browsers or kill processes"
 	@echo "make hard-cases ROUNDS=200  the randomised kills, stops and cuts, for as long as you like"
+	@echo "make chaos SECONDS=1200  processes play with locks under faults; their history is checked (SEED=... plays it again)"
 	@echo "make coverage   all tests, and what they did not reach"
 	@echo "make lint       style, types, direction of imports, missing migrations"
 	@echo "make bench      our lock beside its peers (make bench ARGS='--quick --workload handoff')"
@@ -56,6 +57,10 @@ test-fast: $(VENV)/.installed-dev
 ROUNDS ?= 200
 hard-cases: $(VENV)/.installed-dev
 	@HARD_CASES_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/hard_cases/test_random.py --timeout 14400 -rA $(ARGS)
+
+SECONDS ?= 60
+chaos: $(VENV)/.installed-dev
+	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed "$(SEED)" $(ARGS)
 
 coverage: $(VENV)/.installed-dev
 	@$(BIN)/coverage erase

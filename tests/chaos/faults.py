@@ -1,0 +1,195 @@
+"""What the conductor does to the players, their connections and the server, at random."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+from random import Random
+
+import redis
+
+from example_project.servers import RedisServer
+from tests.chaos.history import History, now
+from tests.chaos.troupe import Troupe
+
+__all__ = ["Faults"]
+
+TICK = 0.005
+CALM, STORM = (0.5, 2.0), (0.1, 1.0)
+"""seconds from one fault to the next"""
+PHASE = (2.0, 8.0)
+"""seconds of a calm, in which single processes are disturbed, and of a storm"""
+
+
+class Faults:
+    """Begins faults and ends them, each in its time."""
+
+    def __init__(
+        self, troupe: Troupe, server: RedisServer, history: History, chance: Random
+    ) -> None:
+        self._troupe = troupe
+        self._server = server
+        self._history = history
+        self._chance = chance
+        self._redis: redis.Redis = redis.Redis.from_url(server.url, socket_timeout=5)
+        self._ends: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._server_stopped = False
+        of_one: list[tuple[Callable[[], None], int]] = [
+            (self._stop, 6), (self._kill, 2), (self._forget_scripts, 1), (self._slow, 2),
+        ]  # fmt: skip
+        of_all: list[tuple[Callable[[], None], int]] = [
+            (self._cut, 4), (self._cut_all, 1), (self._kill_subscribers, 2),
+            (self._kill_clients, 2), (self._lose_reply, 4), (self._pause_proxy, 2),
+            (self._stop_server, 1), (self._pause_clients, 1),
+        ]  # fmt: skip
+        self._calm, self._storm = of_one, of_one + of_all
+
+    def run(self, until: float) -> None:
+        """Disturb until then, and leave nothing disturbed."""
+        chance = self._chance
+        try:
+            stormy, over, due = False, now() + chance.uniform(*PHASE), now()
+            while now() < until:
+                if now() > over:
+                    stormy, over = not stormy, now() + chance.uniform(*PHASE)
+                if now() > due:
+                    faults, weights = zip(*(self._storm if stormy else self._calm), strict=True)
+                    chance.choices(faults, weights=weights)[0]()
+                    due = now() + chance.uniform(*(STORM if stormy else CALM))
+                self._tick()
+        finally:
+            self._end_all()
+
+    def _tick(self) -> None:
+        while self._ends and self._ends[0][0] <= now():
+            heapq.heappop(self._ends)[2]()
+        if not self._server_stopped:
+            self._troupe.replace_dead()
+        time.sleep(TICK)
+
+    def _end_all(self) -> None:
+        while self._ends:
+            heapq.heappop(self._ends)[2]()
+
+    def _after(self, seconds: float, end: Callable[[], None]) -> None:
+        heapq.heappush(self._ends, (now() + seconds, next(self._order), end))
+
+    def _note(self, fault: str, since: float, whom: str = "") -> None:
+        self._history.write("fault", fault=fault, whom=whom, since=since)
+
+    # Of one process.
+
+    def _stop(self) -> None:
+        player = self._chance.choice(self._troupe.players)
+        if player.stopped or player.status() is not None:
+            return
+        since = now()
+        player.stop()
+
+        def resume() -> None:
+            player.resume()
+            self._note("stopped", since, player.name)
+
+        self._after(self._chance.choice([0.1, 0.5, 2, 5]) * self._chance.uniform(0.5, 1), resume)
+
+    def _kill(self) -> None:
+        self._troupe.kill(self._chance.randrange(len(self._troupe.players)))
+
+    def _cut(self) -> None:
+        player, since = self._chance.choice(self._troupe.players), now()
+        player.proxy.cut()
+        self._note("cut", since, player.name)
+
+    def _lose_reply(self) -> None:
+        player, since = self._chance.choice(self._troupe.players), now()
+        player.proxy.drop_reply()
+
+        def over() -> None:
+            player.proxy.drop_reply(times=0)
+            self._note("reply lost", since, player.name)
+
+        self._after(0.3, over)
+
+    def _pause_proxy(self) -> None:
+        player, since = self._chance.choice(self._troupe.players), now()
+        player.proxy.pause()
+
+        def resume() -> None:
+            player.proxy.resume()
+            self._note("proxy paused", since, player.name)
+
+        self._after(self._chance.choice([0.1, 0.5, 2]) * self._chance.uniform(0.5, 1), resume)
+
+    def _slow(self) -> None:
+        """Everything of one process takes some milliseconds more, for a second or so."""
+        player, since = self._chance.choice(self._troupe.players), now()
+        over = since + self._chance.uniform(0.5, 2)
+
+        def hold_back() -> None:
+            player.proxy.pause()
+            self._after(self._chance.uniform(0.005, 0.02), pass_on)
+
+        def pass_on() -> None:
+            player.proxy.resume()
+            if now() < over:
+                self._after(TICK, hold_back)
+            else:
+                self._note("slow", since, player.name)
+
+        hold_back()
+
+    # Of all.
+
+    def _cut_all(self) -> None:
+        since = now()
+        for player in self._troupe.players:
+            player.proxy.cut()
+        self._note("cut", since)
+
+    def _kill_subscribers(self) -> None:
+        self._ask("subscribers killed", "CLIENT", "KILL", "TYPE", "pubsub")
+
+    def _kill_clients(self) -> None:
+        self._ask("clients killed", "CLIENT", "KILL", "TYPE", "normal")
+
+    def _forget_scripts(self) -> None:
+        if not self._server_stopped:
+            self._redis.execute_command("SCRIPT", "FLUSH")  # type: ignore[no-untyped-call]
+
+    def _pause_clients(self) -> None:
+        if self._server_stopped:
+            return
+        since, seconds = now(), self._chance.uniform(0.05, 1.5)
+        milliseconds = int(seconds * 1000)
+        self._redis.execute_command("CLIENT", "PAUSE", milliseconds)  # type: ignore[no-untyped-call]
+        self._server_stopped = True
+
+        def over() -> None:
+            self._server_stopped = False
+            self._note("clients paused", since)
+
+        self._after(seconds + 0.01, over)
+
+    def _stop_server(self) -> None:
+        if self._server_stopped:
+            return
+        since = now()
+        self._server.pause()
+        self._server_stopped = True
+
+        def resume() -> None:
+            self._server.resume()
+            self._server_stopped = False
+            self._note("redis stopped", since)
+
+        self._after(self._chance.uniform(0.1, 2), resume)
+
+    def _ask(self, fault: str, *command: str) -> None:
+        if self._server_stopped:
+            return
+        since = now()
+        self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
+        self._note(fault, since)

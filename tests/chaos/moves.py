@@ -1,0 +1,235 @@
+"""What one thread of a player does with the locks, at random, and writes down."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Generic, TypeVar
+
+from django_tasklock import LeaseLost, LockNotAcquired, StoreUnavailable, lock, locks
+from django_tasklock.lease import Lease
+from tests.chaos.bounds import LONGEST_TTL, LONGEST_WAIT, NAMES
+from tests.chaos.history import History, now
+from tests.chaos.interrupts import HardInterrupt, Interrupts, SoftInterrupt, where
+
+__all__ = ["Moves"]
+
+T = TypeVar("T")
+
+INTERRUPTED = 0.25
+"""of the main thread's calls"""
+
+
+class Answer(Generic[T]):
+    """That a call returned, and what."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+
+class Moves:
+    """One thread's part in the game.
+
+    Args:
+        seed: what the thread does depends on this, and on its own name, alone.
+        until: when to begin nothing more, on `now`.
+        interrupts: those of the main thread; others get some that never raise.
+    """
+
+    def __init__(
+        self, history: History, thread: int, seed: str, until: float, interrupts: Interrupts
+    ) -> None:
+        self._history = history
+        self._thread = f"{history.process}/{thread}"
+        self._chance = Random(f"{seed}/{self._thread}")
+        self._until = until
+        self._interrupts = interrupts
+        self._calls = 0
+
+    def run(self) -> None:
+        """Play until the time is over; a lease that is held then is given back."""
+        chance = self._chance
+        moves = [self._acquire, self._block, self._clear, self._look]
+        while now() < self._until:
+            chance.choices(moves, weights=[70, 18, 3, 9])[0]()
+            time.sleep(chance.choice([0.0, 0.0, chance.uniform(0, 0.01), chance.uniform(0, 0.3)]))
+
+    def _acquire(self) -> None:
+        call, name = self._begin()
+        ttl, wait, renew = self._ttl(), self._wait(), self._chance.random() < 0.4
+        self._write("asked", call, name, ttl=ttl, wait=wait, renew=renew, verb="acquire")
+        answer = self._try(
+            "acquire", call, name, lambda: locks.acquire(name, ttl=ttl, wait=wait, renew=renew)
+        )
+        if answer is None:
+            return
+        lease = answer.value
+        if lease is None:
+            self._write("refused", call, name)
+            return
+        self._granted(call, lease)
+        brief = ttl < 1.5  # Others wait for it meanwhile.
+        lapses = brief and not renew and self._chance.random() < 0.15
+        self._hold(call, lease, LONGEST_TTL + 1 if lapses else self._moment())
+        if brief and self._chance.random() < 0.08:
+            self._write("dropped", call, name)
+        else:
+            self._release(call, lease)
+
+    def _release(self, call: str, lease: Lease) -> None:
+        self._write("releasing", call, lease.name)
+        said = self._try("release", call, lease.name, lambda: lease.release())
+        if said is not None:
+            self._write("released", call, lease.name, said=said.value)
+
+    def _block(self) -> None:
+        call, name = self._begin()
+        ttl, wait, renew = self._ttl(), self._wait(), self._chance.random() < 0.7
+        self._write("asked", call, name, ttl=ttl, wait=wait, renew=renew, verb="block")
+        interrupts, part = self._interrupts, "acquire"
+        try:
+            interrupts.arm(INTERRUPTED)
+            with lock(name, ttl=ttl, wait=wait, renew=renew) as lease:
+                interrupts.armed = False
+                part = "hold"
+                self._granted(call, lease)
+                interrupts.arm(INTERRUPTED)
+                self._hold(call, lease, self._moment())
+                interrupts.armed = False
+                self._write("releasing", call, name)
+                part = "release"
+                interrupts.arm(INTERRUPTED)
+            interrupts.armed = False
+            self._write("released", call, name, said=True)
+        except LockNotAcquired as error:
+            interrupts.armed = False
+            token = error.holder.token if error.holder else None
+            self._write("refused", call, name, token=token)
+        except LeaseLost:
+            interrupts.armed = False
+            self._write("released", call, name, said=False)
+        except BaseException as error:
+            interrupts.armed = False
+            self._failed(part, call, name, error)
+
+    def _hold(self, call: str, lease: Lease, seconds: float) -> None:
+        """Hold a lease for some time, or until it is lost, and look at it again and again."""
+        over = now() + seconds
+        while True:
+            # What is held after this moment was held at this moment: over is final.
+            asked = now()
+            if not lease.held:
+                self._write("lost", call, lease.name)
+                return
+            before = now()
+            self._write("held", call, lease.name, at=asked, end=before + lease.remaining)
+            left = over - now()
+            if left <= 0:
+                return
+            if self._chance.random() < 0.06:
+                self._extend(call, lease)
+            time.sleep(min(left, self._chance.uniform(0.001, 0.06)))
+
+    def _extend(self, call: str, lease: Lease) -> None:
+        ttl = self._ttl()
+        self._write("extending", call, lease.name, ttl=ttl)
+        # A block has armed its own, and a wait of its own for it.
+        said = self._try("extend", call, lease.name, lambda: lease.extend(ttl))
+        if said is not None:
+            self._write("extended", call, lease.name, said=said.value)
+
+    def _clear(self) -> None:
+        call, name = self._begin()
+        self._write("looking", call, name, verb="get")
+        seen = self._try("get", call, name, lambda: locks.get(name))
+        if seen is None:
+            return
+        token = seen.value.token if seen.value else None
+        self._write("looked", call, name, verb="get", token=token)
+        if token is None:
+            return
+        self._write("clearing", call, name, token=token)
+        said = self._try("clear", call, name, lambda: locks.clear(name, token=token))
+        if said is not None:
+            self._write("cleared", call, name, token=token, said=said.value)
+
+    def _look(self) -> None:
+        call, name = self._begin()
+        verb = self._chance.choice(["get", "is_locked", "list", "count"])
+        self._write("looking", call, name, verb=verb)
+        if verb == "get":
+            info = self._try(verb, call, name, lambda: locks.get(name))
+            if info is not None:
+                token = info.value.token if info.value else None
+                self._write("looked", call, name, verb=verb, token=token)
+        elif verb == "is_locked":
+            said = self._try(verb, call, name, lambda: locks.is_locked(name))
+            if said is not None:
+                self._write("looked", call, name, verb=verb, said=said.value)
+        elif verb == "list":
+            rows = self._try(verb, call, name, lambda: locks.list())
+            if rows is not None:
+                tokens = {row.name: row.token for row in rows.value}
+                self._write("looked", call, verb=verb, tokens=tokens)
+        else:
+            number = self._try(verb, call, name, lambda: locks.count())
+            if number is not None:
+                self._write("looked", call, verb=verb, number=number.value)
+
+    def _try(self, verb: str, call: str, name: str, work: Callable[[], T]) -> Answer[T] | None:
+        """What the call returned; None, and it is written down, if it raised."""
+        interrupts = self._interrupts
+        try:
+            interrupts.arm(INTERRUPTED)
+            # From here to the next line no signal is served: what was granted is noticed.
+            value = work()
+            interrupts.armed = False
+            return Answer(value)
+        except BaseException as error:
+            interrupts.armed = False
+            self._failed(verb, call, name, error)
+            return None
+
+    def _failed(self, verb: str, call: str, name: str, error: BaseException) -> None:
+        at, kind = where(error), type(error).__name__
+        if isinstance(error, SoftInterrupt | HardInterrupt):
+            self._write("interrupted", call, name, verb=verb, where=at)
+        elif isinstance(error, StoreUnavailable):
+            self._write("unavailable", call, name, verb=verb, reason=str(error), where=at)
+        else:
+            self._write("raised", call, name, verb=verb, error=f"{kind}: {error}", where=at)
+
+    def _granted(self, call: str, lease: Lease) -> None:
+        at = now()
+        self._write(
+            "granted", call, lease.name, at=at, token=lease.token, fence=lease.fence,
+            end=at + lease.remaining,
+        )  # fmt: skip
+
+    def _begin(self) -> tuple[str, str]:
+        """The name of a new call, which becomes that of the thread, and a lock's name."""
+        self._calls += 1
+        call = f"{self._thread}/{self._calls}"
+        threading.current_thread().name = call
+        return call, self._chance.choices(NAMES, weights=[4, 3, 2, 1])[0]
+
+    def _write(
+        self, kind: str, call: str, name: str = "", *, at: float | None = None, **says: object
+    ) -> None:
+        self._history.write(kind, at=at, call=call, name=name, **says)
+
+    def _ttl(self) -> float:
+        chance = self._chance
+        return chance.uniform(0.3, 3) if chance.random() < 0.75 else chance.uniform(3, LONGEST_TTL)
+
+    def _wait(self) -> float | None:
+        chance = self._chance
+        waits = [0.0, chance.uniform(0.01, 1), chance.uniform(1, LONGEST_WAIT), None]
+        return chance.choices(waits, weights=[25, 25, 42, 8])[0]
+
+    def _moment(self) -> float:
+        chance = self._chance
+        longest = chance.choices([0.0, 0.02, 0.2, 1.5], weights=[20, 45, 28, 7])[0]
+        return chance.uniform(0, longest)

@@ -1,0 +1,78 @@
+"""
+A process that plays: ``python -m tests.chaos.player FOLDER NAME SEED UNTIL``.
+
+When its threads are at rest it writes down what they left in the process, and lives on until its
+input ends, so that the server can still be asked for its connections.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.chaos.bounds import THREADS
+from tests.chaos.history import History
+from tests.chaos.interrupts import Interrupts
+
+
+def main(folder: Path, name: str, seed: str, until: float) -> None:
+    # A thread that never returns is asked where it is.
+    faulthandler.register(signal.SIGUSR1)
+    faulthandler.enable()
+    import django
+
+    django.setup()
+    from tests.chaos.moves import Moves
+
+    history = History(folder, name)
+    history.write("began", pid=os.getpid(), files=_files(), threads=threading.active_count())
+    threads = [
+        threading.Thread(target=Moves(history, number, seed, until, Interrupts(None)).run)
+        for number in range(1, THREADS)
+    ]
+    for thread in threads:
+        thread.start()
+    # The one thread that gets signals plays as well.
+    Moves(history, 0, seed, until, Interrupts(Random(f"{seed}/{name}/interrupts"))).run()
+    for thread in threads:
+        thread.join()
+    threading.current_thread().name = f"{name}/rest"
+    files = _files()
+    spare = _spare_connections()
+    history.write(
+        "rested", files=files, threads=threading.active_count(), spare=spare, pid=os.getpid()
+    )
+    sys.stdin.read()
+    # Not by way of the interpreter's end, which would tidy up.
+    os._exit(0)
+
+
+def _files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _spare_connections() -> list[int]:
+    """How many connections the cache's pool still gives, and how many it may give at most."""
+    from django_redis import get_redis_connection
+
+    pool = get_redis_connection("default").connection_pool
+    taken: list[Any] = []
+    try:
+        while len(taken) < pool.max_connections:
+            taken.append(pool.get_connection())
+    except Exception:
+        pass  # It has no more, or the server did not answer in time.
+    for connection in taken:
+        connection.disconnect()
+        pool.release(connection)
+    return [len(taken), pool.max_connections]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4]))

@@ -1,0 +1,62 @@
+"""The conductor: starts everything, disturbs it, and ends everything."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from random import Random
+
+from example_project.servers import own_redis
+from tests.chaos.bounds import PROCESSES
+from tests.chaos.history import CONDUCTOR, History, now
+from tests.proxy import CutProxy
+
+__all__ = ["run"]
+
+QUIET = 3.0
+"""seconds at the end in which nobody is disturbed, at most a quarter of the whole"""
+
+
+def run(folder: Path, seconds: float, seed: str) -> None:
+    """Play for so many seconds, and leave the history in the folder.
+
+    Call it from the main thread of a process that has not set up Django.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(own_redis(needs_own=True))
+        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.chaos.settings"
+        os.environ["CHAOS_REDIS"] = server.url
+        import django
+
+        django.setup()
+        # They ask for Django's settings.
+        from tests.chaos.aftermath import write_aftermath
+        from tests.chaos.faults import Faults
+        from tests.chaos.observer import Observer
+        from tests.chaos.troupe import Troupe
+
+        history = History(folder, CONDUCTOR)
+        proxies = [
+            stack.enter_context(CutProxy(("127.0.0.1", server.port))) for _ in range(PROCESSES)
+        ]
+        until = now() + seconds
+        troupe = Troupe(proxies, folder, seed, until, history)
+        stack.callback(troupe.end)
+        with Observer(history):
+            faults = Faults(troupe, server, history, Random(f"{seed}/faults"))
+            faults.run(until - min(QUIET, seconds / 4))
+            write_aftermath(troupe, server, history, lambda name: _rested(folder, name))
+        for player in troupe.players:
+            player.dismiss(2.0)
+
+
+def _rested(folder: Path, process: str) -> bool:
+    path = folder / f"{process}.jsonl"
+    return path.exists() and b'"kind":"rested"' in path.read_bytes()[-1000:]
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,30 @@
+"""Django settings of the players and of the conductor, which names the server and who asks."""
+
+from __future__ import annotations
+
+import os
+
+from tests.chaos.bounds import SOCKET_TIMEOUT
+
+SECRET_KEY = "chaos"
+USE_TZ = True
+DEBUG = False
+INSTALLED_APPS = ["django_tasklock"]
+CACHES = {
+    "default": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": os.environ.get("CHAOS_REDIS", "redis://127.0.0.1:1/0"),
+        "KEY_PREFIX": "chaos",
+        "OPTIONS": {
+            "SOCKET_CONNECT_TIMEOUT": SOCKET_TIMEOUT,
+            "SOCKET_TIMEOUT": SOCKET_TIMEOUT,
+            # So that the server's list of clients tells whose a connection is.
+            "CONNECTION_POOL_KWARGS": {
+                "max_connections": 32,
+                "client_name": os.environ.get("CHAOS_PROCESS", "conductor"),
+            },
+        },
+    }
+}
+TASKLOCK = {"default": {"CACHE": "default", "TTL": 2}}
+LOGGING_CONFIG = None
