@@ -50,6 +50,8 @@ class Tenure:
     lost: float | None = None
     given_up: float | None = None
     """an interruption, or the holder forgot it"""
+    cleared: Clear | None = None
+    """what may have ended it"""
     cut_short: float | None = None
     """its release, or its block, was interrupted"""
 
@@ -65,10 +67,21 @@ class Clear:
     call: str
     name: str
     token: str
+    fence: int
+    """which the operator saw: a call that slept through its lease is granted another one, with
+    the same token"""
     asked: float
     over: float
     said: bool | None
     """None: no answer came"""
+
+    def may_have_ended(self, tenure: Tenure) -> bool:
+        """Whether the lease may be the one that was cleared."""
+        return (
+            self.said is not False
+            and self.token == tenure.token
+            and (self.fence >= tenure.fence or self.over >= tenure.start)
+        )
 
 
 @dataclass(slots=True)

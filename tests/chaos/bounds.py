@@ -9,7 +9,7 @@ THREADS = 4
 SOCKET_TIMEOUT = 1.0
 """of a player's connections, to connect and to read"""
 LONGEST_TTL = 6.0
-LONGEST_WAIT = 8.0
+LONGEST_WAIT = 12.0
 """of those waits that are not for ever"""
 
 AFTER_OUTAGE = 4.0
@@ -24,7 +24,10 @@ IDLE = 3.0
 second"""
 OUTSIDE = 4.0
 """for which a waiter may be missing in the queue"""
-LEFT = 3.0
+CONNECTIONS = 8
+"""of a process at rest that the server may still have, at most: the renewal's, the subscriber's,
+and those that are kept at hand"""
+LEFT = 1.0
 """in which what an interrupted call may have taken has to be given back"""
 HICCUP = 0.5
 """by which the conductor's own clockwork may be late, before the machine is held to be at fault"""

@@ -13,7 +13,7 @@ from tests.chaos.history import Event
 
 __all__ = ["Disturbance", "Disturbances"]
 
-OUTAGES = frozenset({"redis stopped", "clients paused", "proxy paused"})
+OUTAGES = frozenset({"redis stopped", "clients paused", "proxy paused", "refused"})
 """the server did not answer"""
 CUTS = frozenset({"cut", "subscribers killed", "clients killed", "reply lost"})
 """connections were closed"""
@@ -54,7 +54,7 @@ class Disturbances:
     def _of_event(self, event: Event) -> tuple[str, Disturbance | None]:
         """Whom an event disturbed ("": all), and how."""
         says = event.says
-        if event.kind == "interrupted":
+        if event.kind == "interrupted" and says["verb"] == "acquire":
             # Its thread may have read for all who wait in its process.
             return event.process, Disturbance("interrupted", event.at, event.at)
         if event.kind == "died" or (event.kind == "fault" and says["fault"] == "killed"):

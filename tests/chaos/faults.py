@@ -21,6 +21,8 @@ CALM, STORM = (0.5, 2.0), (0.1, 1.0)
 """seconds from one fault to the next"""
 PHASE = (2.0, 8.0)
 """seconds of a calm, in which single processes are disturbed, and of a storm"""
+REPLIES = (b"", b"EVAL", b"SUBSCRIBE", b"CLIENT", b"SETNAME")
+"""to what a reply is lost"""
 
 
 class Faults:
@@ -38,11 +40,11 @@ class Faults:
         self._order = itertools.count()
         self._server_stopped = False
         of_one: list[tuple[Callable[[], None], int]] = [
-            (self._stop, 6), (self._kill, 2), (self._forget_scripts, 1), (self._slow, 2),
+            (self._stop, 6), (self._kill, 1), (self._forget_scripts, 1), (self._slow, 4),
         ]  # fmt: skip
         of_all: list[tuple[Callable[[], None], int]] = [
-            (self._cut, 4), (self._cut_all, 1), (self._kill_subscribers, 2),
-            (self._kill_clients, 2), (self._lose_reply, 4), (self._pause_proxy, 2),
+            (self._cut, 3), (self._cut_all, 1), (self._kill_subscribers, 2), (self._refuse, 1),
+            (self._kill_clients, 2), (self._lose_reply, 6), (self._pause_proxy, 2),
             (self._stop_server, 1), (self._pause_clients, 1),
         ]  # fmt: skip
         self._calm, self._storm = of_one, of_one + of_all
@@ -67,7 +69,7 @@ class Faults:
         while self._ends and self._ends[0][0] <= now():
             heapq.heappop(self._ends)[2]()
         if not self._server_stopped:
-            self._troupe.replace_dead()
+            self._troupe.replace()
         time.sleep(TICK)
 
     def _end_all(self) -> None:
@@ -105,7 +107,9 @@ class Faults:
 
     def _lose_reply(self) -> None:
         player, since = self._chance.choice(self._troupe.players), now()
-        player.proxy.drop_reply()
+        player.proxy.drop_reply(to=self._chance.choice(REPLIES))
+        if self._chance.random() < 0.5:
+            player.proxy.cut()  # They connect anew, and it is one of those replies.
 
         def over() -> None:
             player.proxy.drop_reply(times=0)
@@ -123,10 +127,22 @@ class Faults:
 
         self._after(self._chance.choice([0.1, 0.5, 2]) * self._chance.uniform(0.5, 1), resume)
 
+    def _refuse(self) -> None:
+        """As when a server is started again."""
+        player, since = self._chance.choice(self._troupe.players), now()
+        player.proxy.refuse()
+        player.proxy.cut()
+
+        def accept() -> None:
+            player.proxy.accept()
+            self._note("refused", since, player.name)
+
+        self._after(self._chance.uniform(0.01, 1), accept)
+
     def _slow(self) -> None:
         """Everything of one process takes some milliseconds more, for a second or so."""
         player, since = self._chance.choice(self._troupe.players), now()
-        over = since + self._chance.uniform(0.5, 2)
+        over = since + self._chance.uniform(1, 4)
 
         def hold_back() -> None:
             player.proxy.pause()

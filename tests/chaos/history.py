@@ -64,9 +64,8 @@ class History:
 
     def __init__(self, folder: Path, process: str) -> None:
         self.process = process
-        self._file = os.open(
-            folder / f"{process}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._file = os.open(folder / f"{process}.jsonl", flags, 0o644)
 
     def write(
         self, kind: str, *, at: float | None = None, call: str = "", name: str = "", **says: Any

@@ -43,19 +43,15 @@ def run(folder: Path, seconds: float, seed: str) -> None:
             stack.enter_context(CutProxy(("127.0.0.1", server.port))) for _ in range(PROCESSES)
         ]
         until = now() + seconds
-        troupe = Troupe(proxies, folder, seed, until, history)
+        troupe = Troupe(proxies, server.url, folder, seed, until, history)
         stack.callback(troupe.end)
         with Observer(history):
             faults = Faults(troupe, server, history, Random(f"{seed}/faults"))
             faults.run(until - min(QUIET, seconds / 4))
-            write_aftermath(troupe, server, history, lambda name: _rested(folder, name))
+            troupe.rest()
+            write_aftermath(server, history)
         for player in troupe.players:
             player.dismiss(2.0)
-
-
-def _rested(folder: Path, process: str) -> bool:
-    path = folder / f"{process}.jsonl"
-    return path.exists() and b'"kind":"rested"' in path.read_bytes()[-1000:]
 
 
 def _interrupt(signum: int, frame: object) -> None:

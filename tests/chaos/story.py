@@ -7,8 +7,8 @@ The kinds of events, and what they say beside the call and the lock's name:
 * of its lease: ``held`` (end), ``extending`` (ttl), ``extended`` (said), ``releasing``,
   ``released`` (said), ``lost``, ``dropped``;
 * of any call: ``interrupted``, ``unavailable``, ``raised`` (verb, where, reason or error);
-* of an operator's: ``looking``, ``looked`` (verb, what it said), ``clearing``, ``cleared`` (token,
-  said);
+* of an operator's: ``looking``, ``looked`` (verb, what it said), ``clearing`` (token, fence),
+  ``cleared`` (said);
 * of a process: ``began``, ``rested`` (threads, files, spare);
 * of the conductor: ``fault`` (fault, whom, since), ``died`` (whom, since), ``stuck`` (whom),
   ``seen`` (since, token, fence, holder, queue), ``left`` (what), ``connections`` (whom, number).
@@ -118,7 +118,7 @@ class Story:
         self._gone(event)
         asking = self._asking.pop(event.call, None)
         if asking is not None and asking.kind == "clearing":
-            self._add_clear(asking, event, None)
+            self._add_clear(asking, event.at, None)
 
     _interrupted = _unavailable = _raised = _failed
 
@@ -137,12 +137,11 @@ class Story:
         )  # fmt: skip
 
     def _cleared(self, event: Event) -> None:
-        self._add_clear(self._asking.pop(event.call), event, event.says["said"])
+        self._add_clear(self._asking.pop(event.call), event.at, event.says["said"])
 
-    def _add_clear(self, asking: Event, answer: Event, said: bool | None) -> None:
-        self.clears.append(
-            Clear(asking.call, asking.name, asking.says["token"], asking.at, answer.at, said)
-        )
+    def _add_clear(self, asking: Event, over: float, said: bool | None) -> None:
+        token, fence = asking.says["token"], asking.says["fence"] or 0
+        self.clears.append(Clear(asking.call, asking.name, token, fence, asking.at, over, said))
 
     def _seen(self, event: Event) -> None:
         says = event.says
@@ -158,16 +157,18 @@ class Story:
         for asking in self._asking.values():
             if asking.kind == "clearing":
                 # Killed in it.
-                self.clears.append(
-                    Clear(asking.call, asking.name, asking.says["token"], asking.at, self.end, None)
-                )
-        cleared = {x.token: x.asked for x in reversed(self.clears) if x.said is not False}
+                self._add_clear(asking, self.end, None)
+        clears: defaultdict[str, list[Clear]] = defaultdict(list)
+        for clear in sorted(self.clears, key=lambda x: x.asked):
+            clears[clear.token].append(clear)
         for tenure in self.tenures.values():
             if tenure.said is None and tenure.lost is None and tenure.given_up is None:
                 # Killed, or still at it when the run ended.
                 ends = [tenure.own_end, self.disturbances.killed.get(tenure.call.process, self.end)]
                 ends += [] if tenure.releasing is None else [tenure.releasing]
                 tenure.end = max(tenure.end, min(ends))
-            if tenure.token in cleared:
+            ended = [x for x in clears.get(tenure.token, ()) if x.may_have_ended(tenure)]
+            if ended:
                 # By design it learns of it later.
-                tenure.end = min(tenure.end, cleared[tenure.token])
+                tenure.end = min(tenure.end, ended[0].asked)
+                tenure.cleared = ended[0]

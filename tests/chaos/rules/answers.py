@@ -97,17 +97,16 @@ def _impossible(
 
 def cleared_but_released(story: Story) -> Iterator[Violation]:
     """A release that says True for a lease that an operator had cleared before."""
-    cleared = {clear.token: clear for clear in story.clears if clear.said}
     for tenure in story.tenures.values():
-        clear = cleared.get(tenure.token)
-        if clear is None or tenure.releasing is None:
+        clear = tenure.cleared
+        if clear is None or not clear.said or tenure.releasing is None:
             continue
         story.checked["cleared but released"] += 1
-        if tenure.said and clear.over < tenure.releasing:
+        if tenure.said and clear.over < tenure.releasing and clear.fence == tenure.fence:
             yield Violation(
                 "cleared but released",
-                f"{tenure.call.id} released {tenure.name} with True at {tenure.releasing:.6f}, "
-                f"which {clear.call} had cleared at {clear.over:.6f}",
+                f"{tenure.call.id} released {tenure.name} (token {tenure.token}) with True at "
+                f"{tenure.releasing:.6f}, which {clear.call} had cleared at {clear.over:.6f}",
                 clear.asked, tenure.releasing, tenure.name, (clear.call, tenure.call.id),
             )  # fmt: skip
 
@@ -118,12 +117,11 @@ def lost_early(story: Story) -> Iterator[Violation]:
     One that is renewed is over before its time whenever it is over, unless its process was
     disturbed.
     """
-    cleared = {clear.token for clear in story.clears if clear.said is not False}
     for tenure in story.tenures.values():
         if tenure.said is None and tenure.lost is None:
             continue
         story.checked["lost early"] += 1
-        if tenure.token in cleared or not (tenure.lost or tenure.said is False):
+        if tenure.cleared is not None or not (tenure.lost or tenure.said is False):
             continue
         noticed = tenure.lost or tenure.released or tenure.end
         # A renewal that is interrupted, or whose reply comes late, may cost the whole ttl.

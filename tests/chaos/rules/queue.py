@@ -11,6 +11,8 @@ from tests.chaos.story import Story
 
 __all__ = ["outside", "overtaken", "place_lost"]
 
+BEFORE = 0.2
+"""seconds of history that tell how a place was lost"""
 HELD_UP = frozenset({"stopped", "hiccup", "killed"})
 
 
@@ -54,21 +56,21 @@ def place_lost(story: Story) -> Iterator[Violation]:
     for name, seen in story.seen.items():
         front: dict[tuple[str, str], Seen] = {}
         for look in seen:
+            passed: dict[str, list[str]] = {}
             for place, first in enumerate(look.queue):
                 for second in look.queue[place + 1 :]:
-                    before = front.get((second, first))
-                    if before is not None:
-                        del front[second, first]
-                        if _kept_from(story, second, seen, before, look):
-                            continue
-                        yield Violation(
-                            "place lost",
-                            f"{second} waited for {name} in front of {first} at {before.at:.6f}, "
-                            f"and behind it at {look.at:.6f}",
-                            before.since, look.at, name, (second, first),
-                        )  # fmt: skip
                     story.checked["place lost"] += 1
+                    before = front.pop((second, first), None)
+                    if before is not None and not _held_up(story, second, seen, before, look):
+                        passed.setdefault(second, []).append(f"{first} (at {before.at:.6f})")
                     front[first, second] = look
+            for waiter, others in passed.items():
+                yield Violation(
+                    "place lost",
+                    f"{waiter} waits for {name}, and was in front of {', '.join(others)}; at "
+                    f"{look.at:.6f} it is behind",
+                    look.since - BEFORE, look.at, name, (waiter,),
+                )  # fmt: skip
 
 
 def outside(story: Story) -> Iterator[Violation]:
@@ -132,7 +134,7 @@ def _queued_after(seen: list[Seen], look: int, call: Call, moment: float) -> boo
     return False
 
 
-def _kept_from(story: Story, waiter: str, seen: list[Seen], before: Seen, after: Seen) -> bool:
+def _held_up(story: Story, waiter: str, seen: list[Seen], before: Seen, after: Seen) -> bool:
     """Whether a waiter was held up between two looks, or was handed the lock and slept."""
     process = waiter.partition("/")[0]
     found = story.disturbances.of(process, before.since, after.at)
