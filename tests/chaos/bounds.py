@@ -13,7 +13,7 @@ LONGEST_WAIT = 12.0
 """of those waits that are not for ever"""
 
 AFTER_OUTAGE = 4.0
-AFTER_CUT = 2.5
+AFTER_CUT = 2.0
 AFTER_MOMENT = 1.0
 """after an outage, a cut, and a stop or an interruption: until a call is under way again as if
 nothing had been (its reply times out, it connects anew, subscribes, and asks again)"""
@@ -22,7 +22,7 @@ LATE = 3.0
 IDLE = 3.0
 """for which a lock may be free though somebody waits: one whose owner cannot subscribe asks every
 second"""
-OUTSIDE = 4.0
+OUTSIDE = 2.5
 """for which a waiter may be missing in the queue"""
 CONNECTIONS = 8
 """of a process at rest that the server may still have, at most: the renewal's, the subscriber's,

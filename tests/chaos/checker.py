@@ -76,16 +76,26 @@ def _around(violation: Violation, events: Sequence[Event]) -> list[Event]:
     """The events of the lock and of its calls, and the faults, around a violation."""
     processes = {call.partition("/")[0] for call in violation.calls}
     since, until = violation.since - AROUND, violation.at + AROUND
-    found = [
-        event
-        for event in events
-        if since <= event.at <= until and _concerns(event, violation, processes)
-    ]
+    found: list[Event] = []
+    last: dict[tuple[str, str], Event] = {}
+    for event in events:
+        if not (since <= event.at <= until and _concerns(event, violation, processes)):
+            continue
+        before = last.get((event.kind, event.call))
+        if event.kind == "held" and before is not None and before in found:
+            found.remove(before)  # The last of them says the most.
+        last[event.kind, event.call] = event
+        if event.kind != "seen" or before is None or _tells(event) != _tells(before):
+            found.append(event)
     if len(found) > LINES:
-        # What happened to the calls themselves comes first.
-        found.sort(key=lambda event: event.call not in violation.calls)
+        # What happened to the calls themselves comes first, then what came last.
+        found.sort(key=lambda event: (event.call not in violation.calls, -event.at))
         found = sorted(found[:LINES], key=lambda event: event.at)
     return found
+
+
+def _tells(event: Event) -> tuple[object, ...]:
+    return tuple(event.says.get(key) for key in ("holder", "token", "queue"))
 
 
 def _concerns(event: Event, violation: Violation, processes: set[str]) -> bool:

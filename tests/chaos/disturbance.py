@@ -70,6 +70,10 @@ class Disturbances:
         dead = self.killed.get(process, math.inf)
         return found + ([Disturbance("killed", dead, math.inf)] if dead <= until else [])
 
+    def hindered(self, process: str, since: float, until: float) -> bool:
+        """`of`, leaving out what costs a process only moments."""
+        return any(x.kind not in ("interrupted", "slow") for x in self.of(process, since, until))
+
     def stopped(self, process: str, since: float, until: float) -> float:
         """For how many seconds of a stretch the process was stopped."""
         found = self.of(process, since, until)

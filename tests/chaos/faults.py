@@ -19,7 +19,7 @@ __all__ = ["Faults"]
 TICK = 0.005
 CALM, STORM = (0.5, 2.0), (0.1, 1.0)
 """seconds from one fault to the next"""
-PHASE = (2.0, 8.0)
+CALMS, STORMS = (3.0, 10.0), (1.0, 5.0)
 """seconds of a calm, in which single processes are disturbed, and of a storm"""
 REPLIES = (b"", b"EVAL", b"SUBSCRIBE", b"CLIENT", b"SETNAME")
 """to what a reply is lost"""
@@ -53,10 +53,11 @@ class Faults:
         """Disturb until then, and leave nothing disturbed."""
         chance = self._chance
         try:
-            stormy, over, due = False, now() + chance.uniform(*PHASE), now()
+            stormy, over, due = False, now(), now()
             while now() < until:
                 if now() > over:
-                    stormy, over = not stormy, now() + chance.uniform(*PHASE)
+                    stormy = not stormy
+                    over = now() + chance.uniform(*(STORMS if stormy else CALMS))
                 if now() > due:
                     faults, weights = zip(*(self._storm if stormy else self._calm), strict=True)
                     chance.choices(faults, weights=weights)[0]()
@@ -146,7 +147,7 @@ class Faults:
 
         def hold_back() -> None:
             player.proxy.pause()
-            self._after(self._chance.uniform(0.005, 0.02), pass_on)
+            self._after(self._chance.uniform(0.005, 0.04), pass_on)
 
         def pass_on() -> None:
             player.proxy.resume()

@@ -47,14 +47,20 @@ class Moves:
         self._until = until
         self._interrupts = interrupts
         self._calls = 0
+        self._hurried = False
 
     def run(self) -> None:
         """Play until the time is over; a lease that is held then is given back."""
         chance = self._chance
         moves = [self._acquire, self._block, self._clear, self._look]
         while now() < self._until:
-            chance.choices(moves, weights=[70, 18, 3, 9])[0]()
-            time.sleep(chance.choice([0.0, 0.0, chance.uniform(0, 0.01), chance.uniform(0, 0.3)]))
+            chance.choices(moves, weights=[66, 18, 6, 10])[0]()
+            if self._hurried:
+                # At once, on a connection that may have been interrupted a moment ago.
+                self._hurried = False
+            else:
+                pauses = [0.0, 0.0, chance.uniform(0, 0.01), chance.uniform(0, 0.3)]
+                time.sleep(chance.choice(pauses))
 
     def _acquire(self) -> None:
         call, name = self._begin()
@@ -196,6 +202,7 @@ class Moves:
         at, kind = where(error), type(error).__name__
         if isinstance(error, SoftInterrupt | HardInterrupt):
             self._write("interrupted", call, name, verb=verb, where=at)
+            self._hurried = True
         elif isinstance(error, StoreUnavailable):
             self._write("unavailable", call, name, verb=verb, reason=str(error), where=at)
         else:

@@ -128,7 +128,7 @@ def lost_early(story: Story) -> Iterator[Violation]:
         renewed = tenure.call.renew and tenure.ttl > 1.5
         since = noticed - tenure.ttl - 0.5
         if noticed < tenure.own_end - MOMENT or (
-            renewed and not story.disturbances.of(tenure.call.process, since, noticed)
+            renewed and not story.disturbances.hindered(tenure.call.process, since, noticed)
         ):
             yield Violation(
                 "lost early",

@@ -87,7 +87,9 @@ def outside(story: Story) -> Iterator[Violation]:
                 if call.id in look.queue or call.id == look.holder:
                     missing = None
                     continue
-                if missing is None or story.disturbances.of(call.process, look.since, look.at):
+                if missing is None or story.disturbances.hindered(
+                    call.process, look.since, look.at
+                ):
                     missing = look.since
                 story.checked["outside"] += 1
                 if look.since - missing > OUTSIDE:
@@ -140,7 +142,8 @@ def _held_up(story: Story, waiter: str, seen: list[Seen], before: Seen, after: S
     found = story.disturbances.of(process, before.since, after.at)
     if any(disturbance.kind in HELD_UP for disturbance in found):
         return True
-    return any(look.holder == waiter for look in seen if before.since <= look.since <= after.at)
+    first, last = _last_before(seen, before.at), _last_before(seen, after.at)
+    return any(look.holder == waiter for look in seen[max(first, 0) : last + 1])
 
 
 def _dead(story: Story, call: Call, moment: float) -> bool:

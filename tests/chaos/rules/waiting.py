@@ -78,4 +78,4 @@ def _waits(story: Story, call: Call, since: float, until: float) -> bool:
         return False
     if story.disturbances.killed.get(call.process, until) < until:
         return False
-    return not story.disturbances.of(call.process, since, until)
+    return not story.disturbances.hindered(call.process, since, until)
