@@ -108,7 +108,7 @@ class Faults:
 
     def _lose_reply(self) -> None:
         player, since = self._chance.choice(self._troupe.players), now()
-        player.proxy.drop_reply(to=self._chance.choice(REPLIES))
+        player.proxy.drop_reply(self._chance.choice(REPLIES), times=self._chance.randint(1, 3))
         if self._chance.random() < 0.5:
             player.proxy.cut()  # They connect anew, and it is one of those replies.
 

@@ -155,7 +155,7 @@ class TestLeftovers:
         assert told.rules() == set()
 
     @pytest.mark.parametrize(
-        "wrong", [{"threads": 9}, {"files": 99}, {"spare": [3, 32]}], ids=["t", "f", "c"]
+        "wrong", [{"threads": 9}, {"files": 99}, {"spare": [27, 32]}], ids=["t", "f", "c"]
     )
     def test_not_at_rest(self, told: Told, wrong: dict[str, Any]) -> None:
         told.tell(1, "began", "0.1", "", threads=1, files=5, pid=1)

@@ -14,8 +14,8 @@ __all__ = ["afterlife", "at_rest", "in_redis"]
 
 FILES = 16
 """that a process may have open beside those that it began with: connections, mostly"""
-SPARE = 6
-"""connections of a pool, at most, that may be at hand elsewhere"""
+SPARE = 4
+"""connections that a process at rest may keep at hand, of the 32 that its pool gives at most"""
 THREADS_LEFT = 3
 """beside those that a process began with: the renewal's, and what a library may start"""
 
