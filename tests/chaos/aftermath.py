@@ -29,7 +29,7 @@ def write_aftermath(server: RedisServer, history: History) -> None:
     index, fences = getattr(store, "index"), getattr(store, "fences")  # noqa: B009
     for key in client.scan_iter(count=1000):
         if key == fences:
-            fields = [field for field in client.hkeys(key) if field]
+            fields = [field for field in client.hkeys(key) if field.strip()]
             if fields:
                 history.write("left", what=f"fences of {fields}")
         elif key == index:
