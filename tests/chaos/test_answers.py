@@ -137,6 +137,12 @@ class TestLeftovers:
         told.see(2.1 + LEFT, C, A)
         assert told.rules() == {"left behind"}
 
+    def test_a_waiter_that_was_interrupted_is_passed_over(self, told: Told) -> None:
+        told.ask(1, A, wait=5.0)
+        told.tell(2, "interrupted", A, verb="acquire", where="x")
+        told.see(2.1 + LEFT, C, A)
+        assert told.rules() == set()
+
     def test_a_lease_that_was_released(self, told: Told) -> None:
         told.ask(1, A)
         told.grant(1.1, A, 1)

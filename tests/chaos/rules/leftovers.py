@@ -49,7 +49,9 @@ def _ended(story: Story, call: Call, *, waits: bool) -> tuple[float, str]:
     """By when the call's part was over, and how; infinite if it may go on."""
     tenure = story.tenures.get(call.id)
     if tenure is None:
-        if call.outcome in ("refused", "interrupted") and call.over is not None:
+        # Who was interrupted may stay in the queue, deaf, to be passed over; not hold the lock.
+        outcomes = ("refused",) if waits else ("refused", "interrupted")
+        if call.outcome in outcomes and call.over is not None:
             return call.over + LEFT, call.outcome
     elif waits:
         return tenure.start + LEFT, "granted"
