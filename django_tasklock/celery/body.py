@@ -141,11 +141,11 @@ class Body:
         guard = self.task.guard
         return guard is not None and guard.is_claimed(self._pk(guard))
 
-    def refuse(self, lease: Lease) -> None:
-        """Mark the row of a call that is not to be run again as failed."""
+    def refuse(self, fence: int | None) -> None:
+        """Mark the row of a call that is not to be run again as failed, under a lease."""
         guard = self.task.guard
-        if guard is not None and guard.claim(self._pk(guard), lease.fence):
-            guard.fail(self._pk(guard), lease.fence)
+        if guard is not None and guard.claim(self._pk(guard), fence):
+            guard.fail(self._pk(guard), fence)
 
     def hand_on(self, *, at_once: bool) -> None:
         """Called before another task is sent in this one's place: the row waits for that one.

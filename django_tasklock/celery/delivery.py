@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import states
 from celery.backends.base import DisabledBackend
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, SoftTimeLimitExceeded
 from celery.utils.time import maybe_iso8601
 
 from ..exceptions import StoreUnavailable, TooManyAttempts
@@ -41,6 +41,10 @@ def keeps_results(task: LockedTask) -> bool:
     """Whether the state of the task's calls can be asked of its result backend."""
     backend = task.backend
     return bool(getattr(backend, "persistent", False)) and not isinstance(backend, DisabledBackend)
+
+
+class BackendSilent(Exception):
+    """The result backend did not answer. The lock store may know enough all the same."""
 
 
 class Delivery:
@@ -117,19 +121,33 @@ class Delivery:
     def drop_if_late(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RunNote:
         """`assert_wanted`, as far as it can be said without the lock: a copy that only looks must
         not pass for a run, or it turns others away."""
-        store = self.task.locks.store
-        state = self._state() if self._keeps_results() else None
-        if state == states.SUCCESS:
-            self._ignore("its result is stored")
-        note = RunNote.read(store.recall(self.key))
+        text = self.task.locks.store.recall(self.key)
+        note = RunNote.read(text)
         if note.went_on:
             self._ignore("its run has gone on in another message")
+        try:
+            state = self._state() if self._keeps_results() else None
+        except BackendSilent as silent:
+            if note.starts and note.ended_in is None:
+                return note  # Nothing is stored of a run that has not ended.
+            logger.warning(
+                "the result backend does not say whether %s[%s] has run: %s",
+                self.task.name,
+                self.id,
+                silent,
+            )
+            if text:
+                # Kept for as long as it is all that is known; unless it has changed meanwhile.
+                self.task.locks.store.reserve(self.key, text, REMEMBERED)
+            put_back(self, args, kwargs, self._a_while)
+        if state == states.SUCCESS:
+            self._ignore("its result is stored")
         if note.ended_in is not None:
             # A failure that was stored after the run had ended is about the storing.
             if state is None or state in states.READY_STATES:
                 self._ignore("its run has ended")
             if note.ended_in.alive() is not False:
-                put_back(self, args, kwargs, AN_INSTANT * 2 ** min(self.looks, 5))
+                put_back(self, args, kwargs, self._a_while)
             # It died before it could store its result: the run does not count.
         return note
 
@@ -185,8 +203,15 @@ class Delivery:
                 # Of an earlier use of the task id. Most backends never write over a success.
                 return None if state == states.SUCCESS else states.PENDING
             return state
+        except SoftTimeLimitExceeded:
+            raise
         except Exception as error:
-            raise StoreUnavailable("the result backend", str(error)) from error
+            raise BackendSilent(str(error)) from error
+
+    @property
+    def _a_while(self) -> float:
+        """Seconds until a copy looks again."""
+        return float(AN_INSTANT * 2 ** min(self.looks, 5))
 
     def _keeps_results(self) -> bool:
         ignored = self.request.ignore_result or self.task.ignore_result

@@ -171,7 +171,7 @@ class LockedRequest(Request):
         lease = task.locks.acquire(name)
         if lease is not None:
             try:
-                Body(task, name, self._args, self._kwargs, survives=False).refuse(lease)
+                Body(task, name, self._args, self._kwargs, survives=False).refuse(lease.fence)
             finally:
                 lease.release()
 

@@ -104,7 +104,8 @@ def _send(
             if not expires:
                 options["expires"] = None
             send(message.args, message.kwargs, **options)
-        except task.OperationalError as error:
+        except (task.OperationalError, *getattr(task.backend, "connection_errors", ())) as error:
+            # Where a process also waits for results, to send is to ask the result backend, too.
             logger.warning("%s[%s] could not be put back: %s", task.name, delivery.id, error)
             time.sleep(pause)
             if task.acks_late:

@@ -110,7 +110,11 @@ class Run:
         except StoreUnavailable as error:
             raise Unasked(error) from error
         except TooManyAttempts:
-            self.body.refuse(lease)
+            try:
+                self.body.refuse(lease.fence)
+            except Exception:
+                # A silent database, say: that is not why the job is given up.
+                logger.exception("the row of %s could not be left", self.name)
             raise
         return None
 

@@ -78,6 +78,7 @@ autoretry = scripted(
 )
 outage_raise = scripted("outage_raise", on_outage="raise")
 outage_run = scripted("outage_run", on_outage="run", guard=GUARD)
+outage_alone = scripted("outage_alone", on_outage="run")
 killed_after = scripted("killed_after", base=KilledAfterRelease)
 killed_after_guarded = scripted("killed_after_guarded", base=KilledAfterRelease, guard=GUARD)
 

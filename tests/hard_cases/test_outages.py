@@ -170,3 +170,34 @@ def test_20_a_busy_job_that_cannot_be_put_back_is_neither_lost_nor_skipped(
         stage.assert_settled(40)
         assert stage.ledger.overlaps(job=job) == []
         assert stage.ledger.completions(job=job) == 2
+
+
+def test_27_a_copy_that_cannot_ask_the_result_backend_does_not_run_beside_its_original(
+    make_stage: MakeStage,
+) -> None:
+    """on_outage="run" is about the locks' Redis, which answers: one run, and nothing is lost."""
+    stage = make_stage(ttl=TTL, visibility=2)
+    with CutProxy(("127.0.0.1", stage.broker_port)) as proxy:
+        away = proxy.url.rpartition("/")[0] + "/1"
+        stage.pair(conf={"result_backend": away, "redis_socket_connect_timeout": 1})
+        proxy.refuse()
+        proxy.cut()
+        job, gate = stage.job(), stage.gate()
+        result = stage.send("outage_alone", job, [{"gate": str(gate)}])
+        stage.started(job)
+        stage.deliveries(result.id, 3)
+        wait_until(
+            lambda: (
+                any("does not say whether" in each.text() for each in stage.workers)
+                or len(stage.ledger.entries("prerun", task_id=result.id)) >= 3
+            ),
+            30,
+            "copies were looked at",
+        )
+        assert len(stage.ledger.runs(job=job)) == 1
+        gate.touch()
+        stage.completed(job)
+        proxy.accept()
+        stage.assert_settled(60)
+        assert stage.ledger.overlaps(job=job) == []
+        assert len(stage.ledger.runs(job=job)) == 1
