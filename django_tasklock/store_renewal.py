@@ -37,6 +37,10 @@ BATCH = 500
 """leases of one call: where it fails, the others have their own"""
 TIDY = 1024
 """entries, at least, before the heap is rebuilt without those of leases that are over"""
+FIRST_LOOK = 0.25
+LAST_LOOK = 4.0
+"""seconds until it is looked again, at first and at last, whether a lease was granted after all: the
+command of a call that was interrupted may be on its way still, and overtaken by ours"""
 LONGEST_SLEEP = 3600.0
 
 
@@ -205,7 +209,11 @@ class StoreRenewal:
         except BaseException:
             pass  # A store's mistake: the lease ends by itself.
         else:
-            if entry.lease is not None and was_held is not False:
+            if entry.lease is None:
+                delay = max(FIRST_LOOK, entry.delay * 4)
+                if not was_held and delay <= LAST_LOOK and clock.now() + delay < entry.until:
+                    self.abandon(entry.name, entry.token, entry.until, None, delay)
+            elif was_held is not False:
                 with suppress(BaseException):  # Of a receiver of the signal.
                     entry.lease._keeper.released(entry.lease)
 

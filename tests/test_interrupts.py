@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 
 from django_tasklock import Lease, LeaseLost, StoreUnavailable, clock, lock, locks, signals
+from django_tasklock.lease import new_token
+from django_tasklock.owner import owner_record
 from django_tasklock.renewal import renewal
 from django_tasklock.store_renewal import Entry
+from django_tasklock.stores import stores
+from django_tasklock.stores.base import Grant
 from tests.conftest import UseRedis
 from tests.proxy import CutProxy
 from tests.steps import LONG, sent, taken, until
@@ -214,3 +218,19 @@ class TestReleaseThatFailed:
             use_it()
         cut_proxy.accept()
         until(lambda: not locks.is_locked("video:1"))
+
+
+def test_question_that_arrives_after_its_caller_was_interrupted_leaves_no_lock() -> None:
+    """It was overtaken by the first look whether the lease was granted."""
+    token, store = new_token(), stores["default"]
+    renewal.abandon("video:1", token, LONG, store)
+    entries = renewal.of(store).entries
+    until(lambda: all(entry.delay > 0 for entry in entries()), "the first look")
+    assert isinstance(store.acquire("video:1", token, LONG, owner_record()), Grant)
+    until(lambda: not locks.is_locked("video:1"), "another look")
+
+
+def test_abandoned_lease_is_looked_for_a_few_times_only() -> None:
+    store = stores["default"]
+    renewal.abandon("video:1", new_token(), LONG, store)
+    until(lambda: not renewal.of(store).entries(), "the last look")

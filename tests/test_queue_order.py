@@ -155,6 +155,19 @@ class TestOrder:
             place.quit()
             assert queue() == []
 
+    def test_question_that_arrives_after_its_waiter_was_interrupted_gets_no_lock(self) -> None:
+        """It was on its way when the waiter left the queue, and stands there for nobody."""
+        lease = taken("video:1")
+        store: Any = stores["default"]
+        place = in_queue("first")
+        member, value = place._member, place._value
+        place.quit()
+        late = store.ask("video:1", value, int(LONG * 1000), member)
+        assert not isinstance(late, Grant)
+        assert queue() == ["first"]
+        lease.release()
+        assert not locks.is_locked("video:1")
+
     @staticmethod
     def notice_the_cut(place: Place) -> None:
         until(lambda: place.wait(0.1) is None and place.cut, "noticing the cut")

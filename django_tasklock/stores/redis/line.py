@@ -111,22 +111,27 @@ class Place:
         return self._box is None or self._box.cut
 
     def quit(self) -> None:
+        # Nobody listens to this channel any more: a question that was interrupted may reach the
+        # server after all, and then stand in the queue for nobody.
         try:
-            self.leave()
+            self._leave(keep=False)
         except StoreUnavailable:
-            pass  # The queue goes away by itself, and this channel is no longer listened to.
+            pass  # The queue goes away by itself.
 
     def leave(self) -> Grant | None:
+        return self._leave(keep=True)
+
+    def _leave(self, *, keep: bool) -> Grant | None:
         if not self._member:
-            self._close(keep=True)
+            self._close(keep=keep)
             return None
-        keep = False
+        answered = False
         try:
             asked = clock.now()
             fence = self._store.leave_line(self._name, self._value, self._member, self._before)
-            keep = True
+            answered = True
         finally:
-            self._close(keep=keep)
+            self._close(keep=keep and answered)
         self._member = b""
         if fence is None:
             return None

@@ -162,10 +162,11 @@ class RedisStore(Notes):
             found.update(name for name, value in zip(part, values, strict=True) if value)
         return found
 
-    def abandon(self, name: str, token: str) -> None:
+    def abandon(self, name: str, token: str) -> bool:
         value = self._value_of(name, token, private=True)
-        if value is not None:
-            self.client.run(RELEASE, self._keys(name), (value, name), private=True)
+        if value is None:
+            return False
+        return bool(self.client.run(RELEASE, self._keys(name), (value, name), private=True) > 0)
 
     def clear(self, name: str, token: str | None = None) -> bool:
         args: tuple[Any, ...] = (name,)
