@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import string
-from collections.abc import Iterator, Mapping, Sequence, Set
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from enum import Enum
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from uuid import UUID
-
-from django.utils.functional import Promise
 
 from .arguments import LONGEST_NAME, checked_name
+from .forms import digest_of, quoted, same_everywhere, written
 
 __all__ = ["Binder", "NameTemplate", "bound_arguments", "digest_name", "quoted"]
 
@@ -35,22 +28,6 @@ class _Formatter(string.Formatter):
 
 
 _formatter = _Formatter()
-
-
-def quoted(value: str) -> str:
-    """``value`` with ``:``, ``%``, spaces and what cannot be printed as ``%XX`` of its UTF-8.
-
-    So the parts of a name are never mistaken for each other: ("a:b", "c") and ("a", "b:c")
-    give different names.
-    """
-    if value.isprintable() and not any(character in value for character in ":% "):
-        return value
-    return "".join(
-        character
-        if character.isprintable() and character not in ":% "
-        else "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
-        for character in value
-    )
 
 
 def bound_arguments(
@@ -100,8 +77,10 @@ class NameTemplate:
     """A name with fields in braces, as of `str.format`: ``"video:{video_id}"``.
 
     Fields name parameters of the call, with attributes, items and format specs where wanted
-    (``{day:%Y-%m-%d}``, ``{order.pk}``). Raises `ValueError` for a field that no parameter
-    has, and for a template that could never make a name.
+    (``{day:%Y-%m-%d}``, ``{order.pk}``). A value stands there as `written` has it: a scalar as
+    its text, what has parts as a digest of them; with a conversion (``{x!r}``) it is the text
+    that Python makes, which of a dict has the order of its keys. Raises `ValueError` for a field
+    that no parameter has, and for a template that could never make a name.
     """
 
     def __init__(self, template: str, signature: inspect.Signature) -> None:
@@ -111,8 +90,6 @@ class NameTemplate:
         self.signature = signature
         self._bind = Binder(signature)
         self._pieces = tuple(_formatter.parse(template))
-        parameters = signature.parameters.values()
-        anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
         literals = ""
         self.constant = True
         for literal, field, _, _ in self._pieces:
@@ -123,12 +100,7 @@ class NameTemplate:
             name = _root(field)
             if not name or name.isdigit():
                 raise ValueError(f"a field of {template!r} has no name: {{{field}}}")
-            if name not in self.signature.parameters and not anything:
-                known = ", ".join(self.signature.parameters) or "none"
-                raise ValueError(
-                    f"{template!r} names the argument {name!r}, and there is no such parameter "
-                    f"(there are: {known})"
-                )
+            _check_argument(repr(template), name, signature)
         if literals or self.constant:
             checked_name(literals)
 
@@ -144,6 +116,8 @@ class NameTemplate:
             name = "".join(self._parts(arguments))
         except (KeyError, AttributeError, IndexError) as error:
             raise ValueError(f"{self.template!r} cannot be filled: no {error}") from error
+        except TypeError as error:
+            raise TypeError(f"{self.template!r} cannot be filled: {error}") from error
         return checked_name(name)
 
     def _parts(self, arguments: Mapping[str, Any]) -> Iterator[str]:
@@ -154,8 +128,9 @@ class NameTemplate:
                 if value is _formatter:  # An attribute or an item of one.
                     value, _ = _formatter.get_field(field, (), arguments)
                 if conversion:
-                    value = _formatter.convert_field(value, conversion)
-                yield quoted(format(value, spec or ""))
+                    text = _formatter.convert_field(value, conversion)
+                    value = same_everywhere(text, type(value))
+                yield written(value, spec or "")
 
 
 def digest_name(prefix: str, arguments: Mapping[str, Any]) -> str:
@@ -165,34 +140,25 @@ def digest_name(prefix: str, arguments: Mapping[str, Any]) -> str:
     has no such form.
     """
     try:
-        # Twice: a message turns all keys into text, which sorts 10 before 9.
-        plain = json.loads(json.dumps(arguments, default=_plain))
-        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
+        digest = digest_of(arguments)
+    except TypeError as error:
         raise TypeError(
             f"no name can be made of the arguments of {prefix}: {error}; give it a lock_name"
         ) from error
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return f"{quoted(prefix)[: LONGEST_NAME - len(digest) - 1]}:{digest}"
 
 
-def _plain(value: Any) -> Any:
-    """What stands in JSON for a value that JSON does not know."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, date | time | datetime):
-        return value.isoformat()
-    if isinstance(value, Decimal | UUID | timedelta | Promise):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Set):
-        return sorted(value)
-    if hasattr(value, "__json__"):  # as a message would carry it
-        return value.__json__()
-    if hasattr(value, "model_dump"):  # pydantic
-        return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} is not a plain value")
+def _check_argument(what: str, name: str, signature: inspect.Signature) -> None:
+    parameter = signature.parameters.get(name)
+    if parameter is not None and parameter.kind is parameter.VAR_KEYWORD:
+        raise ValueError(f"{what} names {name!r}: name one of the arguments that ** takes up")
+    anything = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    if parameter is None and not anything:
+        known = ", ".join(signature.parameters) or "none"
+        raise ValueError(
+            f"{what} names the argument {name!r}, and there is no such parameter "
+            f"(there are: {known})"
+        )
 
 
 def _root(field: str) -> str:
