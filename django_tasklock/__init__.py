@@ -16,6 +16,7 @@ from .exceptions import (
     TaskLockError,
 )
 from .lease import Lease, LockInfo
+from .naming import make_name
 from .service import LockService, locks
 
 __version__ = "0.1.0"
@@ -33,4 +34,5 @@ __all__ = [
     "TaskLockError",
     "lock",
     "locks",
+    "make_name",
 ]

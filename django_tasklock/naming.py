@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .arguments import LONGEST_NAME, checked_name
+from .exceptions import InvalidLockConfig
 from .forms import digest_of, quoted, same_everywhere, written
 
-__all__ = ["Binder", "NameTemplate", "bound_arguments", "digest_name", "quoted"]
+__all__ = [
+    "ArgumentNames",
+    "Binder",
+    "NameTemplate",
+    "bound_arguments",
+    "by",
+    "digest_name",
+    "make_name",
+    "quoted",
+]
 
 
 class _Formatter(string.Formatter):
@@ -131,6 +142,62 @@ class NameTemplate:
                     text = _formatter.convert_field(value, conversion)
                     value = same_everywhere(text, type(value))
                 yield written(value, spec or "")
+
+
+class ArgumentNames:
+    """A chosen subset of a call's arguments: what `by` returns."""
+
+    def __init__(self, *names: str) -> None:
+        if not names or not all(isinstance(name, str) for name in names):
+            raise InvalidLockConfig(f"by() takes the names of arguments, not {names!r}")
+        self.names = names
+
+    def __repr__(self) -> str:
+        return f"by({', '.join(map(repr, self.names))})"
+
+    def check(self, signature: inspect.Signature) -> None:
+        """Raises `ValueError` for a name that is no argument of the call."""
+        for name in self.names:
+            _check_argument(repr(self), name, signature)
+
+    def name_from(self, prefix: str, arguments: Mapping[str, Any]) -> str:
+        """The name for one call. Raises `TypeError` or `ValueError` if there is none."""
+        try:
+            values = [arguments[name] for name in self.names]
+        except KeyError as error:
+            raise ValueError(f"{self!r} cannot be filled: no {error}") from error
+        return make_name(prefix, *values)
+
+
+def by(*names: str) -> ArgumentNames:
+    """For ``lock_name``: the task's name and these of its arguments, as `make_name` joins them.
+
+    ``lock_name=by("user_id", "kind")``: other arguments make no difference. That there are such
+    arguments is checked when the task is defined. Raises `InvalidLockConfig`.
+    """
+    return ArgumentNames(*names)
+
+
+def make_name(*parts: Any) -> str:
+    """A valid name for a lock, made of anything: ``make_name("order", order.pk, "a b")`` is
+    ``"order:7:a%20b"``.
+
+    Parts are quoted, so that ("a:b", "c") and ("a", "b:c") never meet, and a name that would be
+    too long is cut and ends with ``%x`` and a digest of the whole. Scalars stand there as their
+    text, so 7 and "7" are one, as in a template; 1, 1.0 and True are three. An enum's member
+    stands for its value, a model's instance is its label and primary key; of a dict, list, tuple,
+    set, dataclass or pydantic model it is a digest, whatever the order of keys.
+
+    Raises `TypeError` without parts, and for a part without a form that is the same in every
+    process, such as an object whose text is its address in memory.
+    """
+    if not parts:
+        raise TypeError("a lock's name has at least one part")
+    text = ":".join(map(written, parts))
+    if 0 < len(text) <= LONGEST_NAME:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{text[: LONGEST_NAME - 34]}%x{digest}"
 
 
 def digest_name(prefix: str, arguments: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from django.core.management import CommandError
 from redis import Redis
 
 from django_tasklock import LockService, locks, work
+from django_tasklock.celery import by
 from example_project.servers import RedisServer
 from tests.app.models import Job
 from tests.conftest import UseRedis
@@ -270,6 +271,14 @@ def test_explain_a_function_and_a_digest(on_redis: None, make_task: MakeTask) ->
     said = json.loads(run("explain", by_digest.name, "[7]", "--format", "json"))
     assert said["name"] == by_digest.lock_name_of((7,), {})
     assert "digest" in said["why"]
+
+
+def test_explain_chosen_arguments(on_redis: None, make_task: MakeTask) -> None:
+    task = make_task(by("job_id"))
+    said = fields_of(run("explain", task.name, "[7, 2]"))
+    assert said["lock"] == f"{task.name}:7"
+    assert said["why"] == "lock_name is by('job_id'): the task's name and these arguments"
+    assert said["guard"] == "app.Job 7: status queued -> processing -> done"
 
 
 def name_for(job_id: int, much: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from celery import current_app
 
 from ..explain import Explanation, explainers
+from ..naming import ArgumentNames
 from .task import LockedTask
 
 __all__ = ["explain_call"]
@@ -21,6 +22,8 @@ def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> E
     lock_name = type(task).lock_name
     if lock_name is None:
         why = "the task has no lock_name: its own name and a digest of the call's arguments"
+    elif isinstance(lock_name, ArgumentNames):
+        why = f"lock_name is {lock_name!r}: the task's name and these arguments"
     elif callable(lock_name):
         called = getattr(lock_name, "__qualname__", repr(lock_name))
         why = f"lock_name is the function {called}, called with the arguments"

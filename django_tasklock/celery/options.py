@@ -11,7 +11,7 @@ from celery import Task
 from ..arguments import checked_ttl, checked_wait
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
-from ..naming import NameTemplate
+from ..naming import ArgumentNames, NameTemplate
 
 __all__ = ["OPTIONS", "body_signature", "check_options"]
 
@@ -99,7 +99,10 @@ def _check_name(task: type[Task], name: Any) -> None:
     if name is None or (callable(name) and not isinstance(name, str)):
         return
     signature = body_signature(task)
-    if signature is not None:
+    if isinstance(name, ArgumentNames):
+        if signature is not None:
+            name.check(signature)
+    elif signature is not None:
         NameTemplate(name, signature)
     elif not isinstance(name, str):
         raise TypeError(f"lock_name is a template or a callable, not {name!r}")

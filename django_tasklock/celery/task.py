@@ -13,7 +13,7 @@ from celery.utils import uuid
 from ..arguments import checked_name
 from ..guards import StatusGuard
 from ..lease import Lease
-from ..naming import Binder, NameTemplate, digest_name
+from ..naming import ArgumentNames, Binder, NameTemplate, digest_name
 from ..service import LockService
 from .body import Body
 from .checks import known_tasks
@@ -28,10 +28,11 @@ __all__ = ["LockedTask"]
 class LockedTask(DjangoTask):
     """A task of which one call at a time runs for each lock name.
 
-    ``lock_name`` is a template filled from the call's arguments, or a callable of them; by
-    default the task's name and a digest of the arguments. ``lock_ttl`` is in seconds (by
-    default the store's TTL), and with ``lock_renew`` the lease lasts for as long as the body
-    runs. ``lock_wait``: seconds a worker waits for the lock. ``lock_store``: an alias.
+    ``lock_name`` is a template filled from the call's arguments, or a callable of them, or
+    ``by("user_id", "kind")``, the task's name and these arguments; by default the task's name
+    and a digest of all. ``lock_ttl`` is in seconds (by default the store's TTL), and with
+    ``lock_renew`` the lease lasts for as long as the body runs. ``lock_wait``: seconds a worker
+    waits for the lock. ``lock_store``: an alias.
 
     ``on_conflict`` says what becomes of a call whose lock is taken by another one: "skip"
     returns a marker, so that chains, groups and chords go on; "retry" puts the message back
@@ -60,7 +61,7 @@ class LockedTask(DjangoTask):
     # it, for fear of a message that kills every worker: ``lock_max_attempts`` is what bounds that.
     reject_on_worker_lost = True
 
-    lock_name: ClassVar[str | Callable[..., str] | None] = None
+    lock_name: ClassVar[str | ArgumentNames | Callable[..., str] | None] = None
     lock_ttl: ClassVar[float | None] = None
     lock_wait: ClassVar[float | None] = 0
     lock_renew: ClassVar[bool] = True
@@ -206,6 +207,8 @@ class LockedTask(DjangoTask):
         name = type(self).lock_name
         if name is None:
             return digest_name(str(self.name), arguments)
+        if isinstance(name, ArgumentNames):
+            return name.name_from(str(self.name), arguments)
         if callable(name):
             return checked_name(name(**arguments))
         return self._template.fill_from(arguments)
