@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from celery import Task
@@ -13,7 +15,7 @@ from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
 from ..naming import ArgumentNames, NameTemplate
 
-__all__ = ["OPTIONS", "body_signature", "check_options"]
+__all__ = ["OPTIONS", "PER_CALL", "body_signature", "check_call", "check_options"]
 
 OPTIONS = {
     "lock_name": None,
@@ -38,6 +40,9 @@ CHOICES = {
     "unique_while": (None, "queued", "unfinished"),
     "on_duplicate": ("return", "raise"),
 }
+
+PER_CALL = ("unique_for", "on_duplicate")
+"""options that a call may give for itself; by the others a worker goes, who knows the task alone"""
 
 _OF_CELERY = frozenset(dir(Task))  # To ask Task itself for its app would bind it, for all tasks.
 
@@ -67,11 +72,8 @@ def check_options(task: type[Task]) -> None:
         _check_name(task, value["lock_name"])
     except (TypeError, ValueError) as error:
         raise _wrong(task, str(error)) from error
-    for name, choices in CHOICES.items():
-        if value[name] not in choices:
-            raise _wrong(
-                task, f"{name} is one of {', '.join(map(str, choices))}, not {value[name]!r}"
-            )
+    for name in CHOICES:
+        _check_choice(task, name, value[name])
     if not isinstance(value["lock_renew"], bool):
         raise _wrong(task, f"lock_renew is a bool, not {value['lock_renew']!r}")
     if not isinstance(value["lock_store"], str):
@@ -89,10 +91,56 @@ def _check_known(task: type[Task], attribute: str) -> None:
     value = vars(task)[attribute]
     if callable(value) or isinstance(value, property | staticmethod | classmethod):
         return
-    meant = get_close_matches(attribute, OPTIONS, n=1, cutoff=0.75)
-    if attribute.startswith(("lock_", "unique_")) or meant:
-        hint = f"; did you mean {meant[0]}?" if meant else f"; there are {', '.join(OPTIONS)}"
-        raise _wrong(task, f"there is no option {attribute}{hint}")
+    wrong = _misspelt(attribute)
+    if wrong:
+        raise _wrong(task, wrong)
+
+
+def check_call(task: Any, options: Mapping[str, Any]) -> None:
+    """Raise `InvalidLockConfig` for options of one call that would do nothing, or are wrong."""
+    for option, value in options.items():
+        if option in PER_CALL:
+            if task.unique_while is None:
+                raise _wrong(task, f"{option} says nothing: the task has no unique_while")
+            _check_per_call(task, option, value)
+        elif option in OPTIONS:
+            raise _wrong(
+                task,
+                f"{option} is an option of the task, not of one call: a worker goes by it, which "
+                f"knows the task alone. A call may give {' and '.join(PER_CALL)}",
+            )
+        else:
+            wrong = _misspelt(option)
+            # Stamps are options by their own name.
+            if wrong and option not in (options.get("stamped_headers") or ()):
+                raise _wrong(task, wrong)
+
+
+def _check_per_call(task: Any, option: str, value: Any) -> None:
+    if option in CHOICES:
+        _check_choice(task, option, value)
+        return
+    try:
+        checked_ttl(value)
+    except (TypeError, ValueError) as error:
+        raise _wrong(task, f"{option}: {error}") from error
+
+
+def _check_choice(task: Any, option: str, value: Any) -> None:
+    choices = CHOICES[option]
+    if value not in choices:
+        raise _wrong(task, f"{option} is one of {', '.join(map(str, choices))}, not {value!r}")
+
+
+@lru_cache(maxsize=256)
+def _misspelt(option: str) -> str | None:
+    """What to say of a name that looks like an option of ours; None of one that does not."""
+    meant = get_close_matches(option, OPTIONS, n=1, cutoff=0.75)
+    if meant:
+        return f"there is no option {option}; did you mean {meant[0]}?"
+    if option.startswith(("lock_", "unique_")):
+        return f"there is no option {option}; there are {', '.join(OPTIONS)}"
+    return None
 
 
 def _check_name(task: type[Task], name: Any) -> None:
@@ -120,5 +168,5 @@ def _check_guard(task: type[Task], guard: Any) -> None:
         raise _wrong(task, f"its guard takes the key from {guard.pk!r}, which is no argument of it")
 
 
-def _wrong(task: type[Task], message: str) -> InvalidLockConfig:
+def _wrong(task: Any, message: str) -> InvalidLockConfig:
     return InvalidLockConfig(f"task {getattr(task, 'name', None) or task.__name__}: {message}")

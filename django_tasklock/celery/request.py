@@ -26,7 +26,7 @@ from .body import Body
 from .children import Watch, children
 from .followup import follow_up_key
 from .requeue import HEADER
-from .unique import Reservation
+from .unique import Reservation, unique_for
 
 if TYPE_CHECKING:
     from .task import LockedTask
@@ -144,7 +144,7 @@ class LockedRequest(Request):
         holder = self._task.locks.get(name)
         # What had been released had come to its end.
         if holder is not None and holder.token == self._token:
-            reservation.take(self._task.unique_for, running=True)
+            reservation.take(unique_for(self._task, self._request_dict), running=True)
 
     def _comes_back(self) -> bool:
         task = self._task

@@ -17,10 +17,10 @@ from ..naming import ArgumentNames, Binder, NameTemplate, digest_name
 from ..service import LockService
 from .body import Body
 from .checks import known_tasks
-from .options import body_signature, check_options
+from .options import body_signature, check_call, check_options
 from .requeue import HEADER
 from .run import Run
-from .unique import concerns, send_once
+from .unique import concerns, own_options, send_once
 
 __all__ = ["LockedTask"]
 
@@ -90,12 +90,23 @@ class LockedTask(DjangoTask):
         task_id: str | None = None,
         **options: Any,
     ) -> Any:
-        """Send the task, once if it is to be unique; else as `celery.Task.apply_async`."""
+        """Send the task, once if it is to be unique; else as `celery.Task.apply_async`.
+
+        Besides Celery's options it takes ``unique_for`` and ``on_duplicate``, for this call.
+        Raises `InvalidLockConfig` for the task's other options, and for what looks like one.
+        """
+        check_call(self, options)
+        on_duplicate = own_options(self, options)
         if not concerns(self, task_id, options):
             return self.send_anyway(args, kwargs, task_id=task_id, **options)
         task_id = task_id or uuid()
         send = partial(self.send_anyway, args, kwargs, task_id=task_id, **options)
-        return send_once(self, args or (), kwargs or {}, task_id, options, send)
+        return send_once(self, args or (), kwargs or {}, task_id, options, on_duplicate, send)
+
+    def apply(self, *args: Any, **options: Any) -> Any:
+        """`celery.Task.apply`, under the lock. Raises `InvalidLockConfig` as `apply_async`."""
+        check_call(self, options)
+        return super().apply(*args, **options)
 
     def send_anyway(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """`apply_async`, whatever is in the queue; the message reserves nothing."""

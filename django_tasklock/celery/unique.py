@@ -35,7 +35,19 @@ from .delivery import Delivery, keeps_results
 if TYPE_CHECKING:
     from .task import LockedTask
 
-__all__ = ["Reservation", "concerns", "give_up", "reserve_again", "send_once"]
+__all__ = [
+    "Reservation",
+    "concerns",
+    "give_up",
+    "own_options",
+    "reserve_again",
+    "send_once",
+    "unique_for",
+]
+
+UNIQUE_FOR = "tasklock_unique_for"
+"""the message header with a call's own ``unique_for``: a retry, and what goes back to the queue,
+reserve for as long"""
 
 CANVAS = ("group_id", "chord", "link", "link_error", "replaced_task_nesting")
 """options of a message that other messages depend on"""
@@ -100,7 +112,8 @@ def reserve_again(delivery: Delivery, name: str, error: BaseException) -> None:
         return
     if delivery.survives and task.unique_while is not None:
         with suppress(StoreUnavailable):
-            Reservation(task, name, delivery.id).take(task.unique_for, running=True)
+            ttl = unique_for(task, delivery.request.headers)
+            Reservation(task, name, delivery.id).take(ttl, running=True)
 
 
 def send_once(
@@ -109,11 +122,12 @@ def send_once(
     kwargs: Mapping[str, Any],
     task_id: str,
     options: Mapping[str, Any],
+    on_duplicate: str,
     send: Callable[[], Any],
 ) -> Any:
     """Call ``send`` unless the job is in the queue already; then return that copy's result.
 
-    Raises `AlreadyQueued` instead where the task says so, and `StoreUnavailable`.
+    Raises `AlreadyQueued` instead where ``on_duplicate`` says so, and `StoreUnavailable`.
     """
     name = task.lock_name_of(args, kwargs)
     reservation = Reservation(task, name, task_id)
@@ -126,7 +140,7 @@ def send_once(
             raise
         return send()
     if other is not None and not own:
-        return _duplicate(task, name, other)
+        return _duplicate(task, name, other, on_duplicate)
     try:
         return send()
     except BaseException:
@@ -134,6 +148,21 @@ def send_once(
             with suppress(StoreUnavailable):
                 reservation.give_up()
         raise
+
+
+def own_options(task: LockedTask, options: dict[str, Any]) -> str:
+    """Take what one call says for itself out of its options: ``unique_for`` goes into the
+    message's headers, ``on_duplicate`` is returned, or the task's own."""
+    if "unique_for" in options:
+        headers = options.get("headers") or {}
+        options["headers"] = {**headers, UNIQUE_FOR: float(options.pop("unique_for"))}
+    return str(options.pop("on_duplicate", task.on_duplicate))
+
+
+def unique_for(task: LockedTask, headers: Mapping[str, Any] | None) -> float:
+    """Seconds for which a message with these headers may wait."""
+    own = (headers or {}).get(UNIQUE_FOR)
+    return float(own) if isinstance(own, int | float) and own > 0 else task.unique_for
 
 
 def concerns(task: LockedTask, task_id: str | None, options: Mapping[str, Any]) -> bool:
@@ -151,9 +180,9 @@ def _is_own(task: LockedTask, task_id: str | None, options: Mapping[str, Any]) -
     return bool(options.get("retries")) or (task_id is not None and task.request.id == task_id)
 
 
-def _duplicate(task: LockedTask, name: str, other: str | LockInfo) -> Any:
+def _duplicate(task: LockedTask, name: str, other: str | LockInfo, on_duplicate: str) -> Any:
     task_id = other.owner.task_id if isinstance(other, LockInfo) else other
-    if task.on_duplicate == "raise":
+    if on_duplicate == "raise":
         raise AlreadyQueued(name, other if isinstance(other, LockInfo) else None, task_id)
     return task.AsyncResult(task_id or "")
 
@@ -164,7 +193,7 @@ def _lifetime(task: LockedTask, options: Mapping[str, Any]) -> float:
     wait = float(options.get("countdown") or 0)
     if options.get("eta") is not None:
         wait = max(wait, _until(task, options["eta"]))
-    ttl = max(wait, 0.0) + task.unique_for
+    ttl = max(wait, 0.0) + unique_for(task, options.get("headers"))
     expires = options.get("expires", getattr(task, "expires", None))
     if isinstance(expires, int | float):
         ttl = min(ttl, float(expires))
