@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from django.apps import AppConfig
+from django.core.checks import CheckMessage, register
 from django.utils.translation import gettext_lazy as _
 
 __all__ = ["TaskLockConfig"]
@@ -17,13 +21,30 @@ class TaskLockConfig(AppConfig):
         from . import checks, logs, work
 
         checks.connect()
+        register(_check_tasks, checks.TAG)
         logs.connect()
         work.loaders.append(_load_tasks)
 
 
 def _load_tasks() -> None:
     # Not before it is asked for: a site's web process need not import its tasks.
-    from .celery import explaining  # noqa: F401 - makes itself known
-    from .celery.works import load_tasks
+    from .celery import explaining, works  # noqa: F401 - make themselves known
+    from .celery.loading import load_tasks
 
     load_tasks()
+
+
+def _check_tasks(**_: Any) -> list[CheckMessage]:
+    """Load the project's tasks, and check them.
+
+    With every run of the checks, not for ``check`` alone: they say the same wherever they run, and
+    Django imports nearly as much for its own, the URLconf with all views. A process that has not
+    imported Celery has no tasks.
+    """
+    if "celery" not in sys.modules:
+        from .checks import check_app
+
+        return check_app()
+    from .celery.checks import check_tasks
+
+    return check_tasks()

@@ -9,6 +9,7 @@ id                      level    said when
 ``W001``                warning  the cache is a LocMemCache: one process only
 ``W002``                warning  the cache is a FileBasedCache: its ``add`` is not atomic
 ``I001``                info     the cache ignores its errors; its locks do not
+``W006``                warning  the module of the project's Celery app was not imported
 ``W003``                warning  ``--deploy``: the store did not answer
 the id of the finding   warning  ``--deploy``: what the live server says of itself, such
                         or info  as ``django_tasklock.eviction``
@@ -17,9 +18,12 @@ the id of the finding   warning  ``--deploy``: what the live server says of itse
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
+from django.conf import settings
 from django.core import checks
 from django.core.cache import BaseCache, caches
 from django.core.cache.backends.dummy import DummyCache
@@ -32,7 +36,7 @@ from .exceptions import InvalidLockConfig, StoreUnavailable
 from .stores import stores
 from .stores.base import BaseStore
 
-__all__ = ["check_servers", "check_stores", "connect"]
+__all__ = ["TAG", "check_app", "check_servers", "check_stores", "connect"]
 
 TAG = "tasklock"
 
@@ -55,6 +59,35 @@ def check_stores(**_: Any) -> list[checks.CheckMessage]:
 def check_servers(**_: Any) -> list[checks.CheckMessage]:
     """What the live servers say of themselves, for ``check --deploy``."""
     return [message for store in _made_stores() for message in _check_server(store)]
+
+
+def check_app() -> list[checks.CheckMessage]:
+    """For a process without an app of the project's: whether the project has one all the same."""
+    module = _celery_module()
+    if module is None or module in sys.modules:
+        return []
+    package = module.rpartition(".")[0]
+    return [
+        checks.Warning(
+            f"{module} was not imported: tasks are not checked, and what this process sends goes "
+            "to Celery's default broker, on localhost.",
+            hint=f"Import it in {package}/__init__.py: from .celery import app as celery_app",
+            id="django_tasklock.W006",
+        )
+    ]
+
+
+def _celery_module() -> str | None:
+    """The module ``celery`` beside the settings, or in a package around them."""
+    package = str(getattr(settings, "SETTINGS_MODULE", None) or "").rpartition(".")[0]
+    while package:
+        try:
+            if find_spec(f"{package}.celery") is not None:
+                return f"{package}.celery"
+        except (ImportError, ValueError):
+            pass
+        package = package.rpartition(".")[0]
+    return None
 
 
 def _check_store(alias: str) -> Iterator[checks.CheckMessage]:

@@ -1,5 +1,5 @@
 """
-System checks of the tasks that are defined when ``check`` runs.
+System checks of the tasks, which are loaded as a worker does.
 
 ========  =======  ============================================================================
 id        level    said when
@@ -9,6 +9,7 @@ id        level    said when
 ``E005``  error    the ``fence_field`` of a task's guard cannot hold a fence
 ``W004``  warning  with renewal off, a lease ends before the task's time limit, or has none to
                    end before
+``W005``  warning  the tasks of an app cannot be loaded
 ========  =======  ============================================================================
 """
 
@@ -20,8 +21,11 @@ from weakref import WeakSet
 
 from django.core import checks
 
+from ..checks import check_app
 from ..conf import configured_stores
+from ..describe import printable
 from ..exceptions import InvalidLockConfig
+from .loading import load_app, project_apps
 
 if TYPE_CHECKING:
     from .task import LockedTask
@@ -32,15 +36,31 @@ known_tasks: WeakSet[type[LockedTask]] = WeakSet()
 """every class of a task that was made"""
 
 
-@checks.register("tasklock")
-def check_tasks(**_: Any) -> list[checks.CheckMessage]:
+def check_tasks() -> list[checks.CheckMessage]:
     """What is wrong with the tasks as a whole; their options were checked one by one."""
+    apps = project_apps()
+    messages = [message for app in apps for message in _load(app)] if apps else check_app()
     try:
         stores = configured_stores()
     except InvalidLockConfig:
-        return []  # Said by the check of the stores.
+        return messages  # Said by the check of the stores.
     tasks = sorted((task for task in known_tasks if task.name), key=lambda task: str(task.name))
-    return [message for task in tasks for message in _check_task(task, stores)]
+    for task in tasks:
+        # A shared task is one of every app.
+        messages += [each for each in _check_task(task, stores) if each not in messages]
+    return messages
+
+
+def _load(app: Any) -> Iterator[checks.CheckMessage]:
+    try:
+        load_app(app)
+    except Exception as error:
+        yield checks.Warning(
+            f"Tasks of the Celery app {app.main!r} cannot be loaded, and are not checked: "
+            f"{type(error).__name__}: {printable(error)}",
+            hint=f"A worker fails at the same place: celery --app {app.main} worker",
+            id="django_tasklock.W005",
+        )
 
 
 def _check_task(task: type[LockedTask], stores: Any) -> Iterator[checks.CheckMessage]:

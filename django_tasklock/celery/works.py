@@ -6,43 +6,27 @@ from collections.abc import Iterator, Sequence
 from inspect import Parameter
 from typing import Any
 
-from celery import _state
-
 from ..guards import StatusGuard
 from ..work import sources
+from .loading import task_apps
 from .options import body_signature
 from .task import LockedTask
 
-__all__ = ["TaskWork", "guarded_tasks", "load_tasks"]
+__all__ = ["TaskWork", "guarded_tasks"]
 
 PROBES = ("1", "2")
 """two values of every argument but the key: a lock's name that differs is not the row's alone"""
 
 
-def load_tasks() -> None:
-    """Import the modules that define tasks, as a worker does."""
-    for app in _apps():
-        app.loader.import_default_modules()
-        app.finalize()
-
-
 def guarded_tasks() -> Iterator[TaskWork]:
     """Every task that has a guard."""
     tasks: dict[str, Any] = {}
-    for app in _apps():
+    for app in task_apps():
         for name, task in app.tasks.items():
             tasks.setdefault(name, task)
     for _, task in sorted(tasks.items()):
         if isinstance(task, LockedTask) and task.guard is not None:
             yield TaskWork(task, task.guard)
-
-
-def _apps() -> list[Any]:
-    """The current app first. In a thread, as of a web server, that is not the project's unless
-    the project made it the default: the others are asked as well."""
-    state: Any = _state
-    current = state.get_current_app()
-    return [current, *(app for app in state._get_active_apps() if app is not current)]
 
 
 class TaskWork:
