@@ -147,9 +147,13 @@ class StoreRenewal:
                 entry = self._arrivals.popleft()
                 if isinstance(entry, Abandoned):
                     heapq.heappush(self._abandoned, entry)
-                elif (lease := entry.lease()) is not None and entry.due < lease._due:
-                    # What was planned before is out of date; it goes when its time comes.
-                    lease._due = entry.due
+                else:
+                    lease = entry.lease()
+                    if lease is not None and entry.due < lease._due:
+                        # What was planned before is out of date; it goes when its time comes.
+                        lease._due = entry.due
+                    # Also that of a lease which is over already: while something is planned that
+                    # comes sooner, nobody who takes and releases locks has to wake this thread.
                     heapq.heappush(self._heap, entry)
         if len(self._heap) > max(TIDY, 2 * self._tidied):
             self._heap = [entry for entry in self._heap if _counts(entry)]
