@@ -39,8 +39,8 @@ TIDY = 1024
 """entries, at least, before the heap is rebuilt without those of leases that are over"""
 FIRST_LOOK = 0.25
 LAST_LOOK = 4.0
-"""seconds until it is looked again, at first and at last, whether a lease was granted after all: the
-command of a call that was interrupted may be on its way still, and overtaken by ours"""
+"""seconds until it is looked again, at first and at last, whether a lease was granted after all:
+the command of a call that was interrupted may be on its way still, and overtaken by ours"""
 LONGEST_SLEEP = 3600.0
 
 
