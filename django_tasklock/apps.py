@@ -28,9 +28,13 @@ class TaskLockConfig(AppConfig):
 
 def _load_tasks() -> None:
     # Not before it is asked for: a site's web process need not import its tasks.
-    from .celery import explaining, works  # noqa: F401 - make themselves known
-    from .celery.loading import load_tasks
+    from .work import CeleryMissing
 
+    try:
+        from .celery import explaining, works  # noqa: F401 - make themselves known
+        from .celery.loading import load_tasks
+    except ImportError as error:
+        raise CeleryMissing(error) from error
     load_tasks()
 
 

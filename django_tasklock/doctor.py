@@ -25,7 +25,7 @@ from .guards import StatusGuard
 from .lease import LockInfo, new_token
 from .stores import stores
 from .stores.base import BaseStore
-from .work import Work, works
+from .work import CeleryMissing, Work, works
 
 __all__ = ["SHARED_PREFIX", "Problem", "diagnose", "requeue"]
 
@@ -46,9 +46,9 @@ SENT = 60.0
 class Problem:
     """One thing that is wrong.
 
-    ``kind``: "lost work", "unknown" (rows whose locks' names cannot be told), "owner gone",
-    "no ttl", "settings" or "server". ``what`` names it, ``count`` how often it is there,
-    ``error`` what a store raised; ``serious`` ones make the command exit with 1.
+    ``kind``: "lost work", "unknown" (rows whose locks' names cannot be told, and tasks that cannot
+    be imported), "owner gone", "no ttl", "settings" or "server". ``what`` names it, ``count`` how
+    often it is there, ``error`` what was raised; ``serious`` ones make the command exit with 1.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Problem:
     pk: Any = None
     fence: int | None = None
     count: int = 1
-    error: StoreUnavailable | ListingNotSupported | None = None
+    error: StoreUnavailable | ListingNotSupported | ImportError | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON-able values."""
@@ -73,10 +73,14 @@ class Problem:
 
 def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
     """All that is wrong with the work and the stores behind ``aliases`` (None: all)."""
-    kinds = _kinds()
     chosen = list(stores) if aliases is None else list(aliases)
     parts = [_settings()]
-    parts += [_lost(kind) for kind in kinds if any(work.store in chosen for work in kind)]
+    try:
+        kinds = _kinds()
+    except ImportError as error:
+        parts.append(_no_tasks(error))
+    else:
+        parts += [_lost(kind) for kind in kinds if any(work.store in chosen for work in kind)]
     parts += [look(stores[alias]) for alias in chosen for look in (_locks, _server)]
     silent: set[str] = set()
     for part in parts:
@@ -121,6 +125,13 @@ def _kinds() -> Iterable[list[Work]]:
         key = work.guard.model, work.guard.field, work.guard.to
         found.setdefault(key, []).append(work)
     return found.values()
+
+
+def _no_tasks(error: ImportError) -> Iterator[Problem]:
+    """A site without Celery has no tasks, and nothing that were wrong with it."""
+    missing = isinstance(error, CeleryMissing)
+    message = str(error) if missing else f"a module with tasks cannot be imported: {error}"
+    yield Problem("unknown", "tasks", message, serious=not missing, error=error)
 
 
 def _lost(kind: Sequence[Work]) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from .exceptions import InvalidLockConfig
 from .guards import StatusGuard
 from .lease import LockInfo
 from .service import LockService
-from .work import Work, works
+from .work import CeleryMissing, Work, works
 
 __all__ = ["guarded_row", "label_of", "locks_of", "row_if_known"]
 
@@ -39,10 +39,13 @@ def row_if_known(info: LockInfo) -> Model | None:
     """`guarded_row`; None, and a log line, where it cannot be found out.
 
     The project's code is imported for it, and a database asked: neither may fail a page that
-    has more to say of the lock.
+    has more to say of the lock. Raises `CeleryMissing`, which is for the page to say: it is no
+    fault of the project's.
     """
     try:
         return guarded_row(info)
+    except CeleryMissing:
+        raise
     except Exception:
         logger.exception("the row of the lock %s cannot be found out", printable(info.name))
         return None

@@ -7,7 +7,17 @@ from typing import Any, Protocol
 
 from .guards import StatusGuard
 
-__all__ = ["Work", "load", "loaders", "sources", "works"]
+__all__ = ["CeleryMissing", "Work", "load", "loaders", "sources", "works"]
+
+
+class CeleryMissing(ImportError):
+    """Celery cannot be imported here: no task can be known, and everything else works."""
+
+    def __init__(self, reason: object) -> None:
+        super().__init__(
+            f"Celery cannot be imported here, so what tasks work on is not known: {reason}"
+        )
+        self.reason = str(reason)
 
 
 class Work(Protocol):
@@ -31,7 +41,7 @@ loaders: list[Callable[[], None]] = []
 
 
 def load() -> None:
-    """Import the modules that define tasks. Raises what importing them raises."""
+    """Import the modules that define tasks. Raises `CeleryMissing`, and what importing raises."""
     for loader in loaders:
         loader()
 

@@ -19,7 +19,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections, models
 from django.test.utils import override_settings
 
-from django_tasklock import locks
+from django_tasklock import locks, work
 from django_tasklock.doctor import Problem, diagnose, requeue
 from django_tasklock.guards import StatusGuard
 from django_tasklock.lease import new_token
@@ -507,3 +507,21 @@ def test_work_that_cannot_run_is_said_by_the_checks_and_skipped(room: Mailroom) 
     found = {(problem.kind, problem.what) for problem in diagnose()}
     assert {("settings", "django_tasklock.E003"), ("settings", "django_tasklock.E004")} == found
     until(lambda: doctor()[1] == 1)
+
+
+def test_a_module_that_cannot_be_imported_is_one_problem_among_the_others(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task's module needs what only its worker has."""
+
+    def load() -> None:
+        raise ModuleNotFoundError("No module named 'torch'")
+
+    monkeypatch.setattr(work, "loaders", [load])
+    cache.set("lock:foreign", "set by other code", timeout=None)
+    found, status = doctor_json()
+    assert {each["kind"]: each["serious"] for each in found} == {"unknown": True, "no ttl": True}
+    assert "No module named 'torch'" in found[0]["message"]
+    assert status == 1
+    with pytest.raises(CommandError, match="A module with tasks cannot be imported: No module"):
+        call_command("locks", "explain", "videos.process", "[1]")

@@ -19,7 +19,9 @@ from ..guarded import label_of, row_if_known
 from ..lease import LockInfo
 from ..models import Lock
 from ..owner import Owner
+from ..work import CeleryMissing
 from .seen import identity
+from .shelf import problem_of
 
 if TYPE_CHECKING:
     LockModelAdmin = admin.ModelAdmin[Lock]
@@ -105,7 +107,10 @@ class LockCells(LockModelAdmin):
     def row(self, lock: Lock) -> str | None:
         """The row that its task works on; what it is called, and a link to its page, for those
         who may see that page."""
-        row = row_if_known(info_of(lock))
+        try:
+            row = row_if_known(info_of(lock))
+        except CeleryMissing as error:
+            return problem_of(error)
         if row is None:
             return None
         if not self.may_view(vars(lock).get(ASKED_BY), row):

@@ -12,6 +12,7 @@ from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailabl
 from ..lease import LockInfo
 from ..service import LockService, locks
 from ..stores import stores
+from ..work import CeleryMissing
 
 __all__ = ["LOOK", "NOT_KNOWN", "Shelf", "aliases", "problem_of"]
 
@@ -36,6 +37,10 @@ def problem_of(error: Exception) -> str:
             "store": error.store,
             "reason": error.reason,
         }
+    if isinstance(error, CeleryMissing):
+        return gettext(
+            "Celery cannot be imported here, so what tasks work on is not known: %(reason)s"
+        ) % {"reason": error.reason}
     if isinstance(error, ImportError):
         return gettext(
             "A module with tasks cannot be imported, so what they work on is not known here: "

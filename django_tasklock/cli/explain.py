@@ -12,6 +12,7 @@ from ..exceptions import StoreUnavailable
 from ..explain import explain
 from ..lease import LockInfo
 from ..service import locks
+from ..work import CeleryMissing
 
 __all__ = ["explain_task"]
 
@@ -21,6 +22,10 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     args, kwargs = _call(options["arguments"])
     try:
         found = explain(task, args, kwargs)
+    except CeleryMissing as error:
+        raise CommandError(printable(error)) from error
+    except ImportError as error:
+        raise CommandError(f"A module with tasks cannot be imported: {printable(error)}") from error
     except (TypeError, ValueError) as error:
         raise CommandError(f"{task} cannot be called like that: {printable(error)}") from error
     if found is None:

@@ -14,6 +14,7 @@ from ..describe import printable
 from ..guarded import label_of, row_if_known
 from ..lease import LockInfo
 from ..service import LockService, locks
+from ..work import CeleryMissing
 from .select import chosen
 from .show import COLUMNS, as_json, as_line_of_waiters, as_lines, as_sheet, cells_of
 
@@ -33,7 +34,11 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
     info = service.get(name)
     if info is None:
         raise CommandError(f"{name} is not locked.")
-    row = _row(info)
+    row, not_known = None, None
+    try:
+        row = _row(info)
+    except CeleryMissing as error:
+        not_known = str(error)
     waiting = service.waiters(name) if info.waiters else []
     if options["format"] == "json":
         more = {
@@ -43,7 +48,7 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
         }  # fmt: skip
         command.stdout.write(json.dumps(info.as_json() | more, indent=2))
     else:
-        command.stdout.write(as_sheet(info, row))
+        command.stdout.write(as_sheet(info, row or not_known))
         if waiting:
             command.stdout.write(f"\n{as_line_of_waiters(waiting)}")
 

@@ -9,7 +9,6 @@ from importlib.resources import files
 from typing import Any
 
 from django.core.cache import caches
-from django_redis.exceptions import CompressorError
 from redis.exceptions import (
     ConnectionError as RedisConnectionError,
 )
@@ -182,6 +181,8 @@ def _decoder(own: Any) -> Callable[[Any], Any]:
     decode: Callable[[Any], Any] = own.decode
     if decode.__module__ != "django_redis.client.default":
         return decode  # Somebody's own.
+    # Not for Django's own backend, which works without it.
+    from django_redis.exceptions import CompressorError
 
     decompress, loads = own._compressor.decompress, own._serializer.loads
 
