@@ -12,6 +12,7 @@ from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.contrib.admin.utils import label_for_field, lookup_field, unquote
 from django.core.exceptions import PermissionDenied
+from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -53,12 +54,22 @@ class ClearingAdmin(LockCells):
     """The part of `LockAdmin` that clears. Who may not delete a lock gets none of it."""
 
     def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.clear_view)
+        for alias in connections:
+            # With ATOMIC_REQUESTS the entries of what is cleared would be kept at the end, or not.
+            view = transaction.non_atomic_requests(using=alias)(view)
         clear = path(
             "clear/",
-            self.admin_site.admin_view(self.clear_view),
+            view,
             name=f"{self.opts.app_label}_{self.opts.model_name}_clear",
         )
         return [clear, *super().get_urls()]
+
+    def has_delete_permission(self, request: HttpRequest, obj: Lock | None = None) -> bool:
+        """Nobody clears what they may not see."""
+        return super().has_delete_permission(request, obj) and self.has_view_permission(
+            request, obj
+        )
 
     def url_of(self, request: HttpRequest, view: str, *args: str) -> str:
         """The address of one of this admin's views; the list's search and page go along."""
@@ -88,7 +99,7 @@ class ClearingAdmin(LockCells):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Ask before clearing one lock: the lease that the detail page posts, or today's."""
-        if not (self.has_delete_permission(request) and self.has_view_permission(request)):
+        if not self.has_delete_permission(request):
             raise PermissionDenied
         if "lease" in request.POST:
             return self.confirmation(request, Picked.from_boxes([request.POST["lease"]]))
@@ -149,29 +160,27 @@ class ClearingAdmin(LockCells):
             return HttpResponseNotAllowed(["POST"])
         by = f"{request.user.get_username()} in the admin"
         became: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
-        cleared: list[LockInfo] = []
         try:
             for seen in SeenLease.decode_many(request.POST.get("leases", "")):
                 outcome, holder = clear_seen(seen.service, seen.name, seen.token, by=by)
                 became[outcome].append(seen.name)
                 if outcome is Outcome.CLEARED and holder:
-                    cleared.append(holder)
+                    # At once: the process may not live to the last of them.
+                    self.log_cleared(request, holder)
         finally:
             # Also of those that were cleared before the store went away.
-            self.log_cleared(request, cleared)
             self.report(request, became)
         return self.back_to_list(request)
 
-    def log_cleared(self, request: HttpRequest, cleared: list[LockInfo]) -> None:
-        """Write a LogEntry for each: who cleared it, and who held it."""
-        for info in cleared:
-            LogEntry.objects.log_actions(
-                request.user.pk,
-                [row_of(info)],
-                DELETION,
-                gettext("Cleared. It was held by %(owner)s in the store “%(store)s”.")
-                % {"owner": info.owner, "store": info.store},
-            )
+    def log_cleared(self, request: HttpRequest, info: LockInfo) -> None:
+        """Write a LogEntry: who cleared it, and who held it."""
+        LogEntry.objects.log_actions(
+            request.user.pk,
+            [row_of(info)],
+            DELETION,
+            gettext("Cleared. It was held by %(owner)s in the store “%(store)s”.")
+            % {"owner": printable(info.owner), "store": info.store},
+        )
 
     def report(self, request: HttpRequest, became: Mapping[Outcome, list[str]]) -> None:
         """A message for each thing that became of some locks."""
