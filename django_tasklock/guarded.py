@@ -56,20 +56,23 @@ def label_of(row: Model) -> str:
     return f"{row._meta.label} {row.pk}"
 
 
-def locks_of(row: Model) -> list[LockInfo]:
-    """The locks that are held now and under which a task would work on the row.
+def locks_of(*rows: Model) -> list[LockInfo]:
+    """The locks that are held now and under which a task would work on one of the rows.
 
     Raises `StoreUnavailable`, `InvalidLockConfig` for the store of a task that works on such
     rows, and what importing the tasks raises.
     """
-    held: dict[tuple[str, str], LockInfo] = {}
+    names: dict[str, dict[str, None]] = {}
     for work in works():
-        if _is_of(work.guard, row):
-            for name in work.names_of(row.pk):
-                info = LockService(work.store).get(name)
-                if info is not None:
-                    held[work.store, name] = info
-    return list(held.values())
+        for row in rows:
+            if _is_of(work.guard, row):
+                names.setdefault(work.store, {}).update(dict.fromkeys(work.names_of(row.pk)))
+    found: list[LockInfo] = []
+    for store, asked in names.items():
+        service = LockService(store)
+        held = service.store.held(list(asked))
+        found += [info for name in asked if name in held and (info := service.get(name))]
+    return found
 
 
 def _is_of(guard: StatusGuard, row: Model) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
@@ -24,11 +24,13 @@ __all__ = ["LockedRowAdminMixin"]
 
 
 class LockedRowAdminMixin(RowAdmin):
-    """Put before `ModelAdmin`: a row's page says who holds its lock, and does not save meanwhile.
+    """Put before `ModelAdmin`, or an inline: a row's page says who holds its lock, and neither
+    saves nor deletes the row meanwhile.
 
-    The locks are those under which a guarded task would work on the row. What is saved is
-    checked for them last, just before it is written; the lock is not taken for it, because the
-    message of a task that came in that moment would be skipped.
+    The locks are those under which a guarded task would work on the row. What is saved or deleted
+    is checked for them last, just before it is written; the lock is not taken for it, because the
+    message of a task that came in that moment would be skipped. Deleting another object, which
+    takes the row with it, is not refused: ``on_delete=PROTECT`` refuses that.
     """
 
     def render_change_form(
@@ -54,6 +56,25 @@ class LockedRowAdminMixin(RowAdmin):
     def get_changelist_form(self, *args: Any, **kwargs: Any) -> Any:
         return _below(_RefusingListForm, super().get_changelist_form(*args, **kwargs))
 
+    def get_formset(self, *args: Any, **kwargs: Any) -> Any:
+        """An inline's."""
+        formset = super().get_formset(*args, **kwargs)  # type: ignore[misc]
+        formset.form = _below(_RefusingListForm, formset.form)
+        return _below(_RefusingFormSet, formset)
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """What the page that asks shows. It does not delete what it calls protected."""
+        deleted, counts, perms_needed, protected = super().get_deleted_objects(objs, request)
+        return deleted, counts, perms_needed, [*protected, *_against(*objs)]
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        _refuse(obj)
+        super().delete_model(request, obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
+        _refuse(*queryset)
+        super().delete_queryset(request, queryset)
+
 
 class _RefusingForm:
     instance: Model
@@ -63,13 +84,8 @@ class _RefusingForm:
         # A new row may have its key already.
         if self.instance._state.adding or not self._is_written():
             return cleaned
-        try:
-            held = locks_of(self.instance)
-        except NOT_KNOWN as error:
-            # Whether somebody works on the row is not known: that is no reason to overwrite it.
-            raise ValidationError(problem_of(error)) from error
-        if held:
-            raise ValidationError([_sentence(info) for info in held])
+        if reasons := _against(self.instance):
+            raise ValidationError(reasons)
         return cleaned
 
     def _is_written(self) -> bool:
@@ -82,9 +98,33 @@ class _RefusingListForm(_RefusingForm):
         return bool(self.has_changed())  # type: ignore[attr-defined]
 
 
-def _below(refusing: type[_RefusingForm], form: Any) -> Any:
-    """A class of the form's that refuses to save a row while its lock is held."""
+class _RefusingFormSet:
+    def clean(self) -> None:
+        super().clean()  # type: ignore[misc]
+        # Forms that are to be deleted are not cleaned.
+        formset: Any = self
+        marked = [form for form in formset.initial_forms if formset._should_delete_form(form)]
+        if reasons := _against(*(form.instance for form in marked)):
+            raise ValidationError(reasons)
+
+
+def _below(refusing: type, form: Any) -> Any:
+    """A class of the form's, or formset's, that refuses to write a row while its lock is held."""
     return type(form)(form.__name__, (refusing, form), {})
+
+
+def _against(*rows: Model) -> list[str]:
+    """Why the rows are not to be written now, a sentence each."""
+    try:
+        return [_sentence(info) for info in locks_of(*rows)]
+    except NOT_KNOWN as error:
+        # Whether somebody works on a row is not known: that is no reason to write over it.
+        return [problem_of(error)]
+
+
+def _refuse(*rows: Model) -> None:
+    if reasons := _against(*rows):
+        raise PermissionDenied(" ".join(reasons))
 
 
 def _sentence(info: LockInfo) -> str:
@@ -98,7 +138,7 @@ def _sentence(info: LockInfo) -> str:
     return (
         gettext(
             "Locked by %(owner)s, task %(task)s: lock “%(name)s”, TTL %(ttl)s. "
-            "Nothing is saved here until it ends."
+            "Nothing is saved or deleted here until it ends."
         )
         % who
     )
