@@ -79,10 +79,17 @@ def _held_by(holder: LockInfo | None) -> str:
 
 
 def _fields(name: str, store: str, owner: Owner) -> dict[str, Any]:
-    """For formatters that write structured logs. ``name`` itself is the record's own."""
+    """For formatters that write structured logs. ``name`` itself is the record's own.
+
+    Escaped as the message is: a formatter may write them as they are.
+    """
     return {
-        "lock_name": name,
-        "lock_store": store,
-        "lock_owner": owner.as_dict(),
-        "lock_task_id": owner.task_id,
+        "lock_name": printable(name),
+        "lock_store": printable(store),
+        "lock_owner": {field: _safe(value) for field, value in owner.as_dict().items()},
+        "lock_task_id": _safe(owner.task_id),
     }
+
+
+def _safe(value: object) -> object:
+    return printable(value) if isinstance(value, str) else value

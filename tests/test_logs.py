@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 import pytest
@@ -91,3 +92,12 @@ def test_what_others_wrote_forges_no_line(caplog: pytest.LogCaptureFixture) -> N
     locks.clear("video:1", by="a\nb")
     assert len(caplog.records) == 2
     assert all(record.getMessage().isprintable() for record in caplog.records)
+    # Nor do the fields, which a formatter may write as they are.
+    for record in caplog.records:
+        fields = [vars(record)[field] for field in ("lock_name", "lock_store", "lock_task_id")]
+        owner = vars(record)["lock_owner"]
+        assert all(str(value).isprintable() for value in (*fields, *owner.values()) if value)
+    contended, cleared = caplog.records
+    assert vars(cleared)["lock_owner"]["task"] == r"x\nERROR forged\x1b[2J"
+    assert vars(cleared)["lock_task_id"] == r"\u202e"
+    assert vars(contended)["lock_owner"]["pid"] == os.getpid()  # A number is still one.
