@@ -68,8 +68,10 @@ class LockAdmin(HealthAdmin):
         one = len(aliases()[0]) < 2
         return [name for name in self.list_display if not (one and name == "store")]
 
-    def get_actions(self, request: HttpRequest) -> Any:
-        actions = super().get_actions(request)
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> Any:
+        # From Django 6.1 on it is said for which page.
+        where = {} if action_location is None else {"action_location": action_location}
+        actions = super().get_actions(request, **where)
         # The site's own would delete rows of a table that does not exist.
         actions.pop("delete_selected", None)
         return actions
