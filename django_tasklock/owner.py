@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Owner", "owner_record"]
+__all__ = ["Owner", "group_lives", "owner_record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class Owner:
 
     ``boot``, ``pidns`` and ``start`` (the kernel's boot id, the pid namespace, the process's
     start in clock ticks since boot) identify one process for good: a pid is given out again,
-    the four together are not. All fields are None for a key that somebody else set.
+    the four together are not. ``group`` is a process group in which its work may go on after it.
+    All fields are None for a key that somebody else set.
     """
 
     host: str | None = None
@@ -29,6 +30,7 @@ class Owner:
     boot: str | None = None
     pidns: str | None = None
     start: int | None = None
+    group: int | None = None
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Owner:
@@ -36,7 +38,7 @@ class Owner:
         get = record.get
         return cls(
             get("host"), get("pid"), get("task"), get("task_id"), get("thread"), get("boot"),
-            get("pidns"), get("start"),
+            get("pidns"), get("start"), get("group"),
         )  # fmt: skip
 
     @classmethod
@@ -60,12 +62,15 @@ class Owner:
         )
 
     def alive(self) -> bool | None:
-        """Whether the process still lives; None where that cannot be known from here."""
+        """Whether the process, or one of its ``group``, still lives; None where that cannot be
+        known from here."""
         if not self.is_local():
             return None
         assert self.pid is not None
         start = _start_of_living(self.pid)
-        return None if start is None else start == self.start
+        if start is None or start == self.start or not self.group:
+            return None if start is None else start == self.start
+        return group_lives(self.group)
 
     def __str__(self) -> str:
         if self.pid is None and self.host is None:
@@ -90,6 +95,38 @@ def owner_record(task: str | None = None, task_id: str | None = None) -> dict[st
     if task_id is not None:
         record["task_id"] = task_id
     return record
+
+
+def group_lives(group: int) -> bool | None:
+    """Whether a process of the group lives; None where that cannot be told.
+
+    Zombies, which nobody may ever ask for, do not count.
+    """
+    try:
+        if not _group_exists(group):
+            return False
+        states, member = b"", str(group).encode()
+        for pid in [name for name in os.listdir("/proc") if name.isdigit()]:
+            try:
+                fields = _fields_of_process(pid)
+            except OSError:
+                continue  # It has ended since.
+            if fields[2] == member:
+                states += fields[0]
+        # Where /proc shows nobody of a group that there is, somebody is hidden (hidepid).
+        return bool(states.strip(b"ZX")) if states else _group_exists(group)
+    except (OSError, OverflowError, TypeError, ValueError):
+        return None  # No file descriptor is left, say, or the number was not written by us.
+
+
+def _group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _process_fields() -> dict[str, Any]:
@@ -129,8 +166,7 @@ def _start_of_living(pid: int) -> int | None:
     as a zombie too.
     """
     try:
-        # The second field, the command, may itself hold spaces and brackets.
-        after_command = _bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        after_command = _fields_of_process(pid)
         if after_command[0] in b"ZX" and len(os.listdir(f"/proc/{pid}/task")) < 2:
             return _DEAD
     except (FileNotFoundError, ProcessLookupError):
@@ -140,11 +176,13 @@ def _start_of_living(pid: int) -> int | None:
     return int(after_command[19])
 
 
-def _bytes(path: str) -> bytes:
+def _fields_of_process(pid: int | str) -> list[bytes]:
+    """The fields of proc(5)'s stat from the third on: state, parent, group, session…"""
     # Every waiter asks this of every holder, and a text file takes twice as long.
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(file, 4096)
+        # The second field, the command, may itself hold spaces and brackets.
+        return os.read(file, 4096).rpartition(b")")[2].split()
     finally:
         os.close(file)
 

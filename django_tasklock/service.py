@@ -81,14 +81,15 @@ class LockService(Keeper):
         token: str | None = None,
         note: Note | None = None,
         use: Use | None = None,
+        group: int | None = None,
     ) -> Lease | LockInfo:
         """`acquire`, with the lease in the way as the answer when it was not to be had.
 
-        ``task`` and ``task_id`` are recorded in the owner; ``token`` is one that was drawn
-        before (`new_token`), for a process that will release what another one acquires. With
-        the lease the store has ``note`` as well, mostly by the same round trip. ``use`` gets the
-        lease as soon as there is one: an exception from a signal handler may come before it is
-        returned.
+        ``task``, ``task_id`` and ``group`` are recorded in the owner; ``token`` is one that was
+        drawn before (`new_token`), for a process that will release what another one acquires.
+        With the lease the store has ``note`` as well, mostly by the same round trip. ``use`` gets
+        the lease as soon as there is one: an exception from a signal handler may come before it
+        is returned.
         """
         store = self.store
         checked_name(name)
@@ -99,6 +100,8 @@ class LockService(Keeper):
             token = new_token()
         record = owner_record(task, task_id)
         record["ttl"], record["renew"] = ttl, renew
+        if group is not None:
+            record["group"] = group
         if renew:
             renewal.start(store)
         asked = clock.now()

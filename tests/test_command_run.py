@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -11,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from django_tasklock import locks
 from example_project.servers import RedisServer
 from tests.conftest import UseRedis
-from tests.steps import until, waiting
+from tests.steps import Meanwhile, holder, until, waiting
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 PATIENCE = 90.0
@@ -241,16 +243,128 @@ def test_store_that_is_gone_ends_the_command_with_the_lease(
     assert "the command is told to end" in err
 
 
-def test_command_dies_with_it(run: Run) -> None:
+FAMILY = """\
+sleep 301 & echo $!
+(sleep 302 & echo $!; wait) & echo $!
+setsid sh -c 'sleep 303 & echo $!; echo $$; wait' &
+(setsid sleep 304 & echo $!)
+(trap "" TERM HUP; sleep 305 & echo $!; wait) & echo $!
+echo $$
+wait
+"""
+SIZE = 9
+"""processes that write their number: children, grandchildren, some in sessions of their own, one
+whose parent has ended, and some that listen to no signal"""
+
+
+def test_all_that_the_command_started_dies_with_it_before_the_lock_is_taken(run: Run) -> None:
     # Given a run whose own process is killed: nobody renews its lease any more
-    process = run("nightly", "--", "sh", "-c", "echo $$; while :; do sleep 0.05; done")
-    child = int(said(process))
+    process = run("nightly", "--ttl", "600", "--", "sh", "-c", FAMILY)
+    family = [int(said(process)) for _ in range(SIZE)]
+    until(lambda: len(set(map(os.getsid, family))) == 3, "three sessions", PATIENCE)
+    waiter = Meanwhile(lambda: (locks.acquire("nightly", wait=PATIENCE), [*map(gone, family)]))
+    until(lambda: waiting("nightly"), "somebody waits", PATIENCE)
     process.kill()
-    # I expect its command not to work on, since another takes the lock at once
-    until(lambda: gone(child), "the end of the command", PATIENCE)
-    # (the last thread of a killed process may be a moment behind its first).
-    lease = locks.acquire("nightly", ttl=60, wait=PATIENCE)
+    # I expect who takes over, long before the lease's end, to find that all of them are gone
+    lease, ended = waiter.result(PATIENCE)
     assert lease
+    assert all(ended), ended
+
+
+def test_lock_is_held_while_a_process_of_the_commands_group_lives(run: Run) -> None:
+    # Given that the guardian is killed as well, and a process that nobody is left to end
+    process = run("nightly", "--ttl", "600", "--", "sh", "-c", "sleep 300 & echo $!; wait")
+    left = int(said(process))
+    owner = holder("nightly").owner
+    assert owner.group == os.getpgid(left)
+    process.kill()
+    os.kill(owner.group, signal.SIGKILL)
+    process.wait(PATIENCE)
+    until(lambda: gone(owner.group or 0) and gone(owner.pid or 0), "both are gone", PATIENCE)
+    try:
+        # I expect it to count, and the lock not to be taken over before its end
+        assert owner.alive() is True
+        assert locks.acquire("nightly", wait=0.5) is None
+    finally:
+        os.kill(left, signal.SIGKILL)
+    until(lambda: owner.alive() is False, "the end of the group", PATIENCE)
+    assert locks.acquire("nightly", wait=PATIENCE)
+
+
+def test_guardian_that_is_killed_takes_the_command_with_it(run: Run) -> None:
+    process = run("nightly", "--ttl", "600", "--", "sh", "-c", "sleep 300 & echo $!; wait")
+    child = int(said(process))
+    os.kill(holder("nightly").owner.group or 0, signal.SIGKILL)
+    assert ended(process)[0] == 128 + signal.SIGKILL
+    assert gone(child)
+    assert not locks.is_locked("nightly")
+
+
+def test_run_that_is_killed_while_it_waits_runs_nothing(run: Run, tmp_path: Path) -> None:
+    lease = locks.acquire("nightly", ttl=120)
+    assert lease
+    process = run("nightly", "--wait", "--", "touch", str(tmp_path / "ran"))
+    until(lambda: waiting("nightly"), "somebody waits", PATIENCE)
+    (guardian,) = psutil.Process(process.pid).children()
+    process.kill()
+    process.wait(PATIENCE)
+    until(lambda: gone(guardian.pid), "the end of the guardian", PATIENCE)
+    lease.release()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_on_a_terminal_the_command_has_its_keys_and_dies_with_it(
+    use_redis: UseRedis, process_env: Callable[[], dict[str, str]]
+) -> None:
+    # Given a terminal's own session, in whose foreground the command reads and hears Ctrl-C
+    use_redis()
+    command = (
+        'trap "echo heard" INT; sleep 300 & echo pid $!; while :; do read x; echo got $x; done'
+    )
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [
+            *("sh", "-c", 'exec "$@" <"$TTY" >"$TTY" 2>&1', "sh", sys.executable, "-m", "django"),
+            *("locks", "run", "nightly", "--ttl", "600", "--", "sh", "-c", command),
+        ],
+        env=process_env() | {"TTY": os.ttyname(slave)},
+        start_new_session=True,
+    )
+    drawn = b""
+
+    def until_drawn(pattern: bytes) -> bytes:
+        nonlocal drawn
+        while not (found := re.search(pattern, drawn)):
+            drawn += os.read(master, 4096)
+        return found[1]
+
+    try:
+        left = int(until_drawn(rb"pid (\d+)\r"))
+        os.write(master, b"a line\n")
+        until_drawn(rb"(got a line)")
+        os.write(master, b"\x03")
+        until_drawn(rb"(heard)")
+        assert locks.is_locked("nightly")
+        process.kill()
+        process.wait(PATIENCE)
+        until(lambda: gone(left), "the end of what the command started", PATIENCE)
+        assert locks.acquire("nightly", wait=PATIENCE)
+    finally:
+        process.kill()
+        os.close(master)
+        os.close(slave)
+
+
+def test_what_the_command_leaves_behind_goes_on_without_the_lock(run: Run) -> None:
+    # As a daemon does whose starter ends
+    process = run("nightly", "--", "sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!")
+    left = int(said(process))
+    try:
+        assert ended(process)[0] == 0
+        assert not locks.is_locked("nightly")
+        assert not gone(left)
+    finally:
+        os.kill(left, signal.SIGKILL)
 
 
 def test_store_that_is_down_runs_nothing(

@@ -111,6 +111,33 @@ class TestDeadOwner:
         assert line.wait(PATIENCE) is not None
 
 
+class TestGroup:
+    """An owner whose work may go on in a process group, as that of ``locks run``."""
+
+    def test_owner_lives_while_a_process_of_its_group_does(self, gone: dict[str, Any]) -> None:
+        with subprocess.Popen(["sleep", "300"], start_new_session=True) as process:
+            held_by({**gone, "group": process.pid})
+            try:
+                assert holder("video:1").owner.alive() is True
+                assert locks.acquire("video:1") is None
+            finally:
+                process.kill()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            # A zombie, of which nobody has asked for its exit code yet, is no life.
+            assert holder("video:1").owner.alive() is False
+            assert taken("video:1").held
+
+    def test_who_leads_a_group_lives_when_the_group_does_not(self) -> None:
+        owner = Owner.from_record({**owner_record(), "group": 2**22 + 1})
+        assert owner.alive() is True
+
+    @pytest.mark.parametrize("group", [-1, -5, 10**30, "7", 7.5, [1], {}])
+    def test_group_that_is_none_is_not_known_or_not_there(
+        self, gone: dict[str, Any], group: object
+    ) -> None:
+        assert not Owner.from_record({**gone, "group": group}).alive()
+
+
 class TestLivingOwner:
     def test_stopped_process_is_alive(self) -> None:
         with Agent() as agent:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -16,8 +19,10 @@ from django.core.management.base import BaseCommand, CommandError
 from ..describe import printable
 from ..exceptions import StoreUnavailable
 from ..lease import Lease
+from ..owner import group_lives
 from ..service import LockService, locks
 from ..signals import lock_lost
+from .guardian import BETWEEN, START
 
 __all__ = ["run_command"]
 
@@ -25,36 +30,18 @@ PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 LONGEST = 3600.0
 """seconds between two looks at a lease that lasts longer"""
 
-LAUNCHER = """\
-import ctypes, os, signal, sys
-parent, own_group, *command = sys.argv[1:]
-if own_group == "1":
-    os.setpgid(0, 0)
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    if os.getppid() != int(parent):
-        os._exit(1)
-for name in ("SIGPIPE", "SIGXFSZ"):
-    signal.signal(getattr(signal, name), signal.SIG_DFL)
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-try:
-    os.execvp(command[0], command)
-except OSError as error:
-    sys.stderr.write(f"{command[0]}: {error.strerror}\\n")
-    os._exit(127 if isinstance(error, FileNotFoundError) else 126)
-"""
-"""Becomes the command. It dies with its parent: nobody renews the lease any more then, and
-another host takes it over from a dead owner at once."""
+GUARDIAN = Path(__file__).with_name("guardian.py")
 
 
 def run_command(command: BaseCommand, **options: Any) -> None:
     """Exits with the command's own status, or 128 + the signal that ended it."""
     running = _Running(command, options["kill_after"])
-    with running.signals():
-        lease = _lease(options)
+    with running.signals(), running.guardian(options["argv"]) as group:
+        lease = _lease(options, group)
         try:
-            status = running.run(lease, options["argv"])
+            status = running.run(lease)
         finally:
+            running.end()
             kept = _release(command, lease)
     if not kept:
         # What ran without its lock is never reported as a success.
@@ -62,7 +49,7 @@ def run_command(command: BaseCommand, **options: Any) -> None:
     sys.exit(status)
 
 
-def _lease(options: dict[str, Any]) -> Lease:
+def _lease(options: dict[str, Any], group: int) -> Lease:
     program = os.path.basename(options["argv"][0])
     try:
         won = locks.using(options["store"]).contend(
@@ -71,6 +58,7 @@ def _lease(options: dict[str, Any]) -> Lease:
             wait=options["wait"],
             renew=True,
             task=f"locks run {program}",
+            group=group,
         )
     except ValueError as error:
         raise CommandError(f"{error}.") from error
@@ -95,10 +83,13 @@ def _release(command: BaseCommand, lease: Lease) -> bool:
 class _Running:
     """The command as it runs, and what reaches it meanwhile."""
 
+    _guardian: subprocess.Popen[bytes]
+    _control: socket.socket
+
     def __init__(self, command: BaseCommand, kill_after: float) -> None:
         self._command = command
         self._kill_after = kill_after
-        self._child: subprocess.Popen[bytes] | None = None
+        self._started = False
         self._ended = threading.Event()
         self._woken = threading.Event()
         # A terminal's own keys reach all that runs in its foreground. Elsewhere the command
@@ -122,13 +113,31 @@ class _Running:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def run(self, lease: Lease, argv: list[str]) -> int:
-        """Run the command; end it when the lease is lost. Returns its exit status."""
+    @contextmanager
+    def guardian(self, argv: list[str]) -> Iterator[int]:
+        """Have a guardian ready to start the command; the block gets its process group.
+
+        The guardian comes before the lease, whose record says the group.
+        """
+        group = 0 if self._own_group else os.getpgrp()
         self._command.stdout.flush()
-        launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER]
-        self._child = subprocess.Popen(
-            [*launcher, str(os.getpid()), str(int(self._own_group)), *argv]
-        )
+        self._control, theirs = socket.socketpair()
+        with self._control:
+            with theirs:
+                number = theirs.fileno()
+                self._guardian = subprocess.Popen(
+                    [sys.executable, "-I", "-S", GUARDIAN, str(number), str(group), *argv],
+                    pass_fds=[number],
+                )
+            try:
+                yield self._guardian.pid
+            finally:
+                self.end()
+
+    def run(self, lease: Lease) -> int:
+        """Run the command; end it when the lease is lost. Returns its exit status."""
+        self._started = True
+        self._send(START)
         threading.Thread(target=self._wait, name="tasklock-run", daemon=True).start()
         while not self._ended.is_set() and lease.held:
             self._woken.wait(min(lease.remaining + 0.01, LONGEST))
@@ -137,8 +146,13 @@ class _Running:
         if not self._ended.is_set():
             self._stop(lease)
         self._ended.wait()
-        code = self._child.returncode
+        code = self._guardian.returncode
         return code if code >= 0 else 128 - code
+
+    def end(self) -> None:
+        """End whatever still runs: as soon as the guardian sees that we are gone, it does."""
+        self._control.close()
+        self._guardian.wait()
 
     def _stop(self, lease: Lease) -> None:
         self._command.stderr.write(f"{lease.name} was lost: the command is told to end.")
@@ -147,8 +161,13 @@ class _Running:
             self._send(signal.SIGKILL)
 
     def _wait(self) -> None:
-        assert self._child is not None
-        self._child.wait()
+        if self._guardian.wait() < 0:
+            # The guardian itself was killed, and the command has died with it.
+            group = self._guardian.pid
+            with suppress(OSError):
+                os.killpg(group, signal.SIGKILL)
+            while group_lives(group):
+                time.sleep(BETWEEN)
         self._ended.set()
         self._woken.set()
 
@@ -156,19 +175,11 @@ class _Running:
         self._woken.set()
 
     def _pass_on(self, number: int, _frame: Any) -> None:
-        if self._child is None:
+        if not self._started:
             sys.exit(128 + number)
         if self._own_group or number not in (signal.SIGINT, signal.SIGQUIT):
             self._send(number)
 
     def _send(self, number: int) -> None:
-        assert self._child is not None
-        if self._child.returncode is not None:
-            return
-        pid = self._child.pid
-        try:
-            # Before it has its group, it is the launcher alone.
-            group = self._own_group and os.getpgid(pid) == pid
-            os.killpg(pid, number) if group else os.kill(pid, number)
-        except ProcessLookupError:
-            pass
+        with suppress(OSError):  # The guardian may have ended.
+            self._control.send(bytes([number]))
