@@ -144,8 +144,12 @@ class Body:
     def refuse(self, fence: int | None) -> None:
         """Mark the row of a call that is not to be run again as failed, under a lease."""
         guard = self.task.guard
-        if guard is not None and guard.claim(self._pk(guard), fence):
-            guard.fail(self._pk(guard), fence)
+        if guard is None:
+            return
+        pk = self._pk(guard)
+        # It may have been claimed under this very lease, by a run that died.
+        if not guard.fail(pk, fence) and guard.claim(pk, fence):
+            guard.fail(pk, fence)
 
     def hand_on(self, *, at_once: bool) -> None:
         """Called before another task is sent in this one's place: the row waits for that one.

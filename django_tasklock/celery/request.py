@@ -3,7 +3,8 @@
 A child killed by SIGKILL or by the kernel for want of memory runs no ``finally``. The main
 process drew the lease's token and knows the child's pid: when that very process is dead, and
 only then, it clears the lease. A time limit or a revoke alone proves nothing, the child may
-still be running.
+still be running. On a store without takeover, for work that leaves subprocesses behind, the lease
+is left to its end: nobody renews it any more, and the job's message comes back by then.
 """
 
 from __future__ import annotations
@@ -167,11 +168,18 @@ class LockedRequest(Request):
     def _refuse_row(self, name: str) -> None:
         # The task has failed for good. Its body could not say so in the row: it was killed, or
         # told to exit as for a shutdown, after which it would run again.
-        task = self._task
-        lease = task.locks.acquire(name)
+        task, left = self._task, None
+        body = Body(task, name, self._args, self._kwargs, survives=False)
+        if not task.locks.store.takeover:
+            left = task.locks.get(name)
+            if left is not None and left.token == self._token and (left.ttl or 0) > PATIENCE:
+                # The lease that it has left behind keeps everybody else out for a while.
+                body.refuse(left.fence)
+                return
+        lease = task.locks.acquire(name, wait=2 * PATIENCE if left else 0)
         if lease is not None:
             try:
-                Body(task, name, self._args, self._kwargs, survives=False).refuse(lease.fence)
+                body.refuse(lease.fence)
             finally:
                 lease.release()
 
@@ -179,17 +187,20 @@ class LockedRequest(Request):
         task = self._task
         try:
             name = task.lock_name_of(self._args, self._kwargs)
+        except (TypeError, ValueError):
+            return  # There is no such name: the task failed over it, and holds nothing.
+        try:
             if task.unique_while is not None:
                 self._reserve_again(name)
             if task.on_conflict == "coalesce" and not self._comes_back():
                 task.locks.store.unreserve(follow_up_key(task, name), self.id)
-            task.locks.clear(name, self._token, by="the worker, whose pool child is dead")
+            # What the child has started may live on, and be what the lock is for.
+            if task.locks.store.takeover:
+                task.locks.clear(name, self._token, by="the worker, whose pool child is dead")
             if task.guard is not None and (self._ended or self._already_revoked):
                 self._refuse_row(name)
         except StoreUnavailable as error:
             logger.warning("the lock of %s[%s] ends by itself: %s", self.name, self.id, error)
-        except (TypeError, ValueError):
-            pass  # There is no such name: the task failed over it, and holds nothing.
         except Exception:
             logger.exception("the row of %s[%s] could not be left", self.name, self.id)
         finally:

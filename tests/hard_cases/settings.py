@@ -29,4 +29,10 @@ CACHES = {
         "OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 1, "SOCKET_TIMEOUT": 1},
     }
 }
-TASKLOCK = {"default": {"CACHE": "default", "TTL": 30}}
+TASKLOCK = {
+    "default": {
+        "CACHE": "default",
+        "TTL": 30,
+        "OPTIONS": {"TAKEOVER": os.environ.get("HARD_CASES_TAKEOVER", "on") == "on"},
+    }
+}
