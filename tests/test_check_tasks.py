@@ -117,6 +117,7 @@ def test_an_option_that_cannot_be_meant_is_said(project: Project) -> None:
     assert "no_fence" in said, "the others are checked all the same"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tasks", "error"),
     [
