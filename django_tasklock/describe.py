@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime, timezone
 
+from .conf import DEFAULT_ALIAS
 from .owner import Owner
 
-__all__ = ["age", "duration", "place", "printable"]
+__all__ = ["age", "command_line", "duration", "place", "printable"]
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -24,6 +26,20 @@ def printable(value: object) -> str:
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
         for char in text
     )
+
+
+def command_line(verb: str, *names: str, store: str = DEFAULT_ALIAS, options: str = "") -> str:
+    """Return the ``manage.py locks`` command of a verb, ready for a POSIX shell.
+
+    Names come from data: whatever they hold, they are one word each, and never an option.
+    """
+    words = ["manage.py", "locks", verb]
+    if store != DEFAULT_ALIAS:
+        words += ["--store", shlex.quote(store)]
+    words += options.split()
+    if names:
+        words += ["--", *map(shlex.quote, names)]
+    return printable(" ".join(words))
 
 
 def duration(seconds: float) -> str:

@@ -20,6 +20,7 @@ from django.conf import settings
 from django.core import checks
 from django.db.models import Q
 
+from .describe import command_line
 from .exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable
 from .guards import StatusGuard
 from .lease import LockInfo, new_token
@@ -48,7 +49,8 @@ class Problem:
 
     ``kind``: "lost work", "unknown" (rows whose locks' names cannot be told, and tasks that cannot
     be imported), "owner gone", "no ttl", "settings" or "server". ``what`` names it, ``count`` how
-    often it is there, ``error`` what was raised; ``serious`` ones make the command exit with 1.
+    often it is there, ``command`` is the one that the hint names, ``error`` what was raised;
+    ``serious`` ones make the command exit with 1.
     """
 
     kind: str
@@ -60,6 +62,7 @@ class Problem:
     pk: Any = None
     fence: int | None = None
     count: int = 1
+    command: str = ""
     error: StoreUnavailable | ListingNotSupported | ImportError | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -153,12 +156,15 @@ def _lost(kind: Sequence[Work]) -> Iterator[Problem]:
             suspects = _without_lock(suspects)
             suspects = _still_claimed(guard, fence_field, suspects, fences)
         for pk, locks in suspects.items():
+            work = _responsible(kind, pk)
+            command = command_line("doctor", store=work.store, options="--requeue")
             yield Problem(
                 "lost work",
                 f"{guard.label} {pk}",
                 f"is {guard.to!r}, and nobody holds its lock {locks[0][1]}",
-                "Send it again: manage.py locks doctor --requeue",
-                work=_responsible(kind, pk),
+                f"Send it again: {command}",
+                command=command,
+                work=work,
                 pk=pk,
                 fence=fences[pk],
             )
@@ -223,11 +229,13 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
         for info in store.list():
             # Asked once more: its owner may have released it, and ended, since.
             if info.owner.alive() is False and _is_held(store, info):
+                command = command_line("clear", info.name, store=store.alias)
                 yield Problem(
                     "owner gone",
                     info.name,
                     f"is held by {info.owner}, a process that is gone",
-                    f"It ends by itself; or: manage.py locks clear {info.name}",
+                    f"It ends by itself; or: {command}",
+                    command=command,
                 )
     except ListingNotSupported as error:
         yield Problem("server", store.alias, str(error), serious=False, error=error)
@@ -235,11 +243,13 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
     try:
         for info in store.scan():
             if info.ttl is None:
+                command = command_line("clear", info.name, store=store.alias)
                 yield Problem(
                     "no ttl",
                     info.name,
                     "is held by a key that never expires",
-                    f"If nobody works under it: manage.py locks clear {info.name}",
+                    f"If nobody works under it: {command}",
+                    command=command,
                 )
     except ListingNotSupported:
         yield Problem("server", store.alias, SHARED_PREFIX, serious=False)

@@ -145,7 +145,7 @@ def test_detail_links_to_the_row_and_says_what_the_command_says(
         response
     )
     words = words_of(response)
-    assert f"$ manage.py locks show job:{job.pk}" in words
+    assert f"$ manage.py locks show -- job:{job.pk}" in words
     assert f"would clear job:{job.pk}, held by pid" in words
     assert "waiters: 0" in words
     assert "token:" not in words
@@ -341,7 +341,7 @@ def test_health_says_what_the_doctor_says(
     assert f"app.Job {job.pk} The row is “processing”, and nobody holds its lock." in words
     assert "manage.py locks doctor --requeue" in words
     assert "orphan It is held by a process that is gone." in words
-    assert "manage.py locks clear forever" in words
+    assert "manage.py locks clear -- forever" in words
 
 
 def test_health_of_what_cannot_be_told(

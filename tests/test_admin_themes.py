@@ -58,6 +58,6 @@ def test_theme_shows_every_page(
         assert page.count("videos.transcode") >= 2, "the task itself, and its filter"
     assert json.loads(said["live"]["page"])["count"] == 1
     assert "Clear this lock…" in said["detail"]["page"]
-    assert "manage.py locks show video:1" in said["detail"]["page"]
+    assert "manage.py locks show -- video:1" in said["detail"]["page"]
     assert "Clear this lock?" in said["clear"]["page"]
     assert said["cleared"]["page"] == "False"

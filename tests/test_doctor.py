@@ -396,7 +396,7 @@ def test_locks_whose_owner_is_gone(room: Mailroom) -> None:
         (problem,) = diagnose()
     assert (problem.kind, problem.what, problem.serious) == ("owner gone", "orphan", True)
     assert "a process that is gone" in problem.message
-    assert "manage.py locks clear orphan" in problem.hint
+    assert "manage.py locks clear -- orphan" in problem.hint
     assert locks.clear("orphan")
     assert doctor()[1] == 0
 

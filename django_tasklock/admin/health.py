@@ -82,22 +82,22 @@ def _finding(problem: Problem) -> Finding:
 def _words(problem: Problem) -> tuple[str, str]:
     """Why, and what to do, in the page's language. What a check of the settings or of a server
     found is said as the check says it, like every system check of Django."""
-    clear = {"command": f"manage.py locks clear {problem.what}"}
+    command = {"command": problem.command}
     if problem.kind == "lost work" and problem.work is not None:
         return (
             gettext("The row is “%(status)s”, and nobody holds its lock.")
             % {"status": problem.work.guard.to},
-            gettext("Send it again: %(command)s") % {"command": "manage.py locks doctor --requeue"},
+            gettext("Send it again: %(command)s") % command,
         )
     if problem.kind == "owner gone":
         return (
             gettext("It is held by a process that is gone."),
-            gettext("It ends by itself; or: %(command)s") % clear,
+            gettext("It ends by itself; or: %(command)s") % command,
         )
     if problem.kind == "no ttl":
         return (
             gettext("It is held by a key that never expires."),
-            gettext("If nobody works under it: %(command)s") % clear,
+            gettext("If nobody works under it: %(command)s") % command,
         )
     if problem.kind == "unknown" and problem.work is not None:
         return (

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from django.utils.translation import gettext
 
+from ..describe import command_line
 from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable, TaskLockError
 from ..lease import LockInfo
 from ..service import LockService, locks
@@ -93,8 +94,13 @@ class Shelf:
             return None
         return gettext(
             "Only the %(look)d locks of “%(store)s” that expire soonest were looked at, of "
-            "%(count)d. “manage.py locks list” looks at all of them."
-        ) % {"look": LOOK, "store": self.alias, "count": self.count}
+            "%(count)d. “%(command)s” looks at all of them."
+        ) % {
+            "look": LOOK,
+            "store": self.alias,
+            "count": self.count,
+            "command": command_line("list", store=self.alias),
+        }
 
     def window(self, start: int, stop: int, *, latest: bool = False) -> list[LockInfo]:
         """The locks at these places of the order by expiry, or of that order backwards."""
