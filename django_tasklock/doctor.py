@@ -235,6 +235,8 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
                     info.name,
                     f"is held by {info.owner}, a process that is gone",
                     f"It ends by itself; or: {command}",
+                    # Without takeover, a lock is meant to outlast its process.
+                    serious=store.takeover,
                     command=command,
                 )
     except ListingNotSupported as error:

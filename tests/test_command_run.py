@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from django_tasklock import locks
 from example_project.servers import RedisServer
 from tests.conftest import UseRedis
+from tests.pages import ROOT, blocks
 from tests.steps import Meanwhile, holder, until, waiting
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
@@ -126,6 +128,27 @@ def test_of_many_one_runs(run: Run, tmp_path: Path) -> None:
     assert file.read_text() == "ran\n"
     for code, _, err in results:
         assert bool(re.search(r"nightly is held by pid \d+ on ", err)) == (code == 9)
+
+
+def test_one_after_the_other_both_run_unless_the_lock_is_held_longer(
+    run: Run, tmp_path: Path
+) -> None:
+    # Given a short command, and hosts of which each comes after the end of the one before
+    file = tmp_path / "ran"
+    for _ in range(2):
+        assert ended(run("nightly", "--", "sh", "-c", f"echo ran >> {file}"))[0] == 0
+    assert file.read_text() == "ran\nran\n"
+    # I expect the pause of docs/beat-and-cron.md to keep the second one out
+    (block, _) = blocks(ROOT / "docs/beat-and-cron.md", "text")
+    words = shlex.split(block.text.partition("locks run ")[2])
+    (script,) = (word for word in words if "daily.sh" in word)
+    words[words.index(script)] = script.replace("./daily.sh", f"(echo daily | tee -a {file})")
+    first = run(*words)
+    assert said(first) == "daily"
+    assert ended(run(*words)) == (0, "", "")
+    first.terminate()
+    assert ended(first)[0] == 128 + signal.SIGTERM
+    assert file.read_text() == "ran\nran\ndaily\n"
 
 
 def test_conflict_may_be_silent_and_a_success(run: Run) -> None:

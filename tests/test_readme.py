@@ -69,6 +69,7 @@ CELERY = ROOT / "docs/celery.md"
 STORES = ROOT / "docs/stores.md"
 MOVING = ROOT / "docs/moving.md"
 TUTORIAL = ROOT / "docs/tutorial.md"
+CRON = ROOT / "docs/beat-and-cron.md"
 
 # ------------------------------------------------------------------------------ code that runs
 
@@ -224,6 +225,61 @@ assert built == [1, 1]
 ]
 
 
+CRON_STEPS = [
+    Around(
+        "# reports/daily.py",
+        """
+import sys, types
+from example_project.videos import models
+sys.modules["reports"], sys.modules["reports.models"] = types.ModuleType("reports"), models
+sent, fails = [], []
+def send(date):
+    if fails:
+        raise fails.pop()
+    sent.append(date)
+    return 3, 9
+""",
+        """
+assert send_daily_report("2026-11-20").videos_ready == 3
+assert send_daily_report("2026-11-20") is None
+assert sent == ["2026-11-20"]
+""",
+    ),
+    Around("# settings.py", "", APPLY),
+    Around(
+        "# reports/once.py",
+        "",
+        """
+import gc, os
+from django.core.management import call_command
+from django_tasklock.doctor import diagnose
+assert once_a_day("2026-11-21") == (3, 9)
+gc.collect()
+assert once_a_day("2026-11-21").startswith("done")
+fails.append(KeyError("no"))
+try:
+    once_a_day("2026-11-22")
+    raise AssertionError("it failed")
+except KeyError:
+    pass
+# Done by a process of this host that has ended, as one that cron has started.
+child = os.fork()
+if child == 0:
+    os._exit(once_a_day("2026-11-22") != (3, 9))
+assert os.waitpid(child, 0)[1] == 0
+gone = [info.name for info in locks.using("once").list() if info.owner.alive() is False]
+assert gone == ["daily:2026-11-22"]
+assert once_a_day("2026-11-22").startswith("done")
+said = {problem.what: problem.serious for problem in diagnose() if problem.kind == "owner gone"}
+assert said == {"daily:2026-11-22": False}
+call_command("locks", "clear", "--owner-gone", "--store", "once", "--noinput", "-v", "0")
+call_command("locks", "clear", "--store", "once", "--", "daily:2026-11-21")
+assert locks.using("once").list() == []
+""",
+    ),
+]
+
+
 class Site:
     """The example site, with a Redis and a database of its own."""
 
@@ -283,10 +339,30 @@ def test_the_code_of_the_move_runs(site: Site) -> None:
     site.run_page(MOVING, MOVING_STEPS)
 
 
+def test_the_code_for_cron_runs(site: Site) -> None:
+    site.run_page(CRON, CRON_STEPS)
+
+
+def test_the_commands_for_cron_are_understood() -> None:
+    lines = [line for block in blocks(CRON, "text") for line in block.text.splitlines()]
+    parser = load_command_class("django_tasklock", "locks").create_parser("manage.py", "locks")
+    parsed = [
+        vars(parser.parse_args(shlex.split(line.partition("manage.py locks ")[2])))
+        for line in lines
+    ]
+    assert [options["argv"] for options in parsed] == [
+        ["sh", "-c", "./daily.sh && sleep 300"],
+        ["celery", "-A", "project", "beat"],
+    ]
+    daily, beat = parsed
+    assert (daily["conflict_exit_code"], daily["verbosity"]) == (0, 0)
+    assert (beat["ttl"], beat["wait"]) == (30, None)
+
+
 def test_all_python_is_run() -> None:
-    """By the two tests above, by the class below, and by ``tests/test_tutorial.py``."""
+    """By the three tests above, by the class below, and by ``tests/test_tutorial.py``."""
     assert {named(page) for page in PAGES if blocks(page, "python")} == {
-        named(page) for page in (README, MOVING, STORES, TUTORIAL)
+        named(page) for page in (README, CRON, MOVING, STORES, TUTORIAL)
     }
 
 

@@ -1,4 +1,4 @@
-"""``manage.py locks run``: a command under a lock, on whichever host comes first."""
+"""``manage.py locks run``: a command under a lock."""
 
 from __future__ import annotations
 
