@@ -89,8 +89,10 @@ def is_free_again(name: str) -> bool:
 
 @contextlib.contextmanager
 def cut_short() -> Iterator[None]:
-    """What may be interrupted. What redis-py makes of that is its own affair: releases before 8
-    had a ``finally`` that fails."""
+    """What may be interrupted; the error and its traceback live on afterwards.
+
+    What redis-py makes of it is its own affair: releases before 8 had a ``finally`` that fails.
+    """
     try:
         yield
     except Exception as error:
@@ -196,7 +198,7 @@ class TestInterruption:
                 locks.get("free")
             else:
                 while ours()._idle:
-                    ours()._close(ours()._idle.pop()[0])
+                    ours()._close([ours()._idle.pop()[0]])
             with cut_short(), Steps(step) as steps:
                 VERBS[verb]()
             assert_answers_are_their_own()

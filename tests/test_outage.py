@@ -187,10 +187,8 @@ class TestHangingServer:
             CONNECTION_POOL_KWARGS=never | cache,
         )
         made: Any = stores["default"]
-        for connection in (
-            made.client.new_connection(),
-            made.client._connections._new(private=False),
-        ):
+        assert locks.get("video:1") is None
+        for connection in (made.client.new_connection(), made.client._connections._idle[0][0]):
             assert (connection.socket_timeout, connection.socket_connect_timeout) == limits
 
 

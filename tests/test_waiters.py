@@ -116,9 +116,10 @@ def test_they_are_asked_for_by_one_command(
     use_redis(own_redis_server.url)
     lease = taken("video:1")
     thread = wait_as("videos.1", "1", 1)
+    assert len(locks.waiters("video:1")) == 1  # The server knows the script from now on.
     traffic = Traffic(own_redis_server)
     assert len(locks.waiters("video:1")) == 1
-    assert traffic.commands() == {"zrange": 1}
+    assert traffic.commands() == {"evalsha": 1, "zrange": 1}
     lease.release()
     thread.result()
 

@@ -121,8 +121,11 @@ def exchange(
         if connection._sock is None:
             # redis-py would connect by itself, but a Sentinel's connection to the wrong server.
             connection.connect()
-        connection.send_packed_command((PING + b"".join(pieces),) if last else pieces)
-    except RedisTimeoutError:
+        if connection.health_check_interval:
+            connection.check_health()
+        # redis-py's own way is to look at four things before: a fiftieth of an uncontended call.
+        connection._sock.sendall(b"".join((PING, *pieces) if last else pieces))
+    except (RedisTimeoutError, TimeoutError):
         raise
     except (RedisConnectionError, OSError) as error:
         # A part was sent at most, and servers carry out whole commands.

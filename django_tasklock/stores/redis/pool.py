@@ -102,85 +102,95 @@ class Connections:
         """
         number = b"%d" % next(self._numbers)
         command = (*command, number)
-        connection = self._take(private=private, look=not again)
+        # Our connection is in here alone. In a variable it would live on in the traceback of an
+        # interruption, for as long as anybody keeps that.
+        own: list[Any] = []
         try:
-            if again and connection.retry.get_retries():
-                reply = connection.retry.call_with_retry(
-                    lambda: exchange(connection, command, number, last, meanwhile),
-                    lambda _: connection.disconnect(),
-                )
+            self._take(own, private=private, look=not again)
+            if again and own[0].retry.get_retries():
+                reply = _retried(own[0], command, number, last, meanwhile)
             else:
-                reply = exchange(connection, command, number, last, meanwhile)
+                reply = exchange(own[0], command, number, last, meanwhile)
+            self._keep(own, private)
+            return reply
         except NoScriptError:
-            self._keep(connection, private)
+            self._keep(own, private)
             raise
         except BaseException as error:
-            self._close(connection)
+            self._close(own)
             if isinstance(error, DOUBTFUL):
                 with suppress(IndexError):
                     while True:
-                        self._close(self._idle.pop()[0])
+                        self._close([self._idle.pop()[0]])
             raise
-        self._keep(connection, private)
-        return reply
 
-    def _take(self, *, private: bool, look: bool) -> Any:
-        """A connection that nobody else has. `_keep` or `_close` it."""
+    def _take(self, own: list[Any], *, private: bool, look: bool) -> None:
+        """Put a connection into ``own`` that nobody else has."""
         if private:
             # The renewal thread neither waits for the others, nor shares a socket with them, which
             # under gevent and eventlet belongs to one thread.
-            connection = getattr(self._private, "connection", None)
-            self._private.connection = None
-            return connection or self._new(private=True)
+            if getattr(self._private, "connection", None) is None:
+                self._make(own, private=True)
+            else:
+                own.append(self._private.connection)
+                self._private.connection = None
+            return
         give_up = 0.0
         while True:
             try:
-                connection, used = self._idle.pop()
+                own += self._idle.pop()
             except IndexError:
-                connection = self._new(private=False)
+                if self._make(own, private=False):
+                    return
             else:
                 # What is not sent twice is better not sent to a connection that is cut.
-                trusted = not look and clock.now() - used < FRESH
-                if trusted or not is_cut(connection):
-                    return connection
-                self._close(connection)
+                trusted = clock.now() - own.pop() < FRESH and not look
+                if trusted or not is_cut(own[0]):
+                    return
+                self._close(own)
                 continue
-            if connection is not None:
-                return connection
             moment = clock.now()
             give_up = give_up or moment + self._patience
             if moment > give_up:
                 raise RedisTimeoutError(f"Too many connections: all {self._most} are in use")
             time.sleep(random.uniform(0.001, 0.01))
 
-    def _new(self, *, private: bool) -> Any:
-        """A new connection; None if there are as many as the pool would have."""
+    def _make(self, own: list[Any], *, private: bool) -> bool:
+        """Put a new connection into ``own``; False if there are as many as the pool would have."""
         for made in list(self._made):
             if made() is None:
                 self._made.pop(made, None)
         if not private and self._in_use() >= self._most:
-            return None
-        connection = new_connection(self._pool, **self._timeouts)
-        self._made[ref(connection)] = private
+            return False
+        own.append(new_connection(self._pool, **self._timeouts))
+        self._made[ref(own[0])] = private
         # Several threads may have come so far at once. Each counts the others, or is counted.
         if not private and self._in_use() > self._most:
-            self._close(connection)
-            return None
-        return connection
+            self._close(own)
+            return False
+        return True
 
     def _in_use(self) -> int:
         return list(self._made.values()).count(False)
 
-    def _keep(self, connection: Any, private: bool) -> None:
+    def _keep(self, own: list[Any], private: bool) -> None:
         if private:
-            self._private.connection = connection
+            self._private.connection = own.pop()
         else:
-            self._idle.append((connection, clock.now()))
+            self._idle.append((own.pop(), clock.now()))
 
-    def _close(self, connection: Any) -> None:
-        # Its place is free, though the exception may refer to it for a while.
-        self._made.pop(ref(connection), None)
-        connection.disconnect()
+    def _close(self, own: list[Any]) -> None:
+        if own:
+            # Its place is free, though the exception may refer to it for a while.
+            self._made.pop(ref(own[0]), None)
+            own[0].disconnect()
+            own.clear()
+
+
+def _retried(connection: Any, *call: Any) -> Any:
+    return connection.retry.call_with_retry(
+        lambda: exchange(connection, *call), lambda _: connection.disconnect()
+    )
 
 
 def _new_process() -> None:
