@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -229,6 +231,42 @@ def test_a_run_that_was_interrupted_while_it_took_its_lock_does_not_count(
         lock_acquired.disconnect(go_down)
     until(lambda: not locks.is_locked("job:1"), "the release")
     assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
+    assert ledger.runs == 1
+
+
+WORKER = """
+import sys, threading, time
+import django; django.setup()
+from celery import Celery
+from celery.app.trace import build_tracer
+from django_tasklock.celery import LockedTask
+app = Celery("x", broker="memory://", backend="cache+memory://", fixups=[])
+begun = threading.Event()
+def body(self, job):
+    begun.set()
+    time.sleep(60)
+task = app.task(
+    body, bind=True, name="left", base=LockedTask, lock_name="job:{job}", acks_late=True
+)
+app.finalize()
+trace = build_tracer(task.name, task, app=app)
+request = {"id": "once", "is_eager": False, "delivery_info": {}}
+threading.Thread(target=trace, args=("once", (1,), {}, request), daemon=True).start()
+assert begun.wait(20)
+"""
+
+
+def test_a_run_that_its_processs_exit_cuts_short_does_not_count(
+    room: Mailroom, ledger: Ledger, process_env: Callable[[], dict[str, str]]
+) -> None:
+    """As a cold shutdown does with greenlets: their bodies never come to their end."""
+    done = subprocess.run([sys.executable, "-c", WORKER], env=process_env(), timeout=60)
+    assert done.returncode == 0
+    assert locks.is_locked("job:1")
+    options = {"name": "left", "acks_late": True, "lock_max_attempts": 1}
+    room.task(lambda self, job: ledger.note(job), **options)
+    room.app.send_task("left", (1,), task_id="once")
+    assert room.deliver(room.take(), redelivered=True)[0] == "SUCCESS"
     assert ledger.runs == 1
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.hard_cases.conftest import MakeStage, need_pool
+from tests.hard_cases.conftest import MakeStage
 from tests.hard_cases.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -50,23 +50,19 @@ def test_22_a_job_that_a_killed_worker_had_only_prefetched_runs(
     stage.assert_done_once(first)
 
 
-@pytest.mark.parametrize(
-    ("pool", "broker"),
-    [("prefork", "redis"), ("prefork", "rabbitmq"), ("gevent", "rabbitmq")],
-)
+@pytest.mark.parametrize("broker", BROKERS)
 def test_23_a_job_that_a_cold_shutdown_cut_short_runs_again(
-    make_stage: MakeStage, pool: str, broker: str
+    make_stage: MakeStage, broker: str
 ) -> None:
     """The worker is told to stop at once, by SIGQUIT: an orderly end for the job."""
-    need_pool(pool)
-    stage = make_stage(broker, visibility=2)
-    worker = stage.worker(pool=pool)
+    stage = make_stage(broker)
+    worker = stage.worker()
     job = stage.job()
     result = stage.send("once", job, [{"seconds": 60}, {"seconds": 0.1}])
     stage.watch(stage.started(job).pid)
     worker.send(signal.SIGQUIT)
     wait_until(lambda: not worker.running, 20, "the worker has stopped")
-    stage.worker(pool=pool)
+    stage.worker()
     assert result.get(timeout=20) == f"done:{job}"
     stage.assert_settled()
     stage.assert_done_once(job)
