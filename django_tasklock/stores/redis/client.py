@@ -128,12 +128,14 @@ class Client:
         """
         rest = (b"%d" % len(keys), *keys)
         rest += tuple([arg if type(arg) is bytes else as_bytes(arg) for arg in args])
-        head = (b"EVALSHA", script.sha)
+        head, cut = (b"EVALSHA", script.sha), False
         while True:
             try:
+                # After a cut the idle connections may be cut as well, without our knowing yet.
                 return self._connections.exchange(
-                    head + rest, again=again, private=private, last=last, meanwhile=meanwhile
-                )
+                    head + rest,
+                    again=again, fresh=cut, private=private, last=last, meanwhile=meanwhile,
+                )  # fmt: skip
             except (RedisError, OSError) as error:
                 cut = isinstance(error, RedisConnectionError)
                 if cut and not again and not isinstance(error, NotSent):

@@ -86,6 +86,7 @@ class Connections:
         command: tuple[bytes, ...],
         *,
         again: bool,
+        fresh: bool = False,
         private: bool = False,
         last: bool = False,
         meanwhile: Callable[[], object] = tuple,
@@ -93,7 +94,8 @@ class Connections:
         """The reply to ``command``, sent ``again`` as often as the cache's retry policy says.
 
         The command gets a number as its last argument, and its reply is a list of the number and
-        the answer, which is returned. ``private``: on the connection of this very thread. ``last``:
+        the answer, which is returned. ``fresh``: on a new connection, where one may be made.
+        ``private``: on the connection of this very thread. ``last``:
         the server answers after it has told whom the command tells, and not before. ``meanwhile``
         is called while the server is at it, each time that it is asked.
 
@@ -106,7 +108,8 @@ class Connections:
         # interruption, for as long as anybody keeps that.
         own: list[Any] = []
         try:
-            self._take(own, private=private, look=not again)
+            if not fresh or private or not self._make(own, private=False):
+                self._take(own, private=private, look=fresh or not again)
             if again and own[0].retry.get_retries():
                 reply = _retried(own[0], command, number, last, meanwhile)
             else:
