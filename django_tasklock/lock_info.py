@@ -57,7 +57,7 @@ class LockInfo(Deferred):
         return new
 
     def as_json(self) -> dict[str, Any]:
-        """The fields of a row of ``manage.py locks list --format json``."""
+        """The fields that are known of any lock, as JSON-able values."""
         return {
             "name": self.name,
             "ttl": self.ttl,

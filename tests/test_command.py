@@ -18,12 +18,16 @@ from django.core.management import CommandError, call_command
 from django.test.utils import override_settings
 
 from django_tasklock import Lease, locks
+from django_tasklock.cli.listing import CSV_FIELDS
 from example_project.servers import RedisServer
 from tests.conftest import UseCaches, UseRedis
 from tests.store_cases import redis_cache
 
 Environment = Callable[[], dict[str, str]]
-KEYS = ["name", "ttl", "acquired_at", "owner", "token", "store", "key"]
+KEYS = [
+    "name", "ttl", "acquired_at", "owner", "token", "store", "key",
+    "fence", "waiters", "alive", "renewing",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -122,6 +126,9 @@ def test_list_json_carries_the_fields(on_redis: None) -> None:
     assert row["key"] == cache.make_key("lock:video:123")
     assert row["owner"] == lease.owner.as_dict()
     assert row["owner"]["task_id"] == "0a1b"
+    assert (row["fence"], row["waiters"]) == (lease.fence, 0)
+    assert (row["alive"], row["renewing"]) == (True, False)
+    assert {*CSV_FIELDS} == {*row, *row["owner"]} - {"owner", "boot", "pidns", "start", "group"}
     info = locks.get("video:123")
     assert info is not None
     assert info.acquired_at is not None
@@ -195,7 +202,7 @@ def test_site_without_time_zones(on_redis: None) -> None:
 def test_show_as_json(on_redis: None) -> None:
     lease = acquire("video:123")
     shown = json.loads(run("show", "video:123", "--format", "json"))
-    assert list(shown) == [*KEYS, "fence", "waiters", "alive", "renewing", "row", "waiting"]
+    assert list(shown) == [*KEYS, "row", "waiting"]
     assert (shown["renewing"], shown["row"]) == (False, None)
     assert (shown["fence"], shown["waiters"], shown["alive"]) == (lease.fence, 0, True)
     assert shown["waiting"] == []
@@ -437,25 +444,73 @@ def test_terminal_without_rich_gets_lines(on_redis: None, process_env: Environme
     assert lines[1].startswith("video:123  ")
 
 
-@pytest.mark.parametrize("count", [1, 500])
-def test_reader_that_has_gone_away(on_redis: None, process_env: Environment, count: int) -> None:
+EVERY_VERB = [
+    (["list"], 0),
+    (["list", "--format", "json"], 0),
+    (["list", "--format", "csv"], 0),
+    (["list", "--watch", "0.1"], 0),
+    (["list", "--watch", "0.1", "--format", "json"], 0),
+    (["show", "job:1"], 0),
+    (["clear", "job:0", "--dry-run"], 0),
+    (["clear", "job:1"], 0),
+    (["clear", "job:0", "nothing"], 1),
+    (["explain", "tests.tasks.none"], 1),
+    (["doctor"], 0),
+]
+
+
+@pytest.mark.parametrize("count", [2, 500])
+@pytest.mark.parametrize(("arguments", "status"), EVERY_VERB)
+def test_reader_that_has_gone_away(
+    on_redis: None, process_env: Environment, arguments: list[str], status: int, count: int
+) -> None:
     # Given less than a buffer to say, or more than one, and nobody left to read it
     for number in range(count):
         acquire(f"job:{number}")
     reader, writer = os.pipe()
     os.close(reader)
+    done = said_to(writer, process_env(), *arguments)
+    os.close(writer)
+    # I expect the verb's own status, and no complaint
+    assert done.returncode == status, done.stderr
+    assert "Error" not in done.stderr.replace("CommandError: ", "")
+    assert ("CommandError: " in done.stderr) == bool(status)
 
-    done = subprocess.run(
-        [sys.executable, "-m", "django", "locks", "list"],
-        env=process_env(),
+
+@pytest.mark.parametrize(("arguments", "status"), EVERY_VERB)
+@pytest.mark.parametrize("where", ["full", "closed"])
+def test_output_that_cannot_be_written(
+    on_redis: None, process_env: Environment, arguments: list[str], status: int, where: str
+) -> None:
+    acquire("job:0")
+    acquire("job:1")
+    if where == "full":
+        with open("/dev/full", "w") as full:
+            done = said_to(full, process_env(), *arguments)
+        why = "No space left on device"
+    else:
+        done = said_to(None, process_env(), *arguments)
+        why = "Bad file descriptor"
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("CommandError: ")
+    assert "Error" not in done.stderr.replace("CommandError: ", "")
+    if not status:
+        assert last == f"CommandError: The output could not be written: {why}."
+
+
+def said_to(out: Any, env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, with this as its standard output; None: it is closed."""
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh"] if out is None else []
+    return subprocess.run(
+        [*closed, sys.executable, "-m", "django", "locks", *arguments],
+        env=env,
         text=True,
-        stdout=writer,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
         stderr=subprocess.PIPE,
         timeout=180,
     )
-
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_djangos_options_may_follow_the_verb(on_redis: None, process_env: Environment) -> None:

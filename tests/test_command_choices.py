@@ -69,6 +69,8 @@ def test_list_by_task_owner_and_expiry(some: None) -> None:
 def test_list_sorted(some: None, sort: str, expected: str) -> None:
     assert names(f"--sort={sort}") == list(expected)
     assert names(f"--sort={sort}", "--limit", "2") == list(expected[:2])
+    assert names("--sort", sort, "--limit", "2") == list(expected[:2])
+    assert names("--limit", "2", "--sort", sort) == list(expected[:2])
 
 
 def test_order_by_age_is_not_that_of_the_looks(

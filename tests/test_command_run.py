@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import pty
 import re
@@ -15,8 +17,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from django.core.management import load_command_class
 
 from django_tasklock import locks
+from django_tasklock.cli.run import HELD_ELSEWHERE, LOST, OUTAGE
 from example_project.servers import RedisServer
 from tests.conftest import UseRedis
 from tests.pages import ROOT, blocks
@@ -156,8 +160,9 @@ def test_conflict_may_be_silent_and_a_success(run: Run) -> None:
     assert lease
     quiet = ended(run("nightly", "--conflict-exit-code", "0", "-v", "0", "--", "echo", "ran"))
     assert quiet == (0, "", "")
-    code, out, _ = ended(run("nightly", "--", "echo", "ran"))
-    assert (code, out) == (1, "")
+    code, out, err = ended(run("nightly", "--", "echo", "ran"))
+    assert (code, out) == (HELD_ELSEWHERE, "")
+    assert err.startswith("CommandError: nightly is held by ")
 
 
 def test_it_waits_for_its_turn(run: Run) -> None:
@@ -225,32 +230,61 @@ def test_signal_while_it_waits_ends_it_and_the_line_goes_on(run: Run) -> None:
     assert not locks.is_locked("nightly")
 
 
-def test_lost_lease_tells_the_command_and_is_no_success(run: Run) -> None:
-    # Given a command that is cleared by an operator while it runs
-    process = run("nightly", "--ttl", "3", "--", "sh", "-c", TRAP.replace("exit 7", "exit 0"))
+def test_clear_tells_the_command_within_seconds_and_it_is_no_success(run: Run) -> None:
+    # Given a command that an operator clears while it runs, with a long lease
+    process = run("nightly", "--ttl", "86400", "--", "sh", "-c", TRAP.replace("exit 7", "exit 0"))
     assert said(process) == "started"
     assert locks.clear("nightly")
-    # I expect it to be told, and that it ended well not to count
+    # I expect it to be told at once, and that it ended well not to count
     code, _, err = ended(process)
-    assert code == 1
+    assert code == LOST
     assert "nightly was lost: the command is told to end." in err
     assert "told" in err.splitlines()
 
 
-def test_command_that_does_not_listen_is_killed(run: Run) -> None:
-    process = run("nightly", "--ttl", "3", "--kill-after", "0.5", "--", "sh", "-c", STUBBORN)
+def test_lock_that_went_to_somebody_else_is_noticed_too(run: Run) -> None:
+    process = run("nightly", "--ttl", "86400", "--", "sh", "-c", TRAP)
     assert said(process) == "started"
     assert locks.clear("nightly")
-    assert ended(process)[0] == 128 + signal.SIGKILL
+    lease = locks.acquire("nightly", ttl=600)
+    assert lease
+    assert ended(process)[0] == LOST
+    assert lease.extend()
+
+
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-"])
+def test_command_is_told_though_nothing_can_be_said(
+    use_redis: UseRedis, process_env: Callable[[], dict[str, str]], stderr: str
+) -> None:
+    use_redis()
+    with subprocess.Popen(
+        [
+            *("sh", "-c", f'exec "$@" {stderr}', "sh", sys.executable, "-m", "django", "locks"),
+            *("run", "nightly", "--", "sh", "-c", TRAP.replace("echo told >&2; ", "")),
+        ],
+        env=process_env(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert said(process) == "started"
+        assert locks.clear("nightly")
+        assert process.wait(PATIENCE) == LOST
+
+
+def test_command_that_does_not_listen_is_killed(run: Run) -> None:
+    process = run("nightly", "--kill-after", "0.5", "--", "sh", "-c", STUBBORN)
+    assert said(process) == "started"
+    assert locks.clear("nightly")
+    assert ended(process)[0] == LOST
 
 
 def test_lock_cleared_in_the_last_moment_is_no_success(run: Run) -> None:
-    # Given a command that ends well before any renewal could have noticed
-    process = run("nightly", "--ttl", "600", "--", "sh", "-c", "echo started; read line; sleep 1")
+    # Given a command that ends well before any look could have noticed
+    process = run("nightly", "--", "sh", "-c", "trap '' TERM; echo started; exec sleep 0.3")
     assert said(process) == "started"
     assert locks.clear("nightly")
     code, _, err = ended(process)
-    assert code != 0
+    assert code == LOST
     assert "nightly was lost while the command ran." in err
 
 
@@ -262,8 +296,9 @@ def test_store_that_is_gone_ends_the_command_with_the_lease(
     assert said(process) == "started"
     own_redis_server.kill()
     code, _, err = ended(process)
-    assert code == 7
+    assert code == LOST
     assert "the command is told to end" in err
+    assert "told" in err.splitlines()
 
 
 FAMILY = """\
@@ -396,7 +431,7 @@ def test_store_that_is_down_runs_nothing(
     use_redis(own_redis_server.url)
     own_redis_server.kill()
     code, _, err = ended(run("nightly", "--", "touch", str(tmp_path / "ran")))
-    assert code == 1
+    assert code == OUTAGE
     assert "unavailable" in err
     assert not (tmp_path / "ran").exists()
 
@@ -408,6 +443,33 @@ def test_wrong_arguments_run_nothing(run: Run) -> None:
     assert code == 1
     assert "ttl" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("value", ["-1", "256", "9999999", "1.5", "one", ""])
+def test_exit_status_that_cannot_be_is_one_sentence_and_runs_nothing(run: Run, value: str) -> None:
+    code, out, err = ended(run("nightly", f"--conflict-exit-code={value}", "--", "echo", "ran"))
+    assert (code, out) == (2, "")
+    assert "argument --conflict-exit-code: " in err.splitlines()[-1]
+    assert repr(value) in err
+
+
+@pytest.mark.parametrize("value", ["-1", "-0.1", "nan", "inf", "1e99", "soon"])
+def test_pause_before_the_kill_that_cannot_be_is_one_sentence(run: Run, value: str) -> None:
+    code, out, err = ended(run("nightly", f"--kill-after={value}", "--", "echo", "ran"))
+    assert (code, out) == (2, "")
+    assert "argument --kill-after: not a number of seconds" in err.splitlines()[-1]
+
+
+def test_statuses_of_ours_are_none_that_shells_use_and_are_in_the_help() -> None:
+    ours = {OUTAGE, HELD_ELSEWHERE, LOST}
+    assert ours == {os.EX_UNAVAILABLE, os.EX_TEMPFAIL, os.EX_NOPERM}
+    assert len(ours) == 3
+    parser = load_command_class("django_tasklock", "locks").create_parser("manage.py", "locks")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
+        parser.parse_args(["run", "--help"])
+    for status in ours:
+        assert f"{status}: " in out.getvalue()
 
 
 def test_pipes_end_a_command_as_they_do_elsewhere(run: Run) -> None:

@@ -39,6 +39,7 @@ from django_tasklock import (
 from django_tasklock.celery import delivery, requeue, run
 from django_tasklock.celery.options import CHOICES, OPTIONS
 from django_tasklock.celery.runnote import RunNote
+from django_tasklock.cli.run import HELD_ELSEWHERE, LOST, OUTAGE
 from django_tasklock.cli.show import COLUMNS
 from django_tasklock.guards import StatusGuard
 from django_tasklock.lease import new_token
@@ -506,6 +507,12 @@ def test_the_verbs_of_the_command() -> None:
                 assert option in text, f"{name} {option} is not shown"
         for option in re.findall(r"--\w[\w-]*", " ".join(shown[name])):
             assert any(option in action.option_strings for action in verb._actions), option
+
+
+def test_exit_statuses_of_run() -> None:
+    shown = [int(word) for row in table(README, "A command under a lock", "Exit status")
+             for word in code(row[0])]  # fmt: skip
+    assert shown[:3] == [HELD_ELSEWHERE, OUTAGE, LOST]
 
 
 def test_the_commands_of_make() -> None:

@@ -13,7 +13,8 @@ from ..ordering import ORDERS
 from .doctor import doctor
 from .explain import explain_task
 from .listing import list_locks
-from .run import run_command
+from .parsing import VerbParser, count, exit_status, pause, seconds
+from .run import HELD_ELSEWHERE, LOST, OUTAGE, run_command
 from .verbs import clear_locks, show_lock
 
 __all__ = ["add_verbs"]
@@ -21,7 +22,12 @@ __all__ = ["add_verbs"]
 
 def add_verbs(parser: CommandParser) -> None:
     """Add the verbs to the command's parser; the chosen one is ``options["verb"]``, a function."""
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    verbs = parser.add_subparsers(
+        title="verbs",
+        metavar="VERB",
+        required=True,
+        parser_class=VerbParser,
+    )
 
     def add(
         name: str,
@@ -145,8 +151,12 @@ def add_verbs(parser: CommandParser) -> None:
     parser_of_run = add(
         "run",
         run_command,
-        "Run a command under a lock: of all hosts that try, one runs it. Its exit status is "
-        "returned. If the lock is lost, the command gets SIGTERM, and SIGKILL a little later.",
+        "Run a command under a lock. Of all hosts that try while it runs, one runs it; after its "
+        "end the next one may. If the lock is lost, the command gets SIGTERM, and SIGKILL a "
+        "little later. If this process is killed, all that the command has started is killed "
+        "with it. Exits with the command's own status, or 128 + the signal that ended it; "
+        f"{HELD_ELSEWHERE}: somebody else holds the lock; {OUTAGE}: its store did not answer; "
+        f"{LOST}: the lock was lost while the command ran.",
         "  manage.py locks run nightly-report -- ./report.sh --mail\n"
         "  0 3 * * *  manage.py locks run backup --conflict-exit-code 0 -v 0 -- /opt/backup\n"
         "  manage.py locks run deploy --ttl 30 --wait 600 -- ./deploy.sh",
@@ -161,18 +171,18 @@ def _add_choices(parser: CommandParser) -> None:
         "--owner", metavar="OWNER", help="only of this host, host:pid or pid (with * and ?)"
     )
     parser.add_argument(
-        "--expiring", type=float, metavar="SECONDS", help="only what expires within them"
+        "--expiring", type=seconds, metavar="SECONDS", help="only what expires within them"
     )
     parser.add_argument(
         "--sort",
         choices=ORDERS,
         default="ttl",
-        help="the soonest to expire first by default; --sort=-age: the oldest first",
+        help="the soonest to expire first by default; --sort -age: the oldest first",
     )
-    parser.add_argument("--limit", type=_count, metavar="N", help="at most so many")
+    parser.add_argument("--limit", type=count, metavar="N", help="at most so many")
     parser.add_argument(
         "--watch",
-        type=_pause,
+        type=pause,
         nargs="?",
         const=2.0,
         metavar="SECONDS",
@@ -200,33 +210,19 @@ def _add_run(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--conflict-exit-code",
-        type=int,
-        default=1,
+        type=exit_status,
+        default=HELD_ELSEWHERE,
         metavar="N",
-        help="the exit status if the lock was not to be had (default: %(default)s)",
+        help="the exit status if somebody else holds the lock (default: %(default)s)",
     )
     parser.add_argument(
         "--kill-after",
-        type=float,
+        type=seconds,
         default=10.0,
         metavar="SECONDS",
         help="between SIGTERM and SIGKILL when the lock is lost (default: %(default)g)",
     )
     parser.add_argument("argv", nargs="+", metavar="COMMAND")
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError(text)
-    return number
-
-
-def _pause(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < 1e6:
-        raise ValueError(text)
-    return seconds
 
 
 def _accept_after_verb(parser: CommandParser) -> None:

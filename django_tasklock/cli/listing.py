@@ -16,8 +16,9 @@ from ..exceptions import StoreUnavailable
 from ..lease import LockInfo
 from ..service import locks
 from .live import live_view
+from .output import stream_of
 from .select import chosen
-from .show import COLUMNS, as_json, as_lines, as_rich_table, cells_of
+from .show import COLUMNS, as_json, as_lines, as_rich_table, cells_of, row_of
 
 __all__ = ["list_locks"]
 
@@ -34,7 +35,7 @@ def list_locks(command: BaseCommand, **options: Any) -> None:
         return
     try:
         with _screen(command, color=not options["no_color"]) as show:
-            while True:
+            while stream_of(command.stdout).error is None:
                 try:
                     text = _text(chosen(service, options), command, options)
                 except StoreUnavailable as error:
@@ -67,7 +68,7 @@ def _write(command: BaseCommand, text: str) -> None:
 
 def _text(found: Sequence[LockInfo], command: BaseCommand, options: dict[str, Any]) -> str:
     if options["format"] == "json":
-        return as_json(info.as_json() for info in found)
+        return as_json(map(row_of, found))
     if options["format"] == "csv":
         return as_csv(found)
     if not found:
@@ -86,11 +87,7 @@ def as_csv(found: Sequence[LockInfo]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_FIELDS)
     for info in found:
-        more = {
-            "alive": info.owner.alive(), "fence": info.fence, "waiters": info.waiters,
-            "renewing": info.renewing,
-        }  # fmt: skip
-        fields = {**info.owner.as_dict(), **info.as_json(), **more}
+        fields = {**info.owner.as_dict(), **row_of(info)}
         writer.writerow([_cell(fields[name]) for name in CSV_FIELDS])
     return out.getvalue()
 

@@ -17,7 +17,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ..describe import printable
-from ..exceptions import StoreUnavailable
+from ..exceptions import StoreUnavailable, TaskLockError
 from ..lease import Lease
 from ..owner import group_lives
 from ..service import LockService, locks
@@ -27,6 +27,13 @@ from .guardian import BETWEEN, START
 __all__ = ["run_command"]
 
 PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+OUTAGE, HELD_ELSEWHERE, LOST = 69, 75, 77
+"""exit statuses beside the command's own: the store did not answer, and nothing was run; somebody
+else holds the lock, and nothing was run; the lock was lost while the command ran. In sysexits.h
+they are EX_UNAVAILABLE, EX_TEMPFAIL (try again later) and EX_NOPERM."""
+LOOK = 1.0
+"""seconds between two looks at whether the lock is still ours: a renewal would see a clear after
+a third of the ttl"""
 LONGEST = 3600.0
 """seconds between two looks at a lease that lasts longer"""
 
@@ -34,7 +41,7 @@ GUARDIAN = Path(__file__).with_name("guardian.py")
 
 
 def run_command(command: BaseCommand, **options: Any) -> None:
-    """Exits with the command's own status, or 128 + the signal that ended it."""
+    """Exits with the command's own status, 128 + the signal that ended it, or one of ours."""
     running = _Running(command, options["kill_after"])
     with running.signals(), running.guardian(options["argv"]) as group:
         lease = _lease(options, group)
@@ -45,7 +52,7 @@ def run_command(command: BaseCommand, **options: Any) -> None:
             kept = _release(command, lease)
     if not kept:
         # What ran without its lock is never reported as a success.
-        raise CommandError(f"{lease.name} was lost while the command ran.", returncode=status or 1)
+        raise CommandError(f"{lease.name} was lost while the command ran.", returncode=LOST)
     sys.exit(status)
 
 
@@ -62,6 +69,8 @@ def _lease(options: dict[str, Any], group: int) -> Lease:
         )
     except ValueError as error:
         raise CommandError(f"{error}.") from error
+    except StoreUnavailable as error:
+        raise CommandError(printable(error), returncode=OUTAGE) from error
     if isinstance(won, Lease):
         return won
     code = options["conflict_exit_code"]
@@ -139,6 +148,7 @@ class _Running:
         self._started = True
         self._send(START)
         threading.Thread(target=self._wait, name="tasklock-run", daemon=True).start()
+        threading.Thread(target=self._look, args=(lease,), daemon=True).start()
         while not self._ended.is_set() and lease.held:
             self._woken.wait(min(lease.remaining + 0.01, LONGEST))
             if not self._ended.is_set():
@@ -170,6 +180,14 @@ class _Running:
                 time.sleep(BETWEEN)
         self._ended.set()
         self._woken.set()
+
+    def _look(self, lease: Lease) -> None:
+        service = locks.using(lease.store)
+        while not self._ended.wait(LOOK) and lease.held:
+            with suppress(TaskLockError):
+                info = service.get(lease.name)
+                if info is None or info.token != lease.token:
+                    lease.extend()  # which says, once for all, that it is lost
 
     def _lost(self, sender: type[LockService], **_: Any) -> None:
         self._woken.set()

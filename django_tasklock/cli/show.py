@@ -20,6 +20,7 @@ __all__ = [
     "as_rich_table",
     "as_sheet",
     "cells_of",
+    "row_of",
 ]
 
 COLUMNS = ("NAME", "TTL", "AGE", "HELD BY", "PROCESS", "TASK", "TASK ID")
@@ -128,6 +129,14 @@ def as_json(rows: Iterable[dict[str, Any]]) -> str:
     """A JSON array, one row a line. ASCII only: nothing in it can act on a terminal."""
     lines = ",\n ".join(map(json.dumps, rows))
     return f"[{lines}]"
+
+
+def row_of(info: LockInfo) -> dict[str, Any]:
+    """A lock's row in JSON: what a table, or CSV, says of it, and more of its owner."""
+    return info.as_json() | {
+        "fence": info.fence, "waiters": info.waiters, "alive": info.owner.alive(),
+        "renewing": info.renewing,
+    }  # fmt: skip
 
 
 def _ttl(info: LockInfo) -> str:

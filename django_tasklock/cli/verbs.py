@@ -16,7 +16,7 @@ from ..lease import LockInfo
 from ..service import LockService, locks
 from ..work import CeleryMissing
 from .select import chosen
-from .show import COLUMNS, as_json, as_line_of_waiters, as_lines, as_sheet, cells_of
+from .show import COLUMNS, as_json, as_line_of_waiters, as_lines, as_sheet, cells_of, row_of
 
 __all__ = ["clear_locks", "show_lock"]
 
@@ -41,12 +41,8 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
         not_known = str(error)
     waiting = service.waiters(name) if info.waiters else []
     if options["format"] == "json":
-        more = {
-            "fence": info.fence, "waiters": info.waiters, "alive": info.owner.alive(),
-            "renewing": info.renewing, "row": row,
-            "waiting": [owner.as_dict() for owner in waiting],
-        }  # fmt: skip
-        command.stdout.write(json.dumps(info.as_json() | more, indent=2))
+        more = {"row": row, "waiting": [owner.as_dict() for owner in waiting]}
+        command.stdout.write(json.dumps(row_of(info) | more, indent=2))
     else:
         command.stdout.write(as_sheet(info, row or not_known))
         if waiting:

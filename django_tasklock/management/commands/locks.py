@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...cli.arguments import add_verbs
+from ...cli.output import stream_of
 from ...describe import printable
 from ...exceptions import InvalidLockConfig, TaskLockError
 
@@ -23,14 +22,15 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         add_verbs(parser)
 
-    def handle(self, *_: Any, **options: Any) -> None:
+    def handle(self, *args: Any, **options: Any) -> None:
         verb = options.pop("verb")
+        out = stream_of(self.stdout)
+        stream_of(self.stderr)
         try:
             verb(self, **options)
-            self.stdout.flush()
         except (TaskLockError, InvalidLockConfig) as error:
             raise CommandError(printable(error)) from error
-        except BrokenPipeError:
-            # Whoever read our lines (head, less) has seen enough. Python would complain once
-            # more when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        finally:
+            self.stdout.flush()
+        if out.fault:
+            raise CommandError(f"The output could not be written: {out.fault}.")
