@@ -19,6 +19,7 @@ import redis
 from django.dispatch import Signal
 
 from django_tasklock import Lease, LockInfo, locks
+from django_tasklock.stores import stores
 from example_project.servers import RedisServer
 
 T = TypeVar("T")
@@ -59,6 +60,15 @@ def waiting(name: str) -> int:
     """How many stand in a lock's line."""
     info = locks.get(name)
     return (info.waiters or 0) if info else 0
+
+
+def unheard(alias: str, name: str) -> list[bytes]:
+    """The members of a lock's wait queue on whose channels nobody listens."""
+    store: Any = stores[alias]
+    members = store.client.redis.zrange(store.key(name) + " queue", 0, -1)
+    channels = {member: store.index + b":" + member[22:44] for member in members}
+    heard = dict(store.client.redis.pubsub_numsub(*channels.values()))
+    return [member for member, channel in channels.items() if not heard[channel]]
 
 
 class Meanwhile(threading.Thread, Generic[T]):

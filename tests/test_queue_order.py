@@ -17,7 +17,7 @@ from django_tasklock.stores.redis.line import Place
 from example_project.servers import RedisServer
 from tests.conftest import UseCaches, UseRedis
 from tests.proxy import CutProxy
-from tests.steps import LONG, Meanwhile, taken, until, waiting
+from tests.steps import LONG, Meanwhile, taken, unheard, until, waiting
 from tests.store_cases import redis_cache
 
 BRIEF = 0.2
@@ -191,14 +191,14 @@ class TestOrder:
             names.append(thread.name)
             until(lambda number=number: waiting("video:1") == number)  # type: ignore[misc]
         for _ in range(3):
-            subscribed = set(store.client.redis.pubsub_channels(store.index.decode() + ":*"))
+            before = set(store.client.redis.zrange(store.key("video:1") + " queue", 0, -1))
             proxy.cut()
 
-            def all_anew(before: set[bytes] = subscribed) -> bool:
-                found = store.client.redis.pubsub_channels(store.index.decode() + ":*")
-                return len(set(found) - before) == len(names)
+            def all_anew(before: set[bytes] = before) -> bool:
+                found = store.client.redis.zrange(store.key("video:1") + " queue", 0, -1)
+                return not before & set(found) and not unheard("direct", "video:1")
 
-            until(all_anew, "all of them listening again")
+            until(all_anew, "all of them asking again, on a channel that is heard")
             until(lambda: len(direct.waiters("video:1")) == len(names), "all in the queue again")
             assert [owner.thread for owner in direct.waiters("video:1")] == names
         lease.release()

@@ -23,7 +23,7 @@ from example_project.servers import RedisServer
 from tests.agent import Agent
 from tests.conftest import UseCaches, UseRedis
 from tests.proxy import CutProxy
-from tests.steps import LONG, Meanwhile, Traffic, holder, taken, until, waiting
+from tests.steps import LONG, Meanwhile, Traffic, holder, taken, unheard, until, waiting
 from tests.store_cases import redis_cache
 
 SOON = 5.0
@@ -287,7 +287,10 @@ class TestCut:
         second = Meanwhile(lambda: direct.acquire("video:1", ttl=LONG, wait=None))
         until(lambda: waiting_directly() >= 1, "another one in the queue")
         proxy.accept()
-        until(lambda: waiting_directly() == 2 and not passed_over(), "both in the queue")
+        until(
+            lambda: waiting_directly() == 2 and not unheard("direct", "video:1"),
+            "both in the queue",
+        )
         names = [owner.thread for owner in direct.waiters("video:1")]
         assert names == [first.name, second.name]
         lease.release()
@@ -298,15 +301,6 @@ class TestCut:
 def waiting_directly() -> int:
     info = locks.using("direct").get("video:1")
     return (info.waiters or 0) if info else 0
-
-
-def passed_over() -> list[bytes]:
-    """The members of the queue on whose channels nobody listens."""
-    store: Any = stores["direct"]
-    members = store.client.redis.zrange(store.key("video:1") + " queue", 0, -1)
-    channels = {member: store.index + b":" + member[22:44] for member in members}
-    heard = dict(store.client.redis.pubsub_numsub(*channels.values()))
-    return [member for member, channel in channels.items() if not heard[channel]]
 
 
 class Interrupted(Exception):
