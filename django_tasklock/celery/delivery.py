@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timezone
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from celery import states
@@ -86,7 +87,7 @@ class Delivery:
         self._starts = 0
         """as many starts as the note says by our doing; 0: it says nothing by our doing"""
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Names this try of this sending of the task among the store's notes."""
         # What replaces a task has its id, and what does not know the task says not when it sent.
@@ -151,28 +152,23 @@ class Delivery:
             # It died before it could store its result: the run does not count.
         return note
 
-    @contextmanager
-    def starting(self) -> Iterator[Note | None]:
+    def note_of_start(self) -> Note | None:
         """What the acquire should write, so that a run that dies is known for one.
 
         A copy reads first what its earlier runs have left: `assert_wanted` writes it then.
         """
-        first = self.survives and not self.copy
-        try:
-            yield self._started(1) if first else None
-        except Exception:
-            raise
-        except BaseException:
-            # The worker goes down, and the note may have been written.
-            if first:
-                with suppress(StoreUnavailable):
-                    self.task.locks.store.remember(self._started(0))
-            raise
+        return self._started(1) if self.survives and not self.copy else None
 
     def started(self) -> None:
         """The acquire was granted, and has written its note."""
         if self.survives and not self.copy:
             self._starts = 1
+
+    def interrupted(self) -> None:
+        """The worker goes down in the middle of the acquire, which may have written its note."""
+        if self.survives and not self.copy:
+            with suppress(StoreUnavailable):
+                self.task.locks.store.remember(self._started(0))
 
     def note_of_end(self, *, goes_on: bool = False) -> Note | None:
         """What the release should write, so that a late copy of this try is recognised.

@@ -7,8 +7,6 @@ bodies do not come to their ``finally``. That is no death to hold against their 
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..exceptions import StoreUnavailable
@@ -17,24 +15,15 @@ from ..lease import Lease
 if TYPE_CHECKING:
     from .delivery import Delivery
 
-__all__ = ["in_progress"]
+__all__ = ["running"]
 
-_running: dict[Lease, Delivery] = {}
-
-
-@contextmanager
-def in_progress(lease: Lease, delivery: Delivery) -> Iterator[None]:
-    """A run that holds ``lease``, until it has released it."""
-    _running[lease] = delivery
-    try:
-        yield
-    finally:
-        _running.pop(lease, None)
+running: dict[Lease, Delivery] = {}
+"""the runs that hold a lease, until they have released it"""
 
 
 @atexit.register
 def _take_back() -> None:
-    for lease, delivery in list(_running.items()):
+    for lease, delivery in list(running.items()):
         note = delivery.note_of_break()
         if note is not None and lease.held:
             try:

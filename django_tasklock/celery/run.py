@@ -20,7 +20,7 @@ from ..renewal import renewal
 from ..stores.base import Note
 from .body import Body, NoWork
 from .delivery import Delivery
-from .exiting import in_progress
+from .exiting import running
 from .followup import FollowUp
 from .requeue import put_back, retry_later
 from .unique import give_up, reserve_again
@@ -128,7 +128,7 @@ class Run:
 
     def _contend(self, wait: float | None) -> Lease | LockInfo:
         task, delivery = self.task, self.delivery
-        with delivery.starting() as note:
+        try:
             won = task.locks.contend(
                 self.name,
                 ttl=task.lock_ttl,
@@ -137,15 +137,22 @@ class Run:
                 task=task.name,
                 task_id=delivery.id,
                 token=delivery.token,
-                note=note,
+                note=delivery.note_of_start(),
             )
-            if isinstance(won, Lease):
-                delivery.started()
-            return won
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                delivery.interrupted()
+            raise
+        if isinstance(won, Lease):
+            delivery.started()
+        return won
 
     def _won(self, lease: Lease) -> Any:
-        with in_progress(lease, self.delivery):
+        running[lease] = self.delivery
+        try:
             return self._with(lease)
+        finally:
+            running.pop(lease, None)
 
     def _with(self, lease: Lease) -> Any:
         delivery, note, broke_off = self.delivery, None, False

@@ -45,7 +45,7 @@ class RunNote(NamedTuple):
     @staticmethod
     def started(starts: int) -> str:
         """The text after so many starts; empty, so that there is no note, after none."""
-        return json.dumps({"starts": starts}) if starts else ""
+        return f'{{"starts": {starts}}}' if starts else ""
 
     @staticmethod
     def ended(starts: int) -> str:
