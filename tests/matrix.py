@@ -139,7 +139,7 @@ def _pair(args: Sequence[str]) -> Iterator[Row]:
         version = sorted(found)[at]
         row = _tox(f"py3{version}-{which}", found[version], args)
         if by_age:
-            row.environment["REDIS_SERVER"] = str(servers[by_age[at]])
+            row.environment |= {"REDIS_SERVER": str(servers[by_age[at]]), "REDIS_URL": ""}
             print(f"{row.name}: on {by_age[at]}")
         yield row
 
