@@ -62,11 +62,17 @@ def waiting(name: str) -> int:
     return (info.waiters or 0) if info else 0
 
 
+def members(alias: str, name: str) -> list[bytes]:
+    """The members of a lock's wait queue, as the server has them."""
+    store: Any = stores[alias]
+    found: list[bytes] = store.client.redis.zrange(store.key(name) + " queue", 0, -1)
+    return found
+
+
 def unheard(alias: str, name: str) -> list[bytes]:
     """The members of a lock's wait queue on whose channels nobody listens."""
     store: Any = stores[alias]
-    members = store.client.redis.zrange(store.key(name) + " queue", 0, -1)
-    channels = {member: store.index + b":" + member[22:44] for member in members}
+    channels = {member: store.index + b":" + member[22:44] for member in members(alias, name)}
     heard = dict(store.client.redis.pubsub_numsub(*channels.values()))
     return [member for member, channel in channels.items() if not heard[channel]]
 

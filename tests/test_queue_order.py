@@ -17,7 +17,7 @@ from django_tasklock.stores.redis.line import Place
 from example_project.servers import RedisServer
 from tests.conftest import UseCaches, UseRedis
 from tests.proxy import CutProxy
-from tests.steps import LONG, Meanwhile, taken, unheard, until, waiting
+from tests.steps import LONG, Meanwhile, members, taken, unheard, until, waiting
 from tests.store_cases import redis_cache
 
 BRIEF = 0.2
@@ -184,19 +184,18 @@ class TestOrder:
         direct = locks.using("direct")
         lease = direct.acquire("video:1", ttl=LONG)
         assert lease is not None
-        store: Any = stores["direct"]
         names = []
         for number in range(1, 13):
             thread = Meanwhile(lambda: taken("video:1", wait=None).release())
             names.append(thread.name)
             until(lambda number=number: waiting("video:1") == number)  # type: ignore[misc]
         for _ in range(3):
-            before = set(store.client.redis.zrange(store.key("video:1") + " queue", 0, -1))
+            before = set(members("direct", "video:1"))
             proxy.cut()
 
             def all_anew(before: set[bytes] = before) -> bool:
-                found = store.client.redis.zrange(store.key("video:1") + " queue", 0, -1)
-                return not before & set(found) and not unheard("direct", "video:1")
+                found = set(members("direct", "video:1"))
+                return not before & found and not unheard("direct", "video:1")
 
             until(all_anew, "all of them asking again, on a channel that is heard")
             until(lambda: len(direct.waiters("video:1")) == len(names), "all in the queue again")

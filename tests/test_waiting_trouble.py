@@ -23,7 +23,7 @@ from example_project.servers import RedisServer
 from tests.agent import Agent
 from tests.conftest import UseCaches, UseRedis
 from tests.proxy import CutProxy
-from tests.steps import LONG, Meanwhile, Traffic, holder, taken, unheard, until, waiting
+from tests.steps import LONG, Meanwhile, Traffic, holder, members, taken, unheard, until, waiting
 from tests.store_cases import redis_cache
 
 SOON = 5.0
@@ -175,9 +175,14 @@ class TestCut:
     ) -> None:
         first, second = waiter("video:1", 1), waiter("video:1", 2)
         for _ in range(3):
+            before = set(members("direct", "video:1"))
             proxy.cut()
-            until(lambda: len(self.listening()) >= 2, "both listening again")
-            until(lambda: waiting("video:1") == 2, "both in line again")
+            until(
+                lambda before=before: not before & set(members("direct", "video:1")),  # type: ignore[misc]
+                "both asking again",
+            )
+            until(lambda: not unheard("direct", "video:1"), "both of them listening")
+            assert waiting_directly() == 2
         lease.release()
         until(lambda: not first.is_alive() or not second.is_alive(), "a hand-over", SOON)
         locks.clear("video:1")
