@@ -14,14 +14,13 @@ from redis.exceptions import (
 )
 from redis.exceptions import (
     NoPermissionError,
-    NoScriptError,
     RedisError,
 )
 
 from ...arguments import checked_ttl
 from ...conf import StoreSettings
 from ...exceptions import InvalidLockConfig, StoreUnavailable
-from .connections import NotSent, new_connection
+from .connections import NO_SCRIPT, NotSent, new_connection
 from .pool import Connections
 
 __all__ = ["SOCKET_TIMEOUT", "Client", "ReplyLost", "Script", "as_bytes", "milliseconds"]
@@ -132,18 +131,20 @@ class Client:
         while True:
             try:
                 # After a cut the idle connections may be cut as well, without our knowing yet.
-                return self._connections.exchange(
+                reply = self._connections.exchange(
                     head + rest,
                     again=again, fresh=cut, private=private, last=last, meanwhile=meanwhile,
                 )  # fmt: skip
+                if reply is not NO_SCRIPT:
+                    return reply
             except (RedisError, OSError) as error:
                 cut = isinstance(error, RedisConnectionError)
                 if cut and not again and not isinstance(error, NotSent):
                     raise ReplyLost(self.alias, str(error)) from error
-                if head[0] == b"EVAL" or not (cut or isinstance(error, NoScriptError)):
+                if head[0] == b"EVAL" or not cut:
                     raise self.unavailable(error) from error
-                # The server does not have the script; after a restart it has none any more.
-                head = (b"EVAL", script.text)
+            # The server does not have the script; after a restart it has none any more.
+            head = (b"EVAL", script.text)
 
     def ask(self, command: str, keys: Sequence[bytes] = (), *args: Any) -> Any:
         """The reply to one plain command, its keys and what comes after them; it may be sent

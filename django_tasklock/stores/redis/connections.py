@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 pack: Callable[[Any], Any] | None
@@ -19,6 +19,7 @@ except ImportError:  # redis-py packs in Python then.
     pack = None
 
 __all__ = [
+    "NO_SCRIPT",
     "NotSent",
     "arrives",
     "close_inherited",
@@ -32,6 +33,8 @@ SOCKET_TIMEOUT = 5.0
 """seconds for which a server may keep us waiting, to connect, to send or to read, where neither the
 cache nor the store has a limit: without one a server that hangs would hang every caller for ever.
 No script takes a hundredth of it, and later releases of redis-py have the same default."""
+NO_SCRIPT = object()
+"""the answer to an EVALSHA of a script that the server does not have"""
 PING = b"*1\r\n$4\r\nPING\r\n"
 """sent before what is to be answered last: of its clients the server first writes to those for whom
 it had nothing until the end"""
@@ -134,7 +137,11 @@ def exchange(
     if last:
         with suppress(ResponseError):  # Whatever the answer is.
             connection.read_response()
-    reply = connection.read_response()
+    try:
+        reply = connection.read_response()
+    except NoScriptError:
+        # A value, for there is nothing to be undone: the connection is as good as before.
+        return NO_SCRIPT
     if type(reply) is list and len(reply) == 2 and reply[0] == number:
         return reply[1]
     raise RedisConnectionError("The reply belongs to another command")

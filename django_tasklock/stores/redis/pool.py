@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakSet, ref
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ReadOnlyError
+from redis.exceptions import ReadOnlyError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ... import clock
@@ -99,7 +99,8 @@ class Connections:
         the server answers after it has told whom the command tells, and not before. ``meanwhile``
         is called while the server is at it, each time that it is asked.
 
-        Raises what redis-py raises, and `NotSent`. A reply to another command is a
+        `NO_SCRIPT` where the server does not have the script. Raises what redis-py raises, and
+        `NotSent`. A reply to another command is a
         ``ConnectionError``.
         """
         number = b"%d" % next(self._numbers)
@@ -116,9 +117,6 @@ class Connections:
                 reply = exchange(own[0], command, number, last, meanwhile)
             self._keep(own, private)
             return reply
-        except NoScriptError:
-            self._keep(own, private)
-            raise
         except BaseException as error:
             self._close(own)
             if isinstance(error, DOUBTFUL):
