@@ -13,6 +13,7 @@ from typing import Any
 
 __all__ = [
     "LONGEST_NAME",
+    "LONGEST_TTL",
     "SHORTEST_TTL",
     "checked_flag",
     "checked_name",
@@ -21,6 +22,7 @@ __all__ = [
     "checked_template",
     "checked_ttl",
     "checked_wait",
+    "is_name",
 ]
 
 LONGEST_NAME = 200
@@ -44,6 +46,11 @@ def checked_name(name: Any) -> str:
     if " " in name or not name.isprintable():
         raise ValueError(f"a lock's name has printable characters only, and no spaces: {name!r}")
     return name
+
+
+def is_name(text: str) -> bool:
+    """Whether ``text`` can name a lock."""
+    return bool(text) and len(text) <= LONGEST_NAME and " " not in text and text.isprintable()
 
 
 def checked_template(name: Any) -> str:

@@ -25,6 +25,7 @@ class Deferred:
         # Python asks here only for what it did not find.
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        fill = object.__setattr__
         for field, value in self._rest(*self._of).items():
-            object.__setattr__(self, field, value)
+            fill(self, field, value)
         return object.__getattribute__(self, name)

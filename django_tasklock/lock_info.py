@@ -21,7 +21,8 @@ class LockInfo(Deferred):
     set, ``token``, ``acquired_at``, ``fence`` and all of the owner's fields are None.
     ``waiters`` is the length of the line, None where it was not counted. ``granted`` is the
     ttl, in seconds, that the lease was granted with, and ``renewing`` whether its holder extends
-    it by itself; both are None where the record does not say.
+    it by itself; both are None where the record does not say. ``digest`` tells a value that
+    somebody else set from another one, as ``token`` tells leases.
     """
 
     name: str
@@ -35,6 +36,7 @@ class LockInfo(Deferred):
     waiters: int | None = None
     granted: float | None = None
     renewing: bool | None = None
+    digest: str | None = None
 
     @classmethod
     def deferred(

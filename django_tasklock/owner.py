@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import threading
@@ -9,7 +10,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Owner", "group_lives", "owner_record"]
+__all__ = ["Owner", "group_lives", "owner_record", "recorded"]
+
+LONGEST_TEXT = 255
+"""bytes of UTF-8 that a text of a record has at most, as `recorded` makes it"""
+LAST_PID = 2**31 - 1
+LAST_START = 2**63 - 1
+"""the largest that the system calls take"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,29 @@ class Owner:
             get("host"), get("pid"), get("task"), get("task_id"), get("thread"), get("boot"),
             get("pidns"), get("start"), get("group"),
         )  # fmt: skip
+
+    @classmethod
+    def of_anybody(cls, record: Mapping[str, Any]) -> Owner | None:
+        """`from_record` of one that anybody may have written: None if a field of it is not as
+        `owner_record` writes it."""
+        get = record.get
+        pid, start, group = get("pid"), get("start"), get("group")
+        if not (
+            (pid is None or (type(pid) is int and 0 < pid <= LAST_PID))
+            and (group is None or (type(group) is int and 0 < group <= LAST_PID))
+            and (start is None or (type(start) is int and 0 <= start <= LAST_START))
+        ):
+            return None
+        host, task, task_id, thread = get("host"), get("task"), get("task_id"), get("thread")
+        boot, pidns = get("boot"), get("pidns")
+        try:
+            texts = (host, task, task_id, thread, boot, pidns)
+            text = "".join([text for text in texts if text is not None])
+        except TypeError:
+            return None
+        if len(text) > len(texts) * LONGEST_TEXT or not text.isprintable():
+            return None
+        return cls(host, pid, task, task_id, thread, boot, pidns, start, group)
 
     @classmethod
     def current(cls, task: str | None = None, task_id: str | None = None) -> Owner:
@@ -89,11 +119,11 @@ def owner_record(task: str | None = None, task_id: str | None = None) -> dict[st
     What is the same for the whole process is read once.
     """
     record = _process_fields().copy()
-    record["thread"] = threading.current_thread().name
+    record["thread"] = recorded(threading.current_thread().name)
     if task is not None:
-        record["task"] = task
+        record["task"] = recorded(task)
     if task_id is not None:
-        record["task_id"] = task_id
+        record["task_id"] = recorded(task_id)
     return record
 
 
@@ -129,11 +159,30 @@ def _group_exists(group: int) -> bool:
     return True
 
 
+def recorded(value: object) -> str:
+    """``value`` as text, as a record carries it: printable, and of a sane length.
+
+    What is cut has a digest at its end, so that two of them stay two.
+    """
+    text = str(value)
+    if text.isprintable() and len(text) * 4 <= LONGEST_TEXT:
+        return text
+    escaped = "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+    plain = escaped.encode()
+    if len(plain) <= LONGEST_TEXT:
+        return escaped
+    digest = hashlib.sha256(plain).hexdigest()[:32]
+    return f"{plain[: LONGEST_TEXT - 36].decode(errors='ignore')}...{digest}"
+
+
 def _process_fields() -> dict[str, Any]:
     if not _this_process:
         pid = os.getpid()
         _this_process.update(
-            host=socket.gethostname(),
+            host=recorded(socket.gethostname()),
             pid=pid,
             boot=_read("/proc/sys/kernel/random/boot_id"),
             pidns=_pid_namespace(),

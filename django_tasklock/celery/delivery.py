@@ -16,6 +16,7 @@ from celery.utils.time import maybe_iso8601
 
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from ..lease import LockInfo
+from ..owner import recorded
 from ..stores.base import Note
 from .requeue import HEADER, put_back
 from .runnote import WENT_ON, RunNote
@@ -101,7 +102,7 @@ class Delivery:
 
     def is_by(self, holder: LockInfo) -> bool:
         """Whether the lock is held for this very task id."""
-        return self.id is not None and holder.owner.task_id == self.id
+        return self.id is not None and holder.owner.task_id == recorded(self.id)
 
     def assert_wanted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Called under the lock: whether this run is still to be done.

@@ -33,12 +33,12 @@ class RunNote(NamedTuple):
         """A note as the store has it; what does not fit says nothing."""
         if text == WENT_ON:
             return cls(went_on=True)
-        with suppress(ValueError, AttributeError, TypeError):
+        with suppress(ValueError, AttributeError, TypeError, RecursionError):
             record = json.loads(text or "{}")
             starts = record.get("starts")
             return cls(
                 starts if type(starts) is int and starts > 0 else 0,
-                Owner.from_record(record) if record.get("pid") is not None else None,
+                Owner.of_anybody(record) if record.get("pid") is not None else None,
             )
         return cls()
 

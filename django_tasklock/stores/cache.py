@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
@@ -18,7 +19,7 @@ from ..conf import StoreSettings
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..lease import LockInfo, new_token
 from .base import BaseStore, Extension, Finding, Grant, Note, Refusal
-from .record import fields_of, new_record, token_of
+from .record import digest_of, fields_of, interrupts, new_record, record_of, token_of
 
 __all__ = ["CacheStore"]
 
@@ -27,9 +28,6 @@ T = TypeVar("T")
 MARGIN = 0.5
 """seconds of a lease that must be left for a release or an extension to act on it (a quarter
 of a short lease): longer than what passes between reading a record and acting on it"""
-
-NOT_THE_CACHE = frozenset({"billiard", "celery", "eventlet", "gevent"})
-"""where exceptions come from that interrupt a call to the cache, such as a soft time limit"""
 
 
 class _Deadline:
@@ -180,21 +178,23 @@ class CacheStore(BaseStore):
         if proof is not None and proof.at - clock.now() < min(MARGIN, proof.ttl / 4):
             return None
         held = self._read(name)
-        if not isinstance(held, dict) or token_of(held) != token:
+        record = record_of(held)
+        if record is None or record.token != token:
             return None
         if proof is None:
             # Only the record's own clock, which may be another host's.
-            ends, at = _end_of(held), held.get("at")
-            if ends is None or not isinstance(at, int | float):
+            ends, at = record.ends, record.at
+            if ends is None or at is None:
                 return None
             if ends - time.time() < min(MARGIN, (ends - at) / 4):
                 return None
-        return held
+        return dict(held)
 
     def _info(self, name: str, held: Any) -> LockInfo:
-        ends = _end_of(held)
+        record = record_of(held)
+        ends = None if record is None else record.ends
         ttl = None if ends is None else max(0.0, ends - time.time())
-        found = fields_of(held, self.key(name))
+        found = fields_of(record, self.key(name), digest=None if record else _digest(held))
         return LockInfo(name=name, ttl=ttl, store=self.alias, **found)
 
     def _cache_key(self, name: str) -> str:
@@ -246,15 +246,19 @@ class CacheStore(BaseStore):
         except InvalidCacheKey as error:
             raise ValueError(f"the cache cannot hold a lock of this name: {error}") from error
         except Exception as error:
-            if type(error).__module__.partition(".")[0] in NOT_THE_CACHE:
+            if interrupts(error):
                 raise
             raise StoreUnavailable(self.alias, str(error) or type(error).__name__) from error
 
 
-def _end_of(held: Any) -> float | None:
-    """When a record's lease is over, by the wall clock; None if it is no record of this store."""
-    ends = held.get("ends") if token_of(held) is not None else None
-    return ends if isinstance(ends, int | float) else None
+def _digest(held: Any) -> str:
+    """`digest_of` a value that the cache has decoded already."""
+    try:
+        return digest_of(pickle.dumps(held, 4))
+    except Exception as error:
+        if interrupts(error):
+            raise
+        return digest_of(type(held).__qualname__.encode())
 
 
 def _incremented(cache: BaseCache, key: str, by: int) -> int | None:

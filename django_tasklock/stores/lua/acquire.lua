@@ -15,7 +15,7 @@ local function granted(fence)
 end
 
 -- Who is ready to wait mostly finds it held: a look first then costs the least.
-local held = me ~= '' and redis.call('GET', key)
+local held = me ~= '' and holding(key)
 local mine = not held and redis.call('SET', key, value, 'PX', ttl, 'NX')
 if mine then
   if redis.call('EXISTS', queue) == 1 then
@@ -28,7 +28,7 @@ if mine then
     end
   end
 else
-  held = held or redis.call('GET', key)
+  held = held or holding(key)
   if held == value then
     redis.call('PEXPIRE', key, ttl)
     if me ~= '' then redis.call('ZREM', queue, me, before) end
@@ -59,4 +59,4 @@ if me ~= '' then
   keep(queue, left)
 end
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
-return {0, held or redis.call('GET', key), left, now, number}
+return {0, held or holding(key), left, now, number}

@@ -1,5 +1,12 @@
 -- Put before the verbs that list.
 
+-- How many wait; nobody where something else than a queue was put there.
+local function length_of(queue)
+  local length = redis.pcall('ZCARD', queue)
+  if type(length) == 'number' then return length end
+  return redis.call('TYPE', queue)['ok'] == 'zset' and redis.call('ZCARD', queue) or 0
+end
+
 -- The records of some locks, their fences, and the lengths of their queues, each false where there
 -- is none. Names whose key is gone leave the index.
 local function described(index, fences, names, keys, queues)
@@ -10,7 +17,14 @@ local function described(index, fences, names, keys, queues)
   -- Mostly nobody waits for any of them, which one question tells.
   local waiting = redis.call('EXISTS', unpack(queues)) > 0
   for i, name in ipairs(names) do
-    lengths[i] = waiting and redis.call('ZCARD', queues[i]) or 0
+    lengths[i] = waiting and length_of(queues[i]) or 0
+    local value = values[i]
+    if value and #value > LONGEST then
+      values[i] = in_short(value)
+    elseif not value then
+      -- MGET says the same of a key of another type.
+      values[i] = holding(keys[i])
+    end
     if not values[i] then
       redis.call('ZREM', index, name)
       redis.call('HDEL', fences, name)

@@ -7,7 +7,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local done = {}
 for i = 2, #KEYS do
   local at = (i - 2) * 3
-  if redis.call('GET', KEYS[i]) == ARGV[at + 1] then
+  if holding(KEYS[i]) == ARGV[at + 1] then
     local ttl = tonumber(ARGV[at + 2])
     redis.call('PEXPIRE', KEYS[i], ttl)
     redis.call('ZADD', KEYS[1], now + ttl, ARGV[at + 3])

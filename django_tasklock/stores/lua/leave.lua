@@ -3,7 +3,7 @@
 -- ARGV  1 member of the queue  2 value  3 name  4 the member of the question before, or ''
 -- Returns nil; or the fence, if the lock was handed over in that very moment and is held.
 local key, index, fences, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local held, fence = redis.call('GET', key), redis.call('HGET', fences, ARGV[3])
+local held, fence = holding(key), redis.call('HGET', fences, ARGV[3])
 local place = redis.call('ZRANK', queue, ARGV[1]) or redis.call('ZRANK', queue, ARGV[4])
 if not place then
   if held == ARGV[2] then return fence end

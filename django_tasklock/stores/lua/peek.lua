@@ -3,8 +3,7 @@
 -- Returns for each key its value or false, and its ttl left in ms or -1.
 local found = {}
 for i, key in ipairs(KEYS) do
-  local value = redis.call('TYPE', key)['ok'] == 'string' and redis.call('GET', key)
-  found[2 * i - 1] = value
+  found[2 * i - 1] = holding(key)
   found[2 * i] = redis.call('PTTL', key)
 end
 return found

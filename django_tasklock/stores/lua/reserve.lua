@@ -7,7 +7,7 @@ local text = redis.call('GET', KEYS[1])
 if text == ARGV[3] then text = false end
 if text and text ~= ARGV[1] then return {1, text} end
 if KEYS[2] and not text then
-  local value = redis.call('GET', KEYS[2])
+  local value = holding(KEYS[2])
   if value then return {2, value} end
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])

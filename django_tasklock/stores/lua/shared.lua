@@ -1,11 +1,15 @@
 -- Put before the verbs that grant a lease.
 
+-- What no fence is before the year 2255: from here on whole numbers are no longer exact.
+local BEYOND = 2 ^ 53 - 1
+
 -- The next fence, and the server's clock. A fence is the clock in microseconds, and never
 -- below the last one: it grows when the clock steps back, and when the data was lost.
 local function next_fence(fences, name)
   local time = redis.call('TIME')
   local now = time[1] * 1000000 + time[2]
-  local last = tonumber(redis.call('HGET', fences, '') or 0)
+  local last = tonumber(redis.call('HGET', fences, '')) or 0
+  if last >= BEYOND then last = 0 end -- No fence of ours: somebody else wrote it.
   local fence = now
   if last >= now then fence = last + 1 end
   local text = string.format('%.0f', fence)
@@ -24,8 +28,13 @@ local function join(fences, queue, me, before, number)
     redis.call('ZREM', queue, before)
   end
   if number == '' then
-    number = redis.call('HINCRBY', fences, DRAWN, 1)
-  elseif tonumber(redis.call('HGET', fences, DRAWN) or 0) < tonumber(number) then
+    number = redis.pcall('HINCRBY', fences, DRAWN, 1)
+    if type(number) == 'table' then
+      -- Mostly no number stood there: somebody else wrote it.
+      redis.call('HSET', fences, DRAWN, 0)
+      number = redis.call('HINCRBY', fences, DRAWN, 1)
+    end
+  elseif (tonumber(redis.call('HGET', fences, DRAWN)) or 0) < tonumber(number) then
     redis.call('HSET', fences, DRAWN, number) -- The data was lost.
   end
   if redis.call('ZADD', queue, 'NX', number, me) == 0 then
@@ -90,12 +99,12 @@ local function hand_over(key, index, fences, queue, name, me)
   local first = living(index, queue, 0, 1 + TOLD, me)
   local member = first[1]
   if not member then return false end
-  redis.call('ZREM', queue, member)
   local ttl, value = string.match(member, '^[^:]*:(%d+):(.*)$', 45)
   local fence, now = next_fence(fences, name)
   local moment = string.format('%.0f', now)
-  redis.call('SET', key, value, 'PX', ttl)
   redis.call('ZADD', index, math.floor(now / 1000) + ttl, name)
+  redis.call('ZREM', queue, member)
+  redis.call('SET', key, value, 'PX', ttl)
   if #first > 1 then
     local news = holder(fence, moment, ttl, value)
     for place = 2, #first do send(index, first[place], news) end

@@ -21,15 +21,13 @@ from ...arguments import checked_ttl
 from ...conf import StoreSettings
 from ...exceptions import InvalidLockConfig, StoreUnavailable
 from .connections import NO_SCRIPT, NotSent, new_connection
+from .decoding import decoder
 from .pool import Connections
 
 __all__ = ["SOCKET_TIMEOUT", "Client", "ReplyLost", "Script", "as_bytes", "milliseconds"]
 
 NOT_ALLOWED = ("NOPERM", "ACL", "user executing the script can't")
 """what servers say where a right is missing, from within a script as well"""
-
-MAY_BE_INT = (b"", *(bytes((c,)) for c in b"0123456789+- \t\n\v\f\r"))
-"""how a value begins, at most, that ``int()`` may take"""
 
 
 SOCKET_TIMEOUT = "SOCKET_TIMEOUT"
@@ -71,7 +69,11 @@ class Client:
         self.alias = settings.alias
         self.cache: Any = caches[settings.cache]
         self.encode: Callable[[Any], Any]
-        self.decode: Callable[[Any], Any]
+        self.decode: Callable[[bytes], Any]
+        """reads what may be a record, and raises for most that is none"""
+        self.mend: Callable[[Sequence[Any]], bool] = _cannot_mend
+        """called with the keys of a script that found another type than it needs; True: it may
+        run again"""
         own: Any = getattr(self.cache, "client", None)
         if own is not None:
             if any(base.__name__ == "ShardClient" for base in type(own).__mro__):
@@ -79,7 +81,8 @@ class Client:
                     f"the lock store {self.alias!r} cannot use django-redis's ShardClient: its "
                     "connection depends on the key, and a lock's keys must be on one server"
                 )
-            self.encode, self.decode = own.encode, _decoder(own)
+            self.encode = own.encode
+            self.decode = _decoder(own)
             self.redis: Any = own.get_client(write=True)
         else:
             own = getattr(self.cache, "_cache", None)
@@ -88,7 +91,8 @@ class Client:
                     f"the lock store {self.alias!r} needs a cache of django-redis, or Django's own "
                     f"RedisCache; its CACHE {settings.cache!r} is a {type(self.cache).__name__}"
                 )
-            self.encode, self.decode = own._serializer.dumps, own._serializer.loads
+            self.encode = own._serializer.dumps
+            self.decode = decoder(self.encode, own._serializer.loads)
             self.redis = own.get_client(None, write=True)
         self.pool: Any = self.redis.connection_pool
         self._timeouts = _timeouts(settings)
@@ -141,6 +145,9 @@ class Client:
                 cut = isinstance(error, RedisConnectionError)
                 if cut and not again and not isinstance(error, NotSent):
                     raise ReplyLost(self.alias, str(error)) from error
+                if "WRONGTYPE" in str(error) and self.mend(keys):
+                    # No verb has changed what it asks of the lock by then: it may run again.
+                    continue
                 if head[0] == b"EVAL" or not cut:
                     raise self.unavailable(error) from error
             # The server does not have the script; after a restart it has none any more.
@@ -178,27 +185,15 @@ def _timeouts(settings: StoreSettings) -> dict[str, float | None]:
     return {"socket_timeout": limit, "socket_connect_timeout": limit}
 
 
-def _decoder(own: Any) -> Callable[[Any], Any]:
-    """The ``decode`` of django-redis's client, without its first try at an integer, which is a
-    raised and caught error for each record, where that cannot be one."""
-    decode: Callable[[Any], Any] = own.decode
-    if decode.__module__ != "django_redis.client.default":
-        return decode  # Somebody's own.
-    # Not for Django's own backend, which works without it.
-    from django_redis.exceptions import CompressorError
+def _decoder(own: Any) -> Callable[[bytes], Any]:
+    """What reads the values of a client of django-redis."""
+    if own.decode.__module__ != "django_redis.client.default":
+        return decoder(own.encode, own.decode)  # Somebody's own way.
+    return decoder(own.encode, own._serializer.loads, own._compressor.decompress)
 
-    decompress, loads = own._compressor.decompress, own._serializer.loads
 
-    def decoded(value: bytes) -> Any:
-        if value[:1] in MAY_BE_INT:
-            return decode(value)
-        try:
-            value = decompress(value)
-        except CompressorError:
-            pass  # Little values are not compressed.
-        return loads(value)
-
-    return decoded
+def _cannot_mend(_keys: Sequence[Any]) -> bool:
+    return False
 
 
 def as_bytes(value: Any) -> bytes:

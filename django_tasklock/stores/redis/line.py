@@ -19,7 +19,7 @@ __all__ = ["Place", "value_of_member"]
 
 def value_of_member(member: bytes) -> bytes:
     """What the lock's key will be set to when this member of the queue has its turn."""
-    return member[2 * TOKEN_LENGTH :].split(b":", 2)[2]
+    return member[2 * TOKEN_LENGTH :].split(b":", 2)[-1]
 
 
 class Place:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ...arguments import LONGEST_TTL, is_name
 from ...exceptions import ListingNotSupported
 from ...lease import LockInfo
 from .client import Script
@@ -15,18 +16,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Listing"]
 
-PAGE = Script("page", "described")
-RECORDS = Script("records", "described")
+PAGE = Script("page", "holding", "described")
+RECORDS = Script("records", "holding", "described")
 COUNT = Script("count")
-PEEK = Script("peek")
+PEEK = Script("peek", "holding")
 
 Found: TypeAlias = list[LockInfo]
-Names: TypeAlias = Sequence[bytes]
+Names: TypeAlias = Sequence["str | None"]
 
 STRETCH = 5000
 """names looked at by one script while a prefix is searched for"""
 CHUNK = 1000
 """records fetched by one script"""
+MOST = 2000 * LONGEST_TTL
+"""milliseconds that no lease lasts"""
 PROBES = ("a", "b:c%2")
 """names from which is seen how a key is made of one"""
 
@@ -56,7 +59,7 @@ class Listing:
             while names and (limit is None or len(found) < limit):
                 size = CHUNK if limit is None else min(CHUNK, limit - len(found))
                 infos = self._records(now, names[:size], ends[:size])
-                # What was deleted by hand left the index with that look at it.
+                # What is no lock, or was deleted by hand, left the index with that look at it.
                 at -= len(names[:size]) - len(infos)
                 found += infos
                 names, ends = names[size:], ends[size:]
@@ -85,11 +88,11 @@ class Listing:
         while limit is None or size < limit:
             missing = CHUNK if limit is None else min(CHUNK, limit - size)
             now, looked_at, *page = self._page(offset, missing, "", before, meanwhile=work_off)
-            pages.append((now, *page))
-            names, values = page[0], page[2]
-            gone = values.count(None)
+            names, values = self._named(page[0]), page[2]
+            pages.append((now, names, *page[1:]))
+            gone = sum(None in pair for pair in zip(names, values, strict=True))
             size += len(names) - gone
-            # What was deleted by hand left the index with that look at it.
+            # What is no lock, or was deleted by hand, left the index with that look at it.
             offset += looked_at - gone
             if looked_at < missing:
                 break
@@ -130,8 +133,7 @@ class Listing:
     def _names_by_key(self, key: bytes) -> str | None:
         """The name of the lock that a key is; None for the keys beside the locks."""
         start = self._store.key("").encode()
-        name = key[len(start) :].decode("utf-8", "replace")
-        return name if name and name.isprintable() and " " not in name else None
+        return _name(key[len(start) :])
 
     def _page(
         self, offset: int, size: int, *prefixes: str, meanwhile: Callable[[], object] = tuple
@@ -142,28 +144,63 @@ class Listing:
         )
         return reply
 
-    def _records(self, now: int, names: Names, ends: Names) -> Found:
+    def _records(self, now: int, names: Sequence[bytes], ends: Sequence[bytes]) -> Found:
         store = self._store
-        keys = [store.key(name.decode()).encode() for name in names]
+        named = [pair for pair in zip(self._named(names), ends, strict=True) if pair[0]]
+        found, ends = [name for name, _ in named if name], [end for _, end in named]
+        keys = [store.key(name).encode() for name in found]
         lines = [key + b" queue" for key in keys]
-        reply = store.client.run(RECORDS, (store.index, store.fences, *keys, *lines), names)
-        return self._infos(now, names, ends, *reply)
+        reply = store.client.run(RECORDS, (store.index, store.fences, *keys, *lines), found)
+        return self._infos(now, found, ends, *reply)
+
+    def _named(self, names: Sequence[bytes]) -> Names:
+        """The names as text. What can be no lock's name leaves the index: nobody could take it."""
+        try:
+            together = b" ".join(names).decode()
+        except UnicodeDecodeError:
+            together = ""
+        texts = together.split(" ")
+        if len(texts) == len(names) and all(map(is_name, texts)):
+            return texts
+        found = [_name(name) for name in names]
+        strange = [name for name, text in zip(names, found, strict=True) if text is None]
+        if strange:
+            self._store.client.ask("ZREM", [self._store.index], *strange)
+        return found
 
     def _infos(
         self,
         now: int,
         names: Names,
-        ends: Names,
+        ends: Sequence[bytes],
         values: Sequence[bytes | None],
         fences: Sequence[bytes | None],
         lengths: Sequence[int],
     ) -> Found:
-        """All but those whose key is gone."""
+        """All but what is no lock, and those whose key is gone."""
         info = self._store.info
         return [
-            info(name.decode(), value, max(0, int(end) - now) / 1000, fence, length)
+            info(name, value, _left(end, now), fence, length)
             for name, end, value, fence, length in zip(
                 names, ends, values, fences, lengths, strict=True
             )
-            if value is not None
+            if value is not None and name is not None
         ]
+
+
+def _name(text: bytes) -> str | None:
+    """The name of a lock; None for what can be no lock's name."""
+    try:
+        name = text.decode()
+    except UnicodeDecodeError:
+        return None
+    return name if is_name(name) else None
+
+
+def _left(end: bytes, now: int) -> float | None:
+    """Seconds from now to the end that the index has; None if that is no end of a lease."""
+    try:
+        left = int(end) - now
+    except ValueError:
+        return None  # So large that Redis writes it in another way.
+    return max(0, left) / 1000 if left <= MOST else None

@@ -10,7 +10,7 @@ from .client import Client, Script, milliseconds
 __all__ = ["Notes"]
 
 TALLY = Script("tally")
-RESERVE = Script("reserve")
+RESERVE = Script("reserve", "holding")
 UNRESERVE = Script("unreserve")
 
 
@@ -27,7 +27,7 @@ class Notes(BaseStore):
 
     def recall(self, key: str) -> str | None:
         text = self.client.ask("GET", [self.note_key(key)])
-        return None if text is None else text.decode()
+        return None if text is None else text.decode("utf-8", "replace")
 
     def remember(self, note: Note) -> None:
         key = self.note_key(note.key)
@@ -55,7 +55,11 @@ class Notes(BaseStore):
         if reply is None:
             return None
         kind, value = reply
-        return value.decode() if kind == 1 else self.info(unless_held or "", value, None)
+        return (
+            value.decode("utf-8", "replace")
+            if kind == 1
+            else self.info(unless_held or "", value, None)
+        )
 
     def unreserve(self, key: str, text: str) -> bool:
         # Not again after a lost reply: the next reservation may have the same text.

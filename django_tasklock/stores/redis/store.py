@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...conf import StoreSettings
 from ...lease import LockInfo
 from ...owner import Owner
 from ..base import Extension, Finding, Grant, Note, Refusal
-from ..record import fields_of, new_record, token_of
+from ..record import (
+    Record,
+    digest_of,
+    fence_of,
+    fields_of,
+    interrupts,
+    new_record,
+    record_of,
+)
 from .client import SOCKET_TIMEOUT, ReplyLost, Script, milliseconds
 from .line import Place, value_of_member
 from .listener import Listener
 from .listing import Listing
+from .mending import mend
 from .notes import Notes
 from .server import findings
 
 __all__ = ["RedisStore"]
 
-ACQUIRE = Script("acquire", "shared")
-RELEASE = Script("release", "shared")
-CLEAR = Script("clear", "shared")
-EXTEND = Script("extend")
-GET = Script("get")
-LEAVE = Script("leave", "shared")
+ACQUIRE = Script("acquire", "holding", "shared")
+RELEASE = Script("release", "holding", "shared")
+CLEAR = Script("clear", "holding", "shared")
+EXTEND = Script("extend", "holding")
+GET = Script("get", "holding")
+HELD = Script("held")
+LEAVE = Script("leave", "holding", "shared")
 
 BATCH = 500
 """leases extended by one script; it holds the server up for about half a millisecond"""
@@ -55,6 +66,7 @@ class RedisStore(Notes):
         self.fences = self.client.make_key(f"{prefix} fences").encode()
         self.listener = Listener(self.client, self.index + b":")
         self._listing = Listing(self)
+        self.client.mend = partial(mend, self.client, {self.index: b"zset", self.fences: b"hash"})
         self._rest = self._fields  # One for all, or each lock of a list has a method of its own.
 
     def key(self, name: str) -> str:
@@ -80,8 +92,8 @@ class RedisStore(Notes):
         refusal = answer[0]
         if refusal.holder.token == token:
             # Our own lease, taken by an earlier call whose record says another moment.
-            held = self._value(name)
-            if held is not None and token_of(self._decoded(held)) == token:
+            held = self._value_of(name, token)
+            if held is not None:
                 again = self.ask(name, held, milliseconds(ttl), note=note)
                 return again if isinstance(again, Grant) else again[0]
         return refusal
@@ -158,8 +170,8 @@ class RedisStore(Notes):
         found: set[str] = set()
         for start in range(0, len(names), BATCH):
             part = names[start : start + BATCH]
-            values = self.client.ask("MGET", [self.key(name).encode() for name in part])
-            found.update(name for name, value in zip(part, values, strict=True) if value)
+            there = self.client.run(HELD, [self.key(name).encode() for name in part])
+            found.update(name for name, held in zip(part, there, strict=True) if held)
         return found
 
     def abandon(self, name: str, token: str) -> bool:
@@ -227,16 +239,20 @@ class RedisStore(Notes):
         return LockInfo.deferred(name, ttl, self.alias, waiters, self._rest, name, value, fence)
 
     def _fields(self, name: str, value: bytes, fence: bytes | None) -> dict[str, Any]:
-        number = None if fence is None else int(fence)
-        since = None if number is None else number / 1_000_000
-        return fields_of(self._decoded(value), self.key(name), number, since)
+        record, key = self._record(value), self.key(name)
+        if record is None:
+            return fields_of(None, key, digest=digest_of(value))
+        number = None if fence is None else fence_of(fence)
+        return fields_of(record, key, number, None if number is None else number / 1_000_000)
 
-    def _decoded(self, value: bytes) -> Any:
+    def _record(self, value: bytes) -> Record | None:
         try:
-            return self.client.decode(value)
-        except Exception:
-            # Written by somebody with another serializer. A lock all the same.
-            return None
+            decoded = self.client.decode(value)
+        except Exception as error:
+            if interrupts(error):
+                raise
+            return None  # Somebody else's. A lock all the same.
+        return record_of(decoded)
 
     def _value(self, name: str, *, private: bool = False) -> bytes | None:
         key, _, fences, line = self._keys(name)
@@ -246,9 +262,8 @@ class RedisStore(Notes):
     def _value_of(self, name: str, token: str, *, private: bool = False) -> bytes | None:
         """The raw value, if it is that of the lease with this token."""
         value = self._value(name, private=private)
-        if value is None or token_of(self._decoded(value)) != token:
-            return None
-        return value
+        record = None if value is None else self._record(value)
+        return value if record is not None and record.token == token else None
 
 
 def seconds(left: int) -> float | None:
