@@ -19,20 +19,21 @@ class Outcome(Enum):
 
 
 def clear_seen(
-    service: LockService, name: str, token: str | None, *, by: str
+    service: LockService, name: str, token: str | None, digest: str | None = None, *, by: str
 ) -> tuple[Outcome, LockInfo | None]:
     """Clear the lock ``name`` if the lease seen with ``token`` still holds it.
 
-    ``token`` is None for a key that somebody else set: it is cleared unless a lease has
-    taken its place. ``by`` says for the log who clears. Returns what became of it, and who
-    held it when it was asked for. Raises `StoreUnavailable`.
+    ``token`` is None for a key that somebody else set: it is cleared if it still has the value
+    that was seen, whose ``digest`` the `LockInfo` had (None: any value). ``by`` says for the log
+    who clears. Returns what became of it, and who held it when it was asked for. Raises
+    `StoreUnavailable`.
     """
     holder = service.get(name)
     if holder is None:
         return Outcome.NOT_LOCKED, None
-    if holder.token != token:
+    if holder.token != token or (token is None and digest not in (None, holder.digest)):
         return Outcome.CHANGED_HANDS, holder
-    if service.clear(name, token, by=by):
+    if service.clear(name, token, by=by, digest=holder.digest):
         return Outcome.CLEARED, holder
     # It went between the question and the clear: by itself, or to somebody else.
     gone = service.get(name) is None

@@ -198,18 +198,31 @@ class LockService(Keeper):
         """
         return self.store.count(checked_prefix(prefix))
 
-    def clear(self, name: str, token: str | None = None, *, by: str | None = None) -> bool:
+    def clear(
+        self,
+        name: str,
+        token: str | None = None,
+        *,
+        by: str | None = None,
+        digest: str | None = None,
+    ) -> bool:
         """Remove whatever holds the lock, by an operator's decision.
 
-        With ``token`` only if that very lease still holds it. ``by`` says for the log who
-        cleared it. Returns False if nothing was removed.
+        With ``token`` only if that very lease still holds it; with ``digest``, of a `LockInfo`
+        without a token, only if that very value does. ``by`` says for the log who cleared it.
+        Returns False if nothing was removed.
         """
         store = self.store
         checked_name(name)
-        if token is not None and not isinstance(token, str):
-            raise TypeError(f"a token is a str, not {type(token).__name__}")
+        for what, proof in (("token", token), ("digest", digest)):
+            if proof is not None and not isinstance(proof, str):
+                raise TypeError(f"a {what} is a str, not {type(proof).__name__}")
         holder = store.get(name)
-        if not store.clear(name, token):
+        if token is None and digest is not None:
+            cleared = store.clear_foreign(name, digest)
+        else:
+            cleared = store.clear(name, token)
+        if not cleared:
             return False
         self._cleared(store, name, token, holder, by)
         return True

@@ -162,7 +162,9 @@ class ClearingAdmin(LockCells):
         became: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
         try:
             for seen in SeenLease.decode_many(request.POST.get("leases", "")):
-                outcome, holder = clear_seen(seen.service, seen.name, seen.token, by=by)
+                outcome, holder = clear_seen(
+                    seen.service, seen.name, seen.token, seen.digest, by=by
+                )
                 became[outcome].append(seen.name)
                 if outcome is Outcome.CLEARED and holder:
                     # At once: the process may not live to the last of them.

@@ -33,8 +33,8 @@ def identity(lock: Lock) -> str:
     Made of the token without telling it: who may only look gets no proof of a lease.
     """
     assert lock.info is not None
-    token = hashlib.sha256((lock.info.token or "").encode()).hexdigest()[:16]
-    return f"{token} {lock.pk}"
+    proof = lock.info.token or lock.info.digest or ""
+    return f"{hashlib.sha256(proof.encode()).hexdigest()[:16]} {lock.pk}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +44,25 @@ class SeenLease:
     store: str
     token: str | None
     name: str
+    digest: str | None = None
+    """of the value that somebody else set; None where the store tells none"""
 
     @classmethod
     def of(cls, info: LockInfo) -> SeenLease:
-        return cls(info.store, info.token, info.name)
+        return cls(info.store, info.token, info.name, info.digest)
+
+    def is_of(self, info: LockInfo) -> bool:
+        """Whether it is what holds the lock."""
+        if info.token is None:
+            return self.token is None and self.digest == info.digest
+        return self.token == info.token
 
     @property
     def service(self) -> LockService:
         return locks.using(self.store)
 
     def parts(self) -> list[str | None]:
-        return [self.store, self.token, self.name]
+        return [self.store, self.token, self.name, self.digest]
 
     def encode(self) -> str:
         return to_json(self.parts())
@@ -75,9 +83,14 @@ class SeenLease:
     @classmethod
     def _from_parts(cls, parts: object) -> SeenLease:
         match parts:
-            case [str(store), (str() | None) as token, str(name)]:
-                with contextlib.suppress(ValueError):
-                    return cls(store, token, checked_name(name))
+            case [str(store), str(token), str(name)]:
+                digest = None
+            case [str(store), (str() | None) as token, str(name), (str() | None) as digest]:
+                pass
+            case _:
+                raise BadRequest(NOT_OURS)
+        with contextlib.suppress(ValueError):
+            return cls(store, token, checked_name(name), digest)
         raise BadRequest(NOT_OURS)
 
 
@@ -115,7 +128,7 @@ class Picked:
             info = seen.service.get(seen.name)
             if info is None:
                 picked.ended.append(seen.name)
-            elif info.token != seen.token:
+            elif not seen.is_of(info):
                 picked.changed.append(seen.name)
             else:
                 picked.held.append(row_of(info))

@@ -94,7 +94,7 @@ def _outcome(service: LockService, name: str, info: LockInfo | None, *, dry_run:
         return Outcome.NOT_LOCKED.value
     if dry_run:
         return WOULD_CLEAR
-    return clear_seen(service, name, info.token, by=BY)[0].value
+    return clear_seen(service, name, info.token, info.digest, by=BY)[0].value
 
 
 def _ask(command: BaseCommand, found: Sequence[LockInfo]) -> None:

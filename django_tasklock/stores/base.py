@@ -232,6 +232,17 @@ class BaseStore:
         """`extend` for each of the batch, in as few round trips as the store can."""
         return [self.extend(*extension) for extension in batch]
 
+    def clear_foreign(self, name: str, digest: str) -> bool:
+        """Remove the value that somebody else set, if it is still the one that `get` gave this
+        ``digest``. False: nothing was removed.
+
+        Of a store that cannot compare and remove in one step, another value may come in between.
+        """
+        held = self.get(name)
+        if held is None or held.token is not None or held.digest != digest:
+            return False
+        return self.clear(name)
+
     def abandon(self, name: str, token: str) -> bool | None:
         """`release`, for a lease that may never have been granted; called, like `extend_many`,
         from the store's renewal thread only. None: it is not known whether it held the lock."""

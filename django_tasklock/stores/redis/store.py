@@ -190,6 +190,12 @@ class RedisStore(Notes):
         # Not again after a lost reply: the next in line may hold the lock by then.
         return bool(self.client.run(CLEAR, self._keys(name), args, again=False))
 
+    def clear_foreign(self, name: str, digest: str) -> bool:
+        value = self._value(name)
+        if value is None or digest_of(value) != digest or self._record(value) is not None:
+            return False
+        return bool(self.client.run(CLEAR, self._keys(name), (name, value), again=False))
+
     def get(self, name: str) -> LockInfo | None:
         key, _, fences, line = self._keys(name)
         reply = self.client.run(GET, (key, fences, line), (name,))
