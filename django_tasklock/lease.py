@@ -12,7 +12,7 @@ from . import clock
 from .exceptions import LeaseLost
 from .lock_info import LockInfo
 from .native import new_lock
-from .owner import Owner
+from .owner import Owner, owner_record
 
 __all__ = ["Lease", "LockInfo", "new_token"]
 
@@ -49,6 +49,9 @@ class Lease:
     do not change; ``ttl`` is the length, in seconds, of the last grant or extension. A lease
     is over ``ttl`` seconds after the moment just before that call was sent, by this process's
     clock, whatever the server says later. Over is final.
+
+    It belongs to its process. A copy within it is the lease itself; what another process
+    unpickles tells of the lease, is not held there and releases nothing.
     """
 
     __slots__ = (
@@ -106,6 +109,16 @@ class Lease:
     def __repr__(self) -> str:
         state = ("held", "released", "lost", "given up", "released")[self._state]
         return f"<Lease {self.name!r} fence={self.fence} {state}>"
+
+    def __copy__(self) -> Lease:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Lease:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        record = dict(self._record)
+        return _unpickled, (self.store, self.name, self.token, self.fence, self.ttl, record)
 
     @property
     def owner(self) -> Owner:
@@ -237,6 +250,33 @@ class Lease:
                     self._deadline = self._earliest
                 elif said is None and ends < self._deadline:
                     self._deadline = ends
+
+
+class _Nobody:
+    """The keeper of a lease that is held elsewhere."""
+
+    def release(self, lease: Lease) -> bool:
+        return False
+
+    def extend(self, lease: Lease, ttl: float) -> bool:
+        return False
+
+    def lost(self, lease: Lease, reason: str) -> None:
+        pass
+
+
+def _unpickled(
+    store: str, name: str, token: str, fence: int | None, ttl: float, record: dict[str, Any]
+) -> Lease:
+    lease = Lease(_Nobody(), store, name, token, fence, ttl, -math.inf, record)
+    lease._state = LOST
+    here = owner_record()
+    fields = ("host", "boot", "pidns", "pid", "start")
+    if all(record.get(field) == here[field] for field in fields):
+        lease._reason = "this is an unpickled copy of it"
+    else:
+        lease._reason = "it belongs to another process"
+    return lease
 
 
 def _forget_parent() -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import os
+import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -282,3 +287,68 @@ class TestFork:
         assert holder("video:1").token == lease.token
         block.__exit__(None, None, None)
         assert not locks.is_locked("video:1")
+
+
+class TestCopies:
+    """A lease is one thing, of one process."""
+
+    def unpickled_there(self, lease: Lease) -> list[Any]:
+        """What a process that did not fork from this one says of it."""
+        code = (
+            "import json, pickle, sys; from django_tasklock import LeaseLost\n"
+            "lease, why = pickle.loads(sys.stdin.buffer.read()), ''\n"
+            "try: lease.assert_held()\n"
+            "except LeaseLost as error: why = error.reason\n"
+            "print(json.dumps([lease.held, lease.remaining, lease.extend(), lease.extend(ttl=9.0), "
+            "lease.release(), why, lease.name, lease.token, lease.fence, lease.owner.pid]))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], input=pickle.dumps(lease), capture_output=True, check=True
+        )
+        said: list[Any] = json.loads(done.stdout)
+        return said
+
+    @pytest.mark.parametrize("renew", [False, True])
+    def test_lease_is_not_held_where_it_is_unpickled(self, renew: bool) -> None:
+        lease = taken("video:1", renew=renew)
+        why = "it belongs to another process"
+        told = ["video:1", lease.token, lease.fence, os.getpid()]
+        assert self.unpickled_there(lease) == [False, 0.0, False, False, False, why, *told]
+        assert lease.extend()
+        assert lease.release()
+
+    def test_forked_child_may_not_use_it_either(self) -> None:
+        lease = taken("video:1")
+        pickled = pickle.dumps(lease)
+
+        def there() -> list[Any]:
+            again = pickle.loads(pickled)
+            return [again.held, again.release(), str(again._reason)]
+
+        assert in_child(there) == [False, False, "it belongs to another process"]
+        assert lease.release()
+
+    @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+    def test_unpickled_in_its_own_process_it_is_no_second_one(self, protocol: int) -> None:
+        lease = taken("video:1")
+        again = pickle.loads(pickle.dumps(lease, protocol))
+        assert (again.held, again.release(), again.extend()) == (False, False, False)
+        with pytest.raises(LeaseLost, match="unpickled copy"):
+            again.assert_held()
+        assert (again.name, again.token, again.fence) == (lease.name, lease.token, lease.fence)
+        assert again.owner == lease.owner
+        assert lease.release()
+
+    def test_copy_is_the_lease(self) -> None:
+        """Also where an object that refers to it is copied."""
+        lease = taken("video:1", renew=True)
+        assert copy.copy(lease) is lease
+        assert copy.deepcopy({"lease": [lease]})["lease"][0] is lease
+        assert lease.release()
+
+    def test_error_with_the_lease_it_is_about_can_be_pickled(self) -> None:
+        lease = taken("video:1")
+        error = LeaseLost("video:1")
+        error.add_lease = lease  # type: ignore[attr-defined]
+        again = pickle.loads(pickle.dumps(error))
+        assert (again.reason, again.add_lease.held) == (error.reason, False)
