@@ -8,6 +8,7 @@ version within memcached's 250 bytes and DatabaseCache's 255 characters.
 
 from __future__ import annotations
 
+import re
 from math import isfinite
 from typing import Any
 
@@ -20,9 +21,11 @@ __all__ = [
     "checked_number",
     "checked_prefix",
     "checked_template",
+    "checked_token",
     "checked_ttl",
     "checked_wait",
     "is_name",
+    "is_token",
 ]
 
 LONGEST_NAME = 200
@@ -31,6 +34,10 @@ SHORTEST_TTL = 0.001
 """seconds; Redis counts a TTL in milliseconds"""
 LONGEST_TTL = 10 * 366 * 86400.0
 """seconds; ten years: what is longer is a mistake, and overflows somewhere"""
+
+
+is_token = re.compile(r"[A-Za-z0-9_-]{22}").fullmatch
+"""whether a str has the form of a token"""
 
 
 def checked_name(name: Any) -> str:
@@ -51,6 +58,16 @@ def checked_name(name: Any) -> str:
 def is_name(text: str) -> bool:
     """Whether ``text`` can name a lock."""
     return bool(text) and len(text) <= LONGEST_NAME and " " not in text and text.isprintable()
+
+
+def checked_token(token: Any) -> str:
+    """Return ``token``. Raises `TypeError` or `ValueError` unless it is like those of
+    `new_token`: what is cut, or longer, could be granted, and released or handed over to nobody."""
+    if not isinstance(token, str):
+        raise TypeError(f"a token is a str, not {type(token).__name__}")
+    if not is_token(token):
+        raise ValueError("a token has 22 characters of A-Z, a-z, 0-9, - and _: draw one first")
+    return token
 
 
 def checked_template(name: Any) -> str:

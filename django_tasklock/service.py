@@ -8,6 +8,7 @@ from .arguments import (
     checked_name,
     checked_number,
     checked_prefix,
+    checked_token,
     checked_ttl,
     checked_wait,
 )
@@ -86,18 +87,17 @@ class LockService(Keeper):
         """`acquire`, with the lease in the way as the answer when it was not to be had.
 
         ``task``, ``task_id`` and ``group`` are recorded in the owner; ``token`` is one that was
-        drawn before (`new_token`), for a process that will release what another one acquires.
-        With the lease the store has ``note`` as well, mostly by the same round trip. ``use`` gets
-        the lease as soon as there is one: an exception from a signal handler may come before it
-        is returned.
+        drawn before (`new_token`), for a process that will release what another one acquires;
+        anything else is a `TypeError` or `ValueError`. With the lease the store has ``note`` as
+        well, mostly by the same round trip. ``use`` gets the lease as soon as there is one: an
+        exception from a signal handler may come before it is returned.
         """
         store = self.store
         checked_name(name)
         ttl = store.settings.ttl if ttl is None else checked_ttl(ttl)
         wait = checked_wait(wait)
         checked_flag("renew", renew)
-        if token is None:
-            token = new_token()
+        token = new_token() if token is None else checked_token(token)
         record = owner_record(task, task_id)
         record["ttl"], record["renew"] = ttl, renew
         if group is not None:

@@ -196,6 +196,13 @@ def test_value_that_makes_no_name_of_a_task() -> None:
         (lambda: locks.list(offset="0"), TypeError),  # type: ignore[arg-type]
         (lambda: locks.list(offset=None), TypeError),  # type: ignore[arg-type]
         (lambda: locks.count(7), TypeError),  # type: ignore[arg-type]
+        (lambda: locks.contend("video:1", token=7), TypeError),  # type: ignore[arg-type]
+        (lambda: locks.contend("video:1", token=b"t" * 22), TypeError),  # type: ignore[arg-type]
+        (lambda: locks.contend("video:1", token=""), ValueError),
+        (lambda: locks.contend("video:1", token="t" * 21), ValueError),
+        (lambda: locks.contend("video:1", token="t" * 23), ValueError),
+        (lambda: locks.contend("video:1", token="t" * 21 + "\n"), ValueError),
+        (lambda: locks.contend("video:1", token="é" * 22), ValueError),
         (lambda: locks.clear("video:1", token=7), TypeError),  # type: ignore[arg-type]
         (lambda: locks.clear("video:1", token=b"t"), TypeError),  # type: ignore[arg-type]
         (lambda: locks.using("nope"), InvalidLockConfig),

@@ -8,11 +8,56 @@ import pytest
 import redis
 
 from django_tasklock import StoreUnavailable, lock, locks
+from django_tasklock.lease import new_token
+from django_tasklock.owner import owner_record
+from django_tasklock.stores import stores
+from django_tasklock.stores.base import Note, Refusal
 from example_project.servers import RedisServer
 from tests.conftest import UseCaches, UseRedis
 from tests.steps import LONG, taken, until
 from tests.store_cases import redis_cache
 from tests.test_waiting_trouble import SOON, waiter
+
+COMMANDS = [
+    "evalsha", "eval", "get", "set", "exists", "del", "pttl", "pexpire", "type", "time", "hget",
+    "hset", "hdel", "hmget", "hincrby", "incrby", "mget", "zadd", "zcard", "zcount", "zrange",
+    "zrangebyscore", "zrem", "zscore", "publish", "pubsub", "subscribe", "scan", "info", "unlink",
+]  # fmt: skip
+"""all that a store's verbs run, inside scripts and outside"""
+
+
+def all_verbs(server: RedisServer) -> None:
+    """Everything that a store asks of its server."""
+    store: Any = stores["default"]
+    admin: Any = redis.Redis.from_url(server.url)
+    admin.script_flush()
+    list(store.check())
+    lease = taken("video:1")
+    assert locks.acquire("video:1") is None
+    line = store.line("video:1", new_token(), LONG, owner_record())
+    assert isinstance(line.ask(), Refusal)
+    assert isinstance(line.ask(), Refusal)
+    assert locks.waiters("video:1")
+    assert locks.list()
+    assert locks.list("video")
+    assert locks.count()
+    assert list(store.scan())
+    assert store.held(["video:1"])
+    assert lease.extend()
+    assert lease.release()
+    assert line.wait(LONG)
+    assert locks.clear("video:1")
+    assert taken("video:1").release()
+    store.remember(Note("note", "text", LONG))
+    assert store.recall("note") == "text"
+    assert store.tally("count", LONG) == 1
+    assert store.reserve("job", "id-1", LONG, unless_held="video:1") is None
+    assert store.unreserve("job", "id-1")
+    admin.rpush(store.key("video:2"), "x")
+    assert locks.is_locked("video:2")
+    for key, kind in ((store.index, "x"), (store.fences, "x")):
+        admin.set(key, kind)
+    assert taken("video:3").release()
 
 
 class TestRights:
@@ -50,6 +95,19 @@ class TestRights:
         use_redis(self.user(own_redis_server, "~other:*", "&*", "+@all"))
         with pytest.raises(StoreUnavailable, match=r"lacks a right.*keys \(~\)"):
             locks.acquire("video:1")
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_missing_right_to_a_command_is_named(
+        self, own_redis_server: RedisServer, use_redis: UseRedis, command: str
+    ) -> None:
+        """Whichever it is, also where the server itself tells only the line of a script."""
+        use_redis(self.user(own_redis_server, "~*", "&*", "+@all", f"-{command}"))
+        with pytest.raises(StoreUnavailable) as raised:
+            all_verbs(own_redis_server)
+        named = raised.value.reason.partition("lacks a right: ")[2].partition(" (")[0].split(" or ")
+        assert f"+{command}" in [name.partition("|")[0] for name in named]
+        assert len(named) < 4
+        assert "+time, the lock keys (~)" in raised.value.reason
 
     @pytest.mark.parametrize("missing", ["resetchannels", "-@pubsub", "-subscribe"])
     def test_missing_right_to_listen_is_named(

@@ -6,14 +6,13 @@ is what we would have written; whatever else is there is somebody else's key, an
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from ..arguments import LONGEST_TTL
+from ..arguments import LONGEST_TTL, is_token
 from ..owner import Owner
 
 __all__ = [
@@ -32,7 +31,6 @@ LAST_MOMENT = 253402300799.0
 
 _NO_OWNER = Owner()
 _NUMBERS = frozenset({int, float})
-_is_token = re.compile(r"[A-Za-z0-9_-]{22}").fullmatch
 
 
 def interrupts(error: BaseException) -> bool:
@@ -77,7 +75,7 @@ def record_of(value: Any) -> Record | None:
     renew = get("renew")
     if (
         type(token) is str
-        and _is_token(token)
+        and is_token(token)
         and (at is None or (type(at) in _NUMBERS and 0 <= at <= LAST_MOMENT))
         and (ttl is None or (type(ttl) in _NUMBERS and 0 < ttl <= LONGEST_TTL))
         and (ends is None or (type(ends) in _NUMBERS and 0 <= ends <= LAST_MOMENT))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
@@ -26,6 +27,10 @@ from .pool import Connections
 
 __all__ = ["SOCKET_TIMEOUT", "Client", "ReplyLost", "Script", "as_bytes", "milliseconds"]
 
+NEEDED = (
+    "+@read +@write +@scripting +@pubsub +@connection +info +time, the lock keys (~), and their "
+    "channels (&)"
+)
 NOT_ALLOWED = ("NOPERM", "ACL", "user executing the script can't")
 """what servers say where a right is missing, from within a script as well"""
 
@@ -149,7 +154,7 @@ class Client:
                     # No verb has changed what it asks of the lock by then: it may run again.
                     continue
                 if head[0] == b"EVAL" or not cut:
-                    raise self.unavailable(error) from error
+                    raise self.unavailable(error, script, args) from error
             # The server does not have the script; after a restart it has none any more.
             head = (b"EVAL", script.text)
 
@@ -159,13 +164,14 @@ class Client:
         """
         return self.run(CALL, keys, (command, *args))
 
-    def unavailable(self, error: BaseException) -> StoreUnavailable:
-        """The error to raise for what the client library raised."""
+    def unavailable(
+        self, error: BaseException, script: Script | None = None, args: Sequence[Any] = ()
+    ) -> StoreUnavailable:
+        """The error to raise for what the client library raised, when it ran a script."""
         reason = str(error) or type(error).__name__
         if isinstance(error, NoPermissionError) or any(said in reason for said in NOT_ALLOWED):
             reason = (
-                f"the Redis user lacks a right ({reason}); it needs +@scripting +@pubsub and the "
-                "commands of the scripts, the lock keys (~), and their channels (&)"
+                f"the Redis user lacks a right: {_missing(reason, script, args)}it needs {NEEDED}"
             )
         return StoreUnavailable(self.alias, reason)
 
@@ -183,6 +189,21 @@ def _timeouts(settings: StoreSettings) -> dict[str, float | None]:
                 f"seconds, or None, not {limit!r}"
             ) from error
     return {"socket_timeout": limit, "socket_connect_timeout": limit}
+
+
+def _missing(reason: str, script: Script | None, args: Sequence[Any]) -> str:
+    """The right that is missing, by its name where that can be told, and what the server said."""
+    named = re.search(r"'([\w|]+)' command", reason)
+    line = re.search(r"user_script:\s*(\d+)", reason)
+    rights = [named[1]] if named else []
+    if not named and script and line and "run this command" in reason:
+        # Some servers tell nothing but the line.
+        text = script.text.decode().split("\n")[int(line[1]) - 1]
+        rights = re.findall(r"redis\.p?call\('(\w+)'", text)
+        if script is CALL:
+            rights = [str(args[0])]
+    names = " or ".join(f"+{right.lower()}" for right in dict.fromkeys(rights))
+    return f"{names} ({reason}); " if names else f"{reason}; "
 
 
 def _decoder(own: Any) -> Callable[[bytes], Any]:
