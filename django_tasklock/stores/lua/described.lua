@@ -19,12 +19,8 @@ local function described(index, fences, names, keys, queues)
   for i, name in ipairs(names) do
     lengths[i] = waiting and length_of(queues[i]) or 0
     local value = values[i]
-    if value and #value > LONGEST then
-      values[i] = in_short(value)
-    elseif not value then
-      -- MGET says the same of a key of another type.
-      values[i] = holding(keys[i])
-    end
+    -- MGET says of a key of another type that there is none.
+    if not value or #value > LONGEST then values[i] = holding(keys[i]) end
     if not values[i] then
       redis.call('ZREM', index, name)
       redis.call('HDEL', fences, name)
