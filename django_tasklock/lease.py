@@ -255,7 +255,13 @@ class Lease:
 class _Nobody:
     """The keeper of a lease that is held elsewhere."""
 
-    def release(self, lease: Lease) -> bool:
+    def release(self, lease: Lease, note: Any) -> bool:
+        return False
+
+    def give_up(self, lease: Lease) -> None:
+        pass
+
+    def released(self, lease: Lease) -> bool:
         return False
 
     def extend(self, lease: Lease, ttl: float) -> bool:

@@ -62,7 +62,7 @@ def test_tree_is_as_it_is_drawn() -> None:
 def test_public_names_are_all_there_is() -> None:
     promised = (
         "lock locks Lease LockInfo LockService TaskLockError LockNotAcquired LeaseLost "
-        "StoreUnavailable ListingNotSupported StatusConflict InvalidLockConfig"
+        "StoreUnavailable ListingNotSupported StatusConflict InvalidLockConfig make_name"
     )
     assert sorted(django_tasklock.__all__) == sorted(promised.split())
     assert all(hasattr(django_tasklock, name) for name in django_tasklock.__all__)
