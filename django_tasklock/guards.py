@@ -8,7 +8,6 @@ from typing import Any
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist
 from django.db import connections, router, transaction
-from django.db.backends.base.operations import BaseDatabaseOperations
 from django.db.models import Manager, Model, Q, QuerySet
 
 from .exceptions import InvalidLockConfig, StatusConflict
@@ -239,6 +238,9 @@ def _holds_fences(field: Any, connection: Any) -> bool:
         usual = usual(vars(field)) if callable(usual) else usual % vars(field)
     if field.db_type(connection) != usual:
         return True  # A type of its own, of which only the database knows what it holds.
+    # Not with the module: tasks are imported before Django's apps are, where it would be a circle.
+    from django.db.backends.base.operations import BaseDatabaseOperations
+
     # What every database holds: SQLite holds any integer in any column, and production may not.
     _, most = BaseDatabaseOperations.integer_field_ranges.get(kind, (0, 0))
     return bool(most >= LARGEST_FENCE)
