@@ -308,6 +308,26 @@ def waiting_directly() -> int:
     return (info.waiters or 0) if info else 0
 
 
+def test_listening_connection_never_connects_again(
+    own_redis_server: RedisServer, use_redis: UseRedis
+) -> None:
+    """redis-py would do so by itself, and who reads for all would read the replies to that."""
+    use_redis(own_redis_server.url)
+    server = redis.Redis.from_url(own_redis_server.url)
+    taken("video:1")
+    assert locks.acquire("video:1", wait=0.05) is None
+    store: Any = stores["default"]
+    connection = store.listener._connection
+    connection.disconnect()
+    before: Any = server.info("stats")
+    for touch in (lambda: connection.send_command("PING"), lambda: connection.can_read(timeout=0)):
+        with pytest.raises(redis.ConnectionError, match="was cut"):
+            touch()
+    after: Any = server.info("stats")
+    assert after["total_connections_received"] == before["total_connections_received"]
+    assert locks.acquire("video:1", wait=0.05) is None
+
+
 class Interrupted(Exception):
     """As a soft time limit: raised in the main thread, wherever that is."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -189,16 +189,12 @@ class Listener:
                 connection.disconnect()
                 raise
             if forks == _forks:
-                connection.register_connect_callback(self._on_reconnect)
+                # redis-py connects by itself where it finds a connection closed: to a server that
+                # knows nothing of our channels, and another thread would read the replies.
+                connection.connect = connection.connect_check_health = _was_cut
                 return connection
             # A child that was forked meanwhile may have its socket, and not know it.
             connection.disconnect()
-
-    def _on_reconnect(self, connection: Any) -> None:
-        # redis-py connects by itself when it finds a connection closed: to a server that knows
-        # nothing of our channels.
-        connection.disconnect()
-        raise RedisConnectionError("the listening connection was cut")
 
     def _cut(self, connection: Any) -> None:
         """Nothing more comes on this connection: all must listen anew, on another one."""
@@ -214,6 +210,10 @@ class Listener:
             box.tell()
         if connection is not None:
             connection.disconnect()
+
+
+def _was_cut(*_arguments: Any, **_options: Any) -> NoReturn:
+    raise RedisConnectionError("the listening connection was cut")
 
 
 def _unless_closed(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
