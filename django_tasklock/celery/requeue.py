@@ -13,12 +13,16 @@ from celery.exceptions import Ignore, Reject
 if TYPE_CHECKING:
     from .delivery import Delivery
 
-__all__ = ["HEADER", "put_back", "retry_later"]
+__all__ = ["ANYWAY", "HEADER", "put_back", "retry_later"]
 
 logger = logging.getLogger("django_tasklock")
 
 HEADER = "tasklock"
 """the message header that holds what a message must not forget on its way through the queue"""
+
+ANYWAY = "tasklock_anyway"
+"""the option of a call whose message is sent whatever is in the queue, and reserves nothing. An
+option, for a mixin may defer the sending: it passes options on, and no context"""
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 15.0
@@ -99,11 +103,10 @@ def _send(
                 retries=request.retries,
                 headers=headers,
             )
-            send = task.apply_async if reserving else task.send_anyway
-            options = {**message.options, "add_to_parent": False}
+            options = {**message.options, "add_to_parent": False, ANYWAY: not reserving}
             if not expires:
                 options["expires"] = None
-            send(message.args, message.kwargs, **options)
+            task.send_again(message.args, message.kwargs, **options)
         except (task.OperationalError, *getattr(task.backend, "connection_errors", ())) as error:
             # Where a process also waits for results, to send is to ask the result backend, too.
             logger.warning("%s[%s] could not be put back: %s", task.name, delivery.id, error)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from celery.contrib.django.task import DjangoTask
-from celery.utils import uuid
 
 from ..arguments import checked_name
 from ..guards import StatusGuard
@@ -18,14 +16,14 @@ from ..service import LockService
 from .body import Body
 from .checks import known_tasks
 from .options import body_signature, check_call, check_options
-from .requeue import HEADER
+from .requeue import ANYWAY
 from .run import Run
-from .unique import concerns, own_options, send_once
+from .sending import Sending
 
 __all__ = ["LockedTask"]
 
 
-class LockedTask(DjangoTask):
+class LockedTask(DjangoTask, Sending):
     """A task of which one call at a time runs for each lock name.
 
     ``lock_name`` is a template filled from the call's arguments, or a callable of them, or
@@ -96,12 +94,8 @@ class LockedTask(DjangoTask):
         Raises `InvalidLockConfig` for the task's other options, and for what looks like one.
         """
         check_call(self, options)
-        on_duplicate = own_options(self, options)
-        if not concerns(self, task_id, options):
-            return self.send_anyway(args, kwargs, task_id=task_id, **options)
-        task_id = task_id or uuid()
-        send = partial(self.send_anyway, args, kwargs, task_id=task_id, **options)
-        return send_once(self, args or (), kwargs or {}, task_id, options, on_duplicate, send)
+        # When the message is sent, it is seen whether it is a duplicate: `Sending`.
+        return super().apply_async(args, kwargs, task_id=task_id, **options)
 
     def apply(self, *args: Any, **options: Any) -> Any:
         """`celery.Task.apply`, under the lock. Raises `InvalidLockConfig` as `apply_async`."""
@@ -110,11 +104,7 @@ class LockedTask(DjangoTask):
 
     def send_anyway(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """`apply_async`, whatever is in the queue; the message reserves nothing."""
-        headers = options.get("headers") or {}
-        if HEADER not in headers:
-            # A task id may be used again: this tells one sending of it from another.
-            options["headers"] = {**headers, HEADER: {"sent": time.time()}}
-        return super().apply_async(args, kwargs, **options)
+        return self.apply_async(args, kwargs, **{**options, ANYWAY: True})
 
     def call_body(
         self,
