@@ -9,6 +9,7 @@ What can go wrong, and what it is called.
     ├── LeaseLost              the lease ended before its holder released it
     ├── StoreUnavailable       the store did not answer: nothing is known of the lock
     ├── ListingNotSupported    this store cannot list its locks
+    ├── NotPutBack             a task's message could not go back to its queue
     ├── StatusConflict         the guarded row is no longer ours to finish
     └── TooManyAttempts        a task's message has ended too many of its runs
     InvalidLockConfig          the settings or a task's options are wrong
@@ -33,6 +34,7 @@ __all__ = [
     "LeaseLost",
     "ListingNotSupported",
     "LockNotAcquired",
+    "NotPutBack",
     "StatusConflict",
     "StoreUnavailable",
     "TaskLockError",
@@ -115,6 +117,26 @@ class ListingNotSupported(TaskLockError):
 
     def __str__(self) -> str:
         return f"the lock store {self.store!r} cannot list its locks"
+
+
+class NotPutBack(TaskLockError):
+    """The message of the task ``task``, id ``task_id``, had to wait and could not be sent again.
+
+    The broker does not have it any more, since the task has no ``acks_late``: it will not run.
+    ``reason`` says what sending raised.
+    """
+
+    def __init__(self, task: str, task_id: str, reason: str) -> None:
+        super().__init__(task, task_id, reason)
+        self.task = task
+        self.task_id = task_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.task}[{self.task_id}] could not be put back into its queue, and will not run: "
+            f"{self.reason}"
+        )
 
 
 class StatusConflict(TaskLockError):

@@ -20,7 +20,7 @@ from django_tasklock import (
     TaskLockError,
     exceptions,
 )
-from django_tasklock.exceptions import AlreadyQueued, TooManyAttempts
+from django_tasklock.exceptions import AlreadyQueued, NotPutBack, TooManyAttempts
 from django_tasklock.owner import Owner
 from django_tasklock.stores.redis.client import ReplyLost
 
@@ -41,6 +41,7 @@ ERRORS = [
     InvalidLockConfig("wrong"),
     AlreadyQueued("job", INFO, "id-1"),
     TooManyAttempts("videos.process", "id-1", 5),
+    NotPutBack("videos.process", "id-1", "not JSON serializable"),
 ]
 
 

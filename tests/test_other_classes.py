@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import celery
@@ -14,7 +16,7 @@ from django.db import transaction
 from django_tasklock import InvalidLockConfig, lock
 from django_tasklock.celery import LockedTask
 from django_tasklock.celery.sending import Sending
-from django_tasklock.exceptions import AlreadyQueued
+from django_tasklock.exceptions import AlreadyQueued, NotPutBack
 from example_project.servers import RedisServer
 from tests.conftest import UseRedis
 from tests.mailroom import Mailroom, mailroom
@@ -237,6 +239,113 @@ def test_the_reservation_has_the_name_of_the_run(room: Mailroom, base: Any, mode
         assert [state for state, _ in room.work_off()] == ["SUCCESS", "SUCCESS"]
     assert names == ["job:1, 1", "job:2, 2"] * 2
     assert room.redis.keys(f"*queued {task.name} *") == []
+
+
+# ------------------------------------------------------------------------------ back to the queue
+
+
+def work(self: Any, event: Event) -> str:
+    return f"{self.lease.name}, {event.pk}"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("unique_while", [None, *MODES])
+@pytest.mark.parametrize("conflict", ["retry", "coalesce"])
+@pytest.mark.parametrize("base", CONVERTED)
+def test_what_waits_goes_back_with_its_own_arguments(
+    room: Mailroom, base: Any, conflict: str, unique_while: Any
+) -> None:
+    task = room.task(work, base=base, on_conflict=conflict, unique_while=unique_while)
+    with lock("job:1", ttl=60):
+        task.delay(Event(1))
+        for _ in range(3):
+            assert room.deliver(room.take())[0] == "IGNORED"
+            assert room.waiting()[0].args == [1]
+        task.delay(Event(2))
+        assert room.deliver(room.take(room.ids()[1])) == ("SUCCESS", "job:2, 2")
+    assert room.work_off() == [("SUCCESS", "job:1, 1")]
+
+
+@pytest.mark.parametrize("base", CONVERTED)
+def test_what_meets_an_outage_goes_back_with_its_own_arguments(
+    use_redis: UseRedis, own_redis_server: RedisServer, redis_server: RedisServer, base: Any
+) -> None:
+    use_redis(own_redis_server.url)
+    with mailroom(redis_server.url) as room:
+        task = room.task(work, base=base, unique_while="queued")
+        task.send_again([1], {}, tasklock_anyway=True)
+        own_redis_server.kill()
+        for _ in range(2):
+            assert room.deliver(room.take())[0] == "IGNORED"
+        assert room.waiting()[0].args == [1]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("base", CONVERTED)
+def test_its_retries_have_its_own_arguments(room: Mailroom, base: Any) -> None:
+    """Celery's ``autoretry_for``, and ``retry``."""
+    seen: list[str] = []
+
+    def failing(self: Any, event: Event) -> None:
+        seen.append(work(self, event))
+        if self.request.retries == 1:
+            raise self.retry(countdown=0)
+        raise LookupError
+
+    task = room.task(
+        failing, base=base, unique_while="unfinished", autoretry_for=(LookupError,),
+        max_retries=2, default_retry_delay=0,
+    )  # fmt: skip
+    task.delay(Event(1))
+    states = []
+    while room.waiting():
+        assert [message.args for message in room.waiting()] == [[1]]
+        states.append(room.deliver(room.take())[0])
+    assert states == ["RETRY", "RETRY", "FAILURE"]
+    assert seen == ["job:1, 1"] * 3
+
+
+@pytest.mark.parametrize("conflict", ["retry", "coalesce"])
+@pytest.mark.parametrize("late", [True, False])
+def test_a_message_that_cannot_be_written_again_is_not_lost(
+    room: Mailroom, conflict: str, late: bool
+) -> None:
+    """The broker has it still; or it has failed, and nobody is told that it will run."""
+    task = room.task(
+        on_conflict=conflict, acks_late=late, unique_while="queued", default_retry_delay=0
+    )
+    task.apply_async([1], task_id="it")
+    message = replace(room.take(), kwargs={"other": object()})
+    with lock("job:1", ttl=60):
+        state, error = room.deliver(message)
+        if late:
+            assert (state, error.requeue) == ("REJECTED", True)
+            assert task.delay(1).id == "it"
+        else:
+            assert (state, type(error)) == ("FAILURE", NotPutBack)
+            assert "will not run: Object of type object is not JSON serializable" in str(error)
+            assert task.delay(1).id == room.ids()[0] != "it"
+            # In its place this one waits.
+            assert room.deliver(room.take())[0] == "IGNORED"
+    if late:
+        assert room.deliver(message, redelivered=True) == ("SUCCESS", "done:1")
+        assert room.waiting() == []
+    else:
+        assert room.work_off() == [("SUCCESS", "done:1")]
+
+
+def test_a_message_goes_back_as_it_was_written(room: Mailroom) -> None:
+    """By the serializer of the call, which only the worker's main process sees."""
+    task = room.task(on_conflict="retry")
+    task.delay(1)
+    message = room.take()
+    message.headers["tasklock"]["content"] = "application/x-python-serialize"
+    with lock("job:1", ttl=60):
+        assert room.deliver(message)[0] == "IGNORED"
+    (raw,) = room.redis.lrange(room.queue, 0, -1)
+    sent = json.loads(raw)
+    assert sent["content-type"] == "application/x-python-serialize"
+    assert "content" not in sent["headers"]["tasklock"]
 
 
 # ------------------------------------------------------------------------------ order of classes

@@ -66,6 +66,7 @@ class LockedRequest(Request):
         self._request_dict[HEADER] = {
             **(ours if isinstance(ours, dict) else {}),
             "token": self._token,
+            "content": self.content_type,
         }
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -8,7 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from kombu.serialization import registry  # type: ignore[attr-defined]
+
+from ..exceptions import NotPutBack
 
 if TYPE_CHECKING:
     from .delivery import Delivery
@@ -86,6 +89,8 @@ def _send(
 ) -> NoReturn:
     task, request = delivery.task, delivery.request
     ours.pop("token", None)
+    # As it was written: the task's own serializer may not be able to.
+    written = registry.type_to_name.get(ours.pop("content", None))
     # A broker that times its messages out (Redis, SQS) delivers one again that waits for
     # longer than that in a worker's memory.
     visibility = task.app.conf.broker_transport_options.get("visibility_timeout")
@@ -106,6 +111,8 @@ def _send(
             options = {**message.options, "add_to_parent": False, ANYWAY: not reserving}
             if not expires:
                 options["expires"] = None
+            if written is not None:
+                options["serializer"] = written
             task.send_again(message.args, message.kwargs, **options)
         except (task.OperationalError, *getattr(task.backend, "connection_errors", ())) as error:
             # Where a process also waits for results, to send is to ask the result backend, too.
@@ -115,5 +122,14 @@ def _send(
                 # The broker still has the message: it is the broker's to deliver again.
                 raise Reject(error, requeue=True) from error
             pause = min(pause * 2, LONGEST_DELAY)
+        except SoftTimeLimitExceeded:
+            raise
+        except Exception as error:
+            # Arguments that cannot be written, say: no other try would do better from here.
+            if not task.acks_late:
+                raise NotPutBack(str(task.name), delivery.id, str(error)) from error
+            logger.warning("%s[%s] goes back as it is: %s", task.name, delivery.id, error)
+            time.sleep(pause)
+            raise Reject(error, requeue=True) from error
         else:
             raise Ignore(f"put back for {delay:.3g} s")

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.exceptions import Ignore, Retry
 
-from ..exceptions import (
-    LockNotAcquired,
-    StoreUnavailable,
-    TooManyAttempts,
-)
+from ..exceptions import LockNotAcquired, NotPutBack, StoreUnavailable, TooManyAttempts
 from ..lease import Lease, LockInfo
 from ..renewal import renewal
 from ..stores.base import Note
@@ -72,6 +68,9 @@ class Run:
             return self._call()
         except BaseException as error:
             self.followup.failed(error)
+            if isinstance(error, NotPutBack):
+                with suppress(StoreUnavailable):
+                    give_up(self.delivery, self.name)
             raise
 
     def _call(self) -> Any:

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from celery import Task
+from django.apps import apps
+from django.db import transaction
 
 from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
 from tests.hard_cases import ledger
 from tests.hard_cases.app import app
 from tests.hard_cases.bodies import sleep
+from tests.hard_cases.scripted import perform
 from tests.hard_cases.tasks import TTL, scripted
 from tests.hard_cases.waiting import wait_until
 
@@ -32,6 +36,59 @@ early = scripted("early_work", acks_late=False, reject_on_worker_lost=False, gua
 late = scripted("late_work", guard=GUARD)
 queued = scripted("queued", unique_while="queued", on_conflict="retry", lock_wait=20)
 unfinished = scripted("unfinished", unique_while="unfinished", on_conflict="retry", lock_wait=20)
+
+
+class OnCommit(Task):
+    """Sends when the transaction commits."""
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        """Send later."""
+        transaction.on_commit(lambda: super(OnCommit, self).apply_async(*args, **options))
+
+
+class WithRows(Task):
+    """Sends a row as its key, and hands the body the row."""
+
+    def apply_async(self, args: Any = (), *rest: Any, **options: Any) -> Any:
+        """Turn the row into its key, and leave a key as it is."""
+        row, *others = args
+        return super().apply_async((getattr(row, "pk", row), *others), *rest, **options)
+
+    def __call__(self, row: Any, *args: Any) -> Any:
+        """Turn the key into the row."""
+        return super().__call__(apps.get_model(GUARD.label)._default_manager.get(pk=row), *args)
+
+
+class MixedBefore(WithRows, OnCommit, LockedTask):
+    """The other classes come first."""
+
+
+class MixedAfter(LockedTask, WithRows, OnCommit):
+    """The other classes come after ours."""
+
+
+def mixed(name: str, base: Any) -> Any:
+    """A task with other base classes, whose body gets the row."""
+
+    @app.task(
+        bind=True,
+        base=base,
+        name=name,
+        acks_late=True,
+        lock_name="job:{job}",
+        lock_ttl=TTL,
+        guard=GUARD,
+        unique_while="queued",
+        on_conflict="retry",
+    )
+    def task(self: Any, job: Any, script: Any = None) -> str:
+        return perform(self, job.pk, script)
+
+    return task
+
+
+mixed_before = mixed("mixed_before", MixedBefore)
+mixed_after = mixed("mixed_after", MixedAfter)
 
 
 @app.task(
