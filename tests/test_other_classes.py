@@ -13,7 +13,7 @@ import pytest
 from celery import Task
 from django.db import transaction
 
-from django_tasklock import InvalidLockConfig, lock
+from django_tasklock import InvalidLockConfig, LockNotAcquired, lock
 from django_tasklock.celery import LockedTask
 from django_tasklock.celery.sending import Sending
 from django_tasklock.exceptions import AlreadyQueued, NotPutBack
@@ -346,6 +346,38 @@ def test_a_message_goes_back_as_it_was_written(room: Mailroom) -> None:
     sent = json.loads(raw)
     assert sent["content-type"] == "application/x-python-serialize"
     assert "content" not in sent["headers"]["tasklock"]
+
+
+# ------------------------------------------------------------------------------ called directly
+
+
+class EventsTwice(EventsBefore):
+    """One more class with a call of its own."""
+
+    def __call__(self, job: Any, *args: Any) -> Any:
+        """Call the next class's, with what that one makes an event of."""
+        return super().__call__(int(job), *args)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("base", [*CONVERTED, EventsTwice])
+def test_a_direct_call_has_the_name_of_the_same_job_in_the_queue(room: Mailroom, base: Any) -> None:
+    def nested(self: Any, event: Event) -> list[str]:
+        # A call inside the body is a call of its own.
+        inner = self(event.pk - 1) if event.pk else []
+        return [*inner, work(self, event)]
+
+    task = room.task(nested, base=base, on_conflict="raise")
+    expected = ["job:0, 0", "job:1, 1"]
+    assert task(1) == expected
+    assert task.apply([1]).get() == expected
+    with lock("job:1", ttl=60):
+        assert task(0) == expected[:1]
+        with pytest.raises(LockNotAcquired, match="job:1"):
+            task(1)
+    with pytest.raises(TypeError):
+        task()
+    assert task(0) == expected[:1]
 
 
 # ------------------------------------------------------------------------------ order of classes

@@ -15,6 +15,7 @@ from ..lease import Lease, LockInfo
 from ..renewal import renewal
 from ..stores.base import Note
 from .body import Body, NoWork
+from .calling import Call
 from .delivery import Delivery
 from .exiting import running
 from .followup import FollowUp
@@ -45,15 +46,27 @@ class Unasked(Exception):
 
 
 class Run:
-    """A call of ``task``. Calling it returns what the task returns, or raises."""
+    """A call of ``task``. Calling it returns what the task returns, or raises.
 
-    def __init__(self, task: LockedTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    ``args`` and ``kwargs`` are for the body. ``call``: the direct call that another class of the
+    task has made them of.
+    """
+
+    def __init__(
+        self,
+        task: LockedTask,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        call: Call | None = None,
+    ) -> None:
         self.task = task
         self.delivery = delivery = Delivery(task)
         self.called = args, kwargs
         if delivery.own:
             # Another class of the task may have made something else of what was sent.
             args, kwargs = delivery.request.args or (), delivery.request.kwargs or {}
+        elif call is not None:
+            args, kwargs = call.args, call.kwargs
         self.args = args
         self.kwargs = kwargs
         self.name: str = task.lock_name_of(args, kwargs)

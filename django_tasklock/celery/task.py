@@ -14,6 +14,7 @@ from ..lease import Lease
 from ..naming import ArgumentNames, Binder, NameTemplate, digest_name
 from ..service import LockService
 from .body import Body
+from .calling import called, note_calls
 from .checks import known_tasks
 from .options import body_signature, check_call, check_options
 from .requeue import ANYWAY
@@ -76,10 +77,19 @@ class LockedTask(DjangoTask, Sending):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check_options(cls)
+        note_calls(cls, LockedTask.__call__)
         known_tasks.add(cls)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return Run(self, args, kwargs)()
+        call = called.get()
+        if call is None or call.task is not self:
+            return Run(self, args, kwargs)()
+        # What the body calls is another call.
+        mark = called.set(None)
+        try:
+            return Run(self, args, kwargs, call)()
+        finally:
+            called.reset(mark)
 
     def apply_async(  # type: ignore[override]
         self,
