@@ -9,14 +9,17 @@ and a receiver would cost each of them.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .describe import duration, printable
 from .lease import Lease, LockInfo
 from .owner import Owner
 from .signals import lock_cleared, lock_contended, lock_lost
 
-__all__ = ["connect"]
+if TYPE_CHECKING:
+    from .queued import QueuedJob
+
+__all__ = ["connect", "log_reservation_cleared"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -71,6 +74,20 @@ def log_cleared(
         _held_by(holder),
         f" by {printable(by)}" if by else "",
         extra=_fields(name, store, holder.owner if holder else Owner()),
+    )
+
+
+def log_reservation_cleared(job: QueuedJob, by: str) -> None:
+    """WARNING: a message that may wait in the queue does not keep duplicates out any more."""
+    owner = Owner(task=job.task, task_id=job.task_id)
+    logger.warning(
+        "the reservation of the job %s in store %s for the task %s[%s] was cleared by %s",
+        printable(job.name),
+        printable(job.store),
+        printable(job.task),
+        printable(job.task_id),
+        printable(by),
+        extra=_fields(job.name, job.store, owner),
     )
 
 

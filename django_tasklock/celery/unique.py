@@ -30,6 +30,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..lease import LockInfo
+from ..queued import key_of
 from .delivery import Delivery, keeps_results
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Reservation:
         self._task = task
         self._store = task.locks.store
         self._name = name
-        self._key = f"queued {task.name} {name}"
+        self._key = key_of(task.name, name)
         self._id = task_id
         self._unfinished = task.unique_while == "unfinished"
 

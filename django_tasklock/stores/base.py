@@ -12,6 +12,7 @@ from ..lease import LockInfo
 from ..owner import Owner
 
 __all__ = [
+    "LISTED",
     "BaseStore",
     "CannotListen",
     "Extension",
@@ -20,7 +21,11 @@ __all__ = [
     "Line",
     "Note",
     "Refusal",
+    "Reserved",
 ]
+
+LISTED = "queued "
+"""how the keys of the reservations begin that `BaseStore.reservations` lists"""
 
 
 class Grant(NamedTuple):
@@ -61,6 +66,14 @@ class Note(NamedTuple):
     key: str
     text: str
     ttl: float
+
+
+class Reserved(NamedTuple):
+    """A key that is reserved for a text; ``ttl`` is what is left, in seconds, None: for ever."""
+
+    key: str
+    text: str
+    ttl: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +268,11 @@ class BaseStore:
     def waiters(self, name: str, limit: int = 100) -> list[Owner]:
         """Who stands in the lock's line, the next first; at most ``limit``."""
         return []
+
+    def reservations(self, prefix: str = "", limit: int | None = None) -> list[Reserved]:
+        """Live reservations whose keys begin with `LISTED` and then ``prefix``, the soonest to end
+        first. Raises `ListingNotSupported`."""
+        raise ListingNotSupported(self.alias)
 
     def list(self, prefix: str = "", limit: int | None = None, offset: int = 0) -> list[LockInfo]:
         """Live locks of this prefix, the soonest to expire first. Raises `ListingNotSupported`."""

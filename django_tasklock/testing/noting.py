@@ -10,7 +10,7 @@ from .. import clock
 from ..exceptions import ListingNotSupported
 from ..lease import LockInfo, new_token
 from ..owner import owner_record
-from ..stores.base import Grant, Note
+from ..stores.base import LISTED, Grant, Note
 from .steps import (
     LONG,
     PATIENCE,
@@ -31,7 +31,8 @@ def new_key() -> str:
 
 
 class Noting(Contract):
-    """The contract of `remember`, `recall`, `tally`, `reserve`, `unreserve`, `held`, `scan`."""
+    """The contract of `remember`, `recall`, `tally`, `reserve`, `unreserve`, `reservations`,
+    `held`, `scan`."""
 
     def test_a_note_is_recalled(self) -> None:
         store, key = self.make_store(), new_key()
@@ -167,6 +168,32 @@ class Noting(Contract):
         assert store.reserve(key, "b", LONG, unless_held=name) == "a"
         assert store.unreserve(key, "a") is True
         assert store.reserve(key, "b", LONG, unless_held=name) is None
+
+    def test_reservations_of_the_queue_are_listed(self) -> None:
+        """The soonest to end first; whatever else is noted or reserved is not among them."""
+        store, prefix = self.make_store(), f"{new_key()} "
+        try:
+            assert store.reservations(prefix) == []
+        except ListingNotSupported as error:
+            raise SkipTest("only for a store that lists reservations") from error
+        keys = [f"{LISTED}{prefix}{word}" for word in ("größer", "b", "c", "d")]
+        for key, ttl in zip(keys, (4 * LONG, 2 * LONG, 3 * LONG, LONG), strict=True):
+            assert store.reserve(key, f"id of {key}", ttl) is None
+        assert store.reserve(keys[1], "another", LONG) == f"id of {keys[1]}"
+        assert store.reserve(f"not {LISTED}{prefix}", "a", LONG) is None
+        store.remember(Note(f"{LISTED}{prefix}a note", "a", LONG))
+        found = store.reservations(prefix)
+        assert [key for key, _, _ in found] == [keys[at] for at in (3, 1, 2, 0)]
+        assert all(text == f"id of {key}" for key, text, _ in found)
+        assert all(ttl is not None and 0 < ttl <= 4 * LONG for _, _, ttl in found)
+        assert store.reservations(prefix, limit=2)[-1].key == keys[1]
+        assert store.unreserve(keys[3], f"id of {keys[3]}") is True
+        assert store.unreserve(keys[1], "another") is False
+        assert store.reserve(keys[2], f"id of {keys[2]}", 5 * LONG) is None
+        assert store.reserve(keys[0], "over it", LONG, over=f"id of {keys[0]}") is None
+        found = store.reservations(prefix)
+        assert [key for key, _, _ in found] == [keys[at] for at in (0, 1, 2)]
+        assert found[0].text == "over it"
 
     def test_of_many_who_reserve_at_once_one_has_it(self) -> None:
         needs(self.excludes, "excludes callers of the same moment")

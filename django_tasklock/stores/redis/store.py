@@ -24,7 +24,7 @@ from .line import Place, value_of_member
 from .listener import Listener
 from .listing import Listing
 from .mending import mend
-from .notes import Notes
+from .notes import Notes, seconds
 from .server import findings
 
 __all__ = ["RedisStore"]
@@ -66,7 +66,8 @@ class RedisStore(Notes):
         self.fences = self.client.make_key(f"{prefix} fences").encode()
         self.listener = Listener(self.client, self.index + b":")
         self._listing = Listing(self)
-        self.client.mend = partial(mend, self.client, {self.index: b"zset", self.fences: b"hash"})
+        kinds = {self.index: b"zset", self.reserved: b"zset", self.fences: b"hash"}
+        self.client.mend = partial(mend, self.client, kinds)
         self._rest = self._fields  # One for all, or each lock of a list has a method of its own.
 
     def key(self, name: str) -> str:
@@ -270,10 +271,6 @@ class RedisStore(Notes):
         value = self._value(name, private=private)
         record = None if value is None else self._record(value)
         return value if record is not None and record.token == token else None
-
-
-def seconds(left: int) -> float | None:
-    return None if left < 0 else left / 1000
 
 
 def as_bytes(number: Any) -> bytes:

@@ -1,0 +1,95 @@
+"""Jobs that a copy in the queue is reserved for (``unique_while``): seen, and cleared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from .arguments import checked_name
+from .clearing import Outcome
+from .logs import log_reservation_cleared
+from .stores import stores
+from .stores.base import LISTED, BaseStore, Reserved
+
+__all__ = ["QUEUED_ORDERS", "QueuedJob", "clear_job", "in_queued_order", "key_of", "queued_jobs"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """One reservation: calls of ``task`` under the lock ``name`` are duplicates of the message
+    ``task_id``, until that one starts or ``ttl`` seconds are over (None: for ever)."""
+
+    task: str
+    name: str
+    task_id: str
+    ttl: float | None
+    store: str
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as JSON-able values."""
+        return asdict(self)
+
+
+def key_of(task: str, name: str) -> str:
+    """The key of a job's reservation in its store."""
+    return f"{LISTED}{task} {name}"
+
+
+def queued_jobs(
+    store: BaseStore, prefix: str = "", task: str | None = None, limit: int | None = None
+) -> list[QueuedJob]:
+    """The jobs that are reserved in a store, the soonest to end first.
+
+    Only those whose locks' names begin with ``prefix`` and whose task matches ``task`` (with * and
+    ?), at most ``limit``. Raises `ListingNotSupported`.
+    """
+    everything = not prefix and task is None
+    found = store.reservations(limit=limit if everything else None)
+    jobs = [job for job in map(_parser(store.alias), found) if job is not None]
+    return [
+        job
+        for job in jobs
+        if job.name.startswith(prefix) and (task is None or fnmatchcase(job.task, task))
+    ][:limit]
+
+
+def clear_job(job: QueuedJob, *, by: str) -> Outcome:
+    """End the reservation if it is still the one that was seen; ``by`` says for the log who does.
+
+    The message stays in the queue, if it is there, and the next call is no duplicate of it. Raises
+    `StoreUnavailable`.
+    """
+    store, key = stores[job.store], key_of(job.task, job.name)
+    if store.unreserve(key, job.task_id):
+        log_reservation_cleared(job, by)
+        return Outcome.CLEARED
+    return Outcome.NOT_LOCKED if store.recall(key) is None else Outcome.CHANGED_HANDS
+
+
+def in_queued_order(jobs: list[QueuedJob], order: str) -> list[QueuedJob]:
+    """The jobs by one of `QUEUED_ORDERS`; with a ``-`` the other way round."""
+    by: Callable[[QueuedJob], Any] = _KEYS[order.removeprefix("-")]
+    return sorted(jobs, key=by, reverse=order.startswith("-"))
+
+
+QUEUED_ORDERS = ("ttl", "name", "-ttl", "-name")
+_KEYS: dict[str, Callable[[QueuedJob], Any]] = {
+    "ttl": lambda job: (job.ttl is None, job.ttl or 0.0),
+    "name": lambda job: job.name,
+}
+
+
+def _parser(alias: str) -> Callable[[Reserved], QueuedJob | None]:
+    def parsed(reserved: Reserved) -> QueuedJob | None:
+        """None for what was not written by us."""
+        # A task's name may hold spaces, a lock's name does not.
+        task, _, name = reserved.key.removeprefix(LISTED).rpartition(" ")
+        try:
+            checked_name(name)
+        except ValueError:
+            return None
+        return QueuedJob(task, name, reserved.text, reserved.ttl, alias) if task else None
+
+    return parsed

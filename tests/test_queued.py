@@ -1,0 +1,143 @@
+"""Reservations of the queue (``unique_while``): listed, explained and cleared."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock import ListingNotSupported
+from django_tasklock.clearing import Outcome
+from django_tasklock.queued import clear_job, key_of, queued_jobs
+from django_tasklock.stores import stores
+from django_tasklock.stores.redis.store import RedisStore
+from example_project.servers import RedisServer
+from tests.conftest import UseRedis
+from tests.steps import until
+
+
+@pytest.fixture
+def store(use_redis: UseRedis) -> RedisStore:
+    use_redis()
+    store = stores["default"]
+    assert isinstance(store, RedisStore)
+    return store
+
+
+@pytest.fixture
+def server(store: RedisStore, redis_server: RedisServer) -> Any:
+    with redis.Redis.from_url(redis_server.url) as client:
+        yield client
+
+
+def reserve(store: Any, name: str, task: str = "videos.tasks.process", ttl: float = 600) -> str:
+    task_id = f"id-of-{name}"
+    assert store.reserve(key_of(task, name), task_id, ttl) is None
+    return task_id
+
+
+# ------------------------------------------------------------------------------ in the store
+
+
+def test_jobs_are_found_by_name_and_task(store: RedisStore) -> None:
+    reserve(store, "video:1")
+    reserve(store, "video:2", ttl=300)
+    reserve(store, "report", task="a task of reports", ttl=900)
+    assert [job.name for job in queued_jobs(store)] == ["video:2", "video:1", "report"]
+    assert [job.name for job in queued_jobs(store, limit=1)] == ["video:2"]
+    assert [job.name for job in queued_jobs(store, "video:")] == ["video:2", "video:1"]
+    (job,) = queued_jobs(store, task="a*reports")
+    assert (job.task, job.name, job.task_id) == ("a task of reports", "report", "id-of-report")
+    assert job.ttl is not None
+    assert 890 < job.ttl <= 900
+
+
+def test_more_jobs_than_one_script_looks_at(store: RedisStore, server: Any) -> None:
+    """And those among them whose keys were deleted by hand."""
+    for number in range(2500):
+        reserve(store, f"job:{number:04}", ttl=600 + number)
+    for number in range(0, 2500, 5):
+        server.delete(store.note_key(key_of("videos.tasks.process", f"job:{number:04}")))
+    expected = [f"job:{number:04}" for number in range(2500) if number % 5]
+    assert [job.name for job in queued_jobs(store)] == expected
+    assert server.zcard(store.reserved) == 2000
+
+
+def test_nothing_is_left_of_what_has_ended(store: RedisStore, server: Any) -> None:
+    """By themselves, or by the message's start: neither a member of the index nor the index."""
+    for number in range(6):
+        reserve(store, f"short:{number}", ttl=0.05)
+    task_id = reserve(store, "long", ttl=0.2)
+    assert server.pttl(store.reserved) > 0
+    until(lambda: store.recall(key_of("videos.tasks.process", "short:5")) is None)
+    for number in range(3):
+        reserve(store, f"next:{number}", ttl=0.2)
+    assert server.zcard(store.reserved) == 4
+    store.unreserve(key_of("videos.tasks.process", "long"), task_id)
+    assert server.zcard(store.reserved) == 3
+    until(lambda: not server.exists(store.reserved))
+
+
+def test_the_index_outlives_its_longest_reservation(store: RedisStore, server: Any) -> None:
+    for number, ttl in enumerate((60, 6000, 1, 600)):
+        reserve(store, f"job:{number}", ttl=ttl)
+        assert server.pttl(store.reserved) >= server.pttl(
+            store.note_key(key_of("videos.tasks.process", f"job:{number}"))
+        )
+    assert server.ttl(store.reserved) > 5990
+
+
+def test_what_strangers_wrote_is_no_error(store: RedisStore, server: Any) -> None:
+    task_id = reserve(store, "video:1")
+    soon = 9e15
+    strange: list[Any] = [
+        b"\xff\xfe", b"queued \xff", "queued", "queued ", "queued x", "queued  y", "queued task ",
+        "queued task na\x1bme", f"queued {'x' * 10**6} {'y' * 10**6}", "queued a list",
+        "queued task \ud83d".encode("utf-8", "surrogatepass"),
+    ]  # fmt: skip
+    server.zadd(store.reserved, dict.fromkeys(strange, soon))
+    for name in ("a-list", "odd", "long"):
+        server.zadd(store.reserved, {key_of("task", name): soon})
+    server.rpush(store.note_key(key_of("task", "a-list")), "x")
+    server.set(store.note_key(key_of("task", "odd")), b"\xff\x1b[2J")
+    server.set(store.note_key(key_of("task", "long")), b"x" * 10**6)
+
+    found = {job.name: job for job in queued_jobs(store)}
+
+    assert set(found) == {"video:1", "odd", "long"}
+    assert found["video:1"].task_id == task_id
+    assert found["odd"].ttl is None
+    assert len(found["long"].task_id) == 1024
+    assert isinstance(store.reserve(key_of("task", "odd"), "another", 60), str)
+    assert clear_job(found["odd"], by="a test") is Outcome.CLEARED
+    assert clear_job(found["long"], by="a test") is Outcome.CHANGED_HANDS
+
+
+def test_of_a_cache_that_cannot_list(on_locmem: None) -> None:
+    store = stores["default"]
+    reserve(store, "video:1")
+    with pytest.raises(ListingNotSupported):
+        queued_jobs(store)
+
+
+def test_only_the_reservation_that_was_seen_is_cleared(
+    store: RedisStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    reserve(store, "video:1")
+    (seen,) = queued_jobs(store)
+    key = key_of(seen.task, seen.name)
+    assert store.reserve(key, "the next", 60, over=seen.task_id) is None
+    assert clear_job(seen, by="a test") is Outcome.CHANGED_HANDS
+    (now,) = queued_jobs(store)
+    with caplog.at_level(logging.WARNING, "django_tasklock"):
+        assert clear_job(now, by="a\ntest") is Outcome.CLEARED
+    assert clear_job(now, by="a test") is Outcome.NOT_LOCKED
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "the reservation of the job video:1 in store default for the task "
+        "videos.tasks.process[the next] was cleared by a\\ntest"
+    )
+    assert record.lock_task_id == "the next"  # type: ignore[attr-defined]
+    assert queued_jobs(store) == []
