@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
 import pytest
 import redis
+from django.core.management import CommandError
 
-from django_tasklock import ListingNotSupported
+from django_tasklock import ListingNotSupported, locks
 from django_tasklock.clearing import Outcome
 from django_tasklock.queued import clear_job, key_of, queued_jobs
 from django_tasklock.stores import stores
@@ -16,6 +18,7 @@ from django_tasklock.stores.redis.store import RedisStore
 from example_project.servers import RedisServer
 from tests.conftest import UseRedis
 from tests.steps import until
+from tests.test_command import answering, run
 
 
 @pytest.fixture
@@ -141,3 +144,106 @@ def test_only_the_reservation_that_was_seen_is_cleared(
     )
     assert record.lock_task_id == "the next"  # type: ignore[attr-defined]
     assert queued_jobs(store) == []
+
+
+# ------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def some(store: RedisStore) -> None:
+    reserve(store, "video:1", ttl=600.9)
+    reserve(store, "video:2", ttl=300.9)
+    reserve(store, "report", task="reports.daily", ttl=7200.9)
+    reserve(store, "report", task="reports.weekly", ttl=7260.9)
+
+
+def names(*options: str) -> list[str]:
+    rows = json.loads(run("list", "--queued", "--format", "json", *options))
+    return [row["name"] for row in rows]
+
+
+def test_list_queued(some: None) -> None:
+    assert run("list") == "No locks.\n"
+    assert [line.split() for line in run("list", "--queued").splitlines()] == [
+        ["NAME", "TTL", "TASK", "TASK", "ID"],
+        ["video:2", "5m00s", "videos.tasks.process", "id-of-video:2"],
+        ["video:1", "10m00s", "videos.tasks.process", "id-of-video:1"],
+        ["report", "2h00m", "reports.daily", "id-of-report"],
+        ["report", "2h01m", "reports.weekly", "id-of-report"],
+    ]
+
+
+def test_list_queued_narrowed_and_sorted(some: None) -> None:
+    assert names("video:") == ["video:2", "video:1"]
+    assert names("--task", "reports.*") == ["report", "report"]
+    assert names("--expiring", "400") == ["video:2"]
+    assert names("--limit", "2") == ["video:2", "video:1"]
+    assert names("--sort", "-ttl", "--limit", "1", "--task", "reports.*") == ["report"]
+    assert names("--sort", "name") == ["report", "report", "video:1", "video:2"]
+    for wrong in (["--owner", "host"], ["--scan"], ["--sort", "age"]):
+        with pytest.raises(CommandError):
+            names(*wrong)
+
+
+def test_list_queued_as_json_and_csv(some: None) -> None:
+    (row,) = json.loads(run("list", "video:1", "--queued", "--format", "json"))
+    assert 600 < row.pop("ttl") < 601
+    assert row == {
+        "name": "video:1",
+        "task": "videos.tasks.process",
+        "task_id": "id-of-video:1",
+        "store": "default",
+    }
+    header, line = run("list", "video:1", "--queued", "--format", "csv").splitlines()
+    assert header == "name,ttl,task,task_id,store"
+    assert line.startswith("video:1,600.")
+    assert line.endswith(",videos.tasks.process,id-of-video:1,default")
+
+
+def test_list_queued_of_a_store_that_cannot_list(on_locmem: None) -> None:
+    with pytest.raises(CommandError, match="cannot list its locks"):
+        run("list", "--queued")
+
+
+def test_clear_queued_by_name(some: None, store: RedisStore) -> None:
+    """A name is that of every task with such a lock; locks of that name are not touched."""
+    locks.acquire("report", ttl=60)
+    assert run("clear", "--queued", "video:1", "report").splitlines() == [
+        "cleared video:1, reserved for task videos.tasks.process[id-of-video:1]",
+        "cleared report, reserved for task reports.daily[id-of-report]",
+        "cleared report, reserved for task reports.weekly[id-of-report]",
+    ]
+    assert names() == ["video:2"]
+    assert locks.is_locked("report")
+    with pytest.raises(CommandError, match=r"^video:1 is not reserved in the queue\.$"):
+        run("clear", "--queued", "video:1")
+
+
+def test_clear_queued_by_task_prefix_or_all(some: None, store: RedisStore) -> None:
+    assert "would clear report" in run("clear", "--queued", "--all", "--dry-run")
+    assert len(names()) == 4
+    run("clear", "--queued", "--task", "reports.d*", "--noinput")
+    assert names() == ["video:2", "video:1", "report"]
+    run("clear", "--queued", "--prefix", "video:", "--noinput")
+    assert names() == ["report"]
+    (row,) = json.loads(run("clear", "--queued", "--all", "--noinput", "--format", "json"))
+    assert (row["name"], row["outcome"]) == ("report", "cleared")
+    assert (row["was"]["task"], row["was"]["task_id"]) == ("reports.weekly", "id-of-report")
+    assert run("clear", "--queued", "--all") == "No reservations.\n"
+    for wrong in ([], ["--owner-gone"], ["--all", "--task", "x"], ["--prefix", ""]):
+        with pytest.raises(CommandError):
+            run("clear", "--queued", *wrong)
+
+
+def test_clear_queued_asks_and_leaves_what_changed_meanwhile(
+    some: None, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, "n")
+    with pytest.raises(CommandError, match="Nothing was cleared"):
+        run("clear", "--queued", "--prefix", "video:")
+    key = key_of("videos.tasks.process", "video:1")
+    answering(monkeypatch, "y", lambda: store.reserve(key, "the next", 60, over="id-of-video:1"))
+    with pytest.raises(CommandError, match=r"^video:1 changed hands meanwhile, left alone\.$"):
+        run("clear", "--queued", "--prefix", "video:")
+    assert store.recall(key) == "the next"
+    assert sorted(names()) == ["report", "report", "video:1"]

@@ -67,6 +67,7 @@ def add_verbs(parser: CommandParser) -> None:
         "  manage.py locks list\n"
         "  manage.py locks list video:\n"
         "  manage.py locks list --task 'videos.*' --expiring 30 --watch\n"
+        "  manage.py locks list --queued\n"
         "  manage.py locks list --format json | jq -r '.[].name'",
         ["table", "json", "csv"],
     )
@@ -74,6 +75,12 @@ def add_verbs(parser: CommandParser) -> None:
         "prefix", nargs="?", default="", metavar="PREFIX", help="only names that begin with it"
     )
     _add_choices(parser_of_list)
+    parser_of_list.add_argument(
+        "--queued",
+        action="store_true",
+        help="not the locks, but the jobs that a message in the queue is reserved for "
+        "(unique_while): calls of them are duplicates",
+    )
 
     parser_of_show = add(
         "show",
@@ -92,6 +99,7 @@ def add_verbs(parser: CommandParser) -> None:
         "  manage.py locks clear video:123 video:124\n"
         "  manage.py locks clear --prefix video: --dry-run\n"
         "  manage.py locks clear --owner-gone\n"
+        "  manage.py locks clear --queued --task videos.tasks.process\n"
         "  manage.py locks clear --all --noinput",
     )
     parser_of_clear.add_argument("names", nargs="*", metavar="NAME")
@@ -107,6 +115,12 @@ def add_verbs(parser: CommandParser) -> None:
         help="every lock whose process ran on this machine and is gone; asks first",
     )
     parser_of_clear.add_argument("--all", action="store_true", help="every lock; asks first")
+    parser_of_clear.add_argument(
+        "--queued",
+        action="store_true",
+        help="not the locks, but the reservations of the queue (unique_while): the next call is "
+        "sent, though another message of the same job may still wait",
+    )
     parser_of_clear.add_argument(
         "--dry-run", action="store_true", help="say what would be cleared, and clear nothing"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,9 +14,12 @@ from django.core.management.base import BaseCommand
 from ..describe import printable
 from ..exceptions import StoreUnavailable
 from ..lease import LockInfo
+from ..queued import QueuedJob
 from ..service import locks
+from . import queued
 from .live import live_view
 from .output import stream_of
+from .queued import chosen_jobs
 from .select import chosen
 from .show import COLUMNS, as_json, as_lines, as_rich_table, cells_of, row_of
 
@@ -30,14 +33,20 @@ CSV_FIELDS = (
 
 def list_locks(command: BaseCommand, **options: Any) -> None:
     service = locks.using(options["store"])
+
+    def look() -> str:
+        if options["queued"]:
+            return _text_of_queued(chosen_jobs(service.store, options), command, options)
+        return _text(chosen(service, options), command, options)
+
     if options["watch"] is None:
-        _write(command, _text(chosen(service, options), command, options))
+        _write(command, look())
         return
     try:
         with _screen(command, color=not options["no_color"]) as show:
             while stream_of(command.stdout).error is None:
                 try:
-                    text = _text(chosen(service, options), command, options)
+                    text = look()
                 except StoreUnavailable as error:
                     text = printable(error)  # the store may come back
                 show(text)
@@ -70,25 +79,44 @@ def _text(found: Sequence[LockInfo], command: BaseCommand, options: dict[str, An
     if options["format"] == "json":
         return as_json(map(row_of, found))
     if options["format"] == "csv":
-        return as_csv(found)
+        return _csv(CSV_FIELDS, ({**info.owner.as_dict(), **row_of(info)} for info in found))
     if not found:
         return "No locks."
-    rows = [cells_of(info) for info in found]
+    return _table(COLUMNS, [cells_of(info) for info in found], command, options)
+
+
+def _text_of_queued(
+    found: Sequence[QueuedJob], command: BaseCommand, options: dict[str, Any]
+) -> str:
+    if options["format"] == "json":
+        return as_json(job.as_json() for job in found)
+    if options["format"] == "csv":
+        return _csv(queued.CSV_FIELDS, (job.as_json() for job in found))
+    if not found:
+        return queued.NONE
+    return _table(queued.COLUMNS, [queued.cells_of(job) for job in found], command, options)
+
+
+def _table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    command: BaseCommand,
+    options: dict[str, Any],
+) -> str:
     if command.stdout.isatty():
-        table = as_rich_table(COLUMNS, rows, color=not options["no_color"])
+        table = as_rich_table(headers, rows, color=not options["no_color"])
         if table is not None:
             return table
-    return as_lines(COLUMNS, rows)
+    return as_lines(headers, rows)
 
 
-def as_csv(found: Sequence[LockInfo]) -> str:
-    """A line of headers and a line for each lock, as spreadsheets read them."""
+def _csv(headers: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """A line of headers and a line for each row, as spreadsheets read them."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_FIELDS)
-    for info in found:
-        fields = {**info.owner.as_dict(), **row_of(info)}
-        writer.writerow([_cell(fields[name]) for name in CSV_FIELDS])
+    writer.writerow(headers)
+    for row in rows:
+        writer.writerow([_cell(row[name]) for name in headers])
     return out.getvalue()
 
 

@@ -15,6 +15,8 @@ from ..guarded import label_of, row_if_known
 from ..lease import LockInfo
 from ..service import LockService, locks
 from ..work import CeleryMissing
+from .asking import ask
+from .queued import clear_queued
 from .select import chosen
 from .show import COLUMNS, as_json, as_line_of_waiters, as_lines, as_sheet, cells_of, row_of
 
@@ -65,15 +67,20 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
     if prefix == "":
         raise CommandError("An empty --prefix would clear every lock: say --all if that is meant.")
     service = locks.using(options["store"])
+    names = list(dict.fromkeys(map(_checked, names)))
+    if options["queued"]:
+        clear_queued(command, service.store, names, options)
+        return
     if names:
-        seen = [(name, service.get(name)) for name in dict.fromkeys(map(_checked, names))]
+        seen = [(name, service.get(name)) for name in names]
     else:
         found = chosen(service, _everything | {"prefix": prefix or "", "task": task})
         if options["owner_gone"]:
             found = [info for info in found if info.owner.alive() is False]
         seen = [(info.name, info) for info in found]
         if seen and options["interactive"] and not options["dry_run"]:
-            _ask(command, [info for _, info in seen if info])
+            table = as_lines(COLUMNS, [cells_of(info) for _, info in seen if info])
+            ask(command, table, "this lock" if len(seen) == 1 else f"these {len(seen)} locks")
     outcomes = [
         (name, info, _outcome(service, name, info, dry_run=options["dry_run"]))
         for name, info in seen
@@ -95,26 +102,6 @@ def _outcome(service: LockService, name: str, info: LockInfo | None, *, dry_run:
     if dry_run:
         return WOULD_CLEAR
     return clear_seen(service, name, info.token, info.digest, by=BY)[0].value
-
-
-def _ask(command: BaseCommand, found: Sequence[LockInfo]) -> None:
-    """Ask on stderr, so that stdout has the outcome alone. Raises `CommandError` for a no."""
-    table = as_lines(COLUMNS, [cells_of(info) for info in found])
-    which = "this lock" if len(found) == 1 else f"these {len(found)} locks"
-    command.stderr.write(f"{table}\nClear {which}? [y/N] ", _as_it_is, ending="")
-    command.stderr.flush()
-    try:
-        answer = input()
-    except EOFError:
-        raise CommandError(
-            "Nothing was cleared: nobody was there to answer. Say --noinput to go without."
-        ) from None
-    if answer.strip().casefold() not in ("y", "yes"):
-        raise CommandError("Nothing was cleared.")
-
-
-def _as_it_is(text: str) -> str:
-    return text
 
 
 def _report(
