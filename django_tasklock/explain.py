@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .lease import LockInfo
 from .work import load
 
-__all__ = ["Explanation", "explain", "explainers"]
+__all__ = ["Explanation", "duplicate_of", "explain", "explainers", "inspectors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,9 @@ class Explanation:
     """What a call would do about its lock.
 
     ``why`` says how the name comes about, ``arguments`` what it is made of; ``ttl`` and
-    ``wait`` are in seconds, ``wait`` None for ever; ``guard`` is None for a task without one.
+    ``wait`` are in seconds, ``wait`` None for ever; ``guard`` is None for a task without one, and
+    ``unique_while``, with ``unique_for`` in seconds and ``on_duplicate``, for one whose calls all
+    count.
     """
 
     task: str
@@ -29,6 +32,9 @@ class Explanation:
     renew: bool
     on_conflict: str
     guard: str | None
+    unique_while: str | None = None
+    unique_for: float | None = None
+    on_duplicate: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON-able values."""
@@ -38,6 +44,9 @@ class Explanation:
 Explainer = Callable[[str, Sequence[Any], Mapping[str, Any]], "Explanation | None"]
 explainers: list[Explainer] = []
 """what knows of tasks: each returns None for a task that it does not know"""
+Inspector = Callable[["Explanation"], "str | LockInfo | None"]
+inspectors: list[Inspector] = []
+"""what knows of the queue: each returns what an explained call would be a duplicate of"""
 
 
 def explain(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Explanation | None:
@@ -49,6 +58,16 @@ def explain(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Explan
     load()
     for explainer in explainers:
         found = explainer(task, args, kwargs)
+        if found is not None:
+            return found
+    return None
+
+
+def duplicate_of(explanation: Explanation) -> str | LockInfo | None:
+    """What the call would be a duplicate of now: the task id of a copy that waits in the queue, or
+    the lease of one that runs. None: it would be sent. Raises `StoreUnavailable`."""
+    for inspector in inspectors:
+        found = inspector(explanation)
         if found is not None:
             return found
     return None

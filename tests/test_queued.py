@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
+from celery import _state
 from django.core.management import CommandError
 
 from django_tasklock import ListingNotSupported, locks
@@ -17,6 +20,7 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.redis.store import RedisStore
 from example_project.servers import RedisServer
 from tests.conftest import UseRedis
+from tests.mailroom import Mailroom, mailroom
 from tests.steps import until
 from tests.test_command import answering, run
 
@@ -247,3 +251,84 @@ def test_clear_queued_asks_and_leaves_what_changed_meanwhile(
         run("clear", "--queued", "--prefix", "video:")
     assert store.recall(key) == "the next"
     assert sorted(names()) == ["report", "report", "video:1"]
+
+
+# ------------------------------------------------------------------------------ explain
+
+
+@pytest.fixture
+def room(store: RedisStore, redis_server: RedisServer) -> Iterator[Mailroom]:
+    with mailroom(redis_server.url) as room, current(room.app):
+        yield room
+
+
+@contextlib.contextmanager
+def current(app: Any) -> Iterator[None]:
+    """This app as that of the site."""
+    before = _state._tls.current_app
+    app.set_current()
+    try:
+        yield
+    finally:
+        _state._tls.current_app = before
+
+
+def explained(task: Any, *options: str) -> dict[str, str]:
+    lines = run("explain", task.name, "[1]", *options).splitlines()
+    return {label: value.strip() for label, _, value in (line.partition(":") for line in lines)}
+
+
+def test_explain_says_which_message_a_call_would_be_a_duplicate_of(room: Mailroom) -> None:
+    task = room.task(unique_while="queued", unique_for=7200)
+    said = explained(task)
+    assert said["unique"] == "until it starts, waiting 2h00m at most"
+    assert said["duplicate"] == "no, a call would be sent"
+    first = task.delay(1)
+    room.redis.delete(room.queue)  # as `celery purge` does
+    assert task.delay(1).id == first.id
+    assert explained(task)["duplicate"] == (
+        f"yes, the queue is reserved for the message {first.id}: a call returns that one's result. "
+        "If that message is gone: manage.py locks clear --queued -- job:1"
+    )
+    found = json.loads(run("explain", task.name, "[1]", "--format", "json"))
+    assert (found["unique_while"], found["unique_for"]) == ("queued", 7200)
+    assert (found["on_duplicate"], found["duplicate_of"]) == ("return", first.id)
+
+    run("clear", "--queued", "job:1")
+
+    assert explained(task)["duplicate"] == "no, a call would be sent"
+    second = task.delay(1)
+    assert second.id != first.id
+    assert room.ids() == [second.id]
+
+
+def test_explain_says_which_run_a_call_would_be_a_duplicate_of(room: Mailroom) -> None:
+    seen: list[dict[str, str]] = []
+
+    def work(self: Any, job: Any) -> None:
+        seen.append(explained(self))
+        seen.append(json.loads(run("explain", self.name, "[1]", "--format", "json")))
+
+    task = room.task(work, unique_while="unfinished", on_duplicate="raise")
+    first = task.delay(1)
+    room.deliver(room.take())
+    assert seen[0]["duplicate"] == (
+        f"yes, of the run {first.id}, which holds the lock: a call raises AlreadyQueued"
+    )
+    assert seen[1]["duplicate_of"] == first.id
+    assert explained(task)["duplicate"] == "no, a call would be sent"
+
+
+def test_explain_counts_a_revoked_message_as_none_as_a_call_does(room: Mailroom) -> None:
+    task = room.task(unique_while="queued")
+    first = task.delay(1)
+    task.backend.store_result(first.id, None, "REVOKED")
+    assert explained(task)["duplicate"] == "no, a call would be sent"
+    assert task.delay(1).id != first.id
+
+
+def test_explain_of_a_task_whose_calls_all_count(room: Mailroom) -> None:
+    task = room.task()
+    assert not {"unique", "duplicate"} & set(explained(task))
+    found = json.loads(run("explain", task.name, "[1]", "--format", "json"))
+    assert (found["unique_while"], found["duplicate_of"]) == (None, None)

@@ -7,11 +7,13 @@ from typing import Any
 
 from celery import current_app
 
-from ..explain import Explanation, explainers
+from ..explain import Explanation, explainers, inspectors
+from ..lease import LockInfo
 from ..naming import ArgumentNames
 from .task import LockedTask
+from .unique import Reservation
 
-__all__ = ["explain_call"]
+__all__ = ["explain_call", "waits_or_runs"]
 
 
 def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Explanation | None:
@@ -45,7 +47,19 @@ def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> E
         if guard is None
         else f"{guard.label} {guard.pk_of(arguments)}: {guard.field} "
         f"{', '.join(map(str, guard.source))} -> {guard.to} -> {guard.done}",
+        unique_while=task.unique_while,
+        unique_for=task.unique_for if task.unique_while else None,
+        on_duplicate=task.on_duplicate if task.unique_while else None,
     )
 
 
+def waits_or_runs(explanation: Explanation) -> str | LockInfo | None:
+    """What an explained call would be a duplicate of."""
+    task = current_app.tasks.get(explanation.task)
+    if not isinstance(task, LockedTask) or task.unique_while is None:
+        return None
+    return Reservation(task, explanation.name, "").look()
+
+
 explainers.append(explain_call)
+inspectors.append(waits_or_runs)

@@ -94,6 +94,14 @@ class Reservation:
         except Exception:
             return False  # Then it is known when its message arrives.
 
+    def look(self) -> str | LockInfo | None:
+        """What a new call would be a duplicate of, as `take` would find it; reserves nothing."""
+        other = self._store.recall(self._key)
+        if other is not None:
+            return None if self._is_revoked(other) else other
+        holder = self._store.get(self._name) if self._unfinished else None
+        return holder if holder is not None and self._is_copy(holder) else None
+
     def give_up(self) -> None:
         """End the reservation, if it is ours."""
         self._store.unreserve(self._key, self._id)
