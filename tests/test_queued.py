@@ -118,6 +118,7 @@ def test_what_strangers_wrote_is_no_error(store: RedisStore, server: Any) -> Non
     assert found["odd"].ttl is None
     assert len(found["long"].task_id) == 1024
     assert isinstance(store.reserve(key_of("task", "odd"), "another", 60), str)
+    assert store.recall(key_of("task", "odd")) == "\\xff\x1b[2J"
     assert clear_job(found["odd"], by="a test") is Outcome.CLEARED
     assert clear_job(found["long"], by="a test") is Outcome.CHANGED_HANDS
 

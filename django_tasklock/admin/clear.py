@@ -28,7 +28,7 @@ from .rows import Rows
 from .seen import Picked, SeenLease, encode_many, row_of
 from .shelf import problem_of
 
-__all__ = ["ClearingAdmin", "said_plainly"]
+__all__ = ["ClearingAdmin", "listed", "said_plainly", "sentence_of", "written_at_once"]
 
 View = TypeVar("View", bound=Callable[..., HttpResponse])
 NAMES_IN_A_MESSAGE = 5
@@ -50,14 +50,19 @@ def said_plainly(view: View) -> View:
     return cast("View", answer)
 
 
+def written_at_once(view: Callable[..., Any]) -> Callable[..., Any]:
+    """The view, outside of a transaction: with ATOMIC_REQUESTS the entries of what is cleared
+    would be kept at the end, or not."""
+    for alias in connections:
+        view = transaction.non_atomic_requests(using=alias)(view)
+    return view
+
+
 class ClearingAdmin(LockCells):
     """The part of `LockAdmin` that clears. Who may not delete a lock gets none of it."""
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.clear_view)
-        for alias in connections:
-            # With ATOMIC_REQUESTS the entries of what is cleared would be kept at the end, or not.
-            view = transaction.non_atomic_requests(using=alias)(view)
+        view = written_at_once(self.admin_site.admin_view(self.clear_view))
         clear = path(
             "clear/",
             view,
@@ -188,11 +193,12 @@ class ClearingAdmin(LockCells):
         """A message for each thing that became of some locks."""
         for outcome, names in became.items():
             if names:
-                level, sentence = _sentence(outcome, len(names))
-                self.message_user(request, sentence % {"names": _listed(names)}, level)
+                level, sentence = sentence_of(outcome, len(names))
+                self.message_user(request, sentence % {"names": listed(names)}, level)
 
 
-def _sentence(outcome: Outcome, count: int) -> tuple[int, str]:
+def sentence_of(outcome: Outcome, count: int) -> tuple[int, str]:
+    """The level and the words of a message, with a place for the names, about some locks."""
     if outcome is Outcome.CLEARED:
         return messages.SUCCESS, ngettext(
             "%(names)s was cleared.", "%(names)s were cleared.", count
@@ -208,7 +214,8 @@ def _sentence(outcome: Outcome, count: int) -> tuple[int, str]:
     )
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """The names in a sentence: the first few, and how many more."""
     listed = gettext(", ").join(f"“{name}”" for name in names[:NAMES_IN_A_MESSAGE])
     more = len(names) - NAMES_IN_A_MESSAGE
     if more <= 0:

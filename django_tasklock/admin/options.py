@@ -20,7 +20,7 @@ from .changelist import LockChangeList
 from .clear import said_plainly
 from .commands import commands_on
 from .filters import FILTERS
-from .health import HealthAdmin
+from .queued import QueuedAdmin
 from .rows import Rows
 from .seen import SeenLease, row_of
 from .shelf import Shelf, aliases
@@ -31,7 +31,7 @@ LIVE_EVERY = 4
 """seconds between two looks of the open page"""
 
 
-class LockAdmin(HealthAdmin):
+class LockAdmin(QueuedAdmin):
     """Live locks, straight from their stores. ``view_lock`` sees, ``delete_lock`` clears."""
 
     list_display = (
@@ -118,6 +118,7 @@ class LockAdmin(HealthAdmin):
                 ),
                 "live_every": LIVE_EVERY,
                 "health_url": self.url_of(request, "health"),
+                "queued_url": self.url_of(request, "queued"),
                 **(extra_context or {}),
             },
         )

@@ -37,7 +37,7 @@ class Notes(BaseStore):
 
     def recall(self, key: str) -> str | None:
         text = self.client.ask("GET", [self.note_key(key)])
-        return None if text is None else text.decode("utf-8", "replace")
+        return None if text is None else str(text, "utf-8", "backslashreplace")
 
     def remember(self, note: Note) -> None:
         key = self.note_key(note.key)
