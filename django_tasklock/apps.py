@@ -31,7 +31,7 @@ def _load_tasks() -> None:
     from .work import CeleryMissing
 
     try:
-        from .celery import explaining, works  # noqa: F401 - make themselves known
+        from .celery import explaining, messages, works  # noqa: F401 - make themselves known
         from .celery.loading import load_tasks
     except ImportError as error:
         raise CeleryMissing(error) from error

@@ -24,6 +24,7 @@ from .describe import command_line
 from .exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable
 from .guards import StatusGuard
 from .lease import LockInfo, new_token
+from .queued import queued_jobs, without_message
 from .stores import stores
 from .stores.base import BaseStore
 from .work import CeleryMissing, Work, works
@@ -38,6 +39,8 @@ another run began and ended between two looks; and a run whose child was killed 
 delivered again before the last"""
 BETWEEN = 0.1
 """seconds between two looks"""
+MOST_JOBS = 1000
+"""reservations of a store that are looked at, the soonest to end"""
 SHARED_PREFIX = "its keys do not begin as the locks' do alone: those without a TTL cannot be found"
 SENT = 60.0
 """seconds within which the doctor does not send the same row's task a second time"""
@@ -48,9 +51,9 @@ class Problem:
     """One thing that is wrong.
 
     ``kind``: "lost work", "unknown" (rows whose locks' names cannot be told, and tasks that cannot
-    be imported), "owner gone", "no ttl", "settings" or "server". ``what`` names it, ``count`` how
-    often it is there, ``command`` is the one that the hint names, ``error`` what was raised;
-    ``serious`` ones make the command exit with 1.
+    be imported), "owner gone", "no ttl", "no message", "settings" or "server". ``what`` names it,
+    ``count`` how often it is there, ``command`` is the one that the hint names, ``error`` what was
+    raised; ``serious`` ones make the command exit with 1.
     """
 
     kind: str
@@ -84,7 +87,7 @@ def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
         parts.append(_no_tasks(error))
     else:
         parts += [_lost(kind) for kind in kinds if any(work.store in chosen for work in kind)]
-    parts += [look(stores[alias]) for alias in chosen for look in (_locks, _server)]
+    parts += [look(stores[alias]) for alias in chosen for look in (_locks, _reservations, _server)]
     silent: set[str] = set()
     for part in parts:
         try:
@@ -260,6 +263,31 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
 def _is_held(store: BaseStore, info: LockInfo) -> bool:
     now = store.get(info.name)
     return now is not None and now.token == info.token
+
+
+def _reservations(store: BaseStore) -> Iterator[Problem]:
+    """Those without a message. One that is being sent now, or has been taken by a worker that has
+    not begun, has none for a moment: so it must be missed several times."""
+    with suppress(ListingNotSupported):  # Said of the locks.
+        jobs = queued_jobs(store, limit=MOST_JOBS)
+        for look in range(LOOKS):
+            if jobs and look:
+                time.sleep(BETWEEN)
+            jobs = without_message(jobs)
+        still = {(job.task, job.name, job.task_id) for job in queued_jobs(store)} if jobs else ()
+        for job in jobs:
+            if (job.task, job.name, job.task_id) in still:
+                command = command_line("clear", job.name, store=store.alias, options="--queued")
+                yield Problem(
+                    "no message",
+                    job.name,
+                    f"calls of {job.task} are duplicates of {job.task_id}, "
+                    "of which the broker has no message",
+                    f"It ends by itself; or: {command}",
+                    # The call may be waiting for its broker.
+                    serious=False,
+                    command=command,
+                )
 
 
 def _settings() -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -13,7 +13,20 @@ from .logs import log_reservation_cleared
 from .stores import stores
 from .stores.base import LISTED, BaseStore, Reserved
 
-__all__ = ["QUEUED_ORDERS", "QueuedJob", "clear_job", "in_queued_order", "key_of", "queued_jobs"]
+__all__ = [
+    "QUEUED_ORDERS",
+    "QueuedJob",
+    "clear_job",
+    "in_queued_order",
+    "key_of",
+    "lookers",
+    "queued_jobs",
+    "without_message",
+]
+
+lookers: list[Callable[[str, set[str]], set[str]]] = []
+"""what knows of messages: each returns those of some task ids, of one task, that are known to be
+in no queue"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +79,24 @@ def clear_job(job: QueuedJob, *, by: str) -> Outcome:
         log_reservation_cleared(job, by)
         return Outcome.CLEARED
     return Outcome.NOT_LOCKED if store.recall(key) is None else Outcome.CHANGED_HANDS
+
+
+def without_message(jobs: Iterable[QueuedJob]) -> list[QueuedJob]:
+    """The jobs whose message is known to be in no queue, and with no worker."""
+    by_task: dict[str, list[QueuedJob]] = {}
+    for job in jobs:
+        by_task.setdefault(job.task, []).append(job)
+    return [
+        job
+        for task, some in by_task.items()
+        for missing in [_missing(task, {job.task_id for job in some})]
+        for job in some
+        if job.task_id in missing
+    ]
+
+
+def _missing(task: str, task_ids: set[str]) -> set[str]:
+    return set().union(*(look(task, task_ids) for look in lookers))
 
 
 def in_queued_order(jobs: list[QueuedJob], order: str) -> list[QueuedJob]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from collections.abc import Iterator
@@ -10,11 +9,12 @@ from typing import Any
 
 import pytest
 import redis
-from celery import _state
 from django.core.management import CommandError
 
 from django_tasklock import ListingNotSupported, locks
+from django_tasklock.celery import messages
 from django_tasklock.clearing import Outcome
+from django_tasklock.doctor import diagnose
 from django_tasklock.queued import clear_job, key_of, queued_jobs
 from django_tasklock.stores import stores
 from django_tasklock.stores.redis.store import RedisStore
@@ -259,19 +259,8 @@ def test_clear_queued_asks_and_leaves_what_changed_meanwhile(
 
 @pytest.fixture
 def room(store: RedisStore, redis_server: RedisServer) -> Iterator[Mailroom]:
-    with mailroom(redis_server.url) as room, current(room.app):
+    with mailroom(redis_server.url) as room:
         yield room
-
-
-@contextlib.contextmanager
-def current(app: Any) -> Iterator[None]:
-    """This app as that of the site."""
-    before = _state._tls.current_app
-    app.set_current()
-    try:
-        yield
-    finally:
-        _state._tls.current_app = before
 
 
 def explained(task: Any, *options: str) -> dict[str, str]:
@@ -333,3 +322,65 @@ def test_explain_of_a_task_whose_calls_all_count(room: Mailroom) -> None:
     assert not {"unique", "duplicate"} & set(explained(task))
     found = json.loads(run("explain", task.name, "[1]", "--format", "json"))
     assert (found["unique_while"], found["duplicate_of"]) == (None, None)
+
+
+# ------------------------------------------------------------------------------ doctor
+
+
+def without_messages() -> list[str]:
+    return [problem.what for problem in diagnose() if problem.kind == "no message"]
+
+
+@pytest.fixture
+def apart(store: RedisStore, own_redis_server: RedisServer) -> Iterator[Mailroom]:
+    """A broker of its own, that holds nothing else."""
+    with mailroom(own_redis_server.url) as room:
+        yield room
+
+
+@pytest.mark.django_db
+def test_doctor_finds_reservations_whose_message_is_gone(apart: Mailroom) -> None:
+    """And not those that wait, in whichever queue, or that a worker has taken."""
+    task = apart.task(unique_while="queued")
+    for job in range(4):
+        task.delay(job)
+    task.apply_async([4], queue="another-queue")
+    task.apply_async([5], priority=9, countdown=600)
+    assert without_messages() == []
+    apart.take()
+    with apart.app.connection_for_read() as connection:
+        consumer = connection.channel()
+        queue = apart.app.amqp.queues[apart.queue](consumer)
+        assert queue.get() is not None  # Taken and not acknowledged.
+        assert without_messages() == ["job:0"]
+        (problem,) = [problem for problem in diagnose() if problem.kind == "no message"]
+        assert problem.command == "manage.py locks clear --queued -- job:0"
+        assert not problem.serious
+    run("clear", "--queued", "job:0")
+    assert without_messages() == []
+
+
+@pytest.mark.django_db
+def test_doctor_says_nothing_where_it_is_not_known(
+    apart: Mailroom, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve(store, "of-nobody", task="a.task.of.another.project")
+    task = apart.task(unique_while="queued")
+    task.delay(1)
+    apart.take()
+    task.delay(2)
+    assert without_messages() == ["job:1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(messages, "MOST_MESSAGES", 0)
+        assert without_messages() == []
+    with monkeypatch.context() as patch:
+        patch.setattr(messages, "MOST_KEYS", 0)
+        assert without_messages() == []
+    apart.app.conf.update(broker_read_url="redis://127.0.0.1:1")
+    assert without_messages() == []
+    apart.app.conf.update(broker_write_url="redis://127.0.0.1:1")
+    assert without_messages() == []
+    apart.app.conf.update(broker_read_url="memory://")
+    assert without_messages() == []
+    apart.app.conf.update(broker_write_url="memory://")
+    assert without_messages() == []

@@ -66,6 +66,7 @@ def _finding(problem: Problem) -> Finding:
         "unknown": gettext("unknown"),
         "owner gone": gettext("owner gone"),
         "no ttl": gettext("no TTL"),
+        "no message": gettext("no message"),
         "settings": gettext("settings"),
         "server": gettext("server"),
     }
@@ -98,6 +99,11 @@ def _words(problem: Problem) -> tuple[str, str]:
         return (
             gettext("It is held by a key that never expires."),
             gettext("If nobody works under it: %(command)s") % command,
+        )
+    if problem.kind == "no message":
+        return (
+            gettext("Calls are duplicates of a message that the broker does not have."),
+            gettext("It ends by itself; or: %(command)s") % command,
         )
     if problem.kind == "unknown" and problem.work is not None:
         return (
