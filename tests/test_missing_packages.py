@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from django_tasklock import Lease, locks
+from django_tasklock.lease import new_token
 from django_tasklock.owner import owner_record
 from django_tasklock.stores import stores
 from example_project.servers import RedisServer
@@ -149,7 +150,7 @@ def test_doctor_without_celery_says_so_and_finds_the_rest(
     use_redis: UseRedis, without: Without, gone: dict[str, Any]
 ) -> None:
     use_redis()
-    stores["default"].acquire("video:9", "token", LONG, gone)
+    stores["default"].acquire("video:9", new_token(), LONG, gone)
     said = without(
         CELERY,
         'said["doctor"] = command("doctor")\n'
