@@ -50,6 +50,12 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def tasks_have_made_themselves_known() -> None:
+    """Or they would do so while a test has put something else where they do."""
+    from django_tasklock.celery import explaining, works  # noqa: F401
+
+
 UseCaches = Callable[..., None]
 UseRedis = Callable[..., None]
 ProxyTo = Callable[[int], CutProxy]
