@@ -134,14 +134,14 @@ class Client:
         Raises `StoreUnavailable`; it is `ReplyLost` where the script may have run and must not
         run twice.
         """
-        rest = (b"%d" % len(keys), *keys)
-        rest += tuple([arg if type(arg) is bytes else as_bytes(arg) for arg in args])
-        head, cut = (b"EVALSHA", script.sha), False
+        command = [b"EVALSHA", script.sha, b"%d" % len(keys), *keys]
+        command += [arg if type(arg) is bytes else as_bytes(arg) for arg in args]
+        cut = False
         while True:
             try:
                 # After a cut the idle connections may be cut as well, without our knowing yet.
                 reply = self._connections.exchange(
-                    head + rest,
+                    command,
                     again=again, fresh=cut, private=private, last=last, meanwhile=meanwhile,
                 )  # fmt: skip
                 if reply is not NO_SCRIPT:
@@ -153,10 +153,10 @@ class Client:
                 if "WRONGTYPE" in str(error) and self.mend(keys):
                     # No verb has changed what it asks of the lock by then: it may run again.
                     continue
-                if head[0] == b"EVAL" or not cut:
+                if command[0] == b"EVAL" or not cut:
                     raise self.unavailable(error, script, args) from error
             # The server does not have the script; after a restart it has none any more.
-            head = (b"EVAL", script.text)
+            command[:2] = b"EVAL", script.text
 
     def ask(self, command: str, keys: Sequence[bytes] = (), *args: Any) -> Any:
         """The reply to one plain command, its keys and what comes after them; it may be sent

@@ -119,7 +119,7 @@ def exchange(
 ) -> Any:
     """The answer to ``command``, whose last argument is ``number``; see `Connections.exchange`."""
     # What redis-py does as well, after a look at the type of each argument.
-    pieces = connection.pack_command(*command) if pack is None else (pack(command),)
+    packed = b"".join(connection.pack_command(*command)) if pack is None else pack(command)
     try:
         if connection._sock is None:
             # redis-py would connect by itself, but a Sentinel's connection to the wrong server.
@@ -127,7 +127,7 @@ def exchange(
         if connection.health_check_interval:
             connection.check_health()
         # redis-py's own way is to look at four things before: a fiftieth of an uncontended call.
-        connection._sock.sendall(b"".join((PING, *pieces) if last else pieces))
+        connection._sock.sendall(PING + packed if last else packed)
     except (RedisTimeoutError, TimeoutError):
         raise
     except (RedisConnectionError, OSError) as error:

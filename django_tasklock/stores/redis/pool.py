@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet, ref
@@ -83,7 +83,7 @@ class Connections:
 
     def exchange(
         self,
-        command: tuple[bytes, ...],
+        command: Sequence[bytes],
         *,
         again: bool,
         fresh: bool = False,
@@ -95,16 +95,15 @@ class Connections:
 
         The command gets a number as its last argument, and its reply is a list of the number and
         the answer, which is returned. ``fresh``: on a new connection, where one may be made.
-        ``private``: on the connection of this very thread. ``last``:
-        the server answers after it has told whom the command tells, and not before. ``meanwhile``
-        is called while the server is at it, each time that it is asked.
+        ``private``: on the connection of this very thread. ``last``: the server answers after it
+        has told whom the command tells, and not before. ``meanwhile`` is called while the server
+        is at it, each time that it is asked.
 
-        `NO_SCRIPT` where the server does not have the script. Raises what redis-py raises, and
-        `NotSent`. A reply to another command is a
-        ``ConnectionError``.
+        Returns `NO_SCRIPT` where the server does not have the script. Raises what redis-py raises,
+        and `NotSent`. A reply to another command is a ``ConnectionError``.
         """
         number = b"%d" % next(self._numbers)
-        command = (*command, number)
+        numbered = (*command, number)
         # Our connection is in here alone. In a variable it would live on in the traceback of an
         # interruption, for as long as anybody keeps that.
         own: list[Any] = []
@@ -112,9 +111,9 @@ class Connections:
             if not fresh or private or not self._make(own, private=False):
                 self._take(own, private=private, look=fresh or not again)
             if again and own[0].retry.get_retries():
-                reply = _retried(own[0], command, number, last, meanwhile)
+                reply = _retried(own[0], numbered, number, last, meanwhile)
             else:
-                reply = exchange(own[0], command, number, last, meanwhile)
+                reply = exchange(own[0], numbered, number, last, meanwhile)
             self._keep(own, private)
             return reply
         except BaseException as error:
