@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import math
@@ -40,8 +41,10 @@ JSON = "django_redis.serializers.json.JSONSerializer"
 MSGPACK = "django_redis.serializers.msgpack.MSGPackSerializer"
 ZLIB = "django_redis.compressors.zlib.ZlibCompressor"
 COMPRESSORS = [
-    ZLIB,
-    *(f"django_redis.compressors.{name}Compressor" for name in ("gzip.Gzip", "lzma.Lzma")),
+    f"django_redis.compressors.{name}Compressor"
+    for name in ("zlib.Zlib", "gzip.Gzip", "lzma.Lzma")
+    # Older releases of django-redis have not all of them.
+    if importlib.util.find_spec(f"django_redis.compressors.{name.partition('.')[0]}")
 ]
 FAR = 4_000_000_000_000
 """milliseconds since the epoch, in the year 2096"""
