@@ -75,13 +75,16 @@ def interrupted(number: int, also: str = "") -> Iterator[list[str]]:
 def assert_over(name: str, where: list[str]) -> None:
     until(lambda: not locks.is_locked(name), f"the end of the lock after {where}")
 
-    def renewed() -> list[Lease]:
-        gc.collect()  # The exception may refer to it in a circle.
+    def nothing_is_renewed() -> bool:
         leases = [entry.lease() for entry in renewal.entries() if isinstance(entry, Entry)]
-        return [lease for lease in leases if lease and lease.renew and lease.held]
+        if not [lease for lease in leases if lease and lease.renew and lease.held]:
+            return True
+        # The thread of the renewal looks at it in this moment, or the exception refers to it.
+        leases.clear()
+        gc.collect()
+        return False
 
-    # The thread of the renewal may be looking at it in this very moment.
-    until(lambda: not renewed(), f"the end of the renewal after {where}")
+    until(nothing_is_renewed, f"the end of the renewal after {where}")
 
 
 def at_every_instruction(work: Callable[[str], None], name: str, also: str = "") -> int:
