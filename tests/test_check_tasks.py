@@ -113,7 +113,7 @@ def test_an_option_that_cannot_be_meant_is_said(project: Project) -> None:
     project.write("videos/tasks.py", TASKS.replace("lock_renew=False", "lock_tll=5"))
     said = project.run("python", "manage.py", "check", fails=True)
     assert "W005" in said
-    # Celery makes the tasks in the order of a set: of the others those are checked that came before.
+    # Celery makes the tasks in the order of a set: others are checked if they came before.
     assert "there is no option lock_tll; did you mean lock_ttl?" in said
 
 
