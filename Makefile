@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo serve test test-fast matrix hard-cases chaos coverage lint bench clean
+.PHONY: help demo serve test test-fast matrix hard-cases chaos coverage lint docs bench beside clean
 
 help:
-	@echo "make demo       the example project at work, with real workers, from nothing"
+	@echo "make demo       the example project at work, with real workers, from nothing (STORE=database: without Redis; ARGS=--examples: the short ones alone)"
 	@echo "make serve      the example site and its admin on localhost"
 	@echo "make test       all tests (make test ARGS='-k fence' for some, PARALLEL=0 for one at a time)"
 	@echo "make test-fast  all tests but those that start workers, browsers or kill processes"
@@ -17,6 +17,8 @@ help:
 	@echo "make chaos SECONDS=1200  processes play with locks under faults; their history is checked (SEED=... plays it again)"
 	@echo "make coverage   all tests, and what they did not reach"
 	@echo "make lint       style, types, direction of imports, missing migrations"
+	@echo "make docs       the docs site, in .docs/html; warnings are errors"
+	@echo "make beside     this version beside another commit (make beside REF=v0.3)"
 	@echo "make bench      our lock beside its peers (make bench ARGS='--quick --workload handoff')"
 	@echo "make clean      remove what the other targets made"
 
@@ -29,25 +31,38 @@ define install
 	@echo "Installing into $(VENV) (only when pyproject.toml has changed)"
 	@$(PIP) install --upgrade "pip>=25.1"
 	@$(PIP) install --editable ".[rich]" --group $(1)
+endef
+
+# A redis-server, unless the machine has one.
+define install_redis
 	@REDIS_URL= $(BIN)/python -m example_project.servers >/dev/null || $(PIP) install --group redis || true
-	@touch $@
 endef
 
 $(VENV)/.installed-demo: pyproject.toml
 	$(call install,demo)
+	$(install_redis)
+	@touch $@
+
+$(VENV)/.installed-demo-database: pyproject.toml
+	$(call install,demo)
+	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml
 	$(call install,dev)
+	$(install_redis)
+	@touch $@
 
-demo: $(VENV)/.installed-demo
-	@$(BIN)/python -m example_project.demo
+STORE ?= redis
+demo: $(VENV)/.installed-demo$(if $(filter database,$(STORE)),-database)
+	@$(BIN)/python -m example_project.demo --store $(STORE) $(ARGS)
 
 serve: $(VENV)/.installed-demo
 	@$(BIN)/python -m example_project.serve
 
 # Tests mostly wait, for processes to start and leases to end: some run side by side.
 PARALLEL ?= 3
-PYTEST := PYTHONDEVMODE=1 $(BIN)/python -m pytest -n $(PARALLEL) --dist worksteal
+# Of Python's development mode all but the checks of its allocator, which cost a sixth of the time.
+PYTEST := PYTHONDEVMODE=1 PYTHONMALLOC=pymalloc $(BIN)/python -m pytest -n $(PARALLEL) --dist worksteal
 
 test: $(VENV)/.installed-dev
 	@$(PYTEST) $(ARGS)
@@ -61,7 +76,7 @@ matrix: $(VENV)/.installed-dev
 
 ROUNDS ?= 200
 hard-cases: $(VENV)/.installed-dev
-	@HARD_CASES_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/hard_cases/test_random.py --timeout 14400 -rA $(ARGS)
+	@HARD_CASES_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/acceptance/hard_cases/test_random.py --timeout 14400 -rA $(ARGS)
 
 SECONDS ?= 60
 chaos: $(VENV)/.installed-dev
@@ -80,6 +95,11 @@ lint: $(VENV)/.installed-dev
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m django makemigrations --check --dry-run --settings tests.settings
 
+# From nothing each time: a page that was not read again would not be checked either.
+docs: $(VENV)/.installed-dev
+	@$(BIN)/python -m sphinx -E -W --keep-going -n -q -d .docs/doctrees docs .docs/html
+	@echo "open .docs/html/index.html"
+
 # The peers live in an environment of their own: the package never depends on them.
 BENCH := .venv-bench
 
@@ -91,11 +111,18 @@ $(BENCH)/.installed: pyproject.toml benchmarks/requirements.txt
 	@$(BENCH)/bin/python -m example_project.servers >/dev/null || $(BENCH)/bin/python -m pip --quiet install --group redis
 	@touch $@
 
+# The published page and plots: make bench ARGS='--page docs/operations/measured.md --plots docs/plots'
+# Of one workload alone, as a section of that page: with --add --workload stores
 bench: $(BENCH)/.installed
 	@mkdir -p .bench
 	@$(BENCH)/bin/python -m benchmarks --json .bench/results.json --plots .bench/plots $(ARGS)
 
+# This tree beside another commit, in one run: make beside REF=v0.3 ARGS='--work extend'
+REF ?= HEAD
+beside: $(BENCH)/.installed
+	@$(BENCH)/bin/python -m benchmarks.beside $(REF) $(ARGS)
+
 clean:
-	rm -rf $(VENV) $(BENCH) .bench .tox .matrix build dist .demo .serve .coverage .coverage.* htmlcov
+	rm -rf $(VENV) $(BENCH) .bench .docs .tox .matrix build dist .demo .serve .coverage .coverage.* htmlcov
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

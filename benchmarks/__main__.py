@@ -16,13 +16,13 @@ from rich.console import Console
 
 from .bench import Bench, open_bench
 from .plots import draw
-from .tables import Table, as_json, as_markdown, show
+from .tables import Table, as_json, as_markdown, show, with_section
 from .workloads import NAMES, workload
 
 PACKAGES = (
     "django", "redis", "hiredis", "django-redis", "celery", "python-redis-lock", "pottery",
     "redlock-py", "sherlock", "django-cache-lock", "celery-once", "celery-singleton",
-    "celery-heimdall",
+    "celery-heimdall", "django-pglock", "psycopg", "pymysql",
 )  # fmt: skip
 
 
@@ -36,7 +36,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the plots there")
     parser.add_argument("--page", type=Path, metavar="PATH",
                         help="write the tables there, as Markdown")  # fmt: skip
+    parser.add_argument("--add", action="store_true",
+                        help="add them to that page, as a section of this run alone")  # fmt: skip
     options = parser.parse_args(arguments)
+    old_page = options.page.read_text() if options.page and options.add else None
     console = Console(width=None if sys.stdout.isatty() else 160)
     tables: list[Table] = []
     with open_bench(quick=options.quick) as bench:
@@ -51,7 +54,10 @@ def main(arguments: list[str] | None = None) -> int:
                     draw(table, options.plots)
             if options.json:  # After each: what was measured is kept, whatever comes.
                 options.json.write_text(json.dumps(as_json(tables, about), indent=1) + "\n")
-            if options.page:
+            if old_page is not None:
+                names = options.workload or NAMES
+                options.page.write_text(with_section(old_page, tables, about, names))
+            elif options.page:
                 options.page.write_text(as_markdown(tables, about))
         for text in bench.said:
             console.print(text, markup=False)

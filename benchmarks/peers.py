@@ -17,7 +17,7 @@ __all__ = ["FLOOR", "OURS", "Column", "NotALock", "columns", "make", "prove"]
 
 FLOOR = "floor: SET NX PX + EVALSHA"
 OURS = "django-tasklock"
-TTL = 60
+TTL_SECONDS = 60
 
 DELETE_IF_MINE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
@@ -33,7 +33,7 @@ class Column(Protocol):
     """One way to lock."""
 
     def acquire(self, name: str) -> Any:
-        """Whatever releases it, or None at once if somebody else holds it. For `TTL` seconds."""
+        """Whatever releases it, or None at once if it is taken. It lasts `TTL_SECONDS`."""
 
     def wait(self, name: str) -> Any:
         """The same, waiting for it."""
@@ -47,10 +47,10 @@ class Ours:
         self._locks = locks
 
     def acquire(self, name: str) -> Any:
-        return self._locks.acquire(name, ttl=TTL)
+        return self._locks.acquire(name, ttl=TTL_SECONDS)
 
     def wait(self, name: str) -> Any:
-        return self._locks.acquire(name, ttl=TTL, wait=None)
+        return self._locks.acquire(name, ttl=TTL_SECONDS, wait=None)
 
     def release(self, held: Any) -> None:
         held.release()
@@ -65,7 +65,9 @@ class Floor:
 
     def acquire(self, name: str) -> Any:
         token = os.urandom(16)
-        return (name, token) if self._redis.set(name, token, nx=True, px=TTL * 1000) else None
+        return (
+            (name, token) if self._redis.set(name, token, nx=True, px=TTL_SECONDS * 1000) else None
+        )
 
     def wait(self, name: str) -> Any:
         raise NotImplementedError
@@ -82,7 +84,7 @@ class CacheAdd:
         self._cache = cache
 
     def acquire(self, name: str) -> Any:
-        return name if self._cache.add(name, "locked", TTL) else None
+        return name if self._cache.add(name, "locked", TTL_SECONDS) else None
 
     def wait(self, name: str) -> Any:
         raise NotImplementedError
@@ -118,7 +120,7 @@ class Redlock:
         )
 
     def acquire(self, name: str) -> Any:
-        return self._manager.lock(name, TTL * 1000) or None
+        return self._manager.lock(name, TTL_SECONDS * 1000) or None
 
     def wait(self, name: str) -> Any:
         raise NotImplementedError
@@ -129,35 +131,35 @@ class Redlock:
 
 def _redis_py(url: str) -> Column:
     client = redis.Redis.from_url(url)
-    return LockObjects(lambda name: client.lock(name, timeout=TTL))
+    return LockObjects(lambda name: client.lock(name, timeout=TTL_SECONDS))
 
 
 def _django_redis(_url: str) -> Column:
     lock = getattr(cache, "lock")  # noqa: B009 - django-redis's own
-    return LockObjects(lambda name: lock(name, timeout=TTL))
+    return LockObjects(lambda name: lock(name, timeout=TTL_SECONDS))
 
 
 def _python_redis_lock(url: str) -> Column:
     new = import_module("redis_lock").Lock
     client = redis.Redis.from_url(url)
-    return LockObjects(lambda name: new(client, name, expire=TTL))
+    return LockObjects(lambda name: new(client, name, expire=TTL_SECONDS))
 
 
 def _pottery(url: str) -> Column:
     new = import_module("pottery").Redlock
     masters = {redis.Redis.from_url(url)}
-    return LockObjects(lambda name: new(key=name, masters=masters, auto_release_time=TTL))
+    return LockObjects(lambda name: new(key=name, masters=masters, auto_release_time=TTL_SECONDS))
 
 
 def _sherlock(url: str) -> Column:
     new = import_module("sherlock").RedisLock
     client = redis.Redis.from_url(url)
-    return LockObjects(lambda name: new(name, client=client, expire=TTL, timeout=600))
+    return LockObjects(lambda name: new(name, client=client, expire=TTL_SECONDS, timeout=600))
 
 
 def _django_cache_lock(_url: str) -> Column:
     new = import_module("django_lock").lock
-    return LockObjects(lambda name: new(name, client=cache, timeout=TTL))
+    return LockObjects(lambda name: new(name, client=cache, timeout=TTL_SECONDS))
 
 
 MAKERS: dict[str, Callable[[str], Column]] = {

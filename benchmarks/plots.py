@@ -12,7 +12,7 @@ from .tables import Table
 __all__ = ["draw"]
 
 COLOURS = {OURS: "#0b6e4f", FLOOR: "#888888"}
-OTHERS = "#9db4c0"
+OTHERS_COLOUR = "#9db4c0"
 
 
 def draw(table: Table, folder: Path) -> Path | None:
@@ -40,8 +40,6 @@ def draw(table: Table, folder: Path) -> Path | None:
     axes.invert_yaxis()
     if min(middles) > 0 and max(middles) > 50 * min(middles):
         axes.set_xscale("log")
-    if table.goal is not None:
-        axes.axvline(table.goal, color="#b3001b", linewidth=1, linestyle=":")
     axes.set_xlabel(table.plot)
     axes.set_title(table.title, loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
@@ -56,4 +54,4 @@ def _colour(name: str) -> str:
     for begin, colour in COLOURS.items():
         if name.startswith(begin):
             return colour
-    return OTHERS
+    return OTHERS_COLOUR

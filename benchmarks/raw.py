@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import redis
 
-from .peers import DELETE_IF_MINE, TTL
+from .peers import DELETE_IF_MINE, TTL_SECONDS
 
 __all__ = ["RAW", "RawSocket"]
 
@@ -23,7 +23,7 @@ class RawSocket:
         self._socket = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 6379))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sha: Any = redis.Redis.from_url(url).script_load(DELETE_IF_MINE)
-        self._set = _packed("SET", "raw", "token", "NX", "PX", str(TTL * 1000))
+        self._set = _packed("SET", "raw", "token", "NX", "PX", str(TTL_SECONDS * 1000))
         self._delete = _packed("EVALSHA", str(sha), "1", "raw", "token")
 
     def acquire(self, name: str) -> Any:

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Paired", "Spread", "interleaved", "turned"]
+__all__ = ["Paired", "Spread", "interleaved", "paired", "turned"]
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,21 @@ def interleaved(
 
     ``floor`` and the columns do their work once and return what a unit of it took, in seconds.
     """
+    return paired({name: (floor, work) for name, work in columns.items()}, rounds)
+
+
+def paired(
+    columns: Mapping[str, tuple[Callable[[], float], Callable[[], float]]], rounds: int
+) -> dict[str, Paired]:
+    """`interleaved`, for columns that have different floors: each a floor and its work."""
     names = list(columns)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     ratios: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
         for name in turned(names, turn):
+            floor, work = columns[name]
             ground = floor()
-            took = columns[name]()
+            took = work()
             seconds[name].append(took)
             ratios[name].append(took / ground)
     return {name: Paired(Spread.of(seconds[name]), Spread.of(ratios[name])) for name in names}

@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 
 from .rounds import Spread
 
-__all__ = ["Cell", "Table", "as_json", "as_markdown", "show"]
+__all__ = ["Cell", "Table", "as_json", "as_markdown", "show", "with_section"]
 
 Cell: TypeAlias = "Spread | float | int | str | None"
 
@@ -20,14 +20,13 @@ Cell: TypeAlias = "Spread | float | int | str | None"
 class Table:
     """Rows of one workload, each under the same headings.
 
-    ``plot`` names the heading whose numbers are drawn, ``goal`` the number to stay below.
+    ``plot`` names the heading whose numbers are drawn.
     """
 
     slug: str
     title: str
     rows: list[dict[str, Cell]]
     plot: str = ""
-    goal: float | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -69,28 +68,55 @@ def as_json(tables: Sequence[Table], about: Mapping[str, Any]) -> dict[str, Any]
 
 def as_markdown(tables: Sequence[Table], about: Mapping[str, Any]) -> str:
     """Everything, as a page to be read; without the names of single commands."""
-    packages = ", ".join(f"{name} {version}" for name, version in about["packages"].items())
     lines = [
-        "# Measured",
+        "# Measurements",
         "",
-        (
-            f"By `make bench` on {about['when'][:10]}: {about['processors']} processors, load "
-            f"{about['load']:.2f} at the start, {about['machine']}, Python {about['python']}, "
-            f"Redis {about['redis']}; {packages}."
-        ),
+        f"By `make bench` on {_conditions(about)}",
         "",
         "A number with two more in brackets is a median, and the middle half of what was measured.",
+        *_sections(tables, "##"),
     ]
+    return "\n".join(lines) + "\n"
+
+
+def with_section(
+    page: str, tables: Sequence[Table], about: Mapping[str, Any], workloads: Sequence[str]
+) -> str:
+    """The page with a section for a run of some workloads alone, in the place of an earlier one of
+    the same workloads, or else at the end."""
+    heading = f"## A run of its own: {', '.join(workloads)}"
+    options = " ".join(f"--workload {name}" for name in workloads)
+    of_run = (
+        f"By `make bench ARGS='{options}'`, not in one run with what stands above or below, on "
+        f"{_conditions(about)} Times are to be compared within this section alone."
+    )
+    section = [heading, "", of_run, *_sections(tables, "###")]
+    before, found, rest = page.partition(f"\n{heading}\n")
+    _, next_one, after = rest.partition("\n## ")
+    parts = [before.rstrip("\n"), "", *section]
+    return "\n".join(parts) + "\n" + (f"{next_one}{after}" if found else "")
+
+
+def _conditions(about: Mapping[str, Any]) -> str:
+    packages = ", ".join(f"{name} {version}" for name, version in about["packages"].items())
+    return (
+        f"{about['when'][:10]}: {about['processors']} processors, load {about['load']:.2f} at the "
+        f"start, {about['machine']}, Python {about['python']}, Redis {about['redis']}; {packages}."
+    )
+
+
+def _sections(tables: Sequence[Table], level: str) -> list[str]:
+    lines = []
     for table in tables:
         headings = [heading for heading in table.headings if heading != "which"]
-        lines += ["", f"## {table.title}", ""]
+        lines += ["", f"{level} {table.title}", ""]
         lines.append(f"| {' | '.join(headings)} |")
         lines.append(f"|---|{'---:|' * (len(headings) - 1)}")
         for row in table.rows:
             lines.append(f"| {' | '.join(written(row.get(name)) for name in headings)} |")
         for note in table.notes:
             lines += ["", note]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _number(value: float) -> str:

@@ -5,23 +5,31 @@ The lock says who may run now; the row says whether there is still work; togethe
 survive the death of either.
 """
 
-from .context import lock
+from ._engine.context import lock
+from ._engine.lease import Lease
+from ._engine.names import make_name
+from ._engine.service import LockService, locks
+from ._values.event import Event
+from ._values.lock_info import LockInfo
 from .exceptions import (
+    AlreadyQueued,
     InvalidLockConfig,
     LeaseLost,
     ListingNotSupported,
     LockNotAcquired,
+    NotPutBack,
+    RequeueFailed,
     StatusConflict,
     StoreUnavailable,
     TaskLockError,
+    TooManyAttempts,
 )
-from .lease import Lease, LockInfo
-from .naming import make_name
-from .service import LockService, locks
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlreadyQueued",
+    "Event",
     "InvalidLockConfig",
     "Lease",
     "LeaseLost",
@@ -29,9 +37,12 @@ __all__ = [
     "LockInfo",
     "LockNotAcquired",
     "LockService",
+    "NotPutBack",
+    "RequeueFailed",
     "StatusConflict",
     "StoreUnavailable",
     "TaskLockError",
+    "TooManyAttempts",
     "lock",
     "locks",
     "make_name",

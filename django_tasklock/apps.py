@@ -18,7 +18,8 @@ class TaskLockConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks, logs, work
+        from . import checks
+        from .operators import logs, work
 
         checks.connect()
         register(_check_tasks, checks.TAG)
@@ -27,8 +28,8 @@ class TaskLockConfig(AppConfig):
 
 
 def _load_tasks() -> None:
-    # Not before it is asked for: a site's web process need not import its tasks.
-    from .work import CeleryMissing
+    # Only when it is needed: the web process of a site need not import its tasks.
+    from .operators.work import CeleryMissing
 
     try:
         from .celery import explaining, messages, works  # noqa: F401 - make themselves known
@@ -41,14 +42,14 @@ def _load_tasks() -> None:
 def _check_tasks(**_: Any) -> list[CheckMessage]:
     """Load the project's tasks, and check them.
 
-    With every run of the checks, not for ``check`` alone: they say the same wherever they run, and
-    Django imports nearly as much for its own, the URLconf with all views. A process that has not
+    It runs with all checks, not with ``check`` alone, so that they report the same everywhere. It
+    costs little more: Django's own checks import the URLconf with all views. A process that has not
     imported Celery has no tasks.
     """
     if "celery" not in sys.modules:
         from .checks import check_app
 
         return check_app()
-    from .celery.checks import check_tasks
+    from .celery.task_checks import check_tasks
 
     return check_tasks()

@@ -2,17 +2,18 @@
 System checks of the lock stores.
 
 ======================  =======  ====================================================
-id                      level    said when
+id                      level    condition
 ======================  =======  ====================================================
 ``E001``                error    the settings, an alias or a backend are wrong
-``E002``                error    the cache is a DummyCache, which excludes nobody
+``E002``                error    the cache is a DummyCache, which grants every lock
 ``W001``                warning  the cache is a LocMemCache: one process only
 ``W002``                warning  the cache is a FileBasedCache: its ``add`` is not atomic
+``W007``                warning  the cache is a DatabaseCache: nor is its ``add`` of an expired key
 ``I001``                info     the cache ignores its errors; its locks do not
 ``W006``                warning  the module of the project's Celery app was not imported
 ``W003``                warning  ``--deploy``: the store did not answer
-the id of the finding   warning  ``--deploy``: what the live server says of itself, such
-                        or info  as ``django_tasklock.eviction``
+the id of the finding   warning  ``--deploy``: what `BaseStore.check` finds on the server,
+                        or info  such as ``django_tasklock.eviction``
 ======================  =======  ====================================================
 """
 
@@ -26,12 +27,13 @@ from typing import Any
 from django.conf import settings
 from django.core import checks
 from django.core.cache import BaseCache, caches
+from django.core.cache.backends.db import DatabaseCache
 from django.core.cache.backends.dummy import DummyCache
 from django.core.cache.backends.filebased import FileBasedCache
 from django.core.cache.backends.locmem import LocMemCache
 
+from ._values.describe import printable
 from .conf import configured_stores
-from .describe import printable
 from .exceptions import InvalidLockConfig, StoreUnavailable
 from .stores import stores
 from .stores.base import BaseStore
@@ -40,15 +42,18 @@ __all__ = ["TAG", "check_app", "check_servers", "check_stores", "connect"]
 
 TAG = "tasklock"
 
+STORES_ON_CACHES = (f"{__package__}.stores.cache", f"{__package__}.stores.redis")
+"""the modules of the stores that use a cache; others, also those of a project, need none"""
+
 
 def connect() -> None:
-    """Register the checks. Registering twice is registering once."""
+    """Register the checks. A second call changes nothing."""
     checks.register(check_stores, TAG)
     checks.register(check_servers, TAG, deploy=True)
 
 
 def check_stores(**_: Any) -> list[checks.CheckMessage]:
-    """What the settings alone show; nothing is sent."""
+    """Return what is wrong with the settings. Asks no server."""
     try:
         aliases = list(configured_stores())
     except InvalidLockConfig as error:
@@ -57,12 +62,12 @@ def check_stores(**_: Any) -> list[checks.CheckMessage]:
 
 
 def check_servers(**_: Any) -> list[checks.CheckMessage]:
-    """What the live servers say of themselves, for ``check --deploy``."""
+    """Return what the stores find on their servers, for ``check --deploy``."""
     return [message for store in _made_stores() for message in _check_server(store)]
 
 
 def check_app() -> list[checks.CheckMessage]:
-    """For a process without an app of the project's: whether the project has one all the same."""
+    """Return a warning if the project has a Celery app that this process did not import."""
     module = _celery_module()
     if module is None or module in sys.modules:
         return []
@@ -78,7 +83,7 @@ def check_app() -> list[checks.CheckMessage]:
 
 
 def _celery_module() -> str | None:
-    """The module ``celery`` beside the settings, or in a package around them."""
+    """Return the module ``celery`` beside the settings, or in a package around them."""
     package = str(getattr(settings, "SETTINGS_MODULE", None) or "").rpartition(".")[0]
     while package:
         try:
@@ -96,15 +101,15 @@ def _check_store(alias: str) -> Iterator[checks.CheckMessage]:
     except InvalidLockConfig as error:
         yield checks.Error(str(error), id="django_tasklock.E001")
         return
-    if not type(store).__module__.startswith(f"{__package__}."):
-        return  # Somebody's own store need not use a cache.
+    if not store.uses_cache:
+        return
     cache_alias = store.settings.cache
     where = f"the lock store {alias!r} uses the cache {cache_alias!r}"
     cache = caches[cache_alias]
     if isinstance(cache, DummyCache):
         yield checks.Error(
             f"{where}, a DummyCache: it grants every lock to everybody.",
-            hint="Use a Redis, a Memcached or a database cache for the locks.",
+            hint="Use Redis, Memcached or a DatabaseStore for the locks.",
             id="django_tasklock.E002",
         )
     elif isinstance(cache, LocMemCache):
@@ -116,8 +121,15 @@ def _check_store(alias: str) -> Iterator[checks.CheckMessage]:
     elif isinstance(cache, FileBasedCache):
         yield checks.Warning(
             f"{where}, a FileBasedCache: its add() is not atomic, so two may get one lock.",
-            hint="Use a cache whose add() is atomic, such as Redis, Memcached or a database cache.",
+            hint="Use Redis, Memcached or a DatabaseStore for the locks.",
             id="django_tasklock.W002",
+        )
+    elif isinstance(cache, DatabaseCache):
+        # It reads the row, and updates it if that has expired, without a condition on what it read.
+        yield checks.Warning(
+            f"{where}, a DatabaseCache: after a lease has expired, several may get the lock.",
+            hint="Use a DatabaseStore, which keeps its locks in a table of the same database.",
+            id="django_tasklock.W007",
         )
     elif _ignores_errors(cache):
         yield checks.Info(
@@ -133,7 +145,7 @@ def _ignores_errors(cache: BaseCache) -> bool:
 
 
 def _made_stores() -> Iterator[BaseStore]:
-    """Every store that can be made; `check_stores` reports the others."""
+    """Yield every store that can be made. `check_stores` reports the others."""
     try:
         aliases = list(configured_stores())
     except InvalidLockConfig:

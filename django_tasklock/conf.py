@@ -8,7 +8,7 @@ from typing import Any
 
 from django.conf import settings
 
-from .arguments import checked_ttl
+from ._values.arguments import checked_ttl
 from .exceptions import InvalidLockConfig
 
 __all__ = ["DEFAULT_ALIAS", "SETTING", "StoreSettings", "configured_stores"]
@@ -19,10 +19,11 @@ DEFAULT_ALIAS = "default"
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """One store's settings, checked.
+    """The settings of one store, after they were checked.
 
-    ``backend`` is a dotted path, or None: chosen by the class of the cache. ``ttl`` is the
-    default of a lease, in seconds.
+    ``backend``: the dotted path of the store's class; None: the class of the cache decides.
+    ``cache``: an alias of ``CACHES``. ``key_prefix``: the beginning of the locks' keys. ``ttl``:
+    how many seconds a lease lasts where the caller does not say. ``options``: the store's own.
     """
 
     alias: str
@@ -33,7 +34,7 @@ class StoreSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-_KEYS = {
+_FIELDS_BY_KEY = {
     "BACKEND": "backend",
     "CACHE": "cache",
     "KEY_PREFIX": "key_prefix",
@@ -43,9 +44,10 @@ _KEYS = {
 
 
 def configured_stores() -> dict[str, StoreSettings]:
-    """Every alias with its settings; without the setting, "default" on the default cache.
+    """Return the settings of every store, by alias.
 
-    Raises `InvalidLockConfig` for a key that does not exist or a value that cannot be meant.
+    Without ``TASKLOCK`` there is one store, "default", on the default cache. Raises
+    `InvalidLockConfig` for an unknown key and for a wrong value.
     """
     configured = getattr(settings, SETTING, None)
     if configured is None:
@@ -59,12 +61,12 @@ def _checked(alias: Any, given: Any) -> StoreSettings:
     where = f"{SETTING}[{alias!r}]"
     if not isinstance(given, Mapping):
         raise InvalidLockConfig(f"{where} is a dict, not {given!r}")
-    unknown = sorted(set(map(str, given)) - set(_KEYS))
+    unknown = sorted(set(map(str, given)) - set(_FIELDS_BY_KEY))
     if unknown:
         raise InvalidLockConfig(
-            f"{where} has no setting {', '.join(unknown)}; there are {', '.join(_KEYS)}"
+            f"{where} has no setting {', '.join(unknown)}; there are {', '.join(_FIELDS_BY_KEY)}"
         )
-    values = {_KEYS[key]: value for key, value in given.items()}
+    values = {_FIELDS_BY_KEY[key]: value for key, value in given.items()}
     for key, kind in (("cache", str), ("key_prefix", str), ("options", Mapping)):
         if key in values and not isinstance(values[key], kind):
             raise InvalidLockConfig(

@@ -1,5 +1,5 @@
 """
-What can go wrong, and what it is called.
+The errors of this package.
 
 ::
 
@@ -9,24 +9,25 @@ What can go wrong, and what it is called.
     ├── LeaseLost              the lease ended before its holder released it
     ├── StoreUnavailable       the store did not answer: nothing is known of the lock
     ├── ListingNotSupported    this store cannot list its locks
-    ├── NotPutBack             a task's message could not go back to its queue
+    ├── RequeueFailed          a task's message could not be sent back to its queue
     ├── StatusConflict         the guarded row is no longer ours to finish
     └── TooManyAttempts        a task's message has ended too many of its runs
     InvalidLockConfig          the settings or a task's options are wrong
 
+`RequeueFailed` was called NotPutBack before; the old name still works.
+
 Contention, loss and outage are three different things: none of them is ever reported
-as another. Every class can be pickled, so that it survives the way from a pool child
-to the worker and into a result backend.
+as another. Every class can be pickled: a pool child sends it to its worker, and the worker
+stores it in a result backend.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-if TYPE_CHECKING:
-    from .lease import LockInfo
+from ._values.lock_info import LockInfo
 
 __all__ = [
     "AlreadyQueued",
@@ -35,6 +36,7 @@ __all__ = [
     "ListingNotSupported",
     "LockNotAcquired",
     "NotPutBack",
+    "RequeueFailed",
     "StatusConflict",
     "StoreUnavailable",
     "TaskLockError",
@@ -43,14 +45,14 @@ __all__ = [
 
 
 class TaskLockError(Exception):
-    """The base of all that can go wrong while a lock is in use."""
+    """The base of all errors that occur while a lock is in use."""
 
 
 class LockNotAcquired(TaskLockError):
     """The lock is held by somebody else.
 
     ``name`` is the lock's name; ``holder`` the `LockInfo` of the lease that was in the
-    way when the caller gave up, or None where the store could not tell.
+    way when the caller gave up, or None where the store did not say.
     """
 
     def __init__(self, name: str, holder: LockInfo | None = None) -> None:
@@ -59,12 +61,15 @@ class LockNotAcquired(TaskLockError):
         self.holder = holder
 
     def __str__(self) -> str:
+        if self.holder is not None and self.holder.cooling:
+            left = max(0.0, self.holder.ttl or 0.0)
+            return f"the lock {self.name!r} is cooling down for {left:.1f} s more"
         held_by = f" by {self.holder.owner}" if self.holder and self.holder.token else ""
         return f"the lock {self.name!r} is held{held_by}"
 
 
 class AlreadyQueued(LockNotAcquired):
-    """A copy of the job named ``name`` is waiting or running; ``task_id`` is its id."""
+    """A message of the job ``name`` is waiting or running already; ``task_id`` is its task id."""
 
     def __init__(
         self, name: str, holder: LockInfo | None = None, task_id: str | None = None
@@ -80,8 +85,8 @@ class AlreadyQueued(LockNotAcquired):
 class LeaseLost(TaskLockError):
     """The lease on ``name`` is over, though its holder had not released it.
 
-    ``reason`` says how that was noticed. Work done since may have run beside the next
-    holder's.
+    ``reason`` says how that was noticed. Work that was done since then may have run at the same
+    time as the next holder's.
     """
 
     def __init__(self, name: str, reason: str = "the lease is over") -> None:
@@ -109,21 +114,25 @@ class StoreUnavailable(TaskLockError):
 
 
 class ListingNotSupported(TaskLockError):
-    """The store behind the alias ``store`` knows single locks only and cannot list them."""
+    """The store behind the alias ``store`` cannot do something that needs more than single locks.
 
-    def __init__(self, store: str) -> None:
-        super().__init__(store)
+    ``what`` says what it cannot do.
+    """
+
+    def __init__(self, store: str, what: str = "list its locks") -> None:
+        super().__init__(store, what)
         self.store = store
+        self.what = what
 
     def __str__(self) -> str:
-        return f"the lock store {self.store!r} cannot list its locks"
+        return f"the lock store {self.store!r} cannot {self.what}"
 
 
-class NotPutBack(TaskLockError):
+class RequeueFailed(TaskLockError):
     """The message of the task ``task``, id ``task_id``, had to wait and could not be sent again.
 
-    The broker does not have it any more, since the task has no ``acks_late``: it will not run.
-    ``reason`` says what sending raised.
+    The broker does not have the message any more, because the task has no ``acks_late``: it will
+    not run. ``reason`` says what sending it raised.
     """
 
     def __init__(self, task: str, task_id: str, reason: str) -> None:
@@ -133,10 +142,11 @@ class NotPutBack(TaskLockError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return (
-            f"{self.task}[{self.task_id}] could not be put back into its queue, and will not run: "
-            f"{self.reason}"
-        )
+        return f"{self.task}[{self.task_id}] could not be requeued, and will not run: {self.reason}"
+
+
+NotPutBack = RequeueFailed
+"""the old name of `RequeueFailed`"""
 
 
 class StatusConflict(TaskLockError):
@@ -171,4 +181,4 @@ class TooManyAttempts(TaskLockError):
 
 
 class InvalidLockConfig(ImproperlyConfigured):
-    """A setting, or an option of a task, is wrong. Said before anything is sent."""
+    """A setting, or an option of a task, is wrong. Raised before anything is sent."""

@@ -1,4 +1,4 @@
-"""The guard: two conditional UPDATEs that say whether there is still work, and whose it was."""
+"""The guard: two conditional UPDATEs, which claim a row for a run and finish it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist
-from django.db import connections, router, transaction
+from django.db import connections, router
 from django.db.models import Manager, Model, Q, QuerySet
 
+from ._compat.django_database import can_hold, is_in_atomic
 from .exceptions import InvalidLockConfig, StatusConflict
 
 __all__ = ["StatusGuard"]
@@ -21,18 +22,19 @@ LARGEST_FENCE = 10**16 - 1
 class StatusGuard:
     """Guards the work on one row by the row's own status.
 
-    ``model`` is a model or its label; ``pk`` the name of the task's argument that holds the
-    primary key; ``field`` the status field. A run may claim a row whose status is one of
-    ``source``, and which ``filter`` and ``exclude`` (`Q` objects) allow; the row then has the
-    status ``to``, and when the run is over ``done`` or ``failed``. Where ``failed`` is None a
-    failed run's row goes back to the first of ``source``, as it does when the run is to be
-    repeated. ``fence_field``, an integer field that may be null, keeps the fence of the last
-    lease that claimed the row, and refuses an earlier one.
+    ``model``: a model or its label. ``pk``: the name of the task's argument that holds the primary
+    key. ``field``: the name of the status field. A run may claim a row whose status is one of
+    ``source``, and which ``filter`` and ``exclude`` (`Q` objects) allow. The row then has the
+    status ``to``, and after the run ``done`` or ``failed``. Where ``failed`` is None, the row of a
+    failed run has the first of ``source`` again, as it has when the run is to be repeated.
+    ``fence_field``: the name of an integer field that may be null. It keeps the fence of the last
+    lease that claimed the row, and a lease with an earlier fence cannot claim or finish the row.
 
-    Holding the lock proves that nobody else runs: a row that is in ``to`` already may be
-    claimed again, whatever ``filter`` and ``exclude`` say of what the dead run left behind.
+    A run that holds the lock is the only run. So it may claim a row that is in ``to`` already,
+    which a dead run has left behind; ``filter`` and ``exclude`` do not apply to such a row.
 
-    Raises `InvalidLockConfig` for what cannot be meant; the model is looked up on first use.
+    Raises `InvalidLockConfig` for statuses that contradict each other, and for arguments of a wrong
+    type. The model is looked up on first use.
     """
 
     def __init__(
@@ -112,36 +114,41 @@ class StatusGuard:
         _ = self.model
 
     def fence_trouble(self) -> str:
-        """What is wrong with the fence field, as a sentence; "" if nothing is."""
+        """Return what is wrong with the fence field, as a sentence; "" if nothing is."""
         if self.fence_field is None:
             return ""
         field: Any = self.model._meta.get_field(self.fence_field)
         where = f"the fence field {self.label}.{self.fence_field}"
         use = f"Use BigIntegerField(null=True), not {type(field).__name__}"
-        if not _holds_fences(field, connections[router.db_for_write(self.model)]):
+        if not can_hold(LARGEST_FENCE, field, connections[router.db_for_write(self.model)]):
             return f"{where} cannot hold a fence, an integer of 16 digits. {use}."
         if not field.null and not field.has_default():
             return f"{where} cannot be empty, as it is before the first run. {use}()."
         return ""
 
     def pk_of(self, arguments: Mapping[str, Any]) -> Any:
-        """The primary key among a call's arguments. Raises `InvalidLockConfig`."""
+        """Return the primary key from a call's ``arguments``, a mapping of names to values.
+
+        Raises `InvalidLockConfig` if the argument is missing.
+        """
         try:
             return arguments[self.pk]
         except KeyError:
             raise InvalidLockConfig(
                 f"the guard of {self.label} takes its key from the argument {self.pk!r}, "
-                "and there is none"
+                "which the call does not have"
             ) from None
 
     def rows(self) -> QuerySet[Model]:
-        """All rows of the model, on the database that is written to."""
+        """Return all rows of the model, on the database that it is written to."""
         manager: Manager[Model] = self.model._base_manager
         return manager.using(router.db_for_write(self.model))
 
     def claim(self, pk: Any, fence: int | None = None) -> bool:
-        """Take the row for a run that holds the lock: one UPDATE. False: there is no work.
+        """Take the row for a run that holds the lock, with one UPDATE.
 
+        ``fence``: that of the run's lease; None where its store has none. Returns False if there
+        is no work: the row does not exist, is in another status, is excluded, or has a later fence.
         Raises `RuntimeError` inside ``atomic()``.
         """
         rows = self.rows().filter(Q(pk=pk) & (self._fresh() | Q((self.field, self.to))))
@@ -154,12 +161,12 @@ class StatusGuard:
         return self._update(rows, changes) > 0
 
     def claim_alone(self, pk: Any) -> tuple[bool, int | None]:
-        """Take the row for a run without a lock: only from ``source``, since nothing says
-        whether the run that left it in ``to`` still lives.
+        """Take the row for a run without a lock, from ``source`` only.
 
-        Returns whether it was taken, and the fence to finish it with, one above the row's last:
-        whoever claims it under the lock meanwhile writes a greater one. Raises `RuntimeError`
-        inside ``atomic()``.
+        Without the lock it is not known whether the run that left the row in ``to`` still lives.
+        Returns whether the row was taken, and the fence to finish it with: one more than the row's
+        last, so that a run with the lock has a greater one. Raises `RuntimeError` inside
+        ``atomic()``.
         """
         rows = self.rows().filter(Q(pk=pk) & self._fresh())
         if not self.fence_field:
@@ -172,25 +179,55 @@ class StatusGuard:
         changes = {self.field: self.to, self.fence_field: fence}
         return self._update(rows.filter(unchanged), changes) > 0, fence
 
+    def was_claimed_under(self, pk: Any, fence: int | None) -> bool:
+        """Return whether the lease with this fence is the last that has claimed the row."""
+        if not self.fence_field or fence is None:
+            return False
+        return bool(self.rows().filter(Q(pk=pk) & Q((self.fence_field, fence))).exists())
+
+    def writes_with(self, other: StatusGuard) -> bool:
+        """Return whether a status or a fence that this guard writes is one that ``other`` writes,
+        where both have the same row."""
+        if self.model._meta.concrete_model is not other.model._meta.concrete_model:
+            return False
+        fences = {self.fence_field, other.fence_field}
+        return self.field == other.field or (len(fences) == 1 and None not in fences)
+
     def is_claimed(self, pk: Any) -> bool:
-        """Whether the row is in the status ``to``."""
+        """Return whether the row is in the status ``to``."""
         return bool(self.rows().filter(Q(pk=pk) & Q((self.field, self.to))).exists())
 
     def finish(self, pk: Any, fence: int | None = None) -> None:
-        """Mark the row done. Raises `StatusConflict` if it is no longer this run's."""
+        """Give the row the status ``done``.
+
+        Raises `StatusConflict` if the row is no longer this run's: its status is not ``to``, or its
+        fence is not ``fence``. Raises `RuntimeError` inside ``atomic()``.
+        """
         if not self._leave(pk, fence, self.done):
             raise StatusConflict(self.label, pk)
 
     def fail(self, pk: Any, fence: int | None = None) -> bool:
-        """Mark the row failed. False: it is no longer this run's, and was not changed."""
+        """Give the row the status ``failed``, or the first of ``source`` where that is None.
+
+        Returns False, and changes nothing, if the row is no longer this run's. Raises
+        `RuntimeError` inside ``atomic()``.
+        """
         return self._leave(pk, fence, self.source[0] if self.failed is None else self.failed)
 
-    def put_back(self, pk: Any, fence: int | None = None) -> bool:
-        """Make the row wait for work again. False: it is no longer this run's."""
+    def reopen(self, pk: Any, fence: int | None = None) -> bool:
+        """Give the row its first source status again, so that another run can claim it.
+
+        Returns False, and changes nothing, if the row is no longer this run's. Raises
+        `RuntimeError` inside ``atomic()``.
+        """
         return self._leave(pk, fence, self.source[0])
 
+    def put_back(self, pk: Any, fence: int | None = None) -> bool:
+        """The old name of `reopen`."""
+        return self.reopen(pk, fence)
+
     def is_done(self, pk: Any) -> bool:
-        """Whether the row is in the status ``done``."""
+        """Return whether the row is in the status ``done``."""
         return bool(self.rows().filter(Q(pk=pk) & Q((self.field, self.done))).exists())
 
     def _fresh(self) -> Q:
@@ -208,11 +245,9 @@ class StatusGuard:
         return self._update(rows, {self.field: status}) > 0
 
     def _update(self, rows: QuerySet[Model], changes: dict[str, Any]) -> int:
-        # Inside somebody's atomic() no other connection would see the change before the commit,
-        # and a rollback would undo it though the work was done. A test's own transaction counts
-        # for nothing, as it does for durable blocks.
-        blocks = transaction.get_connection(rows.db).atomic_blocks
-        if blocks and not blocks[-1]._from_testcase:
+        # Inside atomic() no other connection would see the change before the commit, and a rollback
+        # would undo it although the work was done.
+        if is_in_atomic(rows.db):
             raise RuntimeError(
                 f"the guard of {self.label} was used inside atomic(): its claim must be seen by "
                 "other workers at once, and must not be rolled back. Move atomic() into the task."
@@ -224,23 +259,3 @@ def _listed(source: Any) -> list[Any]:
     if isinstance(source, str) or not isinstance(source, Iterable):
         return [source]
     return list(source)
-
-
-def _holds_fences(field: Any, connection: Any) -> bool:
-    if not getattr(field, "concrete", False) or field.is_relation:
-        return False
-    kind = field.get_internal_type()
-    if kind == "DecimalField":
-        digits = field.max_digits
-        return digits is None or digits - (field.decimal_places or 0) >= len(str(LARGEST_FENCE))
-    usual: Any = connection.data_types.get(kind)
-    if usual is not None:
-        usual = usual(vars(field)) if callable(usual) else usual % vars(field)
-    if field.db_type(connection) != usual:
-        return True  # A type of its own, of which only the database knows what it holds.
-    # Not with the module: tasks are imported before Django's apps are, where it would be a circle.
-    from django.db.backends.base.operations import BaseDatabaseOperations
-
-    # What every database holds: SQLite holds any integer in any column, and production may not.
-    _, most = BaseDatabaseOperations.integer_field_ranges.get(kind, (0, 0))
-    return bool(most >= LARGEST_FENCE)

@@ -1,25 +1,25 @@
 """
-The unmanaged `Lock`: what the admin and Django's permissions call a lock.
+The unmanaged `Lock`: what the admin and Django's permissions call a lock. It has no table: leases
+live in the stores, and the admin fills instances from them.
 
-It has no table. Leases live in the stores; the admin fills instances from them.
+`LeaseRow` and `WaiterRow` are the tables of one of the stores, `DatabaseStore`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import quote, unquote
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-if TYPE_CHECKING:
-    from .lease import LockInfo
+from ._values.lock_info import LockInfo
 
-__all__ = ["Lock"]
+__all__ = ["ExactCharField", "LeaseRow", "Lock", "WaiterRow"]
 
 
 class NoTableManager(models.Manager["Lock"]):
-    """Answers every query with nothing, so that `dumpdata` and the like pass by."""
+    """Returns no rows for every query, so that `dumpdata` and the like work without a table."""
 
     def get_queryset(self) -> models.QuerySet[Lock]:
         nothing: models.QuerySet[Lock] = super().get_queryset().none()
@@ -29,7 +29,7 @@ class NoTableManager(models.Manager["Lock"]):
 class Lock(models.Model):
     """A lock by its name and the alias of its store; ``id`` is made of both.
 
-    ``info`` is what the store said of it, or None where it is not locked any more.
+    ``info`` is what the store said of it; None if it is not locked any more.
     """
 
     info: LockInfo | None = None
@@ -65,3 +65,75 @@ class Lock(models.Model):
         if not (store and colon and name):
             raise ValueError(f"not the id of a lock: {lock_id!r}")
         return unquote(store), name
+
+
+class ExactCharField(models.CharField):  # type: ignore[type-arg]
+    """Text that every database compares and sorts by its code points.
+
+    Without it, MariaDB would take ``Video:1`` and ``vidéo:1`` for ``video:1``, and the names that
+    begin with a prefix would not be one range of PostgreSQL's index. ``utf8mb4_bin`` ignores spaces
+    at the end, which a lock's name and a token never have.
+    """
+
+    COLLATIONS = {"postgresql": "C", "mysql": "utf8mb4_bin"}
+
+    def db_parameters(self, connection: Any) -> Any:
+        parameters = super().db_parameters(connection)
+        parameters["collation"] = self.COLLATIONS.get(connection.vendor)
+        return parameters
+
+    def db_type(self, connection: Any) -> str | None:
+        column = super().db_type(connection)
+        if column is None or connection.vendor != "postgresql":
+            return column
+        # By its long name: for a "varchar" Django makes a second index, for prefixes. The first
+        # one serves them here.
+        return column.replace("varchar", "character varying")
+
+
+class LeaseRow(models.Model):
+    """A row of `DatabaseStore`: a lock that is held, or was held not long ago.
+
+    The store alone reads and writes these rows, with statements of its own. Moments are in
+    microseconds since the epoch, by the clock of the database. Sites with another store have the
+    table too, and it stays empty.
+    """
+
+    lock_key = ExactCharField(max_length=255, primary_key=True, editable=False)
+    token = ExactCharField(max_length=22, editable=False)
+    expires = models.BigIntegerField(editable=False)
+    acquired = models.BigIntegerField(editable=False)
+    fence = models.BigIntegerField(editable=False)
+    owner = models.TextField(editable=False)
+
+    class Meta:
+        db_table = "django_tasklock_lease"
+        default_permissions = ()
+        indexes = [models.Index(fields=["expires", "fence"], name="tasklock_lease_expires")]
+
+    def __str__(self) -> str:
+        return str(self.lock_key)
+
+
+class WaiterRow(models.Model):
+    """A row of `DatabaseStore`: one caller that waits for a lock. The smallest ``id`` is next.
+
+    A waiter writes ``alive`` again and again: the moment after which it counts as dead.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    lock_key = ExactCharField(max_length=255, editable=False)
+    token = ExactCharField(max_length=22, editable=False)
+    alive = models.BigIntegerField(editable=False)
+    owner = models.TextField(editable=False)
+
+    class Meta:
+        db_table = "django_tasklock_waiter"
+        default_permissions = ()
+        indexes = [
+            models.Index(fields=["lock_key", "id"], name="tasklock_waiter_queue"),
+            models.Index(fields=["alive"], name="tasklock_waiter_alive"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.lock_key} {self.id}"

@@ -12,6 +12,8 @@ signal             arguments
 ``lock_lost``      ``lease``, ``reason``; once for each lease
 ``lock_cleared``   ``name``, ``store``, ``token`` (or None), ``holder`` (`LockInfo`
                    or None), ``by`` (what cleared it, for the log, or None)
+``lock_held``      ``name``, ``store``, ``holder`` (`LockInfo`), ``ttl`` (seconds): an
+                   operator holds it; ``lock_acquired`` is not sent
 =================  ===============================================================
 
 ``lock_lost`` may be sent from the renewal thread: its receivers must not use the ORM
@@ -20,10 +22,18 @@ connection of another thread.
 
 from django.dispatch import Signal
 
-__all__ = ["lock_acquired", "lock_cleared", "lock_contended", "lock_lost", "lock_released"]
+__all__ = [
+    "lock_acquired",
+    "lock_cleared",
+    "lock_contended",
+    "lock_held",
+    "lock_lost",
+    "lock_released",
+]
 
 lock_acquired = Signal()
 lock_contended = Signal()
 lock_released = Signal()
 lock_lost = Signal()
 lock_cleared = Signal()
+lock_held = Signal()

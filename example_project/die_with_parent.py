@@ -2,9 +2,9 @@
 
 A pool child killed by SIGKILL cannot end its ffmpeg: the orphan would go on, beside the next run of
 the same job. On Linux the kernel does it (``PR_SET_PDEATHSIG``), if the new process asks for it
-before it becomes ffmpeg. This file is that moment: started as a script, it asks and then turns into
-the command. (A ``preexec_fn`` would run Python between fork and exec of a process that has threads,
-where any lock that another thread held is held for ever.)
+before it becomes ffmpeg. Started as a script, this file does that: it asks, and then executes the
+command in its own place. (A ``preexec_fn`` would run Python between fork and exec of a process that
+has threads, where any lock that another thread held is held for ever.)
 
 Elsewhere the command runs as it is, and its output directory, which belongs to one run alone, is
 what keeps it out of the next run's way.
@@ -25,7 +25,7 @@ def die_with_parent(command: Sequence[str], *, by: signal.Signals = signal.SIGKI
     """Return the command line that runs `command` for as long as this thread's process lives.
 
     Args:
-        command: the program, as an absolute path, and its arguments.
+        command: the program, by its path or by its name on the PATH, and its arguments.
         by: the signal the program gets when the calling process is gone.
     """
     # -I -S: starts in milliseconds, and does not put this folder on the path.
@@ -38,7 +38,7 @@ def main(parent: int, by: int, command: list[str]) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, by)
         if os.getppid() != parent:  # it died before we asked
             os.kill(os.getpid(), by)
-    os.execv(command[0], command)
+    os.execvp(command[0], command)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from django_tasklock.lease import LockInfo
-from django_tasklock.stores.base import BaseStore, Grant, Note, Refusal
+from django_tasklock._values.lock_info import LockInfo
+from django_tasklock.stores.base import BaseStore, Grant, Refusal
 
 __all__ = ["NoLocks"]
 
@@ -26,7 +26,7 @@ class NoLocks(BaseStore):
     def extend(self, name: str, token: str, ttl: float, proof: Any = None) -> bool:
         return True
 
-    def release(self, name: str, token: str, proof: Any = None, note: Note | None = None) -> bool:
+    def release(self, name: str, token: str, proof: Any = None) -> bool:
         return True
 
     def clear(self, name: str, token: str | None = None) -> bool:
@@ -40,12 +40,3 @@ class NoLocks(BaseStore):
 
     def count(self, prefix: str = "") -> int:
         return 0
-
-    def recall(self, key: str) -> str | None:
-        return None
-
-    def remember(self, note: Note) -> None:
-        """Forgets it."""
-
-    def tally(self, key: str, ttl: float, by: int = 1) -> int:
-        return 1

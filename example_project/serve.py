@@ -28,7 +28,8 @@ from example_project.processes import (
     start_worker,
     wait_for_workers,
 )
-from example_project.servers import NoRedis, free_port, own_redis
+from example_project.redis_binary import NoRedis
+from example_project.servers import free_port, own_redis
 
 HOST = "127.0.0.1"
 ADMIN = "admin"

@@ -23,6 +23,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_tasklock",  # (*)
     "example_project.videos",
+    "example_project.uses",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -68,6 +69,8 @@ CACHES = {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": REDIS_URL,
         "KEY_PREFIX": REDIS_PREFIX,
+        # (*) Before version 8 redis-py waits for ever for a server that hangs.
+        "OPTIONS": {"SOCKET_TIMEOUT": 5, "SOCKET_CONNECT_TIMEOUT": 5},
     },
 }
 TASKLOCK = {"default": {"CACHE": "default", "TTL": 60}}  # (*) absent, it means the default cache

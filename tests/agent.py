@@ -18,7 +18,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from tests.steps import PATIENCE
+from tests.waiting import PATIENCE
 
 
 class Agent:
@@ -65,8 +65,9 @@ class Agent:
         output = self.process.stdout
         assert output is not None
         # One answer at a time: the buffer never holds a second one.
-        ready, _, _ = select.select([output], [], [], within)
-        assert ready, f"no answer within {within} s"
+        news = select.poll()  # select() cannot wait for a number above 1023.
+        news.register(output, select.POLLIN)
+        assert news.poll(within * 1000), f"no answer within {within} s"
         line = output.readline()
         assert line, f"the agent is gone: {self.process.wait()}"
         return json.loads(line)
@@ -86,13 +87,18 @@ class Agent:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a process that shares this test's caches and locks, not its database."""
+    """The environment of a process that shares this test's caches, locks and databases."""
     from django.conf import settings
+    from django.db import connections
+
+    databases = {alias: connections.settings[alias] for alias in connections if alias != "default"}
 
     env = os.environ | {
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
         "TASKLOCK_TEST_CACHES": json.dumps(settings.CACHES),
+        "TASKLOCK_TEST_DATABASE": str(connections.settings["default"]["NAME"]),
+        "TASKLOCK_TEST_DATABASES": json.dumps(databases, default=str),
     }
     if getattr(settings, "TASKLOCK", None) is not None:
         env["TASKLOCK_TEST_TASKLOCK"] = json.dumps(settings.TASKLOCK)
@@ -122,6 +128,7 @@ class _Verbs:
     def __init__(self) -> None:
         self.lease: Any = None
         self.block: Any = None
+        self.blocks: list[Any] = []
 
     def acquire(self, **arguments: Any) -> Any:
         from django_tasklock import locks
@@ -137,6 +144,13 @@ class _Verbs:
         """`acquire`, in a thread of its own."""
         threading.Thread(target=lambda: self.acquire(**arguments), daemon=True).start()
 
+    def acquire_all(self, **arguments: Any) -> int:
+        """How many leases there are now."""
+        from django_tasklock import locks
+
+        self.lease = locks.acquire_all(**arguments)
+        return len(self.lease or ())
+
     def extend(self, **arguments: Any) -> bool:
         return bool(self.lease.extend(**arguments))
 
@@ -149,6 +163,8 @@ class _Verbs:
     def enter(self, name: str, **arguments: Any) -> str:
         from django_tasklock import lock
 
+        # One that is dropped may give its lease up.
+        self.blocks.append(self.block)
         self.block = lock(name, **arguments)
         self.lease = self.block.__enter__()
         return str(self.lease.token)

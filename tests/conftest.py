@@ -18,17 +18,44 @@ from django.db import connection, connections
 from django.test.utils import override_settings
 from psycopg.conninfo import conninfo_to_dict
 
-from django_tasklock.lease import RELEASED
-from django_tasklock.renewal import renewal
-from django_tasklock.store_renewal import Entry
+from django_tasklock._engine import history
+from django_tasklock._engine.lease_state import RELEASED
+from django_tasklock._engine.renewal import renewal
+from django_tasklock._engine.store_renewal import Entry
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
-from example_project.servers import NoRedis, RedisServer, own_redis
+from django_tasklock.stores.database import DatabaseStore
+from django_tasklock.stores.zookeeper import ZooKeeperStore
+from django_tasklock.stores.zookeeper import link as link_module
 from tests import needs
+from tests.clusters import PATIENT_MS, Cluster
+from tests.interruptions import forget_handled
+from tests.pgbouncer import pgbouncer
 from tests.proxy import CutProxy
-from tests.store_cases import STORE_CASES, StoreCase, own_prefix, redis_cache
+from tests.quorum import Five, five_behind_proxies
+from tests.servers import NoRedis, RedisServer, own_redis
+from tests.store_cases import (
+    CACHE_CASES,
+    DATABASE_CASES,
+    NOWHERE,
+    STORE_CASES,
+    StoreCase,
+    members,
+    own_prefix,
+    params,
+    quorum_store,
+    redis_cache,
+    zookeeper_store,
+)
+from tests.zookeepers import ZooKeeper, own_zookeeper
 
 pytest.register_assert_rewrite("django_tasklock.testing")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """What a test has interrupted is not the context of the next one's exceptions."""
+    forget_handled()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,17 +85,35 @@ def tasks_have_made_themselves_known() -> None:
 
 UseCaches = Callable[..., None]
 UseRedis = Callable[..., None]
+UseZooKeeper = Callable[..., ZooKeeperStore]
 ProxyTo = Callable[[int], CutProxy]
 
 
 @pytest.fixture(autouse=True)
 def no_lease_outlives_its_test() -> Iterator[None]:
-    """A lease that something still refers to would be renewed, and lost, in the next tests."""
+    """A lease that something still refers to would be renewed, and lost, in the next tests.
+
+    A `CacheStore` would even ask the cache of the next test, and so its server, for a lease that an
+    interrupted call has left.
+    """
     yield
-    for entry in renewal.entries():
-        lease = entry.lease() if isinstance(entry, Entry) else entry.lease
-        if lease is not None:
-            lease._end(RELEASED)
+    for own in renewal._all:
+        for entry in own.entries():
+            lease = entry.lease() if isinstance(entry, Entry) else entry.lease
+            if lease is not None:
+                lease._end(RELEASED)
+        for entries in (own._heap, own._abandoned, own._arrivals):
+            entries.clear()
+    history.forget()
+    # kazoo draws from the module random in a thread of its own, which Hypothesis would notice.
+    for link in link_module._links:
+        link.close()
+
+
+@pytest.fixture
+def keeping_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores on Redis keep a history in this test, unless their settings say otherwise."""
+    monkeypatch.setattr("django_tasklock.stores.redis.trail.DEFAULT_EVENTS", 10_000)
 
 
 # ------------------------------------------------------------------------------ servers
@@ -94,6 +139,56 @@ def own_redis_server() -> Iterator[RedisServer]:
         needs.missing(str(error))
 
 
+@pytest.fixture(scope="session")
+def five_servers() -> Iterator[list[RedisServer]]:
+    """Five for the whole run. Shared: never pause, kill or empty them."""
+    with five_redis_servers() as servers:
+        yield servers
+
+
+@pytest.fixture
+def five_own_servers() -> Iterator[list[RedisServer]]:
+    """Five for this test alone, to be paused, killed and started again."""
+    with five_redis_servers() as servers:
+        yield servers
+
+
+@contextlib.contextmanager
+def five_redis_servers() -> Iterator[list[RedisServer]]:
+    with contextlib.ExitStack() as stack:
+        try:
+            yield [stack.enter_context(own_redis(needs_own=True)) for _ in range(5)]
+        except NoRedis as error:
+            needs.missing(str(error))
+
+
+@pytest.fixture
+def five(five_own_servers: list[RedisServer], use_caches: UseCaches) -> Iterator[Five]:
+    """Five servers for this test alone, which are the members of the store "default"."""
+    with five_behind_proxies(five_own_servers) as five:
+        use_quorum(five, use_caches)
+        yield five
+
+
+def use_quorum(five: Five, use_caches: UseCaches, *, ttl: float = 60.0, **options: Any) -> None:
+    """Make them the members of the store "default", with this TTL and these OPTIONS."""
+    caches, tasklock = members(five.urls, SOCKET_TIMEOUT=2.0)
+    use_caches(
+        {"default": _LOCMEM | {"LOCATION": own_prefix()}} | caches,
+        {"default": quorum_store(**options) | {"TTL": ttl}} | tasklock,
+    )
+
+
+_LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[Cluster]:
+    """One cluster for the whole run. Shared: never pause, kill or change its nodes."""
+    with Cluster.own(timeout_ms=PATIENT_MS) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def proxy_to() -> Iterator[ProxyTo]:
     """``proxy_to(port)``: a `CutProxy` in front of that loopback port."""
@@ -117,6 +212,20 @@ def memcached_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def zookeeper_server() -> Iterator[ZooKeeper]:
+    """One ZooKeeper for the whole run. Shared: never pause, kill or restart it."""
+    with own_zookeeper() as server:
+        yield server
+
+
+@pytest.fixture
+def own_zookeeper_server() -> Iterator[ZooKeeper]:
+    """A ZooKeeper for this test alone, to be paused, killed and started again."""
+    with own_zookeeper() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def postgres_dsn() -> Iterator[str]:
     """Connection string of an empty PostgreSQL database, dropped after the run."""
     with needs.postgres() as dsn:
@@ -136,7 +245,50 @@ def postgres_alias(postgres_dsn: str, transactional_db: None) -> Iterator[str]:
         "PORT": options.pop("port", ""),
         "OPTIONS": options,
     }
-    alias = "postgres"
+    with database_alias("postgres", configured) as alias:
+        yield alias
+
+
+@pytest.fixture
+def pgbouncer_alias(postgres_alias: str, postgres_dsn: str) -> Iterator[str]:
+    """The same database by way of a PgBouncer in transaction mode, as the alias "pgbouncer"."""
+    there = dict(connections.settings[postgres_alias]) | {"HOST": "127.0.0.1"}
+    with (
+        pgbouncer(postgres_dsn, "transaction") as port,
+        database_alias("pgbouncer", there | {"PORT": port}) as alias,
+    ):
+        yield alias
+
+
+@pytest.fixture(scope="session")
+def mariadb_settings() -> Iterator[dict[str, Any]]:
+    """An empty MariaDB database, dropped after the run, as settings of a Django alias."""
+    with needs.mariadb() as settings:
+        yield settings | {"ENGINE": "tests.mariadb"}
+
+
+@pytest.fixture
+def mariadb_alias(mariadb_settings: dict[str, Any], transactional_db: None) -> Iterator[str]:
+    """That database as the Django alias "mariadb", without any table."""
+    with database_alias("mariadb", dict(mariadb_settings)) as alias:
+        yield alias
+
+
+@pytest.fixture
+def sqlite_alias(tmp_path: Path, transactional_db: None) -> Iterator[str]:
+    """An SQLite file as the Django alias "sqlite", without any table."""
+    configured = {
+        "ENGINE": "tests.sqlite",
+        "NAME": str(tmp_path / "locks.sqlite3"),
+        "OPTIONS": {"init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF"},
+    }
+    with database_alias("sqlite", configured) as alias:
+        yield alias
+
+
+@contextlib.contextmanager
+def database_alias(alias: str, configured: dict[str, Any]) -> Iterator[str]:
+    """A database as a Django alias for the time of the block."""
     everything = connections.configure_settings({"default": {}, alias: configured})
     connections.settings[alias] = everything[alias]
     try:
@@ -210,6 +362,23 @@ def use_redis(use_caches: UseCaches, redis_server: RedisServer) -> UseRedis:
 
 
 @pytest.fixture
+def use_zookeeper(use_caches: UseCaches, zookeeper_server: ZooKeeper) -> UseZooKeeper:
+    """``use_zookeeper(hosts=None, **options)``: a `ZooKeeperStore` as the store "default".
+
+    On ``zookeeper_server`` unless there are other hosts, with nodes that no other test uses;
+    ``options`` are its OPTIONS. Returns the store.
+    """
+
+    def use(hosts: str | None = None, **options: Any) -> ZooKeeperStore:
+        use_caches({}, {"default": zookeeper_store(hosts or zookeeper_server.hosts, **options)})
+        store = stores["default"]
+        assert isinstance(store, ZooKeeperStore)
+        return store
+
+    return use
+
+
+@pytest.fixture
 def process_env(transactional_db: None) -> Callable[[], dict[str, str]]:
     """``process_env()``: the environment of a process that shares this test's settings.
 
@@ -230,9 +399,32 @@ def process_env(transactional_db: None) -> Callable[[], dict[str, str]]:
     return environment
 
 
-@pytest.fixture(params=STORE_CASES, ids=lambda case: case.id)
+def _made(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
+    case: StoreCase = request.param
+    used = {"default": case.cache(request)}
+    if nowhere := NOWHERE.get(used["default"]["BACKEND"]):
+        used["silent"] = used["default"] | {"LOCATION": nowhere}
+    tasklock = case.tasklock(request) if callable(case.tasklock) else case.tasklock
+    caches, aliases = case.beside(request) if case.beside else ({}, {})
+    use_caches(used | caches, {"default": tasklock} | aliases, **case.settings)
+    return stores["default"]
+
+
+@pytest.fixture(params=params(STORE_CASES), ids=lambda case: case.id)
 def store(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
     """The store "default", once for every store there is."""
-    case: StoreCase = request.param
-    use_caches({"default": case.cache(request)}, {"default": case.tasklock}, **case.settings)
-    return stores["default"]
+    return _made(request, use_caches)
+
+
+@pytest.fixture(params=params(CACHE_CASES), ids=lambda case: case.id)
+def cache_store(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
+    """The store "default", once for every store whose locks are keys of the default cache."""
+    return _made(request, use_caches)
+
+
+@pytest.fixture(params=params(DATABASE_CASES), ids=lambda case: case.id)
+def database_store(request: pytest.FixtureRequest, use_caches: UseCaches) -> DatabaseStore:
+    """The store "default", a `DatabaseStore` on each database that it supports."""
+    store = _made(request, use_caches)
+    assert isinstance(store, DatabaseStore)
+    return store

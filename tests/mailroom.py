@@ -16,7 +16,8 @@ from celery import Celery, _state
 from celery.app.trace import build_tracer
 
 from django_tasklock.celery import LockedTask
-from django_tasklock.celery.checks import known_tasks
+from django_tasklock.celery.task_checks import known_tasks
+from tests.steps import Meanwhile
 
 
 @dataclass(frozen=True)
@@ -141,3 +142,8 @@ def _parsed(raw: bytes) -> Message:
     args, kwargs, embed = json.loads(base64.b64decode(message["body"]))
     headers = message["headers"]
     return Message(headers["id"], headers["task"], args, kwargs, embed, headers, raw)
+
+
+def elsewhere(room: Mailroom, message: Message, **options: Any) -> tuple[str, Any]:
+    """Deliver a message to another worker, while this one is busy."""
+    return Meanwhile(lambda: room.deliver(message, **options)).result()

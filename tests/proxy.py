@@ -51,7 +51,7 @@ class Connection:
                 break
             time.sleep(self.proxy.latency)
             with contextlib.suppress(OSError):
-                self.client.sendall(data * self.proxy._copies_of(data))
+                self.client.sendall(data + self.proxy._repeated(data))
 
     def _chunks(self, source: socket.socket) -> Iterator[bytes]:
         try:
@@ -86,7 +86,7 @@ class CutProxy:
         self.latency = 0.0
         """seconds that everything takes, each way"""
         self._to_turn_away = 0
-        self._to_repeat = b""
+        self._to_repeat: tuple[bytes, int] = (b"", 0)
         self._lock = threading.Lock()
         self._lost = threading.Condition(self._lock)
         self._flowing = threading.Event()
@@ -131,10 +131,21 @@ class CutProxy:
             if not self._lost.wait_for(lambda: self.lost_replies >= count, timeout):
                 raise TimeoutError(f"{self.lost_replies} replies were lost, not {count}")
 
-    def repeat_reply(self, of: bytes) -> None:
-        """Deliver the next reply that holds the bytes ``of`` twice, as no proxy should."""
+    def repeat_reply(self, of: bytes, last: int = 0) -> None:
+        """Deliver the next reply that holds the bytes ``of`` twice, as no proxy should.
+
+        With ``last`` only its last bytes, so many: what follows cannot be read then.
+        """
         with self._lock:
-            self._to_repeat = of
+            self._to_repeat = (of, last)
+
+    def say(self, data: bytes) -> None:
+        """Deliver bytes on every open connection that no server has sent."""
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.client.sendall(data)
 
     def turn_away(self, times: int = 1) -> None:
         """Close the next ``times`` connections as soon as they are made."""
@@ -172,6 +183,16 @@ class CutProxy:
             listener = self._listener = self._bind(self.port)
             listener.listen(512)
             threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """The server is not there, and has its data when it is back."""
+        self.refuse()
+        self.cut()
+        try:
+            yield
+        finally:
+            self.accept()
 
     def close(self) -> None:
         self.refuse()
@@ -229,12 +250,13 @@ class CutProxy:
             self._to_lose = (wanted, times - 1)
             return True
 
-    def _copies_of(self, reply: bytes) -> int:
+    def _repeated(self, reply: bytes) -> bytes:
         with self._lock:
-            if not self._to_repeat or self._to_repeat not in reply:
-                return 1
-            self._to_repeat = b""
-            return 2
+            wanted, last = self._to_repeat
+            if not wanted or wanted not in reply:
+                return b""
+            self._to_repeat = (b"", 0)
+            return reply[-last:]
 
     def _lost_one(self) -> None:
         with self._lost:

@@ -1,7 +1,8 @@
 """Settings of the tests; everything about caches and locks is overridden by the test itself.
 
 Processes that a test starts find its database by ``TASKLOCK_TEST_DATABASE`` (see the fixture
-``process_env``) and its caches by ``TASKLOCK_TEST_CACHES`` and ``TASKLOCK_TEST_TASKLOCK`` (JSON).
+``process_env``), databases that the test brought along by ``TASKLOCK_TEST_DATABASES`` (JSON), and
+its caches by ``TASKLOCK_TEST_CACHES`` and ``TASKLOCK_TEST_TASKLOCK`` (JSON).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ DEBUG = False
 ALLOWED_HOSTS = ["*"]
 USE_TZ = True
 TIME_ZONE = "UTC"
-ROOT_URLCONF = "tests.urls"
+ROOT_URLCONF = os.environ.get("TASKLOCK_TEST_URLCONF", "tests.urls")
 STATIC_URL = "/static/"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
@@ -68,6 +69,8 @@ DATABASES: dict[str, dict[str, Any]] = {
         "TEST": {"NAME": str(Path(tempfile.gettempdir(), f"tasklock-{os.getpid()}.sqlite3"))},
     },
 }
+
+DATABASES |= json.loads(os.environ.get("TASKLOCK_TEST_DATABASES", "{}"))
 
 CACHES: dict[str, dict[str, Any]] = json.loads(
     os.environ.get(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 from django.core.management import call_command
 from django.db import connections, models
 from django.test.utils import override_settings
+
+from django_tasklock.stores.database.queue_statements import QUEUE
+from django_tasklock.stores.database.statements import TABLE
+from tests.clusters import Cluster
 
 CacheSettings = dict[str, Any]
 
@@ -23,14 +28,18 @@ class StoreCase:
     Args:
         id: as pytest shows it.
         cache: makes ``CACHES["default"]``, asking for what it needs by fixture.
-        tasklock: ``TASKLOCK["default"]``.
+        tasklock: ``TASKLOCK["default"]``, or what makes it, asking for what it needs by fixture.
         settings: other settings that it needs.
+        beside: makes other aliases of ``CACHES`` and of ``TASKLOCK``.
     """
 
     id: str
     cache: Callable[[pytest.FixtureRequest], CacheSettings]
-    tasklock: dict[str, Any] = field(default_factory=dict)
+    tasklock: dict[str, Any] | Callable[[pytest.FixtureRequest], dict[str, Any]] = field(
+        default_factory=dict
+    )
     settings: dict[str, Any] = field(default_factory=dict)
+    beside: Callable[[pytest.FixtureRequest], tuple[CacheSettings, CacheSettings]] | None = None
 
 
 def redis_cache(url: str, **options: Any) -> CacheSettings:
@@ -44,6 +53,14 @@ def redis_cache(url: str, **options: Any) -> CacheSettings:
         "KEY_PREFIX": own_prefix(),
         "OPTIONS": {"SOCKET_TIMEOUT": 5.0} | options,
     }
+
+
+NOWHERE = {
+    "django_redis.cache.RedisCache": "redis://127.0.0.1:1",
+    "django.core.cache.backends.redis.RedisCache": "redis://127.0.0.1:1",
+    "django.core.cache.backends.memcached.PyMemcacheCache": "127.0.0.1:1",
+}
+"""for each cache with a server, where none listens"""
 
 
 def own_prefix() -> str:
@@ -135,10 +152,43 @@ def _cache_table(request: pytest.FixtureRequest, alias: str) -> CacheSettings:
     return cache
 
 
+def _lease_table(fixture: str) -> Callable[[pytest.FixtureRequest], CacheSettings]:
+    """The table of `DatabaseStore` in the database of a fixture; the store uses no cache."""
+
+    def cache(request: pytest.FixtureRequest) -> CacheSettings:
+        make_lease_table(request.getfixturevalue(fixture))
+        return _locmem(request)
+
+    return cache
+
+
+def make_lease_table(alias: str) -> None:
+    """As ``manage.py migrate --database=ALIAS``; if it was done before, the table is emptied."""
+    if TABLE not in connections[alias].introspection.table_names():
+        call_command("migrate", "django_tasklock", database=alias, verbosity=0)
+    with connections[alias].cursor() as cursor:
+        for table in (TABLE, QUEUE):
+            cursor.execute(f"DELETE FROM {table}")
+
+
+def database_store(alias: str, **options: Any) -> dict[str, Any]:
+    """``TASKLOCK["default"]`` on the database of this alias."""
+    return {
+        "BACKEND": "django_tasklock.stores.database.DatabaseStore",
+        "OPTIONS": {"DATABASE": alias, **options},
+    }
+
+
+def _cluster(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """`RedisClusterStore`, with keys that nothing else uses."""
+    cluster: Cluster = request.getfixturevalue("redis_cluster")
+    return cluster.settings() | {"KEY_PREFIX": own_prefix()}
+
+
 # Other threads and processes must see the table.
 ON_DATABASE = pytest.mark.django_db(transaction=True)
 
-STORE_CASES = [
+CACHE_CASES = [
     StoreCase("redis-pickle", _django_redis()),
     StoreCase(
         "redis-json", _django_redis(SERIALIZER="django_redis.serializers.json.JSONSerializer")
@@ -166,5 +216,95 @@ STORE_CASES = [
     ),
     StoreCase("file-based", _file_based),
     StoreCase("memcached", _memcached),
+]
+"""Parameters of the fixture ``cache_store``: stores whose locks are keys of a cache."""
+
+DATABASE_CASES = [
+    pytest.param(
+        StoreCase("database-store-sqlite", _locmem, database_store("default")), marks=ON_DATABASE
+    ),
+    StoreCase(
+        "database-store-postgres", _lease_table("postgres_alias"), database_store("postgres")
+    ),
+    StoreCase(
+        "database-store-pgbouncer", _lease_table("pgbouncer_alias"), database_store("pgbouncer")
+    ),
+    StoreCase("database-store-mariadb", _lease_table("mariadb_alias"), database_store("mariadb")),
+]
+"""Parameters of the fixture ``database_store``."""
+
+
+def zookeeper_store(hosts: str, **options: Any) -> dict[str, Any]:
+    """``TASKLOCK["default"]`` on the ZooKeeper at ``hosts``, with nodes that nothing else uses."""
+    return {
+        "BACKEND": "django_tasklock.stores.zookeeper.ZooKeeperStore",
+        "KEY_PREFIX": own_prefix(),
+        "OPTIONS": {"HOSTS": hosts, **options},
+    }
+
+
+def _zookeeper(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return zookeeper_store(request.getfixturevalue("zookeeper_server").hosts)
+
+
+ZOOKEEPER_CASE = StoreCase("zookeeper", _locmem, _zookeeper)
+
+MEMORY_CASE = StoreCase("memory", _locmem, {"BACKEND": "django_tasklock.stores.memory.MemoryStore"})
+
+
+def _five_redis(request: pytest.FixtureRequest) -> tuple[CacheSettings, CacheSettings]:
+    return members([server.url for server in request.getfixturevalue("five_servers")])
+
+
+def members(urls: Sequence[str], **cache_options: Any) -> tuple[CacheSettings, CacheSettings]:
+    """``CACHES`` and ``TASKLOCK`` of a RedisStore for each URL: "a", "b" and so on."""
+    aliases = "abcdefgh"[: len(urls)]
+    caches = {
+        alias: redis_cache(url, **cache_options) for alias, url in zip(aliases, urls, strict=True)
+    }
+    return caches, {alias: {"CACHE": alias} for alias in aliases}
+
+
+def quorum_store(aliases: Sequence[str] = "abcde", **options: Any) -> dict[str, Any]:
+    """``TASKLOCK["default"]`` of a quorum. A restarted member counts at once, unless LONGEST_TTL is
+    given: the servers of tests are new."""
+    return {
+        "BACKEND": "django_tasklock.stores.quorum.QuorumStore",
+        "OPTIONS": {"STORES": list(aliases), "LONGEST_TTL": None, **options},
+    }
+
+
+QUORUM_CASE = StoreCase("quorum", _locmem, quorum_store(MEMBER_TIMEOUT=10.0), beside=_five_redis)
+"""no member is harmed: one that takes long has to wait for the processor"""
+
+CLUSTER_CASE = StoreCase("redis-cluster", _locmem, _cluster)
+
+VARIANTS = {
+    "redis-msgpack", "redis-compressed", "redis-keys", "redis-no-prefix", "database-postgres",
+    "file-based", "memcached", "database-store-pgbouncer", "zookeeper", "quorum",
+}  # fmt: skip
+"""cases that are left out where one run more is for the versions of Python packages"""
+
+
+def params(cases: Sequence[Any]) -> list[Any]:
+    """The cases as parameters of a fixture: `VARIANTS` are marked."""
+    found = []
+    for case in cases:
+        param = case if isinstance(case, ParameterSet) else pytest.param(case)
+        (value,) = param.values
+        assert isinstance(value, StoreCase)
+        variant = value.id in VARIANTS
+        marks = (*param.marks, pytest.mark.variant) if variant else param.marks
+        found.append(pytest.param(*param.values, marks=marks))
+    return found
+
+
+STORE_CASES = [
+    *CACHE_CASES,
+    *DATABASE_CASES,
+    CLUSTER_CASE,
+    ZOOKEEPER_CASE,
+    QUORUM_CASE,
+    MEMORY_CASE,
 ]
 """Parameters of the fixture ``store``."""

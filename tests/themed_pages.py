@@ -30,6 +30,7 @@ def main() -> None:
         "detail": f"{LIST}default_3Avideo_3A1/change/",
         "clear": f"{LIST}default_3Avideo_3A1/delete/",
         "health": f"{LIST}health/",
+        "hold": f"{LIST}hold/",
     }.items():
         response = client.get(url)
         page = response.content.decode()

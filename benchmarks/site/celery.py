@@ -17,7 +17,7 @@ from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
 
 URL = os.environ.get("BENCHMARK_REDIS_URL", "redis://127.0.0.1:6379/0")
-RECIPE_TIMEOUT = 7200
+RECIPE_TIMEOUT_SECONDS = 7200
 
 app = Celery("benchmarks", broker=URL)
 app.conf.update(
@@ -58,7 +58,7 @@ def plain_acks_late(number: int, path: str | None = None) -> None:
 @app.task
 def recipe(number: int, path: str | None = None) -> None:
     key = f"recipe:{number}"
-    if not cache.add(key, "locked", RECIPE_TIMEOUT):
+    if not cache.add(key, "locked", RECIPE_TIMEOUT_SECONDS):
         return
     try:
         body(number, path)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+from importlib.util import find_spec
+from typing import Any
 
 REDIS_URL = os.environ.get("BENCHMARK_REDIS_URL", "redis://127.0.0.1:6379/0")
 
 SECRET_KEY = "for the benchmarks alone"
 INSTALLED_APPS = ["django_tasklock", "benchmarks.site"]
-DATABASES = {
+DATABASES: dict[str, Any] = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("BENCHMARK_DATABASE", ":memory:"),
@@ -16,16 +19,26 @@ DATABASES = {
     }
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-CACHES = {
+CACHES: dict[str, Any] = {
     "default": {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": REDIS_URL,
         "TIMEOUT": None,
     }
 }
-TASKLOCK = {
+TASKLOCK: dict[str, Any] = {
     "default": {"TTL": 60},
     # As seen from another machine, where nobody can tell whether the owner still lives.
     "elsewhere": {"TTL": 60, "OPTIONS": {"TAKEOVER": False}},
 }
+# More databases, caches, stores and apps, for the workload that compares the stores.
+MORE: dict[str, Any] = json.loads(os.environ.get("BENCHMARK_MORE", "{}"))
+DATABASES |= MORE.get("DATABASES", {})
+CACHES |= MORE.get("CACHES", {})
+TASKLOCK |= MORE.get("TASKLOCK", {})
+INSTALLED_APPS += MORE.get("INSTALLED_APPS", [])
+if find_spec("pymysql") and not find_spec("MySQLdb"):
+    import pymysql
+
+    pymysql.install_as_MySQLdb()
 USE_TZ = True

@@ -17,6 +17,8 @@ NAMES = (
     "acquire_release",
     "parts",
     "handoff",
+    "event_loop",
+    "stores",
     "renewal",
     "listing",
     "celery_task",

@@ -6,7 +6,6 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -15,26 +14,15 @@ from ..counting import Counter, Counts
 from ..peers import OURS, make
 from ..rounds import Spread, turned
 from ..tables import Cell, Table
+from ..turns import Turn, gaps, jumps, take_turns
 
 __all__ = ["run"]
 
 BASE = "python-redis-lock"
 COLUMNS = (OURS, BASE, "redis-py Lock", "django-redis lock")
-SECTION = 0.001
-"""seconds for which each holder holds it"""
-WINDOW = 0.2
+WINDOW_SECONDS = 0.2
 """seconds of a look at how much is asked while it is held: of some looks the median counts, for on
 a busy machine somebody may have begun to ask only then"""
-CLEARLY = 0.002
-"""seconds by which another must have asked earlier for a turn to count as a jump of the line"""
-
-
-class Turn(NamedTuple):
-    """One holder's turn, by a clock that all processes share."""
-
-    asked: float
-    held: float
-    over: float
 
 
 class Watched(NamedTuple):
@@ -68,7 +56,7 @@ def run(bench: Bench) -> list[Table]:
         rows = [{"column": name, **_row(seen, base)} for name, seen in watched.items()]
         title = f"Hand-off, {waiters} waiters in {processes} processes, sections of 1 ms"
         notes = [f"{rounds} rounds; a ratio is that of two medians of one round"]
-        tables.append(Table(f"handoff-{waiters}", title, rows, "median, ms", None, notes))
+        tables.append(Table(f"handoff-{waiters}", title, rows, "median, ms", notes))
     return tables
 
 
@@ -93,7 +81,7 @@ def _measure(bench: Bench, name: str, column: Any, waiters: int, processes: int)
     # All are about to ask. What follows counts when they have, for they are many.
     time.sleep(bench.pick(0.3, 1.5))
     counter = Counter(bench.redis)
-    idle = median(_commands(counter, WINDOW) for _ in range(5))
+    idle = median(_commands(counter, WINDOW_SECONDS) for _ in range(5))
     column.release(held)
     start = time.monotonic()
     time.sleep(bench.pick(0.5, 3.0))
@@ -105,7 +93,7 @@ def _measure(bench: Bench, name: str, column: Any, waiters: int, processes: int)
     all_turns.sort(key=lambda turn: turn.held)
     # A look at Redis takes a moment: the window is cut at the turns inside it.
     inside = [turn for turn in all_turns if start <= turn.held <= end]
-    return Watched(inside, _gaps(inside), end - start, idle, busy)
+    return Watched(inside, gaps(inside), end - start, idle, busy)
 
 
 def _commands(counter: Counter, seconds: float) -> float:
@@ -114,28 +102,8 @@ def _commands(counter: Counter, seconds: float) -> float:
     return counter.counts().commands / seconds
 
 
-def _gaps(turns: Sequence[Turn]) -> list[float]:
-    overlaps = sum(after.held < before.over for before, after in pairwise(turns))
-    assert not overlaps, f"two held one lock, {overlaps} times"
-    return sorted(
-        (after.held - before.over) * 1000
-        for before, after in pairwise(turns)
-        # Only what was waited for is a hand-over.
-        if after.asked < before.over
-    )
-
-
-def _jumps(turns: Sequence[Turn]) -> int:
-    jumps, earliest = 0, float("inf")
-    for turn in reversed(turns):
-        # Somebody who had asked before got it only after this one.
-        jumps += turn.asked > earliest + CLEARLY
-        earliest = min(earliest, turn.asked)
-    return jumps
-
-
 def _row(rounds: Sequence[Watched], base: Sequence[Watched] | None) -> dict[str, Cell]:
-    gaps = sorted(gap for seen in rounds for gap in seen.gaps)
+    every = sorted(gap for seen in rounds for gap in seen.gaps)
     turns = [turn for seen in rounds for turn in seen.turns]
     ratios = [
         median(ours.gaps) / median(theirs.gaps)
@@ -144,14 +112,14 @@ def _row(rounds: Sequence[Watched], base: Sequence[Watched] | None) -> dict[str,
     ]
     many = max(1, len(turns))
     return {
-        "hand-offs": len(gaps),
+        "hand-offs": len(every),
         "a second": len(turns) / sum(seen.seconds for seen in rounds),
-        "median, ms": Spread.of(gaps) if gaps else None,
+        "median, ms": Spread.of(every) if every else None,
         f"of {BASE}'s": Spread.of(ratios) if ratios else None,
-        "p99, ms": gaps[int(len(gaps) * 0.99)] if gaps else None,
-        "worst, ms": gaps[-1] if gaps else None,
+        "p99, ms": every[int(len(every) * 0.99)] if every else None,
+        "worst, ms": every[-1] if every else None,
         "longest wait, ms": max((t.held - t.asked) * 1000 for t in turns) if turns else None,
-        "jumped the line": sum(_jumps(seen.turns) for seen in rounds),
+        "out of order": sum(jumps(seen.turns) for seen in rounds),
         "round trips a turn": sum(seen.busy.trips for seen in rounds) / many,
         "commands a turn": sum(seen.busy.commands for seen in rounds) / many,
         "commands/s while held": median(seen.idle for seen in rounds),
@@ -163,20 +131,11 @@ def _child(name: str, url: str, lock: str, size: int, ready: Any, stop: Any, tur
     column = make(name, url)
     mine: list[Turn] = []
 
-    def take_turns() -> None:
+    def work() -> None:
         ready.release()
-        while not stop.is_set():
-            asked = time.monotonic()
-            held = column.wait(lock)
-            if held is None:
-                continue
-            since = time.monotonic()
-            time.sleep(SECTION)
-            over = time.monotonic()
-            column.release(held)
-            mine.append(Turn(asked, since, over))
+        mine.extend(take_turns(column, lock, stop.is_set))
 
-    crowd = [threading.Thread(target=take_turns) for _ in range(size)]
+    crowd = [threading.Thread(target=work) for _ in range(size)]
     for thread in crowd:
         thread.start()
     for thread in crowd:

@@ -21,13 +21,13 @@ from ..tables import Cell, Table
 
 __all__ = ["run"]
 
-NAME = "killed"
+KILLED_LOCK = "killed"
 
 
 def run(bench: Bench) -> list[Table]:
     ttl, rounds = bench.pick((1, 1), (2, 15))
     rows: list[dict[str, Cell]] = []
-    for title, make in COLUMNS.items():
+    for title, make in HOLDER_MAKERS.items():
         late, after = [], []
         try:
             for _ in range(rounds):
@@ -46,7 +46,7 @@ def run(bench: Bench) -> list[Table]:
             }
         )
     title = f"A waiter on a holder that is killed, leases of {ttl} s"
-    return [Table("killed-holder", title, rows, "after the lease's end, ms", 50)]
+    return [Table("killed-holder", title, rows, "after the lease's end, ms")]
 
 
 def _measure(bench: Bench, title: str, column: Any, ttl: int) -> tuple[float, float]:
@@ -71,7 +71,7 @@ def _measure(bench: Bench, title: str, column: Any, ttl: int) -> tuple[float, fl
 
     killer = Thread(target=kill)
     killer.start()
-    held = column.wait(NAME)
+    held = column.wait(KILLED_LOCK)
     now = time.monotonic()
     assert held is not None
     killer.join()
@@ -83,7 +83,7 @@ def _measure(bench: Bench, title: str, column: Any, ttl: int) -> tuple[float, fl
 
 def _hold(title: str, url: str, ttl: int, pipe: Any) -> None:
     set_up_site()
-    held = COLUMNS[title](url, ttl).acquire(NAME)
+    held = HOLDER_MAKERS[title](url, ttl).acquire(KILLED_LOCK)
     assert held is not None
     pipe.send("held")
     time.sleep(600)
@@ -121,7 +121,7 @@ def _django_redis(_url: str, ttl: int) -> Any:
     return LockObjects(lambda name: lock(name, timeout=ttl))
 
 
-COLUMNS: dict[str, Callable[[str, int], Any]] = {
+HOLDER_MAKERS: dict[str, Callable[[str, int], Any]] = {
     f"{OURS}, the same machine": lambda _url, ttl: Ours(ttl, "default"),
     f"{OURS}, another machine": lambda _url, ttl: Ours(ttl, "elsewhere"),
     "python-redis-lock": _python_redis_lock,

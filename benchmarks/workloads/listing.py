@@ -18,8 +18,8 @@ from ..tables import Cell, Table
 
 __all__ = ["run"]
 
-PAGE = 100
-OTHERS = """
+PAGE_LOCKS = 100
+OTHER_KEYS_SCRIPT = """
 for i = ARGV[1], ARGV[2] do redis.call('SET', 'other:' .. i, 'a value of somebody else') end
 """
 
@@ -28,7 +28,7 @@ def run(bench: Bench) -> list[Table]:
     others = bench.pick(2_000, 1_000_000)
     step = 10_000
     for start in range(0, others, step):
-        bench.redis.eval(OTHERS, 0, start, min(others, start + step) - 1)
+        bench.redis.eval(OTHER_KEYS_SCRIPT, 0, start, min(others, start + step) - 1)
     tables = []
     for count in bench.pick([20, 200], [100, 1_000, 10_000, 100_000]):
         with _held(count):
@@ -41,22 +41,22 @@ def run(bench: Bench) -> list[Table]:
 def _page(bench: Bench, count: int, others: int) -> Table:
     index = Index(bench.redis)
     works: dict[str, Callable[[], object]] = {
-        "ordered index, records not read": lambda: index.page(PAGE),
-        "ordered index, records decoded": lambda: index.decoded(PAGE),
-        OURS: lambda: locks.list(limit=PAGE),
-        f"{OURS}, and every field read": lambda: read(locks.list(limit=PAGE)),
+        "ordered index, records not read": lambda: index.page(PAGE_LOCKS),
+        "ordered index, records decoded": lambda: index.decoded(PAGE_LOCKS),
+        OURS: lambda: locks.list(limit=PAGE_LOCKS),
+        f"{OURS}, and every field read": lambda: read(locks.list(limit=PAGE_LOCKS)),
         f"{OURS}: count": locks.count,
         "SCAN MATCH": index.scanned,
         "KEYS": lambda: bench.redis.keys(index.pattern),
     }
-    found = locks.list(limit=PAGE)
-    assert len(found) == min(count, PAGE), f"{len(found)} of {count} were listed"
-    assert [info.name for info in found] == [info.name for info in index.decoded(PAGE)]
+    found = locks.list(limit=PAGE_LOCKS)
+    assert len(found) == min(count, PAGE_LOCKS), f"{len(found)} of {count} were listed"
+    assert [info.name for info in found] == [info.name for info in index.decoded(PAGE_LOCKS)]
     slow = {name: works.pop(name) for name in ("SCAN MATCH", "KEYS")}
     rows = _rows(bench, works, index, bench.pick(2, 60))
     rows += _rows(bench, slow, index, bench.pick(1, 3))
-    title = f"First page of {PAGE} of {count:,} locks, among {others:,} other keys"
-    return Table(f"listing-{count}", title, rows, "over the index", 1.5)
+    title = f"First page of {PAGE_LOCKS} of {count:,} locks, among {others:,} other keys"
+    return Table(f"listing-{count}", title, rows, "over the index")
 
 
 def _whole(bench: Bench, count: int) -> Table:
@@ -69,7 +69,7 @@ def _whole(bench: Bench, count: int) -> Table:
     }
     assert len(locks.list()) == count
     rows = _rows(bench, works, index, bench.pick(1, 7), count)
-    return Table("listing-whole", f"All of {count:,} locks", rows, "over the index", 1.5)
+    return Table("listing-whole", f"All of {count:,} locks", rows, "over the index")
 
 
 def _rows(
@@ -77,7 +77,7 @@ def _rows(
     works: dict[str, Callable[[], object]],
     index: Index,
     rounds: int,
-    size: int = PAGE,
+    size: int = PAGE_LOCKS,
 ) -> list[dict[str, Cell]]:
     trips = {}
     for name, work in works.items():
@@ -114,7 +114,7 @@ class Index:
     def page(self, size: int) -> tuple[list[Any], list[Any]]:
         now = int(time.time() * 1000)
         found = self._redis.zrangebyscore(
-            self._store.index, now, "+inf", start=0, num=size, withscores=True
+            self._store.keyspace.index, now, "+inf", start=0, num=size, withscores=True
         )
         values: list[Any] = []
         for start in range(0, len(found), self.CHUNK):
@@ -129,7 +129,7 @@ class Index:
         """The page with its records as `LockInfo`, every field of it."""
         found, values = self.page(size)
         return read(
-            self._store.info(name.decode(), value, end / 1000)
+            self._store.records.info(name.decode(), value, end / 1000)
             for (name, end), value in zip(found, values, strict=True)
         )
 

@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any
 
 from django_tasklock import locks
-from django_tasklock.arguments import checked_flag, checked_name, checked_ttl, checked_wait
-from django_tasklock.lease import Lease, new_token
-from django_tasklock.owner import owner_record
+from django_tasklock._compat.redis import pack
+from django_tasklock._engine.lease import Lease
+from django_tasklock._values.arguments import checked_flag, checked_name, checked_ttl, checked_wait
+from django_tasklock._values.owner import owner_record
+from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.record import new_record
 from django_tasklock.stores.redis.client import as_bytes
-from django_tasklock.stores.redis.connections import pack
-from django_tasklock.stores.redis.store import ACQUIRE
+from django_tasklock.stores.redis.leases import ACQUIRE
 
 from ..bench import Bench
 from ..counting import Counter
@@ -25,21 +26,21 @@ from ..tables import Cell, Table
 
 __all__ = ["run"]
 
-NAME = "video:123"
+LOCK_NAME = "video:123"
 
 
 def run(bench: Bench) -> list[Table]:
     store: Any = locks.store
-    lease = locks.acquire(NAME, ttl=60)
+    lease = locks.acquire(LOCK_NAME, ttl=60)
     assert lease is not None
     record, token, value = owner_record(None, None), lease.token, lease._proof
-    keys = store._keys(NAME)
-    arguments = (len(keys), *keys, value, 60_000, NAME, b"")
+    keys = store.keyspace.keys(LOCK_NAME)
+    arguments = (len(keys), *keys, value, 60_000, LOCK_NAME, b"")
     command = (b"EVALSHA", ACQUIRE.sha, *map(as_bytes, arguments))
     exchange = store.client._connections.exchange
 
     def checks() -> None:
-        checked_name(NAME)
+        checked_name(LOCK_NAME)
         checked_ttl(60)
         checked_wait(0)
         checked_flag("renew", False)
@@ -49,10 +50,10 @@ def run(bench: Bench) -> list[Table]:
         "a token is drawn": new_token,
         "the owner's record": lambda: owner_record(None, None),
         "the record, encoded by the cache": lambda: store.client.encode(new_record(token, record)),
-        "the keys, made by the cache": lambda: store._keys(NAME),
+        "the keys, made by the cache": lambda: store.keyspace.keys(LOCK_NAME),
         "the command, packed": partial(pack or (lambda _: None), command),
         "the lease": lambda: Lease(
-            locks, "default", NAME, token, 1, 60.0, 1e9, record, value, False
+            locks, "default", LOCK_NAME, token, 1, 60.0, 1e9, record, value, False
         ),
     }
     number, repeats = bench.pick((10, 2), (2_000, 15))
@@ -83,7 +84,7 @@ def run(bench: Bench) -> list[Table]:
 
 
 def _pair() -> None:
-    lease = locks.acquire(NAME, ttl=60)
+    lease = locks.acquire(LOCK_NAME, ttl=60)
     assert lease is not None
     lease.release()
 

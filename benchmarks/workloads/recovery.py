@@ -15,9 +15,9 @@ from ..workers import until, worker
 
 __all__ = ["run"]
 
-OURS = ("django-tasklock, acks_late",)
-PEERS = ("cache.add + delete", "celery-once", "celery-singleton", "celery-heimdall")
-A_WHILE = 2.0
+OUR_COLUMNS = ("django-tasklock, acks_late",)
+PEER_COLUMNS = ("cache.add + delete", "celery-once", "celery-singleton", "celery-heimdall")
+A_WHILE_SECONDS = 2.0
 """seconds for which a peer may notice"""
 
 
@@ -26,13 +26,13 @@ def run(bench: Bench) -> list[Table]:
 
     rows: list[dict[str, Cell]] = []
     with worker(bench):
-        for name in (*OURS, *PEERS):
+        for name in (*OUR_COLUMNS, *PEER_COLUMNS):
             if name not in TASKS:
                 bench.say(f"{name} is not installed, and left out")
                 continue
-            rounds = bench.pick(1, 20) if name in OURS else 1
+            rounds = bench.pick(1, 20) if name in OUR_COLUMNS else 1
             rows.append(_row(name, [_measure(bench, name, TASKS[name], n) for n in range(rounds)]))
-    return [Table("recovery", "A pool child is killed while it holds", rows, "free, ms", 100)]
+    return [Table("recovery", "A pool child is killed while it holds", rows, "free, ms")]
 
 
 def _row(name: str, seen: list[tuple[float | None, float | None, str]]) -> dict[str, Cell]:
@@ -62,8 +62,8 @@ def _measure(
     killed = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     owner, free = bench.redis.get(key), None
-    ours = name in OURS
-    deadline = killed + (30 if ours else A_WHILE)
+    ours = name in OUR_COLUMNS
+    deadline = killed + (30 if ours else A_WHILE_SECONDS)
     while time.monotonic() < deadline:
         # Held anew by the next run counts as well: it was free in between.
         if free is None and bench.redis.get(key) != owner:

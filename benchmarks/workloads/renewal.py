@@ -32,7 +32,7 @@ def run(bench: Bench) -> list[Table]:
         if count <= bench.pick(50, 10_000):
             rows.append(_measure(bench, PEER, count, ttl, thirds))
     title = f"Leases of {ttl} s renewed in one process, over {thirds} thirds of a lease"
-    return [Table("renewal", title, rows, "CPU, %", 1.0)]
+    return [Table("renewal", title, rows, "CPU, %")]
 
 
 def _measure(bench: Bench, name: str, count: int, ttl: int, thirds: int) -> dict[str, Cell]:

@@ -16,8 +16,8 @@ from ..tables import Cell, Table
 
 __all__ = ["run"]
 
-WAITING = 10.0
-"""seconds until a waiter must stand in line"""
+WAIT_SECONDS = 10.0
+"""seconds until a waiter must be in the queue"""
 
 
 def run(bench: Bench) -> list[Table]:
@@ -50,10 +50,10 @@ def _verbs(bench: Bench, times: int) -> list[dict[str, Cell]]:
     for lease in leases:
         assert lease is not None
         lease.release()
-    rows.append(_row("wait in vain: ask, stand in line, leave", *_in_vain(bench, times // 8)))
+    rows.append(_row("wait in vain: ask, enter the queue, leave", *_in_vain(bench, times // 8)))
     held.release()
     asked, handed, count = _handed_over(bench, times // 8)
-    rows.append(_row("wait: ask, stand in line", asked, count))
+    rows.append(_row("wait: ask, enter the queue", asked, count))
     rows.append(_row("release, handed over", handed, count))
     return rows
 
@@ -73,11 +73,11 @@ def _handed_over(bench: Bench, times: int) -> tuple[Counts, Counts, int]:
         counter = Counter(bench.redis)
         got: list[Lease | None] = []
         waiter = threading.Thread(
-            target=lambda got=got: got.append(locks.acquire("handed", ttl=600, wait=WAITING))
+            target=lambda got=got: got.append(locks.acquire("handed", ttl=600, wait=WAIT_SECONDS))
         )
         waiter.start()
-        _until_in_line(bench, "handed")
-        # The looks at the line are told apart: nothing else asks for the length of one.
+        _until_queued(bench, "handed")
+        # The looks at the wait queue are counted apart: nothing else asks for the length of one.
         half = counter.counts()
         looks = half.by_command.pop("zcard", 0)
         if turn:
@@ -111,13 +111,15 @@ class _Sum:
         )
 
 
-def _until_in_line(bench: Bench, name: str) -> None:
+def _until_queued(bench: Bench, name: str) -> None:
     store: Any = locks.store
-    line = f"{store.key(name)} queue"
-    deadline = time.monotonic() + WAITING
-    while not bench.redis.zcard(line):
+    queue = f"{store.key(name)} queue"
+    deadline = time.monotonic() + WAIT_SECONDS
+    # When it listens it has read the reply to its question. Before, its connection would still be
+    # in use, and the release would have to open another one.
+    while not (bench.redis.zcard(queue) and store.subscriber.in_use()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"nobody stands in line for {name}")
+            raise TimeoutError(f"nobody waits in the queue for {name}")
         time.sleep(0.0005)
 
 

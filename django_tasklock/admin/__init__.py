@@ -3,8 +3,8 @@
 from django.contrib import admin
 
 from ..models import Lock
+from .lock_admin import LockAdmin
 from .locked_row import LockedRowAdminMixin
-from .options import LockAdmin
 
 __all__ = ["LockAdmin", "LockedRowAdminMixin"]
 

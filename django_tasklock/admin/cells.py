@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.db.models import Model
@@ -14,41 +12,42 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 
-from ..describe import age, duration, place, printable
-from ..guarded import label_of, row_if_known
-from ..lease import LockInfo
+from .._values.describe import age, duration, place, printable
+from .._values.lock_info import LockInfo
+from .._values.owner import Owner
 from ..models import Lock
-from ..owner import Owner
-from ..work import CeleryMissing
+from ..operators.guarded import label_of, row_if_known
+from ..operators.work import CeleryMissing
+from .page import LockModelAdmin
 from .seen import identity
-from .shelf import problem_of
+from .store_reader import problem_of
 
-if TYPE_CHECKING:
-    LockModelAdmin = admin.ModelAdmin[Lock]
-else:
-    LockModelAdmin = admin.ModelAdmin
-
-__all__ = ["ASKED_BY", "LockCells", "waiter_cells"]
+__all__ = ["ASKED_BY", "LockCells", "operator_words", "waiter_cells"]
 
 ASKED_BY = "asked_by"
-"""where a lock has the request that it is shown to: Django calls a cell without it"""
+"""attribute of a lock with the request that it is shown to: Django calls a cell without it"""
 
 
 def info_of(lock: Lock) -> LockInfo:
+    """Return what the store said of the lock."""
     assert lock.info is not None, "only what a store said is shown"
     return lock.info
 
 
 def text(value: object) -> str | None:
+    """Return the value as text that is safe to show; None stays None."""
     return None if value is None else printable(value)
 
 
 class LockCells(LockModelAdmin):
-    """One method a field. An empty one shows the admin's own dash."""
+    """The fields of a lock: Django looks them up by name on the admin, so they are its methods.
+
+    Each takes a lock with its ``info``, and returns text or HTML; None shows the admin's own dash.
+    """
 
     @admin.display(description=gettext_lazy("TTL"), ordering="ttl")
     def ttl(self, lock: Lock) -> str:
-        """Counts down where there is JavaScript, and is right when it was drawn where not."""
+        """The TTL when the page was made; with JavaScript it counts down."""
         info = info_of(lock)
         seconds = info.ttl
         if seconds is None:
@@ -68,7 +67,7 @@ class LockCells(LockModelAdmin):
 
     @admin.display(description=gettext_lazy("renewed"))
     def renewing(self, lock: Lock) -> str | None:
-        """Whether the holder extends it by itself, as it said when it took the lock."""
+        """Whether the holder renews it, as recorded when it took the lock."""
         renewing = info_of(lock).renewing
         if renewing is None:
             return None
@@ -90,10 +89,17 @@ class LockCells(LockModelAdmin):
     @admin.display(description=gettext_lazy("held by"))
     def held_by(self, lock: Lock) -> str:
         info = info_of(lock)
+        if info.held_by is not None:
+            reason = format_html('<span class="tasklock-reason">{}</span>', text(info.reason))
+            who = operator_words(info.owner)
+            return format_html('<span class="tasklock-place">{}</span> {}', who, reason)
         where = place(info.owner)
         if not where:
             return gettext("other code (its key was not set by a lease)")
-        return format_html('<span class="tasklock-place">{}</span>{}', where, life(info.owner))
+        state = pill("cooling", gettext("cooling")) if info.cooling else life(info.owner)
+        return format_html(
+            '<span class="tasklock-place">{}</span>{}{}', where, state, permit_words(info)
+        )
 
     @admin.display(description=gettext_lazy("task"))
     def task(self, lock: Lock) -> str | None:
@@ -105,8 +111,7 @@ class LockCells(LockModelAdmin):
 
     @admin.display(description=gettext_lazy("guarded row"))
     def row(self, lock: Lock) -> str | None:
-        """The row that its task works on; what it is called, and a link to its page, for those
-        who may see that page."""
+        """The row that its task works on; its text and a link for users who may see its page."""
         try:
             row = row_if_known(info_of(lock))
         except CeleryMissing as error:
@@ -120,7 +125,7 @@ class LockCells(LockModelAdmin):
         return format_html('<a href="{}">{}</a>', url, printable(row))
 
     def may_view(self, request: HttpRequest | None, row: Model) -> bool:
-        """Whether this site has a page of the row, and shows it to whoever asks."""
+        """Whether this site has a page of the row, and the user of the request may see it."""
         if request is None or not self.admin_site.is_registered(type(row)):
             return False
         return self.admin_site.get_model_admin(type(row)).has_view_permission(request, row)
@@ -154,7 +159,7 @@ class LockCells(LockModelAdmin):
 
 
 def bar(seconds: float, granted: float | None) -> SafeString | str:
-    """What is left of the lease, beside the number that says the same."""
+    """Return a bar of what is left of the lease; the number beside it is for screen readers."""
     if granted is None:
         return ""
     return format_html(
@@ -164,15 +169,45 @@ def bar(seconds: float, granted: float | None) -> SafeString | str:
     )
 
 
+def permit_words(info: LockInfo) -> SafeString | str:
+    """Return which permit of how many the lock is, or for what its holder waits; "" for others."""
+    if info.slot is not None:
+        words = gettext("permit %(slot)s of %(slots)s")
+        said = words % {"slot": info.slot, "slots": info.owner.slots}
+    elif info.owner.waits_for is not None:
+        words = gettext("the first who waits for a permit of %(name)s")
+        said = words % {"name": printable(info.owner.waits_for)}
+    else:
+        return ""
+    return format_html(' <span class="tasklock-reason">{}</span>', said)
+
+
+def operator_words(owner: Owner) -> str:
+    """Return what to call an operator who holds a lock, or waits for it."""
+    if not owner.held_by:
+        return gettext("an operator")
+    return gettext("operator %(name)s") % {"name": printable(owner.held_by)}
+
+
 def waiter_cells(owner: Owner) -> tuple[str | None, ...]:
-    """What is shown of one who waits; None where nothing is known."""
-    return text(owner.host), text(owner.pid), life(owner), text(owner.task), text(owner.task_id)
+    """Return the cells of one waiter; None where nothing is known."""
+    where = text(owner.host) if owner.held_by is None else operator_words(owner)
+    return where, text(owner.pid), life(owner), text(owner.task), text(owner.task_id)
 
 
 def life(owner: Owner) -> SafeString | str:
-    """Whether the process lives, in a word; nothing where that cannot be known from here."""
+    """Return "alive" or "gone" for the process, or that it has detached the lease; "" where that is
+    not known on this machine."""
+    if owner.detached:
+        word = gettext("detached: waits for its run")
+        return format_html(' <span class="tasklock-life tasklock-detached">{}</span>', word)
     alive = owner.alive()
     if alive is None:
         return ""
     state, word = ("alive", gettext("alive")) if alive else ("gone", gettext("gone"))
+    return pill(state, word)
+
+
+def pill(state: str, word: str) -> SafeString:
+    """Return the word for a state, in the colours of that state."""
     return format_html(' <span class="tasklock-life tasklock-{}">{}</span>', state, word)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest
 
-from ..lease import LockInfo
-from .filters import ENDLESS, Narrowing
+from .._compat.django import apply_filters, sorted_columns
+from .._values.lock_info import LockInfo
+from .filters import ENDLESS, LockFilter
 
 if TYPE_CHECKING:
     from .rows import Rows
@@ -18,24 +18,24 @@ __all__ = ["LockChangeList"]
 
 
 class LockChangeList(ChangeList):
-    """Filters, searches and sorts `Rows` as they can be: nothing here is a query of a database."""
+    """Filters, searches and sorts `Rows`, without a database query."""
 
     root_queryset: Rows  # type: ignore[assignment]
     queryset: Rows
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each store that had no answer, or for a setting that names none."""
+        """A sentence for each store that did not answer, or for a wrong setting."""
         return self.root_queryset.problems
 
     @property
     def notes(self) -> list[str]:
-        """A sentence for each store that was not looked at as a whole."""
+        """A sentence for each store of which only a part was read."""
         return self.queryset.notes
 
     @property
     def by_store(self) -> bool:
-        """Whether the stores' locks are sorted each by themselves."""
+        """Whether the locks of each store are sorted separately."""
         return self.queryset.by_store
 
     @property
@@ -47,7 +47,7 @@ class LockChangeList(ChangeList):
 
     @property
     def refreshes(self) -> bool:
-        """Whether the page asks again by itself: not where that walks the whole store."""
+        """Whether the page updates itself: not if each update would walk the whole store."""
         return self.params.get("state") != ENDLESS
 
     def _get_default_ordering(self) -> list[str]:
@@ -55,27 +55,16 @@ class LockChangeList(ChangeList):
 
     def _order(self) -> str:
         """The first column of the list that is sorted by, with "-" before it for backwards."""
-        for index, direction in self.get_ordering_field_columns().items():
-            if 0 <= index < len(self.list_display):
-                field = self.get_ordering_field(self.list_display[index])
-                if field in ("name", "ttl", "age"):
-                    return f"-{field}" if direction == "desc" else str(field)
+        for field, backwards in sorted_columns(self):
+            if field in ("name", "ttl", "age"):
+                return f"-{field}" if backwards else field
         return "ttl"
 
     def get_queryset(  # type: ignore[override]
         self, request: HttpRequest, exclude_parameters: Any = None
     ) -> Rows:
-        (
-            self.filter_specs,
-            self.has_filters,
-            unknown,
-            _may_have_duplicates,
-            self.has_active_filters,
-        ) = self.get_filters(request)
-        if unknown:
-            raise IncorrectLookupParameters(unknown)
-        self.clear_all_filters_qs = self.get_query_string(remove=self.get_filters_params())
-        specs = [spec for spec in self.filter_specs if isinstance(spec, Narrowing)]
+        apply_filters(self, request)
+        specs = [spec for spec in self.filter_specs if isinstance(spec, LockFilter)]
         asked = {spec.parameter: spec.value for spec in specs}
         tests = [test for spec in specs if (test := spec.test())]
         return self.root_queryset.of_store(asked.get("store")).narrowed(

@@ -1,4 +1,4 @@
-"""The sidebar: by store, task, host, and by what an operator looks for at night."""
+"""The filters of the list: by state, store, task and host."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from django.contrib.admin import ListFilter
 from django.http import HttpRequest
 from django.utils.translation import gettext, gettext_lazy
 
-from ..describe import printable
-from ..lease import LockInfo
+from .._values.describe import printable
+from .._values.lock_info import LockInfo
 from .rows import Test
-from .shelf import aliases
+from .store_reader import aliases
 
-__all__ = ["ENDLESS", "FILTERS", "SOON", "Narrowing"]
+__all__ = ["ENDLESS", "FILTERS", "SOON_SECONDS", "LockFilter"]
 
-SOON = 60.0
-"""seconds within which a lock that expires "expires soon" """
+SOON_SECONDS = 60.0
+"""a lock that expires within them "expires soon" """
 ENDLESS = "endless"
 
 
-class Narrowing(ListFilter):
-    """One parameter of the list's address.
+class LockFilter(ListFilter):
+    """A filter, with one parameter in the list's URL.
 
-    Its choices are what the page, or the search, has read anyway: they cost no question.
+    Its choices come from the locks that the page has read anyway: they cost no query.
     """
 
     parameter: ClassVar[str]
@@ -37,11 +37,11 @@ class Narrowing(ListFilter):
         self.value = values[-1] if values else None
 
     def test(self) -> Test | None:
-        """What a lock must pass; None where this filter asks for nothing."""
+        """Return the test that a lock must pass; None if this filter is not used."""
         return None
 
     def options(self, infos: Iterable[LockInfo]) -> Mapping[str, str]:
-        """The values to choose from, and how each is shown."""
+        """Return the values to choose from, and the text of each."""
         raise NotImplementedError
 
     def has_output(self) -> bool:
@@ -54,7 +54,7 @@ class Narrowing(ListFilter):
         return queryset
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        """For the template; called when the page's locks are known."""
+        """Yield the choices for the template, after the page's locks were read."""
         yield {
             "selected": self.value is None,
             "query_string": changelist.get_query_string(remove=[self.parameter]),
@@ -73,7 +73,9 @@ class Narrowing(ListFilter):
     sorted = True
 
 
-class StoreFilter(Narrowing):
+class StoreFilter(LockFilter):
+    """By the store's alias; hidden where there is one store."""
+
     title = gettext_lazy("store")
     parameter = "store"
     sorted = False
@@ -85,7 +87,9 @@ class StoreFilter(Narrowing):
         return self.value is not None or len(aliases()[0]) > 1
 
 
-class TaskFilter(Narrowing):
+class TaskFilter(LockFilter):
+    """By the name of the holder's task."""
+
     title = gettext_lazy("task")
     parameter = "task"
 
@@ -96,7 +100,9 @@ class TaskFilter(Narrowing):
         return {info.owner.task: printable(info.owner.task) for info in infos if info.owner.task}
 
 
-class HostFilter(Narrowing):
+class HostFilter(LockFilter):
+    """By the holder's host."""
+
     title = gettext_lazy("host")
     parameter = "host"
 
@@ -107,14 +113,18 @@ class HostFilter(Narrowing):
         return {info.owner.host: printable(info.owner.host) for info in infos if info.owner.host}
 
 
-class StateFilter(Narrowing):
+class StateFilter(LockFilter):
+    """Locks that end soon, whose owner is gone, that cool, or that never expire."""
+
     title = gettext_lazy("state")
     parameter = "state"
     sorted = False
 
     def test(self) -> Test | None:
         if self.value == "soon":
-            return lambda info: info.ttl is not None and info.ttl <= SOON
+            return lambda info: info.ttl is not None and info.ttl <= SOON_SECONDS
+        if self.value == "cooling":
+            return lambda info: info.cooling
         if self.value == "gone":
             return lambda info: info.owner.alive() is False
         return None
@@ -123,6 +133,7 @@ class StateFilter(Narrowing):
         return {
             "soon": gettext("expires within a minute"),
             "gone": gettext("owner gone"),
+            "cooling": gettext("cooling"),
             ENDLESS: gettext("no TTL (walks the whole store)"),
         }
 

@@ -10,10 +10,11 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
 
-from ..describe import duration, place, printable
-from ..guarded import locks_of
-from ..lease import LockInfo
-from .shelf import NOT_KNOWN, problem_of
+from .._values.describe import duration, place, printable
+from .._values.lock_info import LockInfo
+from ..operators.guarded import locks_of
+from .cells import operator_words
+from .store_reader import NOT_KNOWN, problem_of
 
 if TYPE_CHECKING:
     RowAdmin = admin.ModelAdmin[Any]
@@ -24,12 +25,13 @@ __all__ = ["LockedRowAdminMixin"]
 
 
 class LockedRowAdminMixin(RowAdmin):
-    """Put before `ModelAdmin`, or an inline: a row's page says who holds its lock, and neither
-    saves nor deletes the row meanwhile.
+    """A mixin for a `ModelAdmin`, or an inline, before the base class.
+
+    The page of a row says who holds its lock, and does not save or delete the row meanwhile.
 
     The locks are those under which a guarded task would work on the row. What is saved or deleted
-    is checked for them last, just before it is written; the lock is not taken for it, because the
-    message of a task that came in that moment would be skipped. Deleting another object, which
+    is checked just before it is written. The lock is not taken for it: a task that arrived in that
+    moment would be skipped. Deleting another object, which
     takes the row with it, is not refused: ``on_delete=PROTECT`` refuses that.
     """
 
@@ -53,17 +55,15 @@ class LockedRowAdminMixin(RowAdmin):
     def get_form(self, *args: Any, **kwargs: Any) -> Any:
         return _below(_RefusingForm, super().get_form(*args, **kwargs))
 
-    def get_changelist_form(self, *args: Any, **kwargs: Any) -> Any:
-        return _below(_RefusingListForm, super().get_changelist_form(*args, **kwargs))
+    def get_changelist_formset(self, *args: Any, **kwargs: Any) -> Any:
+        return _below(_RefusingFormSet, super().get_changelist_formset(*args, **kwargs))
 
     def get_formset(self, *args: Any, **kwargs: Any) -> Any:
         """An inline's."""
-        formset = super().get_formset(*args, **kwargs)  # type: ignore[misc]
-        formset.form = _below(_RefusingListForm, formset.form)
-        return _below(_RefusingFormSet, formset)
+        return _below(_RefusingFormSet, super().get_formset(*args, **kwargs))  # type: ignore[misc]
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """What the page that asks shows. It does not delete what it calls protected."""
+        """Add locked rows to what the confirmation page calls protected, and does not delete."""
         deleted, counts, perms_needed, protected = super().get_deleted_objects(objs, request)
         return deleted, counts, perms_needed, [*protected, *_against(*objs)]
 
@@ -82,43 +82,39 @@ class _RefusingForm:
     def clean(self) -> Any:
         cleaned: Any = super().clean()  # type: ignore[misc]
         # A new row may have its key already.
-        if self.instance._state.adding or not self._is_written():
-            return cleaned
-        if reasons := _against(self.instance):
+        if not self.instance._state.adding and (reasons := _against(self.instance)):
             raise ValidationError(reasons)
         return cleaned
 
-    def _is_written(self) -> bool:
-        return True
-
-
-class _RefusingListForm(_RefusingForm):
-    def _is_written(self) -> bool:
-        """Of a list Django cleans every row's form, and writes those that were changed."""
-        return bool(self.has_changed())  # type: ignore[attr-defined]
-
 
 class _RefusingFormSet:
+    """Asks for all rows at once: in an outage each question might take as long as a time-out."""
+
     def clean(self) -> None:
         super().clean()  # type: ignore[misc]
-        # Forms that are to be deleted are not cleaned.
         formset: Any = self
-        marked = [form for form in formset.initial_forms if formset._should_delete_form(form)]
-        if reasons := _against(*(form.instance for form in marked)):
+        # One that is marked for deletion need not count as changed: for a user who may delete and
+        # not change, Django says that none has.
+        written = [
+            form.instance
+            for form in formset.initial_forms
+            if form.has_changed() or formset._should_delete_form(form)
+        ]
+        if reasons := _against(*(row for row in written if not row._state.adding)):
             raise ValidationError(reasons)
 
 
 def _below(refusing: type, form: Any) -> Any:
-    """A class of the form's, or formset's, that refuses to write a row while its lock is held."""
+    """Return a subclass of ``form`` that refuses to write a row while its lock is held."""
     return type(form)(form.__name__, (refusing, form), {})
 
 
 def _against(*rows: Model) -> list[str]:
-    """Why the rows are not to be written now, a sentence each."""
+    """Return why the rows must not be written now, one sentence for each lock."""
     try:
         return [_sentence(info) for info in locks_of(*rows)]
     except NOT_KNOWN as error:
-        # Whether somebody works on a row is not known: that is no reason to write over it.
+        # A task may be working on the row: not known is not free.
         return [problem_of(error)]
 
 
@@ -129,6 +125,20 @@ def _refuse(*rows: Model) -> None:
 
 def _sentence(info: LockInfo) -> str:
     left = gettext("never expires") if info.ttl is None else duration(info.ttl)
+    if info.held_by is not None:
+        values = {
+            "name": printable(info.name),
+            "operator": operator_words(info.owner),
+            "reason": printable(info.reason or "-"),
+            "ttl": left,
+        }
+        return (
+            gettext(
+                "Held by %(operator)s, reason: %(reason)s. Lock “%(name)s”, TTL %(ttl)s. "
+                "Nothing is saved or deleted here until it ends."
+            )
+            % values
+        )
     who = {
         "name": printable(info.name),
         "owner": place(info.owner) or gettext("other code (its key was not set by a lease)"),

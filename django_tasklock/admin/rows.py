@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
-from ..lease import LockInfo
+from .._values.lock_info import LockInfo
 from ..models import Lock
-from ..ordering import in_order
-from .seen import Picked, row_of
-from .shelf import Shelf
+from ..operators.ordering import in_order
+from .seen import SelectedLeases, row_of
+from .store_reader import StoreReader
 
 __all__ = ["Rows", "Test"]
 
@@ -21,7 +21,7 @@ class Rows:
 
     A page costs one count for each store and one listing for each that the page reaches
     into, however many locks there are. What is searched, filtered or sorted by something
-    else reads the `LOOK` soonest to expire of each store, and no more.
+    else reads the `MAX_LOCKS_READ` soonest to expire of each store, and no more.
     """
 
     model = Lock
@@ -29,42 +29,44 @@ class Rows:
 
     def __init__(
         self,
-        shelves: Sequence[Shelf],
+        readers: Sequence[StoreReader],
         found: list[Lock] | None = None,
         *,
         latest: bool = False,
         looked_at: Sequence[LockInfo] | None = None,
         problem: str | None = None,
     ) -> None:
-        self._shelves = shelves
+        self._readers = readers
         self._found = found
         self._latest = latest
         self.looked_at = looked_at
-        """all that a search or filter read; None where there was none"""
+        """all locks that a search or filter read; None without one"""
         self._problem = problem
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each store that had no answer, or for a setting that names none."""
+        """A sentence for each store that did not answer, or for a wrong setting."""
         own = [self._problem] if self._problem else []
-        return own + [shelf.problem for shelf in self._shelves if shelf.problem]
+        return own + [reader.problem for reader in self._readers if reader.problem]
 
     @property
     def notes(self) -> list[str]:
-        """A sentence for each store that was not looked at as a whole."""
-        return [shelf.partly for shelf in self._shelves if shelf.partly]
+        """A sentence for each store of which only a part was read."""
+        return [reader.partly for reader in self._readers if reader.partly]
 
     @property
     def by_store(self) -> bool:
-        """Whether the order holds within each store alone: to merge them a page would have to
-        read all that stands before it."""
-        return self._found is None and sum(shelf.count > 0 for shelf in self._shelves) > 1
+        """Whether the locks of each store are sorted separately.
+
+        To merge the stores, a page would have to read all locks before its own.
+        """
+        return self._found is None and sum(reader.count > 0 for reader in self._readers) > 1
 
     def of_store(self, alias: str | None) -> Rows:
         """Only those of one store; all for None."""
         if alias is None:
             return self
-        return Rows([shelf for shelf in self._shelves if shelf.alias == alias])
+        return Rows([reader for reader in self._readers if reader.alias == alias])
 
     def narrowed(
         self, query: str, tests: Sequence[Test], order: str = "ttl", *, endless: bool = False
@@ -76,39 +78,40 @@ class Rows:
         """
         words = query.casefold().split()
         if not (words or tests or endless) and order in ("ttl", "-ttl"):
-            return Rows(self._shelves, latest=order == "-ttl")
+            return Rows(self._readers, latest=order == "-ttl")
         found: list[LockInfo] = []
         looked_at: list[LockInfo] = []
-        for shelf in self._shelves:
-            infos = shelf.endless if endless else shelf.nearest
+        for reader in self._readers:
+            infos = reader.endless if endless else reader.nearest
             looked_at += infos
             matches = [info for info in infos if _matches(info, words)]
-            exact = self._exact(shelf, query.strip()) if words and not endless else None
+            exact = self._exact(reader, query.strip()) if words and not endless else None
             if exact and all(info.name != exact.name for info in matches):
                 matches.append(exact)
             found += [info for info in matches if all(test(info) for test in tests)]
         rows = [row_of(info) for info in in_order(found, order)]
-        return Rows(self._shelves, rows, looked_at=looked_at)
+        return Rows(self._readers, rows, looked_at=looked_at)
 
     @staticmethod
-    def _exact(shelf: Shelf, name: str) -> LockInfo | None:
+    def _exact(reader: StoreReader, name: str) -> LockInfo | None:
         try:
-            return shelf.get(name)
+            return reader.get(name)
         except ValueError:  # no lock can have that name
             return None
 
-    def filter(self, *, pk__in: Sequence[str]) -> Picked:
-        """The leases whose boxes were ticked, as their stores know them now.
+    def filter(self, *, pk__in: Sequence[str]) -> SelectedLeases:
+        """Return the leases whose boxes were ticked, as their stores know them now.
 
-        Raises `TaskLockError` for a store without an answer: to an operator who is about to
-        clear, no answer must not look like no lock. Raises `BadRequest` for what no box held.
+        Raises `TaskLockError` for a store that does not answer: to an operator who is about to
+        clear, no answer must not look like no lock. Raises `BadRequest` for a value of no box.
         """
-        return Picked.from_boxes(pk__in)
+        return SelectedLeases.from_boxes(pk__in)
 
     def count(self) -> int:
+        """Return how many locks there are on all pages."""
         if self._found is not None:
             return len(self._found)
-        return sum(shelf.count for shelf in self._shelves)
+        return sum(reader.count for reader in self._readers)
 
     @cached_property
     def _all(self) -> list[Lock]:
@@ -125,11 +128,11 @@ class Rows:
             return self._found[window]
         start, stop, _step = window.indices(self.count())
         rows: list[Lock] = []
-        for shelf in self._shelves:
-            if start < min(stop, shelf.count):
-                infos = shelf.window(start, min(stop, shelf.count), latest=self._latest)
+        for reader in self._readers:
+            if start < min(stop, reader.count):
+                infos = reader.window(start, min(stop, reader.count), latest=self._latest)
                 rows += map(row_of, infos)
-            start, stop = max(0, start - shelf.count), max(0, stop - shelf.count)
+            start, stop = max(0, start - reader.count), max(0, stop - reader.count)
         return rows
 
     def _clone(self) -> Rows:
@@ -142,7 +145,15 @@ def _matches(info: LockInfo, words: list[str]) -> bool:
     owner = info.owner
     text = "\n".join(
         str(value)
-        for value in (info.name, owner.task, owner.task_id, owner.host, owner.pid)
+        for value in (
+            info.name,
+            owner.task,
+            owner.task_id,
+            owner.host,
+            owner.pid,
+            owner.held_by,
+            owner.reason,
+        )
         if value is not None
     ).casefold()
     return all(word in text for word in words)

@@ -1,70 +1,76 @@
-"""A lease as a page showed it, on its way from the page back to the store."""
+"""A lease as a page showed it, sent back with a form."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from django.core.exceptions import BadRequest
 
-from ..arguments import checked_name
-from ..lease import LockInfo
+from .._engine.service import LockService, locks
+from .._values.arguments import checked_name
+from .._values.lock_info import LockInfo
 from ..models import Lock
-from ..service import LockService, locks
+from ..operators.clearing import is_seen, token_digest
 
-__all__ = ["Picked", "SeenLease", "encode_many", "identity", "row_of"]
+__all__ = ["SeenLease", "SelectedLeases", "encode_many", "identity", "row_of"]
 
 NOT_OURS = "That is not a lease that a page of this admin has shown."
 
 
 def row_of(info: LockInfo) -> Lock:
-    """The lock of ``info`` as the admin's pages take it."""
+    """Return the model instance of a lock, for the admin's pages."""
     row = Lock(id=Lock.id_of(info.store, info.name), name=info.name, store=info.store)
     row.info = info
     return row
 
 
 def identity(lock: Lock) -> str:
-    """The same for one lease as long as it lasts, and another for its successor.
+    """Return an id of the lease: the same while it lasts, another for the next lease of the lock.
 
-    Made of the token without telling it: who may only look gets no proof of a lease.
+    It is made of the token but does not reveal it: a user who may only look gets no proof of a
+    lease.
     """
     assert lock.info is not None
-    proof = lock.info.token or lock.info.digest or ""
-    return f"{hashlib.sha256(proof.encode()).hexdigest()[:16]} {lock.pk}"
+    return f"{SeenLease.of(lock.info).digest or ''} {lock.pk}"
 
 
 @dataclass(frozen=True, slots=True)
 class SeenLease:
-    """What a check box and the clear form carry: enough to clear this very lease, or none."""
+    """The value of a check box and of the clear form: enough to clear this lease and no other."""
 
     store: str
     token: str | None
     name: str
     digest: str | None = None
-    """of the value that somebody else set; None where the store tells none"""
+    """of the lease's token, or of the value that other code set; None where the store has none"""
 
     @classmethod
     def of(cls, info: LockInfo) -> SeenLease:
-        return cls(info.store, info.token, info.name, info.digest)
+        """Return the lease that holds the lock of ``info``, without its token: whoever may only
+        look sees the page too, if the site has an action for all models."""
+        digest = info.digest if info.token is None else token_digest(info.token)
+        return cls(info.store, None, info.name, digest)
 
     def is_of(self, info: LockInfo) -> bool:
         """Whether it is what holds the lock."""
-        if info.token is None:
-            return self.token is None and self.digest == info.digest
-        return self.token == info.token
+        if info.token is None and self.digest != info.digest:
+            return False
+        return is_seen(info, self.token, self.digest)
 
     @property
     def service(self) -> LockService:
+        """The locks of its store. Raises `InvalidLockConfig` for an unknown alias."""
         return locks.using(self.store)
 
     def parts(self) -> list[str | None]:
+        """Return the fields as JSON-able values."""
         return [self.store, self.token, self.name, self.digest]
 
     def encode(self) -> str:
+        """Return the lease as the text of one form field."""
         return to_json(self.parts())
 
     @classmethod
@@ -100,10 +106,12 @@ def encode_many(leases: Iterable[SeenLease]) -> str:
 
 
 def to_json(value: object) -> str:
+    """Return the value as compact JSON."""
     return json.dumps(value, separators=(",", ":"))
 
 
 def from_json(text: str) -> object:
+    """Return the value of a form field. Raises `BadRequest` for what is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -111,7 +119,7 @@ def from_json(text: str) -> object:
 
 
 @dataclass
-class Picked:
+class SelectedLeases:
     """Leases that were chosen on a page, compared with what their stores know now."""
 
     held: list[Lock] = field(default_factory=list)
@@ -121,15 +129,15 @@ class Picked:
     """names: nothing holds the lock any more"""
 
     @classmethod
-    def from_boxes(cls, boxes: Iterable[str]) -> Picked:
+    def from_boxes(cls, boxes: Iterable[str]) -> SelectedLeases:
         """Asks for each lock by itself. Raises `TaskLockError`, and `BadRequest`."""
-        picked = cls()
+        selected = cls()
         for seen in map(SeenLease.decode, boxes):
             info = seen.service.get(seen.name)
             if info is None:
-                picked.ended.append(seen.name)
+                selected.ended.append(seen.name)
             elif not seen.is_of(info):
-                picked.changed.append(seen.name)
+                selected.changed.append(seen.name)
             else:
-                picked.held.append(row_of(info))
-        return picked
+                selected.held.append(row_of(info))
+        return selected

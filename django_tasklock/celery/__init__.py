@@ -1,6 +1,6 @@
-"""The task class: `LockedTask`; and `by`, for its ``lock_name``."""
+"""`LockedTask`, the base class of locked Celery tasks, and `by`, for its ``lock_name``."""
 
-from ..naming import by
+from .._engine.names import by
 from .task import LockedTask
 
 __all__ = ["LockedTask", "by"]

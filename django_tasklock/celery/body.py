@@ -1,19 +1,18 @@
-"""The body of a run, between the guard's claim and its finish."""
+"""The body of a task's run, with the guard's claim before it and its finish after it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
+from .._engine.lease import Lease
 from ..exceptions import LeaseLost, StatusConflict
 from ..guards import StatusGuard
-from ..lease import Lease
-
-if TYPE_CHECKING:
-    from .task import LockedTask
+from .base import TaskBase
+from .claim import Claim, at_work
 
 __all__ = ["Body", "NoWork", "Unleased"]
 
@@ -21,20 +20,15 @@ logger = logging.getLogger("django_tasklock")
 
 
 class NoWork(Exception):
-    """The guard's row is in no state to be worked on."""
+    """The guard's row is not in a state to be worked on. ``row`` is its model and key."""
 
-
-class Claim(NamedTuple):
-    """The row that a run has claimed."""
-
-    guard: StatusGuard
-    pk: Any
-    fence: int | None
-    lease: Lease | None
+    def __init__(self, row: str) -> None:
+        super().__init__(row)
+        self.row = row
 
 
 class Unleased:
-    """``self.lease`` of a run that goes on without a lock, on the guard alone."""
+    """``self.lease`` of a run without a lock, which only the guard protects."""
 
     token = ""
     fence = None
@@ -45,20 +39,20 @@ class Unleased:
         self.name = name
 
     def assert_held(self) -> None:
-        """There is nothing to lose."""
+        """Do nothing: there is no lease that could be lost."""
 
 
 class Body:
     """The body of one call of ``task``, with what the guard does before and after it.
 
-    ``args`` and ``kwargs`` are those of the message; the body is called with ``called``, which
-    another class of the task may have made of them. ``own``: Celery made the request for this
-    very call. ``survives`` says whether the message outlives a body that breaks off.
+    ``args`` and ``kwargs`` are those of the message. The body is called with ``called``, if another
+    class of the task has changed the arguments. ``own``: Celery made the request for this very
+    call. ``survives``: the broker keeps the message until the run has ended.
     """
 
     def __init__(
         self,
-        task: LockedTask,
+        task: TaskBase,
         name: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -73,116 +67,179 @@ class Body:
         self.kwargs = kwargs
         self.survives = survives
         self.completed = False
-        """The body came to its end."""
+        """whether the body has returned"""
         self._own = own
         self._called = called or (args, kwargs)
-        self._replaced = False
+        self._begun = False
         self._claim: Claim | None = None
 
-    def __call__(self, lease: Lease | None) -> Any:
-        """Claim the row, run the body, finish the row; without a lease on the guard alone.
+    def __call__(self, lease: Lease | None, starting: Callable[[], None] | None = None) -> Any:
+        """Claim the row, run the body, finish the row. Returns what the body returns.
 
-        Raises `NoWork`, what the body raises, `LeaseLost` where nothing but the lease could say
-        that the result counts, and `StatusConflict` where the row says that it does not.
+        ``lease``: None for a run without the lock. ``starting``: called when the row is claimed,
+        before the body runs. Raises `NoWork` if the row cannot be claimed,
+        what the body raises, `LeaseLost` if the lease was lost and the row cannot show whether the
+        result counts, and `StatusConflict` if another run has changed the row.
         """
+        self._begun = True
         guard = self.task.guard
         if guard is None:
-            result = self._run(lease)
-            if lease is not None:
+            result = self._run(lease, starting)
+            if lease is not None and not lease._is_detached():
                 lease.assert_held()
             return result
         pk = self._pk(guard)
-        if lease is None:
-            claimed, fence = guard.claim_alone(pk)
-        else:
-            fence = lease.fence if guard.fence_field else None
-            claimed = guard.claim(pk, fence)
-        if not claimed:
-            raise NoWork
-        self._claim = Claim(guard, pk, fence, lease)
+        fence = lease.fence if lease is not None and guard.fence_field else None
+        around = at_work.get()
         try:
-            result = self._run(lease)
+            if lease is None:
+                claimed, fence = guard.claim_alone(pk)
+                self._claim = Claim(guard, pk, fence, None) if claimed else None
+            else:
+                self._claim_under(Claim(guard, pk, fence, lease))
+            if self._claim is None:
+                raise NoWork(f"{guard.label} {pk}")
+            at_work.set((*around, self._claim))
+            result = self._run(lease, starting)
             if fence is None and lease is not None:
-                # Without a fence the row cannot tell us from the next holder.
+                # Without a fence the row cannot distinguish this run from the next holder's.
                 lease.assert_held()
         except BaseException as error:
             try:
-                self._ended_badly(self._claim, error)
+                if self._claim is not None:
+                    self._ended_badly(self._claim, error)
             except Exception:
-                # It can be claimed again as it is. What the body raised says what comes next.
-                logger.exception("the row %s of %s could not be left", pk, guard.label)
+                # The next run can claim the row as it is. The body's own error is reported.
+                logger.exception(
+                    "could not change the row %s of %s after an error", pk, guard.label
+                )
             raise
+        finally:
+            at_work.set(around)
         try:
             guard.finish(pk, fence)
         except StatusConflict:
-            if self._replaced:
-                return result  # An eager replacement has finished it.
-            if lease is not None:
+            if self._claim.replaced:
+                return result  # An eager replacement has finished the row.
+            if lease is not None and not lease._is_detached():
                 lease.assert_held()
             raise
         return result
 
     def broke_off(self, error: BaseException, lease: Lease | None) -> bool:
-        """Whether the body was left because ``lease``, its own, is lost, and may start over.
+        """Return whether the body stopped because its own ``lease`` is lost, and may start over.
 
-        Locks that the body has taken for itself are its own affair.
+        Other locks, which the body itself has taken, do not count. A lease that the body has handed
+        on is not lost, and the run that started over would find it held.
         """
         return (
             isinstance(error, LeaseLost)
             and lease is not None
             and error.name == lease.name
             and not lease.held
+            and not lease._is_detached()
             and self.survives
             and not self.completed
         )
 
+    def failed(self, error: BaseException, lease: Lease | None) -> bool:
+        """Return whether the run has ended for good with this ``error`` of its own.
+
+        Not if it never began, or goes on: its message was requeued, retried or replaced, or is
+        delivered again because the worker ends. A lock that cooled after that would only be in the
+        way of the message that goes on.
+        """
+        if not self._begun or not isinstance(error, Exception):
+            return False
+        if isinstance(error, Retry | Ignore | NoWork):
+            return False
+        if isinstance(error, Reject):
+            return not getattr(error, "requeue", False)
+        return not self.broke_off(error, lease)
+
+    def was_claimed_under(self, lease: Lease) -> bool:
+        """Return whether the guard's row was claimed under this lease, which was handed on since.
+
+        That run's finish must not be taken for this one's, which has the same fence.
+        """
+        guard = self.task.guard
+        if guard is None or not guard.fence_field:
+            return False
+        return guard.was_claimed_under(self._pk(guard), lease.fence)
+
     def is_claimed(self) -> bool:
-        """Whether the guard's row is being worked on, by a run that lives or did."""
+        """Return whether the guard's row is claimed, by a run that may have died since."""
         guard = self.task.guard
         return guard is not None and guard.is_claimed(self._pk(guard))
 
     def refuse(self, fence: int | None) -> None:
-        """Mark the row of a call that is not to be run again as failed, under a lease."""
+        """Mark the row of a call that will not run again as failed. Called under the lock.
+
+        ``fence``: that of the lease.
+        """
         guard = self.task.guard
         if guard is None:
             return
         pk = self._pk(guard)
-        # It may have been claimed under this very lease, by a run that died.
+        # A run that died may have claimed it under this very lease.
         if not guard.fail(pk, fence) and guard.claim(pk, fence):
             guard.fail(pk, fence)
 
     def hand_on(self, *, at_once: bool) -> None:
-        """Called before another task is sent in this one's place: the row waits for that one.
+        """Make the row wait for the task that replaces this one.
 
-        It may start while this run still holds the row. ``at_once``: it runs inside this one.
+        Called before the replacement is sent, since it may start while this run has the row.
+        ``at_once``: the replacement runs inside this run, and the row stays claimed.
         """
-        self._replaced = True
-        if self._claim is not None and not at_once:
-            self._leave(self._claim, self._claim.guard.put_back)
+        if self._claim is None:
+            return
+        self._claim.replaced = True
+        if not at_once:
+            self._leave(self._claim, _reopening(self._claim.guard))
 
-    def _run(self, lease: Lease | None) -> Any:
+    def _run(self, lease: Lease | None, starting: Callable[[], None] | None) -> Any:
+        if starting is not None:
+            starting()
         result = self.task.call_body(
             lease or Unleased(self.name), *self._called, body=self, own=self._own
         )
         self.completed = True
         return result
 
+    def _claim_under(self, claim: Claim) -> None:
+        """Claim the row under the lease. If that is interrupted, it may be claimed all the same."""
+        self._claim = claim
+        try:
+            claimed = claim.guard.claim(claim.pk, claim.fence)
+        except SoftTimeLimitExceeded:
+            raise
+        except Exception:
+            self._claim = None
+            raise
+        if not claimed:
+            self._claim = None
+
     def _pk(self, guard: StatusGuard) -> Any:
         return guard.pk_of(self.task.arguments_of(self.args, self.kwargs))
 
     def _ended_badly(self, claim: Claim, error: BaseException) -> None:
-        if self._replaced and isinstance(error, Ignore):
-            return  # The row waits for the replacement, or that one has it by now.
-        # What goes back to the queue finds its row waiting for work.
+        if claim.replaced and isinstance(error, Ignore):
+            return  # The row waits for the replacement, or the replacement has claimed it.
+        # A message that is requeued must be able to claim its row again.
         again = not isinstance(error, Exception) or isinstance(error, Retry)
         if isinstance(error, Reject):
             again = bool(getattr(error, "requeue", False))
         elif self.broke_off(error, claim.lease):
             again = True
-        self._leave(claim, claim.guard.put_back if again else claim.guard.fail)
+        self._leave(claim, _reopening(claim.guard) if again else claim.guard.fail)
 
     def _leave(self, claim: Claim, leave: Callable[[Any, int | None], bool]) -> None:
         if claim.lease is None or claim.fence is not None or claim.lease.held:
             leave(claim.pk, claim.fence)
         else:
             self.task.leave_row(leave, claim.lease, claim.pk)
+
+
+def _reopening(guard: StatusGuard) -> Callable[[Any, int | None], bool]:
+    # By its old name: a subclass may override either, and this one calls `reopen`.
+    return guard.put_back

@@ -1,7 +1,7 @@
-"""With which arguments a locked task was called, where another class's `__call__` comes first.
+"""The original arguments of a direct call, if another class's `__call__` changes them.
 
-A message has its arguments. A direct call has none: what another class makes of them is all that
-`LockedTask.__call__` sees, and the lock's name would not be that of the same job in the queue.
+A message keeps its arguments. In a direct call, `LockedTask.__call__` sees only what other classes
+made of them, and would take another lock than the same job takes from the queue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Call", "called", "note_calls"]
 
 
 class Call(NamedTuple):
-    """A call of ``task`` that has not come to `LockedTask.__call__` yet."""
+    """A call of ``task`` that has not reached `LockedTask.__call__` yet."""
 
     task: Any
     args: tuple[Any, ...]
@@ -26,8 +26,7 @@ called: ContextVar[Call | None] = ContextVar("tasklock_called", default=None)
 
 
 def note_calls(cls: Any, ours: Callable[..., Any]) -> None:
-    """Note each call's arguments before any class's `__call__` sees them, if ``ours`` is not the
-    first of these."""
+    """Wrap ``cls.__call__``, unless it is ``ours``, so that `called` has each call's arguments."""
     call = cls.__call__
     if call is ours or getattr(call, "tasklock_notes", False):
         return
@@ -36,7 +35,7 @@ def note_calls(cls: Any, ours: Callable[..., Any]) -> None:
     def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
         outer = called.get()
         if outer is not None and outer.task is self:
-            return call(self, *args, **kwargs)  # Reached by super(): it is noted.
+            return call(self, *args, **kwargs)  # Called by super(): it is noted already.
         mark = called.set(Call(self, args, kwargs))
         try:
             return call(self, *args, **kwargs)

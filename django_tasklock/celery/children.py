@@ -1,8 +1,7 @@
-"""The pool children of a worker's main process, and who is to be told when one of them is dead.
+"""Calls back when a pool child of this worker's main process is dead.
 
-The kernel says so, by a pidfd, which names one process and never another that has its number
-later. Each child has one for its life: to watch a run in it asks the kernel no more than whether
-the child still lives.
+The kernel reports the death by a pidfd. Unlike a pid, a pidfd never means another process later.
+Each child has one pidfd for its whole life, so to watch one more run costs a single poll.
 """
 
 from __future__ import annotations
@@ -16,19 +15,21 @@ from functools import partial
 from typing import Any
 
 from celery.signals import worker_ready
-from kombu.asynchronous import get_event_loop
+
+from .._compat.celery_worker import event_loop, hub_of, keep_reading
+from .._compat.python import has_pidfd, open_pidfd
 
 __all__ = ["Children", "Watch", "children"]
 
 
 class Child:
-    """One process, by its pidfd, and the runs that are watched in it."""
+    """One child process, its pidfd, and the runs that are watched in it."""
 
     __slots__ = ("fd", "is_dead", "runs")
 
     def __init__(self, pid: int) -> None:
-        """Raises `OSError`; `ProcessLookupError` if there is no such process."""
-        self.fd = os.pidfd_open(pid)
+        """Raises `ProcessLookupError` if there is no such process, or another `OSError`."""
+        self.fd = open_pidfd(pid)
         self.runs: set[Watch] = set()
         poller = select.poll()
         poller.register(self.fd, select.POLLIN)
@@ -36,7 +37,7 @@ class Child:
 
 
 class Watch:
-    """One run that is to hear of its child's death, until it has come to its end."""
+    """One run that is watched until it has ended. ``died`` is called if its child dies before."""
 
     __slots__ = ("child", "died")
 
@@ -45,16 +46,17 @@ class Watch:
         self.child: Child | None = None
 
     def stop(self) -> None:
-        """No longer of interest."""
+        """Stop watching: ``died`` is not called any more."""
         if self.child is not None:
             self.child.runs.discard(self)
 
 
 class Children:
-    """Calls ``died`` of a watched run once, when its process is dead.
+    """Calls ``died`` of each watched run once, when its process is dead.
 
-    In the worker's event loop; in a thread where there is no loop; not at all where there is
-    no pidfd (before Linux 5.3, or elsewhere): the lease's end is what is left then.
+    It is called in the worker's event loop, or in a thread if the worker has no loop. Without
+    pidfds (before Linux 5.3, or on other systems) it is never called, and a dead child's lease
+    ends with its ttl.
     """
 
     def __init__(self) -> None:
@@ -63,20 +65,20 @@ class Children:
         self._loop: Any = None
         self._thread: threading.Thread | None = None
         self._deaths: Any = None
-        """an epoll of all the pidfds, the one file that a loop has to know"""
+        """an epoll of all pidfds, so that the event loop watches a single file"""
 
     def watch(self, pid: int, died: Callable[[], None]) -> Watch:
-        """A run in the process ``pid``, a child of this one."""
+        """Watch a run in the child process ``pid``. ``died`` is called at once if it is dead."""
         child = self._by_pid.get(pid)
         if child is not None and child.is_dead():
-            # It is another process that has this number now.
-            self._bury(pid, child)
+            # The pid belongs to another process now.
+            self._report_death(pid, child)
         watch = Watch(died)
-        if not hasattr(os, "pidfd_open"):
+        if not has_pidfd():
             return watch
         try:
             with self._lock:
-                self._join(watch, pid)
+                self._add(watch, pid)
         except ProcessLookupError:
             died()
         except OSError:
@@ -84,16 +86,16 @@ class Children:
         return watch
 
     def use(self, loop: Any) -> None:
-        """The worker's loop; None: it has none."""
+        """Set the worker's event loop; None: it has none."""
         with self._lock:
             self._loop = loop
-            self._listen()
+            self._wait_for_deaths()
 
     def in_loop(self) -> bool:
-        """Whether ``died`` is called in the worker's event loop."""
+        """Return whether ``died`` is called in the worker's event loop."""
         return self._loop is not None
 
-    def _join(self, watch: Watch, pid: int) -> None:
+    def _add(self, watch: Watch, pid: int) -> None:
         child = self._by_pid.get(pid)
         if child is None:
             child = Child(pid)
@@ -101,45 +103,44 @@ class Children:
                 self._deaths = select.epoll()
             self._deaths.register(child.fd, select.EPOLLIN)
             self._by_pid[pid] = child
-            # Where a worker is part of another program, nobody says when it is ready.
-            self._loop = self._loop or get_event_loop()
+            # A worker that is part of another program may send no signal when it is ready.
+            self._loop = self._loop or event_loop()
         child.runs.add(watch)
         watch.child = child
-        self._listen()
+        self._wait_for_deaths()
 
-    def _listen(self) -> None:
+    def _wait_for_deaths(self) -> None:
         if self._deaths is None:
             return
         if self._loop is not None:
-            if self._deaths.fileno() not in self._loop.readers:
-                self._loop.add_reader(self._deaths.fileno(), self._look, 0)
-                # When the broker is lost, the loop begins anew and knows none of its files.
-                self._loop.on_tick.add(self._listen)
+            keep_reading(
+                self._loop, self._deaths.fileno(), self._report_deaths, 0, self._wait_for_deaths
+            )
         elif self._thread is None and self._by_pid:
-            self._thread = threading.Thread(target=self._wait, daemon=True)
+            self._thread = threading.Thread(target=self._thread_main, daemon=True)
             self._thread.start()
 
-    def _wait(self) -> None:
+    def _thread_main(self) -> None:
         while True:
-            self._look(None)
+            self._report_deaths(None)
             with self._lock:
                 if not self._by_pid:
                     self._thread = None
                     return
 
-    def _look(self, timeout: float | None) -> None:
+    def _report_deaths(self, timeout: float | None) -> None:
         dead = {fd for fd, _ in self._deaths.poll(timeout)}
         for pid, child in list(self._by_pid.items()):
             if child.fd in dead:
-                self._bury(pid, child)
+                self._report_death(pid, child)
 
-    def _bury(self, pid: int, child: Child) -> None:
-        with self._lock:  # The thread that waits may be at it, too.
+    def _report_death(self, pid: int, child: Child) -> None:
+        with self._lock:  # The waiting thread may report the same death.
             fd, child.fd = child.fd, -1
             if fd < 0:
                 return
             del self._by_pid[pid]
-            # Not by its closing alone: what was forked since has it open, too.
+            # Closing it is not enough: processes that were forked since have it open as well.
             self._deaths.unregister(fd)
             os.close(fd)
         with suppress(KeyError):
@@ -152,4 +153,4 @@ children = Children()
 
 @worker_ready.connect
 def _ready(sender: Any, **_: Any) -> None:
-    children.use(sender.hub)
+    children.use(hub_of(sender))

@@ -1,137 +1,153 @@
-"""One delivery of a task's message: whose it is, and whether its run is still wanted."""
+"""One delivery of a task's message, and whether its run is still needed."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import timezone
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, NamedTuple
 
 from celery import states
-from celery.backends.base import DisabledBackend
-from celery.exceptions import Ignore, SoftTimeLimitExceeded
-from celery.utils.time import maybe_iso8601
+from celery.exceptions import Ignore, Retry
 
-from ..exceptions import StoreUnavailable, TooManyAttempts
-from ..lease import LockInfo
-from ..owner import recorded
+from .._compat.celery import replacements
+from .._values.lock_info import LockInfo
+from .._values.owner import recorded
+from ..exceptions import StoreUnavailable
 from ..stores.base import Note
-from .requeue import HEADER, put_back
+from .base import TaskBase
+from .headers import HEADER, MOMENT, REFUSED
 from .runnote import WENT_ON, RunNote
+from .stored_result import BackendSilent, keeps_results, stored_state
 
-if TYPE_CHECKING:
-    from .task import LockedTask
-
-__all__ = ["Delivery", "keeps_results"]
+__all__ = ["Delivery", "Verdict"]
 
 logger = logging.getLogger("django_tasklock")
 
-REMEMBERED = 120.0
-"""seconds for which an ended run is remembered where a result backend remembers it too: longer
+END_NOTE_WITH_RESULT_SECONDS = 120.0
+"""how long the note of an ended run is kept where a result backend also knows the result: longer
 than it takes to store a result"""
-REMEMBERED_ALONE = 3600.0
-"""seconds where nothing else remembers it: a copy may wait in a queue that long"""
-ATTEMPTS_KEPT = 86400.0
-"""seconds for which a start is remembered that no end has followed"""
-AN_INSTANT = 1.0
-"""seconds until a copy looks again whether the run it is a copy of has stored its result"""
+END_NOTE_SECONDS = 3600.0
+"""how long the note is kept where nothing else knows that the run has ended: a redelivery may wait
+in a queue that long"""
+START_NOTE_SECONDS = 86400.0
+"""how long a start is counted that had no orderly end"""
+RESULT_CHECK_SECONDS = 1.0
+"""after this time a redelivery checks again whether the first run has stored its result; doubled
+with each check"""
 
 
-def keeps_results(task: LockedTask) -> bool:
-    """Whether the state of the task's calls can be asked of its result backend."""
-    backend = task.backend
-    return bool(getattr(backend, "persistent", False)) and not isinstance(backend, DisabledBackend)
+class Verdict(NamedTuple):
+    """What is to be done with a message."""
 
-
-class BackendSilent(Exception):
-    """The result backend did not answer. The lock store may know enough all the same."""
+    action: Literal["run", "drop", "requeue", "fail"]
+    reason: str = ""
+    """with "drop": why no run is needed"""
+    delay: float = 0.0
+    """with "requeue": the delay in seconds"""
+    starts: int = 0
+    """with "run" and "fail": the number of earlier starts without an orderly end"""
 
 
 class Delivery:
-    """What the task's request says of the message that is being worked on.
+    """What the task's request says about the message that is being worked on.
 
-    A broker delivers a message again when it is not sure of the first time: the worker was
-    killed, the connection cut, the visibility timeout over. Such a copy carries the same task
-    id, and is marked by the broker, or by `put_back`.
+    A broker delivers a message again if it does not know that the first delivery succeeded: the
+    worker was killed, the connection was cut, or the visibility timeout is over. A redelivery has
+    the same task id, and is marked by the broker or by `requeue_redelivery`.
     """
 
-    def __init__(self, task: LockedTask) -> None:
+    def __init__(self, task: TaskBase) -> None:
         request = task.request
         self.task = task
         self.request = request
         self.id: Any = request.id  # None for a direct call.
         # A call from inside a body shows the request of the run around it.
         self.own = not (request.called_directly or hasattr(request, "tasklock_lease"))
-        """whether the request is that of this very call, made by Celery"""
+        """whether Celery made the request for this very call"""
         self.queued = self.own and bool(request.id) and not request.is_eager
-        """whether there is a message that can go back to its queue"""
-        # What the main process of the worker adds is not a header for the next message.
+        """whether there is a message that can be requeued"""
+        # What the worker's main process adds is not a header of the next message.
         headers: dict[str, Any] = dict(request.headers or {})
         ours = headers.pop(HEADER, None) or {}
         if ours or (self.own and request.headers is None):
-            # Never None: of those Celery takes all that is set on the request for its headers.
+            # Never None: Celery would take all attributes of the request for its headers.
             request.headers = headers
         self.ours: dict[str, Any] = ours if self.queued else {}
+        self.handed: Any = ours if self.own else None
+        """where the handle of the caller's lease is, if there is one; of an eager call too"""
         self.token: str | None = self.ours.get("token")
         sent = self.ours.get("sent")
         self.sent = float(sent) if isinstance(sent, int | float) else None
-        """when it was sent first, in seconds since the epoch, by the sender's clock; None where
-        who sent it does not know the task"""
+        """when it was first sent, in seconds since the epoch by the sender's clock; None if the
+        sender does not know the task's class"""
+        moment = self.ours.get(MOMENT)
+        self.moment: int | None = moment if type(moment) is int else None
+        """the moment of a debounced call, in nanoseconds since the epoch; None for other calls"""
         redelivered = bool((request.delivery_info or {}).get("redelivered"))
-        self.looks = int(self.ours.get("copy") or 0)
-        """how often a copy was put back"""
-        self.waits = bool(self.ours.get("tries"))
-        """whether the lock was held before, and the message was put back to wait for it"""
-        self.copy = self.queued and (redelivered or bool(self.ours.get("copy")))
+        self.redelivery_requeues = int(self.ours.get("copy") or 0)
+        """how often the message was requeued as a redelivery"""
+        self.refused_since = self._refused_since()
+        """when a holder of the lock first refused this try of the message, in seconds since the
+        epoch; None if it was not refused, or was requeued because of an outage after that"""
+        self.redelivered = self.queued and (redelivered or bool(self.ours.get("copy")))
+        """whether another run of this message may have started earlier"""
+        self.reserved = True
+        """whether the queue may be reserved for this message: neither its start nor its end has
+        ended the reservation yet"""
         self._starts = 0
-        """as many starts as the note says by our doing; 0: it says nothing by our doing"""
+        """the number of starts that we wrote into the note; 0 if we wrote none"""
 
     @cached_property
     def key(self) -> str:
-        """Names this try of this sending of the task among the store's notes."""
-        # What replaces a task has its id, and what does not know the task says not when it sent.
-        tries = f"{self.request.retries or 0}.{self.request.replaced_task_nesting or 0}"
+        """The store's name for the note of this try of this sending of the task."""
+        # A replacement has the id of the task that it replaces, and not every sender says when.
+        tries = f"{self.request.retries or 0}.{replacements(self.request)}"
         return f"run {self.id}:{tries}:{self.sent or ''}"
 
     @property
     def survives(self) -> bool:
-        """Whether the message outlives its run, until the run has come to its end."""
+        """Whether the broker keeps the message until the run has ended."""
         return self.queued and bool(self.task.acks_late)
 
+    def _refused_since(self) -> float | None:
+        # Messages of older versions do not say why they were requeued: they count as not refused.
+        match self.ours.get(REFUSED):
+            # A retry that Celery sends for a dead child has the headers of the try before.
+            case [int() | float() as since, retries] if retries == (self.request.retries or 0):
+                return float(since)
+        return None
+
     def is_by(self, holder: LockInfo) -> bool:
-        """Whether the lock is held for this very task id."""
+        """Return whether the lock's holder has this very task id."""
         return self.id is not None and holder.owner.task_id == recorded(self.id)
 
-    def assert_wanted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Called under the lock: whether this run is still to be done.
+    def comes_back(self, error: BaseException) -> bool:
+        """Return whether the message, or one in its place, is delivered again after this error."""
+        if isinstance(error, Exception):
+            return isinstance(error, Ignore | Retry) or bool(getattr(error, "requeue", False))
+        return self.survives
 
-        Raises `Ignore` for a copy whose run has ended, and puts one back whose run is just
-        ending; raises `TooManyAttempts` for a message that has killed its workers too often,
-        and `StoreUnavailable` when that could not be asked.
+    # ---------------------------------------------------------------------------- verdicts
+
+    def judge(self) -> Verdict:
+        """Return what is to be done with the message, as far as it is known without the lock.
+
+        Call it before the acquire: a redelivery that holds the lock only to find that its run has
+        ended would turn others away. Raises `StoreUnavailable`.
         """
-        if not self.copy:
-            return
-        starts = self.drop_if_late(args, kwargs).starts
-        if starts >= self.task.lock_max_attempts:
-            raise TooManyAttempts(str(self.task.name), self.id, starts)
-        if self.survives:
-            self._starts = starts + 1
-            self.task.locks.store.remember(self._started(self._starts))
-
-    def drop_if_late(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RunNote:
-        """`assert_wanted`, as far as it can be said without the lock: a copy that only looks must
-        not pass for a run, or it turns others away."""
-        text = self.task.locks.store.recall(self.key)
+        if not self.redelivered:
+            return Verdict("run")
+        text = self.task.locks.store.get_note(self.key)
         note = RunNote.read(text)
         if note.went_on:
-            self._ignore("its run has gone on in another message")
+            return Verdict("drop", "its run continued in another message")
         try:
-            state = self._state() if self._keeps_results() else None
+            state = stored_state(self.task, self.id, self.sent) if self._keeps_results() else None
         except BackendSilent as silent:
             if note.starts and note.ended_in is None:
-                return note  # Nothing is stored of a run that has not ended.
+                # A run that has not ended has stored no result.
+                return Verdict("run", starts=note.starts)
             logger.warning(
                 "the result backend does not say whether %s[%s] has run: %s",
                 self.task.name,
@@ -139,94 +155,82 @@ class Delivery:
                 silent,
             )
             if text:
-                # Kept for as long as it is all that is known; unless it has changed meanwhile.
-                self.task.locks.store.reserve(self.key, text, REMEMBERED)
-            put_back(self, args, kwargs, self._a_while)
+                # Keep the note while it is the only record, unless it was changed meanwhile.
+                self.task.locks.store.reserve(self.key, text, END_NOTE_WITH_RESULT_SECONDS)
+            return self._check_later()
         if state == states.SUCCESS:
-            self._ignore("its result is stored")
+            return Verdict("drop", "its result is stored")
         if note.ended_in is not None:
-            # A failure that was stored after the run had ended is about the storing.
+            # A failure that is stored after the run has ended is a failure to store the result.
             if state is None or state in states.READY_STATES:
-                self._ignore("its run has ended")
+                return Verdict("drop", "its run has ended")
             if note.ended_in.alive() is not False:
-                put_back(self, args, kwargs, self._a_while)
-            # It died before it could store its result: the run does not count.
-        return note
+                return self._check_later()
+            # The process died before it could store the result: the run does not count.
+        return Verdict("run", starts=note.starts)
 
-    def note_of_start(self) -> Note | None:
-        """What the acquire should write, so that a run that dies is known for one.
+    def judge_start(self) -> Verdict:
+        """As `judge`, under the lock: "run" counts this start, "fail" means too many of them.
 
-        A copy reads first what its earlier runs have left: `assert_wanted` writes it then.
+        Raises `StoreUnavailable`.
         """
-        return self._started(1) if self.survives and not self.copy else None
+        verdict = self.judge()
+        if not self.redelivered or verdict.action != "run":
+            return verdict
+        if verdict.starts >= self.task.lock_max_attempts:
+            return Verdict("fail", starts=verdict.starts)
+        if self.survives:
+            self._starts = verdict.starts + 1
+            self.task.locks.store.set_note(self._start_note(self._starts))
+        return verdict
 
-    def started(self) -> None:
-        """The acquire was granted, and has written its note."""
-        if self.survives and not self.copy:
-            self._starts = 1
-
-    def interrupted(self) -> None:
-        """The worker goes down in the middle of the acquire, which may have written its note."""
-        if self.survives and not self.copy:
-            with suppress(StoreUnavailable):
-                self.task.locks.store.remember(self._started(0))
-
-    def note_of_end(self, *, goes_on: bool = False) -> Note | None:
-        """What the release should write, so that a late copy of this try is recognised.
-
-        ``goes_on``: another message has been sent that goes on from here; no result is to come.
-        """
-        if not self.survives:
-            return None
-        if goes_on:
-            return Note(self.key, WENT_ON, REMEMBERED_ALONE)
-        ttl = REMEMBERED if self._keeps_results() else REMEMBERED_ALONE
-        return Note(self.key, RunNote.ended(self._starts), ttl)
-
-    def note_of_break(self) -> Note | None:
-        """What the release of a run should write that broke off in good order, as at a shutdown:
-        it is not held against the message."""
-        return self._started(self._starts - 1) if self._starts else None
-
-    def _started(self, starts: int) -> Note:
-        return Note(self.key, RunNote.started(starts), ATTEMPTS_KEPT)
-
-    def _state(self) -> str | None:
-        """What the result backend knows; None if it cannot know."""
-        try:
-            meta: Any = self.task.backend.get_task_meta(self.id)
-            state = str(meta["status"])
-            if self.sent is not None and _was_before(meta.get("date_done"), self.sent):
-                # Of an earlier use of the task id. Most backends never write over a success.
-                return None if state == states.SUCCESS else states.PENDING
-            return state
-        except SoftTimeLimitExceeded:
-            raise
-        except Exception as error:
-            raise BackendSilent(str(error)) from error
-
-    @property
-    def _a_while(self) -> float:
-        """Seconds until a copy looks again."""
-        return float(AN_INSTANT * 2 ** min(self.looks, 5))
+    def _check_later(self) -> Verdict:
+        doublings = min(self.redelivery_requeues, 5)
+        return Verdict("requeue", delay=float(RESULT_CHECK_SECONDS * 2**doublings))
 
     def _keeps_results(self) -> bool:
         ignored = self.request.ignore_result or self.task.ignore_result
         return not ignored and keeps_results(self.task)
 
-    def _ignore(self, why: str) -> None:
-        logger.info("a late copy of %s[%s] is dropped: %s", self.task.name, self.id, why)
-        raise Ignore(f"a late copy: {why}")
+    # ---------------------------------------------------------------------------- notes of the run
 
+    def note_of_start(self) -> Note | None:
+        """Return the note that the acquire writes, so that a run that dies can be counted.
 
-def _was_before(done: Any, moment: float) -> bool:
-    """Whether a result was stored before a moment, in seconds since the epoch."""
-    try:
-        when = maybe_iso8601(done)
-        if when is None:
-            return False
-        # A backend without time zones means UTC, or local time.
-        zones = (timezone.utc, None) if when.tzinfo is None else (when.tzinfo,)
-        return all(when.replace(tzinfo=zone).timestamp() < moment for zone in zones)
-    except (AttributeError, TypeError, ValueError, OverflowError):
-        return False
+        None for a redelivery: it must read the note of its earlier runs first, and `judge_start`
+        writes the new one.
+        """
+        return self._start_note(1) if self.survives and not self.redelivered else None
+
+    def started(self) -> None:
+        """Record that the acquire was granted, and has written its note."""
+        if self.survives and not self.redelivered:
+            self._starts = 1
+
+    def interrupted(self) -> None:
+        """Remove the note of an acquire that the worker's shutdown interrupted, if it wrote one."""
+        if self.survives and not self.redelivered:
+            with suppress(StoreUnavailable):
+                self.task.locks.store.set_note(self._start_note(0))
+
+    def note_of_end(self, *, goes_on: bool = False) -> Note | None:
+        """Return the note that the release writes, so that a redelivery of this try is dropped.
+
+        ``goes_on``: another message was sent that continues the work, and no result will come.
+        """
+        if not self.survives:
+            return None
+        if goes_on:
+            return Note(self.key, WENT_ON, END_NOTE_SECONDS)
+        ttl = END_NOTE_WITH_RESULT_SECONDS if self._keeps_results() else END_NOTE_SECONDS
+        return Note(self.key, RunNote.ended(self._starts), ttl)
+
+    def note_of_interruption(self) -> Note | None:
+        """Return the note that the release of an interrupted run writes, as at a shutdown.
+
+        It takes the start back, which does not count as a death.
+        """
+        return self._start_note(self._starts - 1) if self._starts else None
+
+    def _start_note(self, starts: int) -> Note:
+        return Note(self.key, RunNote.started(starts), START_NOTE_SECONDS)

@@ -1,32 +1,29 @@
-"""The runs of this process that its exit cuts short: their starts are taken back.
+"""Takes the starts back of the runs that the exit of this process interrupts.
 
-A worker whose pool is threads or greenlets ends a cold shutdown by leaving the interpreter: the
-bodies do not come to their ``finally``. That is no death to hold against their messages.
+With a pool of threads or greenlets, a worker ends a cold shutdown by leaving the interpreter: the
+``finally`` blocks of its tasks do not run. Such an interruption does not count as a death.
 """
 
 from __future__ import annotations
 
 import atexit
-from typing import TYPE_CHECKING
 
+from .._engine.lease import Lease
 from ..exceptions import StoreUnavailable
-from ..lease import Lease
-
-if TYPE_CHECKING:
-    from .delivery import Delivery
+from .delivery import Delivery
 
 __all__ = ["running"]
 
 running: dict[Lease, Delivery] = {}
-"""the runs that hold a lease, until they have released it"""
+"""the runs that hold a lease, or have handed it on, until they have ended"""
 
 
 @atexit.register
-def _take_back() -> None:
+def _take_starts_back() -> None:
     for lease, delivery in list(running.items()):
-        note = delivery.note_of_break()
-        if note is not None and lease.held:
+        note = delivery.note_of_interruption()
+        if note is not None and (lease.held or lease._is_detached()):
             try:
-                delivery.task.locks.store.remember(note)
+                delivery.task.locks.store.set_note(note)
             except StoreUnavailable:
-                return  # Nor would it answer for the others, and who exits is in a hurry.
+                return  # It would not answer for the other runs either, and the process exits.

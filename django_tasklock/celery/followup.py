@@ -1,84 +1,84 @@
-"""``on_conflict="coalesce"``: of all that arrives while a run is on, one follow-up run.
+"""``on_conflict="coalesce"``: all calls that arrive during a run get one follow-up run.
 
-A note says who follows: the first message that was refused. The others have nothing to do,
-since the follow-up starts after they arrived. Any run that starts meanwhile starts after they
-arrived as well, and does it for them: it writes that it has started, and the follow-up, when
-its turn comes, sees that it is no longer needed. A note that is gone counts as "needed".
+A note names the follow-up: the first message that was refused. The other messages are skipped,
+because the follow-up starts after they arrived. Any other run that starts in the meantime also
+starts after they arrived, and does their work: it writes "started" into the note, and the
+follow-up sees that it is not needed any more. A follow-up that finds no note runs.
 
-A follow-up that fails before it has started gives its place up, or others would go on to be told
-that it does their work.
+A message that may have written "started" itself does not rely on that word, and runs: a redelivery,
+a retry, and one that an outage has sent back, since the reply to its own write may be lost.
 
-A task that is unique in the queue gives no follow-up up: others may have been told to rely on
-that very message.
+A follow-up that fails before it has started removes its note. Otherwise later messages would be
+skipped, and rely on a run that never comes.
+
+A task with ``unique_while`` never skips its follow-up: refused calls may rely on this very message.
+A debounced message is not refused: it waits, and later ones replace it.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-from celery.exceptions import Ignore, Retry
 
 from ..exceptions import StoreUnavailable
 from ..stores.base import Note
+from .base import TaskBase
+from .delivery import Delivery
 
-if TYPE_CHECKING:
-    from .delivery import Delivery
-    from .task import LockedTask
-
-__all__ = ["FollowUp", "follow_up_key"]
+__all__ = ["FOLLOW_UP_CHECK_SECONDS", "FollowUp", "follow_up_key"]
 
 STARTED = "started"
-KEPT = 3600.0
-"""seconds for which it is kept that a run has started"""
-FOLLOWS = 300.0
-"""seconds for which it is kept who follows, from its last look: it may be lost with its worker"""
+FOLLOW_UP_STARTED_SECONDS = 3600.0
+"""how long it is kept that a run has started"""
+FOLLOW_UP_NOTE_SECONDS = 300.0
+"""how long the follow-up's name is kept after its last check: it may be lost with its worker"""
+FOLLOW_UP_CHECK_SECONDS = 2.0
+"""the longest delay between two checks of the lock by the follow-up"""
 
 
-def follow_up_key(task: LockedTask, name: str) -> str:
-    """Where it is noted who follows under the lock ``name``."""
+def follow_up_key(task: TaskBase, name: str) -> str:
+    """Return the store's name for the note of the follow-up under the lock ``name``."""
     return f"next {task.name} {name}"
 
 
 class FollowUp:
     """The follow-up run of the lock ``name``, as one delivery of a message sees it."""
 
-    LOOK = 2.0
-    """seconds between two looks of the follow-up at the lock, at most"""
-
     def __init__(self, delivery: Delivery, name: str) -> None:
         self._delivery = delivery
         self._key = follow_up_key(delivery.task, name)
-        self._relied_on = delivery.task.unique_while is not None
+        # A debounced message has replaced others.
+        self._relied_on = delivery.task.unique_while is not None or delivery.moment is not None
+        self._waited = (
+            delivery.refused_since is not None and not delivery.redelivered and not self._relied_on
+        )
+        """whether the message was the follow-up, so that any run that has started since is another
+        one, and does its work"""
         self._begun = False
 
     def wait_for(self) -> bool:
-        """Called when the lock is held. True: this message is the follow-up, or still is."""
+        """Return True if this message is the follow-up. Called when the lock is held by another.
+
+        Raises `StoreUnavailable`.
+        """
         delivery, store = self._delivery, self._delivery.task.locks.store
-        over = "" if delivery.waits and not self._relied_on else STARTED
-        return store.reserve(self._key, delivery.id, FOLLOWS, over=over) is None
+        over = "" if self._waited else STARTED
+        return store.reserve(self._key, delivery.id, FOLLOW_UP_NOTE_SECONDS, over=over) is None
 
     def begin(self) -> bool:
-        """Called under the lock. False: a run that started since has done it."""
+        """Write that a run starts. Returns False if another run has done this message's work.
+
+        Called under the lock. Raises `StoreUnavailable`.
+        """
         delivery, store = self._delivery, self._delivery.task.locks.store
-        # A copy may be what is left of the run that wrote the note.
-        needed = not delivery.waits or delivery.copy or self._relied_on
-        if not needed and store.recall(self._key) not in (None, delivery.id):
+        if self._waited and store.get_note(self._key) not in (None, delivery.id):
             return False
-        store.remember(Note(self._key, STARTED, KEPT))
+        store.set_note(Note(self._key, STARTED, FOLLOW_UP_STARTED_SECONDS))
         self._begun = True
         return True
 
-    def failed(self, error: BaseException) -> None:
-        """Called when the message's run has raised: unless it comes back, another may follow."""
+    def give_up(self) -> None:
+        """Remove the note of a message that has ended, if its run has not begun."""
         delivery = self._delivery
-        back = isinstance(error, Ignore | Retry) or getattr(error, "requeue", False)
-        if not isinstance(error, Exception):
-            back = delivery.survives
-        if (
-            delivery.queued
-            and delivery.task.on_conflict == "coalesce"
-            and not (back or self._begun)
-        ):
+        if delivery.queued and delivery.task.on_conflict == "coalesce" and not self._begun:
             with suppress(StoreUnavailable):
                 delivery.task.locks.store.unreserve(self._key, delivery.id)

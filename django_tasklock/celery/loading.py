@@ -1,4 +1,4 @@
-"""The project's Celery apps, and the modules that define their tasks."""
+"""Loads the modules that define the tasks of the project's Celery apps."""
 
 from __future__ import annotations
 
@@ -8,60 +8,65 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from celery import _state
 from django.urls import get_script_prefix, set_script_prefix
+
+from .._compat.celery import (
+    SKIP_CHECKS,
+    active_apps,
+    current_app,
+    import_task_modules,
+    is_of_project,
+    make_tasks,
+)
 
 __all__ = ["load_app", "load_tasks", "project_apps", "task_apps"]
 
-SKIP_CHECKS = "CELERY_SKIP_CHECKS"
 _loading = threading.RLock()
 
 
 def task_apps() -> list[Any]:
-    """The current app first. In a thread, as of a web server, that is not the project's unless
-    the project made it the default: the others are asked as well."""
-    state: Any = _state
-    current = state.get_current_app()
-    return [current, *(app for app in state._get_active_apps() if app is not current)]
+    """Return all apps, the current app first.
+
+    In a thread, for example of a web server, the current app is the project's only if the project
+    made it the default. So the other apps are searched as well.
+    """
+    current = current_app()
+    return [current, *(app for app in active_apps() if app is not current)]
 
 
 def project_apps() -> list[Any]:
-    """The apps that the project made: all but the one that Celery makes where there is none."""
-    state: Any = _state
-    return [app for app in state._get_active_apps() if app._fixups or app.main != "default"]
+    """Return the apps that the project made, without the one that Celery makes by default."""
+    return [app for app in active_apps() if is_of_project(app)]
 
 
-def load_app(app: Any) -> None:
-    """Import the modules that define an app's tasks, as a worker does. Raises what that raises."""
+def load_app(app: Any) -> list[Exception]:
+    """Import the modules that define an app's tasks and make the tasks, as a worker does.
+
+    Returns an error for each task that cannot be made; all other tasks are made. Raises what the
+    import of a module raises.
+    """
     with _without_checks():
-        app.loader.import_default_modules()
-    pending = list(app._pending)
-    try:
-        app.finalize()
-    except BaseException:
-        # Celery takes it for done. A worker, whose checks we may be, must fail over it as well.
-        app.finalized = False
-        app._pending.clear()
-        app._pending.extend(pending)
-        raise
+        import_task_modules(app)
+    return make_tasks(app)
 
 
 def load_tasks() -> None:
-    """`load_app`, of all apps."""
-    for app in task_apps():
-        load_app(app)
+    """Load all apps. Raises the first of the errors after all other tasks are made."""
+    errors = [error for app in task_apps() for error in load_app(app)]
+    if errors:
+        raise errors[0]
 
 
 @contextlib.contextmanager
 def _without_checks() -> Iterator[None]:
-    """Before it imports, Celery sets Django up and runs all checks, of which we may be one."""
+    """Import without Celery's Django checks: this may be called by one of those checks."""
     with _loading:
         before, prefix = os.environ.get(SKIP_CHECKS), get_script_prefix()
         os.environ[SKIP_CHECKS] = "1"
         try:
             yield
         finally:
-            set_script_prefix(prefix)  # Which `django.setup` takes from a request.
+            set_script_prefix(prefix)  # `django.setup` overwrites the request's.
             if before is None:
                 del os.environ[SKIP_CHECKS]
             else:

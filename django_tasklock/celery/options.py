@@ -1,4 +1,4 @@
-"""A task's lock options, checked when its class is made."""
+"""The lock options of a task and of one call, and their checks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ from typing import Any
 
 from celery import Task
 
-from ..arguments import checked_ttl, checked_wait
+from .._engine.names import ArgumentNames, NameTemplate
+from .._values.arguments import checked_seconds, checked_ttl, checked_wait
+from .._values.slots import checked_slots
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
-from ..naming import ArgumentNames, NameTemplate
 
 __all__ = ["OPTIONS", "PER_CALL", "body_signature", "check_call", "check_options"]
 
 OPTIONS = {
     "lock_name": None,
+    "lock_slots": 1,
     "lock_ttl": None,
     "lock_wait": 0,
     "lock_renew": True,
+    "lock_hold_at_least": 0,
+    "lock_cooldown": 0,
+    "lock_cooldown_after_error": 0,
     "lock_store": "default",
     "lock_retry_for": 3600,
     "lock_max_attempts": 5,
@@ -30,25 +35,29 @@ OPTIONS = {
     "unique_while": None,
     "unique_for": 3600,
     "on_duplicate": "return",
+    "debounce": None,
+    "debounce_max": None,
     "guard": None,
 }
 """every option, with its default"""
 
+COOLING_OPTIONS = ("lock_hold_at_least", "lock_cooldown", "lock_cooldown_after_error")
+
 CHOICES = {
-    "on_conflict": ("skip", "retry", "raise", "coalesce"),
+    "on_conflict": ("skip", "retry", "raise", "coalesce", "run"),
     "on_outage": ("retry", "raise", "run"),
     "unique_while": (None, "queued", "unfinished"),
     "on_duplicate": ("return", "raise"),
 }
 
 PER_CALL = ("unique_for", "on_duplicate")
-"""options that a call may give for itself; by the others a worker goes, who knows the task alone"""
+"""options that one call may give. The others are used by workers, which know only the task's"""
 
-_OF_CELERY = frozenset(dir(Task))  # To ask Task itself for its app would bind it, for all tasks.
+_OF_CELERY = frozenset(dir(Task))  # Not getattr: it would bind Task to an app.
 
 
 def body_signature(task: type[Task]) -> inspect.Signature | None:
-    """The signature of a task's body as its callers see it; None for a class without a body."""
+    """Return the signature of a task's body as callers see it; None for a class without a body."""
     run = inspect.getattr_static(task, "run")
     if run is inspect.getattr_static(Task, "run"):
         return None
@@ -59,7 +68,7 @@ def body_signature(task: type[Task]) -> inspect.Signature | None:
 
 
 def check_options(task: type[Task]) -> None:
-    """Raise `InvalidLockConfig` for an option that does not exist or cannot be meant."""
+    """Raise `InvalidLockConfig` if a task's option does not exist or has a wrong value."""
     for attribute in vars(task):
         _check_known(task, attribute)
     value = {name: getattr(task, name) for name in OPTIONS}
@@ -69,51 +78,72 @@ def check_options(task: type[Task]) -> None:
         checked_wait(value["lock_wait"])
         checked_wait(value["lock_retry_for"])
         checked_ttl(value["unique_for"])
+        for name in COOLING_OPTIONS:
+            checked_seconds(name, value[name])
         _check_name(task, value["lock_name"])
+        if not callable(value["lock_slots"]):
+            checked_slots(value["lock_slots"])
     except (TypeError, ValueError) as error:
-        raise _wrong(task, str(error)) from error
+        raise _error(task, str(error)) from error
     for name in CHOICES:
         _check_choice(task, name, value[name])
+    _check_debounce(task, value["debounce"], value["debounce_max"], value["unique_while"])
     if not isinstance(value["lock_renew"], bool):
-        raise _wrong(task, f"lock_renew is a bool, not {value['lock_renew']!r}")
+        raise _error(task, f"lock_renew is a bool, not {value['lock_renew']!r}")
     if not isinstance(value["lock_store"], str):
-        raise _wrong(task, f"lock_store is an alias, not {value['lock_store']!r}")
+        raise _error(task, f"lock_store is an alias, not {value['lock_store']!r}")
     attempts = value["lock_max_attempts"]
     if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-        raise _wrong(task, f"lock_max_attempts is a number of runs >= 1, not {attempts!r}")
+        raise _error(task, f"lock_max_attempts is a number of runs >= 1, not {attempts!r}")
     _check_guard(task, value["guard"])
+    if value["lock_slots"] != 1:
+        _check_together(task, value)
+
+
+def _check_together(task: type[Task], value: Mapping[str, Any]) -> None:
+    """Refuse what relies on a lock that one run alone holds."""
+    if value["guard"] is not None:
+        raise _error(
+            task,
+            "its guard needs a lock that one run at a time holds, so lock_slots is 1. To let only "
+            "some of its runs work at once, use lock(..., slots=N) in the body",
+        )
+    if value["unique_while"] == "unfinished":
+        raise _error(
+            task, 'with lock_slots several calls may run, so unique_while is "queued" or None'
+        )
 
 
 def _check_known(task: type[Task], attribute: str) -> None:
     if attribute in OPTIONS or attribute in _OF_CELERY or attribute.startswith("_"):
         return
-    # Methods and properties may be called what they like.
+    # Methods and properties may have any name.
     value = vars(task)[attribute]
     if callable(value) or isinstance(value, property | staticmethod | classmethod):
         return
-    wrong = _misspelt(attribute)
-    if wrong:
-        raise _wrong(task, wrong)
+    message = _misspelt(attribute)
+    if message:
+        raise _error(task, message)
 
 
 def check_call(task: Any, options: Mapping[str, Any]) -> None:
-    """Raise `InvalidLockConfig` for options of one call that would do nothing, or are wrong."""
+    """Raise `InvalidLockConfig` for options of one call that have no effect, or are wrong."""
     for option, value in options.items():
         if option in PER_CALL:
             if task.unique_while is None:
-                raise _wrong(task, f"{option} says nothing: the task has no unique_while")
+                raise _error(task, f"{option} has no effect: the task has no unique_while")
             _check_per_call(task, option, value)
         elif option in OPTIONS:
-            raise _wrong(
+            raise _error(
                 task,
-                f"{option} is an option of the task, not of one call: a worker goes by it, which "
-                f"knows the task alone. A call may give {' and '.join(PER_CALL)}",
+                f"{option} is an option of the task, not of one call: workers use the task's. "
+                f"A call may give {' and '.join(PER_CALL)}",
             )
         else:
-            wrong = _misspelt(option)
-            # Stamps are options by their own name.
-            if wrong and option not in (options.get("stamped_headers") or ()):
-                raise _wrong(task, wrong)
+            message = _misspelt(option)
+            # Celery passes each stamp as an option with the stamp's name.
+            if message and option not in (options.get("stamped_headers") or ()):
+                raise _error(task, message)
 
 
 def _check_per_call(task: Any, option: str, value: Any) -> None:
@@ -123,22 +153,22 @@ def _check_per_call(task: Any, option: str, value: Any) -> None:
     try:
         checked_ttl(value)
     except (TypeError, ValueError) as error:
-        raise _wrong(task, f"{option}: {error}") from error
+        raise _error(task, f"{option}: {error}") from error
 
 
 def _check_choice(task: Any, option: str, value: Any) -> None:
     choices = CHOICES[option]
     if value not in choices:
-        raise _wrong(task, f"{option} is one of {', '.join(map(str, choices))}, not {value!r}")
+        raise _error(task, f"{option} is one of {', '.join(map(str, choices))}, not {value!r}")
 
 
 @lru_cache(maxsize=256)
 def _misspelt(option: str) -> str | None:
-    """What to say of a name that looks like an option of ours; None of one that does not."""
+    """Return the error for a name that looks like one of `OPTIONS`; None if it does not."""
     meant = get_close_matches(option, OPTIONS, n=1, cutoff=0.75)
     if meant:
         return f"there is no option {option}; did you mean {meant[0]}?"
-    if option.startswith(("lock_", "unique_")):
+    if option.startswith(("lock_", "unique_", "debounce_")):
         return f"there is no option {option}; there are {', '.join(OPTIONS)}"
     return None
 
@@ -156,17 +186,45 @@ def _check_name(task: type[Task], name: Any) -> None:
         raise TypeError(f"lock_name is a template or a callable, not {name!r}")
 
 
+def _check_debounce(task: type[Task], debounce: Any, debounce_max: Any, unique_while: Any) -> None:
+    for name, value in (("debounce", debounce), ("debounce_max", debounce_max)):
+        try:
+            if value is not None:
+                checked_ttl(value)
+        except (TypeError, ValueError) as error:
+            raise _error(task, f"{name}: {error}") from error
+    if debounce is None:
+        if debounce_max is not None:
+            raise _error(task, "debounce_max has no effect: the task has no debounce")
+        return
+    if debounce_max is not None and debounce_max < debounce:
+        raise _error(task, f"debounce_max is at least debounce, {debounce!r}, not {debounce_max!r}")
+    if unique_while is not None:
+        raise _error(
+            task,
+            "debounce and unique_while exclude each other: of two calls the one runs the last, "
+            "and the other sends the first",
+        )
+    expires = task.expires
+    if isinstance(expires, int | float) and expires <= debounce:
+        raise _error(
+            task, f"its messages expire after {expires!r} s, before their debounce is over"
+        )
+
+
 def _check_guard(task: type[Task], guard: Any) -> None:
     if guard is None:
         return
     if not isinstance(guard, StatusGuard):
-        raise _wrong(task, f"guard is a StatusGuard, not {guard!r}")
+        raise _error(task, f"guard is a StatusGuard, not {guard!r}")
     signature = body_signature(task)
     if signature is None or guard.pk in signature.parameters:
         return
     if not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
-        raise _wrong(task, f"its guard takes the key from {guard.pk!r}, which is no argument of it")
+        raise _error(
+            task, f"its guard takes the key from {guard.pk!r}, which is not an argument of it"
+        )
 
 
-def _wrong(task: Any, message: str) -> InvalidLockConfig:
+def _error(task: Any, message: str) -> InvalidLockConfig:
     return InvalidLockConfig(f"task {getattr(task, 'name', None) or task.__name__}: {message}")

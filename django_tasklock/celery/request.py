@@ -1,10 +1,11 @@
-"""The main process's side of a run: it knows the token, and sees its pool children die.
+"""The main process's side of a run: it clears the lease of a pool child that died.
 
-A child killed by SIGKILL or by the kernel for want of memory runs no ``finally``. The main
-process drew the lease's token and knows the child's pid: when that very process is dead, and
-only then, it clears the lease. A time limit or a revoke alone proves nothing, the child may
-still be running. On a store without takeover, for work that leaves subprocesses behind, the lease
-is left to its end: nobody renews it any more, and the job's message comes back by then.
+A child that is killed by SIGKILL or by the kernel's out-of-memory killer runs no ``finally``. The
+main process made the lease's token and knows the child's pid. It clears the lease when that very
+process is dead, and only then: after a time limit or a revoke the child may still be running.
+
+A store without takeover is for work that leaves subprocesses behind. There the lease is not
+cleared: it ends with its ttl, since nothing renews it, and the job's message is delivered by then.
 """
 
 from __future__ import annotations
@@ -13,88 +14,72 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded
-from celery.concurrency.prefork import TaskPool
 from celery.exceptions import WorkerLostError
-from celery.worker.request import Request
 from django.db import connections
 
-from ..exceptions import StoreUnavailable
-from ..lease import new_token
+from .._compat.celery_worker import WorkerRequest
+from .._values.tokens import new_token
+from ..exceptions import InvalidLockConfig, StoreUnavailable
+from .base import TaskBase
 from .body import Body
 from .children import Watch, children
+from .debounce import drop
 from .followup import follow_up_key
-from .requeue import HEADER
+from .handing import clear_adopted, end_detached, handle_of
+from .headers import HEADER, MOMENT
+from .locked_run import beside_name
+from .stored_result import acked_at_time_limit
 from .unique import Reservation, unique_for
-
-if TYPE_CHECKING:
-    from .task import LockedTask
 
 __all__ = ["LockedRequest"]
 
 logger = logging.getLogger("django_tasklock")
 
-PATIENCE = 1.0
-"""seconds for which the worker's event loop waits for a lease to be cleared, at most"""
+CLEAR_WAIT_SECONDS = 1.0
+"""how long the worker's event loop waits for a lease to be cleared"""
 
 NOT_FROM_THE_CHILD = (Terminated, TimeLimitExceeded, WorkerLostError)
-"""failures that the main process reports while, or before, the child dies"""
+"""failures that the main process reports, maybe before the child is dead"""
 
 
-class LockedRequest(Request):
-    """A request that clears the lease of its run when the pool child is gone."""
+class LockedRequest(WorkerRequest):
+    """A request that clears the lease of its run when the pool child is dead."""
 
-    # What the class of Celery has, and its stubs have not.
-    _request_dict: dict[str, Any]
-    _task: LockedTask
-    _args: list[Any]
-    _kwargs: dict[str, Any]
-    _already_cancelled: bool
-    _already_revoked: bool
+    _task: TaskBase
 
     _watch: Watch | None = None
-    _pool: Any = None
     _ended: bool | None = None
-    """After a hard time limit: whether that is the end of the message."""
+    """after a hard time limit: whether the message is acknowledged and does not come back"""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._token = new_token()
         ours = self._request_dict.get(HEADER)
+        self._handle = handle_of(ours)
+        """of the lease that the run adopts, if it is not over by then"""
+        self._tokens = {self._token, self._handle.token if self._handle else None}
         self._request_dict[HEADER] = {
             **(ours if isinstance(ours, dict) else {}),
             "token": self._token,
             "content": self.content_type,
         }
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        # Celery makes a subclass for each task, whose versions of these two call no super().
-        super().__init_subclass__(**kwargs)
-        execute, succeed = cls.execute_using_pool, cls.on_success
-
-        def execute_using_pool(self: LockedRequest, pool: Any, **kwargs: Any) -> Any:
-            self._pool = pool
-            return execute(self, pool, **kwargs)
-
-        def on_success(self: LockedRequest, failed__retval__runtime: Any, **kwargs: Any) -> Any:
-            if not failed__retval__runtime[0]:
-                self._unwatch()
-            return succeed(self, failed__retval__runtime, **kwargs)
-
-        cls.execute_using_pool = execute_using_pool  # type: ignore[assignment,method-assign]
-        cls.on_success = on_success  # type: ignore[assignment,method-assign]
+    def succeeded(self) -> None:
+        self._unwatch()
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
-        # Other pools run in this process, and give a greenlet's id for a pid.
-        if isinstance(self._pool, TaskPool):
+        if self.runs_in_child():
             self._watch = children.watch(pid, self._child_died)
         super().on_accepted(pid, time_accepted)
 
     def revoked(self) -> bool:
         gone = super().revoked()
-        if gone and (self._task.unique_while is not None or self._task.on_conflict == "coalesce"):
+        task = self._task
+        reserves = task.unique_while is not None or task.on_conflict == "coalesce"
+        if gone and (self._handle or reserves or task.debounce is not None):
             self._in_thread(self._give_up)
         return gone
 
@@ -113,39 +98,39 @@ class LockedRequest(Request):
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         super().on_timeout(soft, timeout)
-        task: Any = self._task
-        acked = getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)
         if not soft:
-            self._ended = bool(acked or not task.acks_late)
+            self._ended = acked_at_time_limit(self._task)
 
     def _child_died(self) -> None:
         self._clear()
-        # The pool looks for the dead every five seconds, or when the pipe of one was closed,
-        # which is before it is really dead.
-        pool = getattr(self._pool, "_pool", None)
-        if pool is not None and children.in_loop():
-            with suppress(Exception):
-                pool.maintain_pool()
+        if children.in_loop():
+            self.replace_dead_children()
 
     def _clear(self) -> None:
         self._unwatch()
         self._in_thread(self._clear_lease)
 
     def _in_thread(self, call: Callable[[], None]) -> None:
-        # So that a store that hangs does not hold up the worker's event loop.
+        # A store that does not answer must not block the worker's event loop.
         thread = threading.Thread(target=call, daemon=True)
         thread.start()
-        thread.join(PATIENCE)
+        thread.join(CLEAR_WAIT_SECONDS)
 
-    def _reserve_again(self, name: str) -> None:
-        """Before the lease of a dead child is cleared: does its message wait in the queue again?"""
+    def _reserve_again(self, name: str, held: list[str]) -> None:
+        """Reserve for the message of a dead child if it is delivered again, or end its reservation.
+
+        ``held``: the locks one of which the run may hold. Called before the lease is cleared.
+        """
         reservation = Reservation(self._task, name, self.id)
         if not self._comes_back():
             reservation.give_up()
             return
-        holder = self._task.locks.get(name)
-        # What had been released had come to its end.
-        if holder is not None and holder.token == self._token:
+        holders = map(self._task.locks.get, held)
+        # A run that released its lock had ended.
+        if any(
+            holder is not None and holder.token in self._tokens and not holder.cooling
+            for holder in holders
+        ):
             reservation.take(unique_for(self._task, self._request_dict), running=True)
 
     def _comes_back(self) -> bool:
@@ -157,53 +142,83 @@ class LockedRequest(Request):
         return bool(task.reject_on_worker_lost or self._already_cancelled)
 
     def _give_up(self) -> None:
-        # What this message had reserved: its place in the queue, or that of the follow-up.
+        # End what a revoked message has reserved.
         task = self._task
+        if self._handle is not None:
+            with suppress(StoreUnavailable, InvalidLockConfig):
+                end_detached(task, str(self._handle))
         with suppress(StoreUnavailable, TypeError, ValueError):
             name = task.lock_name_of(self._args, self._kwargs)
             if task.unique_while is not None:
                 Reservation(task, name, self.id).give_up()
             if task.on_conflict == "coalesce":
                 task.locks.store.unreserve(follow_up_key(task, name), self.id)
+            if task.debounce is not None:
+                drop(task, name, self._request_dict[HEADER].get(MOMENT))
 
-    def _refuse_row(self, name: str) -> None:
-        # The task has failed for good. Its body could not say so in the row: it was killed, or
-        # told to exit as for a shutdown, after which it would run again.
-        task, left = self._task, None
+    def _fail_row(self, name: str) -> None:
+        # The task has failed and will not run again, but its body could not mark the row: it was
+        # killed, or it got the signal of a shutdown, after which a task runs again.
+        task, holder = self._task, None
         body = Body(task, name, self._args, self._kwargs, survives=False)
         if not task.locks.store.takeover:
-            left = task.locks.get(name)
-            if left is not None and left.token == self._token and (left.ttl or 0) > PATIENCE:
-                # The lease that it has left behind keeps everybody else out for a while.
-                body.refuse(left.fence)
+            holder = task.locks.get(name)
+            if (
+                holder is not None
+                and holder.token in self._tokens
+                and (holder.ttl or 0) > CLEAR_WAIT_SECONDS
+            ):
+                # The dead child's lease keeps all others out for long enough.
+                body.refuse(holder.fence)
                 return
-        lease = task.locks.acquire(name, wait=2 * PATIENCE if left else 0)
+        lease = task.locks.acquire(name, wait=2 * CLEAR_WAIT_SECONDS if holder else 0)
         if lease is not None:
             try:
                 body.refuse(lease.fence)
             finally:
                 lease.release()
 
+    def _stays(self, name: str) -> bool:
+        """Whether the lock stays taken, with the child's token: it cools, because the child died
+        after its release, or the child has handed its lease on."""
+        holder = self._task.locks.get(name)
+        if holder is None or holder.token != self._token:
+            return False
+        return holder.cooling or holder.detached or holder.owner.task_id != self.id
+
     def _clear_lease(self) -> None:
         task = self._task
         try:
             name = task.lock_name_of(self._args, self._kwargs)
+            held = task.locks_of(self._args, self._kwargs)
         except (TypeError, ValueError):
-            return  # There is no such name: the task failed over it, and holds nothing.
+            return  # The arguments give no valid name, so the run has never held a lock.
         try:
             if task.unique_while is not None:
-                self._reserve_again(name)
+                self._reserve_again(name, held)
             if task.on_conflict == "coalesce" and not self._comes_back():
                 task.locks.store.unreserve(follow_up_key(task, name), self.id)
-            # What the child has started may live on, and be what the lock is for.
+            # Without takeover: subprocesses of the child may go on with the work under this lock.
             if task.locks.store.takeover:
-                task.locks.clear(name, self._token, by="the worker, whose pool child is dead")
+                beside = [beside_name(self.id)] if task.on_conflict == "run" else []
+                for each in (*held, *beside):
+                    if not self._stays(each):
+                        task.locks.clear(
+                            each, self._token, by="the worker, whose pool child is dead"
+                        )
+                if self._handle is not None:
+                    clear_adopted(task, self._handle)
             if task.guard is not None and (self._ended or self._already_revoked):
-                self._refuse_row(name)
+                self._fail_row(name)
         except StoreUnavailable as error:
-            logger.warning("the lock of %s[%s] ends by itself: %s", self.name, self.id, error)
+            logger.warning(
+                "could not clear the lock of %s[%s], which ends with its ttl: %s",
+                self.name,
+                self.id,
+                error,
+            )
         except Exception:
-            logger.exception("the row of %s[%s] could not be left", self.name, self.id)
+            logger.exception("the row of %s[%s] could not be marked as failed", self.name, self.id)
         finally:
-            # The main process forks: it keeps no connection to the database.
+            # The main process forks, so it must not keep a connection to the database.
             connections.close_all()

@@ -1,50 +1,45 @@
-"""Back to the queue, with the task's own retries untouched."""
+"""Send a message back to its queue. The task's own retries are not used up."""
 
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
-from kombu.serialization import registry  # type: ignore[attr-defined]
 
-from ..exceptions import NotPutBack
+from .._compat.celery import serializer_of, trouble_of_backend
+from .._values.chance import chance
+from ..exceptions import RequeueFailed
+from .delivery import Delivery
+from .headers import ANYWAY, HEADER, REFUSED
+from .sending import Sending
 
-if TYPE_CHECKING:
-    from .delivery import Delivery
-
-__all__ = ["ANYWAY", "HEADER", "put_back", "retry_later"]
+__all__ = ["LONGEST_RETRY_DELAY_SECONDS", "requeue_redelivery", "retry_later"]
 
 logger = logging.getLogger("django_tasklock")
 
-HEADER = "tasklock"
-"""the message header that holds what a message must not forget on its way through the queue"""
-
-ANYWAY = "tasklock_anyway"
-"""the option of a call whose message is sent whatever is in the queue, and reserves nothing. An
-option, for a mixin may defer the sending: it passes options on, and no context"""
-
-FIRST_DELAY = 0.5
-LONGEST_DELAY = 15.0
-"""seconds between tries at a lock that is taken: the first, doubled, with jitter, the longest"""
-LONGEST_COPY_DELAY = 60.0
-"""seconds that a copy waits at most for the run it is a copy of"""
+FIRST_RETRY_DELAY_SECONDS = 0.5
+"""the delay of the first retry for a lock that is held; doubled with each retry, with jitter"""
+LONGEST_RETRY_DELAY_SECONDS = 15.0
+LONGEST_REDELIVERY_DELAY_SECONDS = 60.0
+"""the longest delay of a redelivery, while it waits for the first run of the same message"""
 
 
-def put_back(
-    delivery: Delivery, args: Sequence[Any], kwargs: Mapping[str, Any], ttl: float | None
+def requeue_redelivery(
+    delivery: Delivery, args: Sequence[Any], kwargs: Mapping[str, Any], delay: float | None
 ) -> NoReturn:
-    """Send a copy back until the lease that stands in its way, ``ttl`` seconds long, may be over.
+    """Requeue a message whose first run may not have ended, for about ``delay`` seconds.
 
-    If that run ends well the copy is dropped then; if it dies the copy is what is left of it.
+    None means the longest delay. When the message is delivered again it is dropped if the first
+    run has ended well, and it runs if that one has died. Raises `Ignore`, or what `retry_later`
+    raises.
     """
-    delay = min(ttl if ttl else LONGEST_COPY_DELAY, LONGEST_COPY_DELAY)
-    ours = {**delivery.ours, "copy": delivery.looks + 1}
-    # It reserves nothing: it may come to nothing, and no other may be refused for that.
-    _send(delivery, args, kwargs, ours, delay, reserving=False)
+    seconds = min(delay or LONGEST_REDELIVERY_DELAY_SECONDS, LONGEST_REDELIVERY_DELAY_SECONDS)
+    ours = {**delivery.ours, "copy": delivery.redelivery_requeues + 1}
+    # It reserves nothing: it may be dropped, and then no other call should have been refused.
+    _send(delivery, args, kwargs, ours, seconds, reserving=False)
 
 
 def retry_later(
@@ -54,25 +49,36 @@ def retry_later(
     *,
     within: float | None = None,
     error: Exception | None = None,
-    longest: float = LONGEST_DELAY,
+    longest: float = LONGEST_RETRY_DELAY_SECONDS,
     expires: bool = True,
+    refused: bool = False,
 ) -> NoReturn:
-    """Send a message back, each time for longer, for ``within`` seconds (None: for ever).
+    """Requeue a message that has to wait, with a delay that doubles each time.
 
-    After that raises ``error``. ``longest``: seconds between two tries, at most. ``expires``:
-    whether it still does when its time comes.
+    ``refused``: it waits because the lock is held, and not because of an outage. ``within``: so
+    many seconds after it was first refused (None: never) it raises ``error`` instead. ``longest``:
+    the longest delay in seconds. ``expires``: whether the message keeps its expiry.
+
+    Raises `Ignore` when the message was sent, `Reject` when the broker has to deliver it again,
+    and `RequeueFailed` when it could not be sent and the broker does not have it any more.
     """
     now = time.time()
-    since = float(delivery.ours.get("since") or now)
+    since = now if delivery.refused_since is None else delivery.refused_since
     tries = int(delivery.ours.get("tries") or 0)
-    delay = min(FIRST_DELAY * 2 ** min(tries, 10), longest) * random.uniform(0.75, 1.25)
+    delay = min(FIRST_RETRY_DELAY_SECONDS * 2 ** min(tries, 10), longest)
+    delay *= chance.uniform(0.75, 1.25)
     if error is not None and within is not None:
         left = since + within - now
         if left <= 0:
             raise error
         delay = min(delay, left)
-    ours = {**delivery.ours, "since": since, "tries": tries + 1}
-    if delivery.copy:
+    ours = {**delivery.ours, "tries": tries + 1}
+    # After an outage nobody knows whether what the message wrote last has arrived, so it is as one
+    # that was not refused yet.
+    ours.pop(REFUSED, None)
+    if refused:
+        ours[REFUSED] = [since, delivery.request.retries or 0]
+    if delivery.redelivered:
         ours.setdefault("copy", 1)
     _send(delivery, args, kwargs, ours, delay, expires=expires)
 
@@ -89,15 +95,15 @@ def _send(
 ) -> NoReturn:
     task, request = delivery.task, delivery.request
     ours.pop("token", None)
-    # As it was written: the task's own serializer may not be able to.
-    written = registry.type_to_name.get(ours.pop("content", None))
-    # A broker that times its messages out (Redis, SQS) delivers one again that waits for
-    # longer than that in a worker's memory.
+    # The serializer of the message: the task's own may not be able to write these arguments.
+    serializer = serializer_of(ours.pop("content", None))
+    # A worker keeps a delayed message in memory. A broker with a visibility timeout (Redis, SQS)
+    # delivers it again if that takes longer than the timeout.
     visibility = task.app.conf.broker_transport_options.get("visibility_timeout")
     if visibility:
         delay = min(delay, float(visibility) / 2)
     headers = {**(request.headers or {}), HEADER: ours}
-    pause = FIRST_DELAY
+    pause = FIRST_RETRY_DELAY_SECONDS
     while True:
         try:
             message = task.signature_from_request(
@@ -111,25 +117,29 @@ def _send(
             options = {**message.options, "add_to_parent": False, ANYWAY: not reserving}
             if not expires:
                 options["expires"] = None
-            if written is not None:
-                options["serializer"] = written
-            task.send_again(message.args, message.kwargs, **options)
-        except (task.OperationalError, *getattr(task.backend, "connection_errors", ())) as error:
-            # Where a process also waits for results, to send is to ask the result backend, too.
-            logger.warning("%s[%s] could not be put back: %s", task.name, delivery.id, error)
+            if serializer is not None:
+                options["serializer"] = serializer
+            delivery.reserved = delivery.reserved or reserving
+            cast("Sending", task).send_again(message.args, message.kwargs, **options)
+        except (task.OperationalError, *trouble_of_backend(task.backend)) as error:
+            # In a process that also waits for results, sending asks the result backend as well.
+            logger.warning("%s[%s] could not be requeued: %s", task.name, delivery.id, error)
             time.sleep(pause)
             if task.acks_late:
-                # The broker still has the message: it is the broker's to deliver again.
+                # The broker still has the message, and delivers it again.
                 raise Reject(error, requeue=True) from error
-            pause = min(pause * 2, LONGEST_DELAY)
+            pause = min(pause * 2, LONGEST_RETRY_DELAY_SECONDS)
         except SoftTimeLimitExceeded:
             raise
         except Exception as error:
-            # Arguments that cannot be written, say: no other try would do better from here.
+            # For example arguments that cannot be serialized: another try here would fail too.
             if not task.acks_late:
-                raise NotPutBack(str(task.name), delivery.id, str(error)) from error
-            logger.warning("%s[%s] goes back as it is: %s", task.name, delivery.id, error)
+                raise RequeueFailed(str(task.name), delivery.id, str(error)) from error
+            logger.warning(
+                "%s[%s] is rejected, so that the broker delivers it again: %s",
+                task.name, delivery.id, error,
+            )  # fmt: skip
             time.sleep(pause)
             raise Reject(error, requeue=True) from error
         else:
-            raise Ignore(f"put back for {delay:.3g} s")
+            raise Ignore(f"requeued for {delay:.3g} s")

@@ -1,60 +1,47 @@
-"""One run of a locked task, from the call to what the caller is told."""
+"""One call of a locked task: getting the lock, and what happens without it."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from celery.exceptions import Ignore, Retry
+from celery.exceptions import Ignore
 
-from ..exceptions import LockNotAcquired, NotPutBack, StoreUnavailable, TooManyAttempts
-from ..lease import Lease, LockInfo
-from ..renewal import renewal
-from ..stores.base import Note
-from .body import Body, NoWork
+from .._engine.lease import Lease
+from .._engine.use import Use
+from .._values.lock_info import LockInfo
+from .._values.slots import base_of
+from ..exceptions import LockNotAcquired, StoreUnavailable
+from .base import TaskBase
+from .beside import RunBeside
+from .body import NoWork
 from .calling import Call
-from .delivery import Delivery
-from .exiting import running
-from .followup import FollowUp
-from .requeue import put_back, retry_later
-from .unique import give_up, reserve_again
-
-if TYPE_CHECKING:
-    from .task import LockedTask
+from .debounce import replaced_by
+from .delivery import Delivery, Verdict
+from .ending import end_relied_on, reached
+from .followup import FOLLOW_UP_CHECK_SECONDS
+from .handing import adopted
+from .locked_run import LockedRun, VerdictUnknown, beside_name, held_leases
+from .requeue import LONGEST_RETRY_DELAY_SECONDS, requeue_redelivery, retry_later
+from .unique import give_up
 
 __all__ = ["Run"]
 
-logger = logging.getLogger("django_tasklock")
-
-AN_INSTANT = 0.5
-"""seconds until a run that broke off is started over"""
-A_MOMENT = 1.0
-"""seconds that a redelivered message waits for the run it is a copy of, which may be ending"""
-
-_held: ContextVar[tuple[Lease, ...]] = ContextVar("tasklock_held", default=())
-
-
-class Unasked(Exception):
-    """Whether the run is still wanted could not be asked."""
-
-    def __init__(self, error: StoreUnavailable) -> None:
-        super().__init__(error)
-        self.error = error
+REDELIVERY_WAIT_SECONDS = 1.0
+"""how long a redelivery waits for the lock: the first run of its message may just be ending"""
 
 
 class Run:
     """A call of ``task``. Calling it returns what the task returns, or raises.
 
-    ``args`` and ``kwargs`` are for the body. ``call``: the direct call that another class of the
-    task has made them of.
+    ``args`` and ``kwargs`` are for the body. ``call``: the direct call whose arguments another
+    class of the task has turned into these.
     """
 
     def __init__(
         self,
-        task: LockedTask,
+        task: TaskBase,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         call: Call | None = None,
@@ -63,229 +50,207 @@ class Run:
         self.delivery = delivery = Delivery(task)
         self.called = args, kwargs
         if delivery.own:
-            # Another class of the task may have made something else of what was sent.
+            # Another class of the task may have changed the arguments of the message.
             args, kwargs = delivery.request.args or (), delivery.request.kwargs or {}
         elif call is not None:
             args, kwargs = call.args, call.kwargs
         self.args = args
         self.kwargs = kwargs
         self.name: str = task.lock_name_of(args, kwargs)
-        self.followup = FollowUp(delivery, self.name)
-        self.body = Body(
-            task, self.name, args, kwargs,
-            survives=delivery.survives, own=delivery.own, called=self.called,
-        )  # fmt: skip
+        self.slots = task.lock_slots_of(args, kwargs)
+        self.locked = LockedRun(delivery, self.name, args, kwargs, self.called)
+        self.use = Use(None)
 
     def __call__(self) -> Any:
+        reached(self.delivery)
         try:
             return self._call()
         except BaseException as error:
-            self.followup.failed(error)
-            if isinstance(error, NotPutBack):
-                with suppress(StoreUnavailable):
-                    give_up(self.delivery, self.name)
+            if self.use.lease is not None and self.use.lease.held:
+                # A signal handler raised it between two steps of the run.
+                self.locked.release(self.use.lease, self.delivery.note_of_interruption())
+            if not self.delivery.comes_back(error):
+                self._end_relied_on()
             raise
 
     def _call(self) -> Any:
-        for lease in _held.get():
-            if lease.name == self.name and lease.store == self.task.lock_store and lease.held:
-                # Called inside its own run: the lock is ours already, and so is the row.
-                own = self.delivery.own
-                return self.task.call_body(lease, *self.called, own=own)
+        delivery = self.delivery
+        for lease in held_leases.get():
+            name = lease.name
+            if self.slots > 1:
+                name = "" if lease.slot is None else base_of(name, lease.owner.slots)
+            if name == self.name and lease.store == self.task.lock_store and lease.held:
+                # A call inside its own run: that run holds the lock, and has claimed the row.
+                return self.task.call_body(lease, *self.called, own=delivery.own)
         try:
-            if self.delivery.copy:
-                self._drop_if_late()
-            won = self._contend(self.task.lock_wait)
-            if not isinstance(won, Lease) and (self.delivery.copy or self.delivery.is_by(won)):
-                # The same message runs, or is ending, elsewhere; or another copy only looks.
-                won = self._contend(A_MOMENT)
+            verdict = self._carry_out_verdict()
+            later = None if verdict.starts else replaced_by(delivery, self.name)
+            if later is not None:
+                return self.locked.skip_replaced(later)
+            won = adopted(delivery, self.name, self.use, self.locked.body) or self._acquire(
+                self.task.lock_wait
+            )
+            if not isinstance(won, Lease) and _may_end_soon(delivery, won):
+                won = self._acquire(REDELIVERY_WAIT_SECONDS)
         except StoreUnavailable as error:
             return self._outage(error)
-        if not isinstance(won, Lease):
-            return self._conflict(won)
-        return self._won(won)
+        return self._run_locked(won) if isinstance(won, Lease) else self._conflict(won)
 
-    def _start(self, lease: Lease) -> dict[str, Any] | None:
-        """Called under the lock, before anything else is done. A value: nothing is to be done."""
+    def _carry_out_verdict(self) -> Verdict:
         try:
-            try:
-                self.delivery.assert_wanted(self.args, self.kwargs)
-            except BaseException:
-                # A copy that is dropped gives it up as well.
-                with suppress(StoreUnavailable):
-                    give_up(self.delivery, self.name)
-                raise
-            # Before anything is looked at.
-            give_up(self.delivery, self.name)
-            if self.delivery.queued and self.task.on_conflict == "coalesce":
-                return None if self.followup.begin() else self._skip("coalesced", None)
-        except StoreUnavailable as error:
-            raise Unasked(error) from error
-        except TooManyAttempts:
-            try:
-                self.body.refuse(lease.fence)
-            except Exception:
-                # A silent database, say: that is not why the job is given up.
-                logger.exception("the row of %s could not be left", self.name)
-            raise
-        return None
-
-    def _drop_if_late(self) -> None:
-        try:
-            self.delivery.drop_if_late(self.args, self.kwargs)
+            verdict = self.delivery.judge()
+            self.locked.carry_out(verdict)
         except Ignore:
-            with suppress(StoreUnavailable):
-                give_up(self.delivery, self.name)
+            self._end_reservation()
             raise
+        return verdict
 
-    def _contend(self, wait: float | None) -> Lease | LockInfo:
+    def _end_reservation(self) -> None:
+        with suppress(StoreUnavailable):
+            give_up(self.delivery, self.name)
+
+    def _end_relied_on(self) -> None:
+        end_relied_on(self.delivery, self.name, self.locked.followup)
+
+    def _acquire(
+        self, wait: float | None, name: str = "", *, renew: bool | None = None
+    ) -> Lease | LockInfo:
         task, delivery = self.task, self.delivery
+        if task.cooling_times is not None:
+            task.cooling_times.check(task.locks.store)
         try:
-            won = task.locks.contend(
-                self.name,
+            won = task.locks.try_acquire(
+                name or self.name,
                 ttl=task.lock_ttl,
                 wait=wait,
-                renew=task.lock_renew,
+                renew=task.lock_renew if renew is None else renew,
                 task=task.name,
                 task_id=delivery.id,
                 token=delivery.token,
                 note=delivery.note_of_start(),
+                use=self.use,
+                slots=1 if name else self.slots,
             )
+            if isinstance(won, Lease):
+                delivery.started()
+            return won
         except BaseException as error:
             if not isinstance(error, Exception):
                 delivery.interrupted()
             raise
-        if isinstance(won, Lease):
-            delivery.started()
-        return won
 
-    def _won(self, lease: Lease) -> Any:
-        running[lease] = self.delivery
+    def _run_locked(self, lease: Lease) -> Any:
         try:
-            return self._with(lease)
-        finally:
-            running.pop(lease, None)
-
-    def _with(self, lease: Lease) -> Any:
-        delivery, note, broke_off = self.delivery, None, False
-        outage: StoreUnavailable | None = None
-        context = _held.set((*_held.get(), lease))
-        try:
-            result = self._start(lease)
-            if result is None:
-                try:
-                    result = self._work(lease)
-                except (Retry, Ignore):
-                    # Its own message goes on from here (`Task.retry`, `Task.replace`).
-                    note = delivery.note_of_end(goes_on=True)
-                    raise
-            note = delivery.note_of_end()
-        except Unasked as unasked:
-            outage = unasked.error
-        except BaseException as error:
-            broke_off = self.body.broke_off(error, lease)
-            if not broke_off:
-                reserve_again(delivery, self.name, error)
-                raise
-        finally:
-            _held.reset(context)
-            released = self._leave(lease, note or delivery.note_of_break())
-        if outage is not None:
-            return self._outage(outage)
-        if broke_off:
-            self._start_over(lease)
-        if not released and self.task.guard is None:
-            # Nothing but the lease said that this run counts.
-            lease.assert_held()
-        return result
-
-    def _work(self, lease: Lease | None) -> Any:
-        try:
-            return self.body(lease)
-        except NoWork:
-            return self._skip("invalid_state", None)
-
-    def _start_over(self, lease: Lease) -> NoReturn:
-        """The body broke off because its lease was lost: whose is the work now?"""
-        delivery = self.delivery
-        try:
-            self.task.clear_lost(lease)
-            holder = self.task.locks.get(lease.name)
-        except StoreUnavailable:
-            holder = None
-        if holder is None:
-            put_back(delivery, self.args, self.kwargs, AN_INSTANT)
-        if delivery.is_by(holder):
-            raise Ignore("another copy of this message runs")
-        lease.assert_held()
-        raise AssertionError("a lost lease is not held")
-
-    def _leave(self, lease: Lease, note: Note | None) -> bool:
-        try:
-            return self.task.locks.release(lease, note)
-        except BaseException as error:
-            # Tried again beside us: a lease of hours must not stand for a moment's outage, or
-            # for a soft time limit that came in this very moment.
-            renewal.abandon(lease.name, lease.token, lease.remaining, self.task.locks.store)
-            if not isinstance(error, StoreUnavailable):
-                raise
-            # The work is done, or has failed, under the lease: that is what is reported.
-            logger.warning(
-                "%s[%s] could not release its lock %s now: %s",
-                self.task.name,
-                self.delivery.id,
-                lease.name,
-                error,
-            )
-            return lease.held
+            return self.locked(lease)
+        except VerdictUnknown as unknown:
+            outage = unknown.error
+        return self._outage(outage)
 
     def _conflict(self, holder: LockInfo, *, again: bool = True) -> Any:
+        """Do what ``on_conflict`` says. ``again``: the lock may be tried once more."""
         task, delivery = self.task, self.delivery
-        if delivery.is_by(holder) and delivery.queued:
-            put_back(delivery, self.args, self.kwargs, holder.ttl)
-        taken = LockNotAcquired(self.name, holder)
+        if delivery.queued and (delivery.is_by(holder) or self._may_have_begun(holder)):
+            requeue_redelivery(delivery, self.args, self.kwargs, holder.ttl)
+        taken, cooling = LockNotAcquired(self.name, holder), holder.cooling
         won: Lease | LockInfo | None = None
         try:
             if task.on_conflict == "retry" and delivery.queued:
                 with suppress(LockNotAcquired):
                     within = task.lock_retry_for
-                    retry_later(delivery, self.args, self.kwargs, within=within, error=taken)
-            if task.on_conflict == "coalesce" and delivery.queued and self.followup.wait_for():
-                retry_later(delivery, self.args, self.kwargs, longest=FollowUp.LOOK, expires=False)
+                    retry_later(
+                        delivery, self.args, self.kwargs, within=within, error=taken, refused=True
+                    )
+            debounced = delivery.moment is not None
+            if debounced and task.on_conflict in ("skip", "coalesce"):
+                # Calls that it replaced rely on it. If a later one comes, it is replaced itself.
+                self._wait_in_queue(FOLLOW_UP_CHECK_SECONDS)
+            coalesces = task.on_conflict == "coalesce" and delivery.queued
+            if coalesces and self.locked.followup.wait_for():
+                # A lock that cools ends when it says, unless an operator clears it.
+                longest = LONGEST_RETRY_DELAY_SECONDS if cooling else FOLLOW_UP_CHECK_SECONDS
+                self._wait_in_queue(longest)
             if again and task.unique_while is not None and delivery.queued:
-                # This message comes to nothing, and until now others may have been told of it.
+                # This message will not run. Calls that were refused because of it rely on a run
+                # that starts after them, so the lock is tried once more after the reservation.
                 give_up(delivery, self.name)
-                won = self._contend(0)
+                won = self._acquire(0)
         except StoreUnavailable as error:
             return self._outage(error)
         if won is not None:
-            return self._won(won) if isinstance(won, Lease) else self._conflict(won, again=False)
+            if isinstance(won, Lease):
+                return self._run_locked(won)
+            return self._conflict(won, again=False)
+        if task.on_conflict == "run":
+            return self._run_beside(holder)
         if task.on_conflict in ("raise", "retry"):
             raise taken
-        coalesced = task.on_conflict == "coalesce" and delivery.queued
-        return self._skip("coalesced" if coalesced else "already_processing", holder.owner.task_id)
+        reason = "coalesced" if coalesces else "cooling_down" if cooling else "already_processing"
+        return self.locked.skip(reason, holder.owner.task_id)
 
-    def _skip(self, reason: str, holder: str | None) -> dict[str, Any]:
-        if reason == "invalid_state":
-            logger.info(
-                "skipped %s[%s]: its row is in no state to be worked on, lock %s",
-                self.task.name,
-                self.delivery.id,
-                self.name,
-            )
-        return {"status": "skipped", "reason": reason, "lock": self.name, "holder": holder}
+    def _wait_in_queue(self, longest: float) -> NoReturn:
+        """Requeue the message, on which other calls rely, until the lock is free."""
+        retry_later(
+            self.delivery, self.args, self.kwargs, longest=longest, expires=False, refused=True
+        )
 
-    def _outage(self, error: StoreUnavailable) -> Any:
-        task, delivery = self.task, self.delivery
-        if task.on_outage == "run":
+    def _run_beside(self, holder: LockInfo) -> Any:
+        """Run without the lock, which ``holder`` has."""
+        delivery = self.delivery
+        beside = RunBeside(delivery, self.name, self.args, self.kwargs, self.called, holder)
+        self.locked = beside
+        lease: Lease | None = None
+        if delivery.survives:
             try:
-                return self.body(None)
-            except NoWork:
-                if not self.body.is_claimed():
-                    return self._skip("invalid_state", None)
-            # Another run has the row, or died with it: only the lock could say.
+                won = self._acquire(0, beside_name(delivery.id), renew=True)
+            except StoreUnavailable as error:
+                return self._outage(error)
+            if not isinstance(won, Lease):
+                requeue_redelivery(delivery, self.args, self.kwargs, won.ttl)
+            lease = won
+        try:
+            return beside.alone() if lease is None else beside(lease)
+        except VerdictUnknown as unknown:
+            outage = unknown.error
+        except NoWork:
+            # Another run works on the row, or died while it did. It is left to the lock.
             if delivery.queued:
                 retry_later(delivery, self.args, self.kwargs)
+            return beside.skip("already_processing", holder.owner.task_id)
+        return self._outage(outage)
+
+    def _may_have_begun(self, holder: LockInfo) -> bool:
+        """Whether the message must not be skipped because no run of a message has the lock.
+
+        It may have begun to run: a broker delivers it again, or it is a retry. The holder is an
+        operator or other code, or the lock cools after a run that has ended, perhaps badly. So if
+        this message were skipped, its job could be lost.
+        """
+        begun = self.delivery.redelivered or bool(self.delivery.request.retries)
+        no_run = holder.cooling or holder.owner.task_id is None
+        return no_run and begun and self.task.on_conflict == "skip"
+
+    def _outage(self, error: StoreUnavailable) -> Any:
+        """Do what ``on_outage`` says."""
+        task, delivery, body = self.task, self.delivery, self.locked.body
+        if task.on_outage == "run":
+            # Before the body reads anything, if the store answers again; if not, after it.
+            self._end_relied_on()
+            try:
+                result = body(None)
+            except NoWork as refused:
+                if body.is_claimed():
+                    # By another run, or by one that died: only the lock could show which.
+                    if delivery.queued:
+                        retry_later(delivery, self.args, self.kwargs)
+                    raise error from None
+                result = self.locked.skip_row(refused.row)
+            self._end_relied_on()
+            return result
         if task.on_outage == "retry" and delivery.queued:
             retry_later(delivery, self.args, self.kwargs)
         raise error
+
+
+def _may_end_soon(delivery: Delivery, holder: LockInfo) -> bool:
+    """Whether the holder may be a run of the same message, or a redelivery that only checks."""
+    return (delivery.redelivered or delivery.is_by(holder)) and not holder.cooling

@@ -1,8 +1,8 @@
-"""The note of one try of a message: that it was started, and that it has ended.
+"""The note of one try of a message: how often it was started, and whether it has ended.
 
-It is written by the acquire and the release of the lock, in their own round trips, for messages
-that outlive their runs. A start that stays is a run that died: an orderly end writes over it, or
-takes it back where the message is to run again.
+The acquire and the release of the lock write it, without another round trip, for messages that the
+broker keeps until their run has ended. A start that stays in the note is a run that died: an
+orderly end overwrites it, or takes it back if the message is to run again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from contextlib import suppress
 from typing import NamedTuple
 
-from ..owner import Owner, owner_record
+from .._values.owner import Owner, owner_record
 
 __all__ = ["RunNote"]
 
@@ -19,18 +19,18 @@ WENT_ON = "went on"
 
 
 class RunNote(NamedTuple):
-    """What the note says."""
+    """The content of a note."""
 
     starts: int = 0
-    """how often the try was started without an orderly end; after its end, that start included"""
+    """the number of starts without an orderly end; after the end, with the start that ended"""
     ended_in: Owner | None = None
-    """the process in which it has ended"""
+    """the process in which the run has ended; None: it has not ended"""
     went_on: bool = False
-    """it has ended in a retry, or in another task that replaced it: no result is to come"""
+    """whether it ended in a retry or was replaced by another task: no result will come"""
 
     @classmethod
     def read(cls, text: str | None) -> RunNote:
-        """A note as the store has it; what does not fit says nothing."""
+        """Return the note with this text. A text that is not a note counts as empty."""
         if text == WENT_ON:
             return cls(went_on=True)
         with suppress(ValueError, AttributeError, TypeError, RecursionError):
@@ -44,10 +44,10 @@ class RunNote(NamedTuple):
 
     @staticmethod
     def started(starts: int) -> str:
-        """The text after so many starts; empty, so that there is no note, after none."""
+        """Return the text after so many starts. After none it is empty, which removes the note."""
         return f'{{"starts": {starts}}}' if starts else ""
 
     @staticmethod
     def ended(starts: int) -> str:
-        """The text of a run that has ended here and now."""
+        """Return the text of a run that has ended now, in this process."""
         return json.dumps({**owner_record(), "starts": starts})

@@ -1,34 +1,36 @@
-"""The last step before Celery sends a locked task, whatever other classes the task has.
+"""The last step before Celery sends a locked task, after all other classes of the task.
 
 Mixins override ``apply_async``: they send when the transaction commits, or turn objects into ids.
-Only behind all of them it is known that a message is sent now, and with which arguments.
+Only after all of them it is known that a message is sent now, and with which arguments.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from celery import Task
 from celery.utils import uuid
 
-from .requeue import ANYWAY, HEADER
+from ..exceptions import StoreUnavailable
+from .base import TaskBase
+from .debounce import debounces, send_debounced
+from .handing import checked_handle, end_detached
+from .headers import ANYWAY, HEADER, LEASE
 from .unique import concerns, own_options, send_once
-
-if TYPE_CHECKING:
-    from .task import LockedTask
 
 __all__ = ["Sending"]
 
 
 class Sending(Task):
-    """Sends once what is to be unique. Of all classes of a task it comes last before `Task`.
+    """Does not send duplicates. In the order of a task's classes it comes last before `Task`.
 
-    By Python's order of classes one that comes after `LockedTask` would come after this one, too.
-    So each task's class gets this one as a base again, behind its other bases. A metaclass
-    could do the same in its ``mro()``, but then no task could have a base with another metaclass,
-    such as `abc.ABC`.
+    In Python's order, a class that comes after `LockedTask` would also come after this one. So
+    each task's class gets this one as a base again, after its other bases. A metaclass could do
+    the same in its ``mro()``, but then no task could have a base with another metaclass, such as
+    `abc.ABC`.
     """
 
     abstract = True
@@ -38,7 +40,7 @@ class Sending(Task):
         order = cls.__mro__
         if order[order.index(Task) - 1] is not Sending:
             bases = cls.__bases__
-            # Not at the end: what comes after the last task among them stays behind `Task`.
+            # Not at the end: bases after the last task among them must stay after `Task`.
             tasks = [base for base in bases if issubclass(base, Task) and base is not Task]
             end = bases.index(tasks[-1]) + 1
             cls.__bases__ = (*bases[:end], Sending, *bases[end:])
@@ -50,27 +52,42 @@ class Sending(Task):
         task_id: str | None = None,
         **options: Any,
     ) -> Any:
-        """As `celery.Task.apply_async`, if the task is not in the queue yet or need not be unique.
+        """As `celery.Task.apply_async`; a duplicate of a task with ``unique_while`` is not sent.
 
-        Raises `AlreadyQueued` and `StoreUnavailable`.
+        With ``debounce`` the message is delayed. Raises `AlreadyQueued` and `StoreUnavailable`.
         """
-        task = cast("LockedTask", self)
+        task = cast("TaskBase", self)
         anyway = options.pop(ANYWAY, False)
         on_duplicate = own_options(task, options)
         headers = options.get("headers") or {}
-        if HEADER not in headers:
-            # A task id may be used again: this tells one sending of it from another.
+        first = HEADER not in headers
+        handle = options.pop(LEASE, None)
+        if handle is not None:
+            handle = checked_handle(task, handle, args or (), kwargs or {})
+            headers = {**headers, HEADER: {"sent": time.time(), LEASE: handle}}
+            options["headers"] = headers
+        elif first:
+            # A task id may be used again: the time distinguishes one sending from another.
             options["headers"] = {**headers, HEADER: {"sent": time.time()}}
+        if first and not anyway and debounces(task, task_id, options):
+            task_id = task_id or uuid()
+            send = partial(super().apply_async, args, kwargs, task_id=task_id)
+            return send_debounced(task, args or (), kwargs or {}, task_id, options, send)
         if anyway or not concerns(task, task_id, options):
             return super().apply_async(args, kwargs, task_id=task_id, **options)
         task_id = task_id or uuid()
         send = partial(super().apply_async, args, kwargs, task_id=task_id, **options)
-        return send_once(task, args or (), kwargs or {}, task_id, options, on_duplicate, send)
+        sent = send_once(task, args or (), kwargs or {}, task_id, options, on_duplicate, send)
+        if handle is not None and sent.id != task_id:
+            # A duplicate: the message that is in the queue takes the lock itself.
+            with suppress(StoreUnavailable):
+                end_detached(task, handle)
+        return sent
 
     def send_again(self, args: Any, kwargs: Any, **options: Any) -> Any:
-        """Send what came as a message, as it came, at once: past all that other classes do.
+        """Send a message again at once, without the ``apply_async`` of other classes.
 
-        They have done it already; and what is deferred to the end of a transaction is lost if
-        that is rolled back, as it is when the run of a message that goes back ends.
+        They have changed its arguments already. And a mixin that sends when the transaction commits
+        would lose it: the run of a requeued message ends with an exception, which rolls back.
         """
         return Sending.apply_async(self, args, kwargs, **options)

@@ -1,63 +1,66 @@
-"""Uniqueness in the queue: one waiting copy of a job, or one unfinished one.
+"""Uniqueness in the queue: of one job, one message may wait, or one may be unfinished.
 
-A job is known by its task and its lock's name. While a copy waits, a reservation holds its task
-id:
+A job is a task and the name of its lock. While a message waits, a reservation holds its task id:
 
-* ``unique_while="queued"``: the reservation ends when the copy has the lock and starts, so that
-  one may run and one may wait.
-* ``unique_while="unfinished"``: the same, and while the lock is held a new copy is a duplicate
-  too. So a running copy is known by its lease, which ends with its process, and not by a
-  reservation that would stand until it times out.
+* ``unique_while="queued"``: the reservation ends when the message's run has the lock and starts.
+  So one run may run, and one message may wait.
+* ``unique_while="unfinished"``: as "queued", and while the lock is held a new message is a
+  duplicate too. A run is recognised by its lease, which ends with its process; a reservation would
+  last until it times out.
 
-Not applied to a message of a group, chord or chain, to one with callbacks, nor to one that
-replaces a task: returning somebody else's result would leave others waiting. What a run sends of
-itself, its retries and what goes back to the queue, is never refused.
+It does not apply to a message of a group, chord or chain, to one with callbacks, or to one that
+replaces a task: others would wait for a result that belongs to another message. What a run sends
+of itself, its retries and its requeued message, is never refused.
 
-Who is refused is told of a copy that starts later. So a copy gives its reservation up before it
-looks at anything, and one that comes to nothing looks at the lock once more after that.
+A message that ends in any other way ends its reservation too, before it reaches its run (`ending`)
+or in it. If the store does not answer then, later calls learn from the result backend that it has
+ended.
+
+A refused call relies on a run that starts after the call. So a run ends its reservation before it
+reads anything, unless it runs without the store (``on_outage="run"``): then it does so as soon as
+the store answers, at its end if need be. A message that ends its reservation without a run tries
+the lock once more.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from celery import states
-from celery.utils.time import maybe_iso8601, maybe_make_aware
-
-from ..exceptions import AlreadyQueued, StoreUnavailable
-from ..lease import LockInfo
-from ..queued import key_of
-from .delivery import Delivery, keeps_results
-
-if TYPE_CHECKING:
-    from .task import LockedTask
+from .._values.describe import printable
+from .._values.lock_info import LockInfo
+from ..exceptions import AlreadyQueued, ListingNotSupported, StoreUnavailable
+from ..operators.reservations import key_of
+from .base import TaskBase
+from .delivery import Delivery
+from .due import seconds_to_expiry, waiting_seconds
+from .headers import UNIQUE_FOR
+from .stored_result import has_ended, keeps_results
 
 __all__ = [
     "Reservation",
     "concerns",
     "give_up",
+    "is_own",
     "own_options",
     "reserve_again",
     "send_once",
     "unique_for",
 ]
 
-UNIQUE_FOR = "tasklock_unique_for"
-"""the message header with a call's own ``unique_for``: a retry, and what goes back to the queue,
-reserve for as long"""
+logger = logging.getLogger("django_tasklock")
 
 CANVAS = ("group_id", "chord", "link", "link_error", "replaced_task_nesting")
-"""options of a message that other messages depend on"""
+"""options of a message on which other messages depend"""
 
 
 class Reservation:
     """The reservation of one job in the queue, for one task id."""
 
-    def __init__(self, task: LockedTask, name: str, task_id: str) -> None:
+    def __init__(self, task: TaskBase, name: str, task_id: str) -> None:
         self._task = task
         self._store = task.locks.store
         self._name = name
@@ -66,56 +69,80 @@ class Reservation:
         self._unfinished = task.unique_while == "unfinished"
 
     def take(self, ttl: float, *, running: bool = False) -> str | LockInfo | None:
-        """Reserve for ``ttl`` seconds; None when done, else the task id or lease in the way.
+        """Reserve for ``ttl`` seconds.
 
-        With ``running`` the lock may be held: it is held by ourselves.
+        ``running``: this message's own run holds the lock, so the lock may be held. Returns None
+        if it is reserved, or else the task id or the lease of which this is a duplicate. Raises
+        `StoreUnavailable`.
         """
         held = self._name if self._unfinished and not running else None
         other = self._store.reserve(self._key, self._id, ttl, unless_held=held)
-        if isinstance(other, LockInfo) and not self._is_copy(other):
+        if isinstance(other, LockInfo) and not self._is_same_job(other):
             other = self._store.reserve(self._key, self._id, ttl)
-        if isinstance(other, str) and not running and self._is_revoked(other):
+        if isinstance(other, str) and not running and self._has_ended(other):
             other = self._store.reserve(self._key, self._id, ttl, over=other)
         return other
 
-    def _is_copy(self, holder: LockInfo) -> bool:
-        """Whether the lock is held by a run of this task that has a message, and will end."""
+    def _is_same_job(self, holder: LockInfo) -> bool:
+        """Return whether the holder is a run of this task that has a message and will end. One that
+        cools has ended: no run would come after the call."""
         owner = holder.owner
-        if owner.task != self._task.name or owner.task_id is None:
+        if holder.cooling or owner.task != self._task.name or owner.task_id is None:
             return False
         return bool(self._task.acks_late) or owner.alive() is not False
 
-    def _is_revoked(self, task_id: str) -> bool:
-        """Whether the copy that waits is known not to start any more."""
-        if not keeps_results(self._task):
-            return False
-        try:
-            return bool(self._task.backend.get_task_meta(task_id)["status"] == states.REVOKED)
-        except Exception:
-            return False  # Then it is known when its message arrives.
+    def _has_ended(self, task_id: str) -> bool:
+        """Return whether the message that has the reservation will not start any more.
 
-    def look(self) -> str | LockInfo | None:
-        """What a new call would be a duplicate of, as `take` would find it; reserves nothing."""
-        other = self._store.recall(self._key)
+        Its worker could not end the reservation, because the store did not answer.
+        """
+        task = self._task
+        if not keeps_results(task):
+            return False
+        # A reservation lasts until ``unique_for`` after its message was due. A result from before
+        # that moment is of an earlier use of the task id.
+        earliest = time.time() - task.unique_for
+        return has_ended(task, task_id, earliest) and (
+            has_ended(task, task_id, earliest + self._left())
+        )
+
+    def _left(self) -> float:
+        """Return for how many more seconds the job is reserved; 0 if the store cannot tell."""
+        try:
+            found = self._store.reservations(f"{self._task.name} {self._name}")
+        except ListingNotSupported:
+            return 0.0
+        return next((each.ttl or 0.0 for each in found if each.key == self._key), 0.0)
+
+    def peek(self) -> str | LockInfo | None:
+        """Return what `take` would return for a new call. Reserves nothing."""
+        other = self._store.get_note(self._key)
         if other is not None:
-            return None if self._is_revoked(other) else other
+            return None if self._has_ended(other) else other
         holder = self._store.get(self._name) if self._unfinished else None
-        return holder if holder is not None and self._is_copy(holder) else None
+        return holder if holder is not None and self._is_same_job(holder) else None
 
     def give_up(self) -> None:
-        """End the reservation, if it is ours."""
+        """End the reservation, if it has this task id."""
         self._store.unreserve(self._key, self._id)
 
 
 def give_up(delivery: Delivery, name: str) -> None:
-    """End the reservation of a message that starts, or comes to nothing."""
-    if delivery.queued and delivery.task.unique_while is not None:
+    """End the reservation of a message that starts, or that will not run.
+
+    Only once: if the task id is used again, a later reservation belongs to another message. Raises
+    `StoreUnavailable`; the next call tries again.
+    """
+    if delivery.queued and delivery.reserved and delivery.task.unique_while is not None:
         Reservation(delivery.task, name, delivery.id).give_up()
+        delivery.reserved = False
 
 
 def reserve_again(delivery: Delivery, name: str, error: BaseException) -> None:
-    """Called before the lock of a run that raised is released: its message may wait in the queue
-    again."""
+    """Reserve for a message that waits in the queue again because its run was interrupted.
+
+    Called with the run's error before its lock is released.
+    """
     task = delivery.task
     if isinstance(error, Exception) and not getattr(error, "requeue", False):
         return
@@ -126,7 +153,7 @@ def reserve_again(delivery: Delivery, name: str, error: BaseException) -> None:
 
 
 def send_once(
-    task: LockedTask,
+    task: TaskBase,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     task_id: str,
@@ -134,14 +161,15 @@ def send_once(
     on_duplicate: str,
     send: Callable[[], Any],
 ) -> Any:
-    """Call ``send`` unless the job is in the queue already; then return that copy's result.
+    """Call ``send`` unless the job is in the queue already. Returns the result of its message.
 
-    Raises `AlreadyQueued` instead where ``on_duplicate`` says so, and `StoreUnavailable`.
+    With ``on_duplicate="raise"`` it raises `AlreadyQueued` for a duplicate. Raises
+    `StoreUnavailable`, except with ``on_outage="run"``.
     """
     name = task.lock_name_of(args, kwargs)
     reservation = Reservation(task, name, task_id)
     ttl = _lifetime(task, options)
-    own = _is_own(task, task_id, options)
+    own = is_own(task, task_id, options)
     try:
         other = reservation.take(ttl, running=own)
     except StoreUnavailable:
@@ -153,65 +181,62 @@ def send_once(
     try:
         return send()
     except BaseException:
-        if not own:
+        # A retry that cannot be sent ends its task. What is requeued is tried again, or has a
+        # message still.
+        again = (options.get("retries") or 0) > (task.request.retries or 0)
+        if not own or again or hasattr(task.request, "tasklock_lease"):
             with suppress(StoreUnavailable):
                 reservation.give_up()
         raise
 
 
-def own_options(task: LockedTask, options: dict[str, Any]) -> str:
-    """Take what one call says for itself out of its options: ``unique_for`` goes into the
-    message's headers, ``on_duplicate`` is returned, or the task's own."""
+def own_options(task: TaskBase, options: dict[str, Any]) -> str:
+    """Remove the options of one call from ``options``, and return its ``on_duplicate``.
+
+    A ``unique_for`` goes into the message's headers.
+    """
     if "unique_for" in options:
         headers = options.get("headers") or {}
         options["headers"] = {**headers, UNIQUE_FOR: float(options.pop("unique_for"))}
     return str(options.pop("on_duplicate", task.on_duplicate))
 
 
-def unique_for(task: LockedTask, headers: Mapping[str, Any] | None) -> float:
-    """Seconds for which a message with these headers may wait."""
+def unique_for(task: TaskBase, headers: Mapping[str, Any] | None) -> float:
+    """Return for how many seconds a message with these headers may wait."""
     own = (headers or {}).get(UNIQUE_FOR)
     return float(own) if isinstance(own, int | float) and own > 0 else task.unique_for
 
 
-def concerns(task: LockedTask, task_id: str | None, options: Mapping[str, Any]) -> bool:
-    """Whether a message with these options is to be unique."""
+def concerns(task: TaskBase, task_id: str | None, options: Mapping[str, Any]) -> bool:
+    """Return whether a message with these options must be unique."""
     if task.unique_while is None or task.app.conf.task_always_eager:
         return False
     if any(options.get(option) for option in CANVAS) or options.get("chain") is not None:
         return False
-    # A callback has a parent among its options; so has a retry, which is our own.
-    return not options.get("parent_id") or _is_own(task, task_id, options)
+    # A callback has a parent among its options, but a retry or a requeued message has one too.
+    return not options.get("parent_id") or is_own(task, task_id, options)
 
 
-def _is_own(task: LockedTask, task_id: str | None, options: Mapping[str, Any]) -> bool:
-    """Whether a run sends itself: a retry, or back to the queue."""
+def is_own(task: TaskBase, task_id: str | None, options: Mapping[str, Any]) -> bool:
+    """Return whether a run sends its own message again: a retry, or a requeue."""
     return bool(options.get("retries")) or (task_id is not None and task.request.id == task_id)
 
 
-def _duplicate(task: LockedTask, name: str, other: str | LockInfo, on_duplicate: str) -> Any:
+def _duplicate(task: TaskBase, name: str, other: str | LockInfo, on_duplicate: str) -> Any:
     task_id = other.owner.task_id if isinstance(other, LockInfo) else other
     if on_duplicate == "raise":
         raise AlreadyQueued(name, other if isinstance(other, LockInfo) else None, task_id)
+    logger.info(
+        "a call of %s was not sent: %s %s already, lock %s",
+        task.name, printable(task_id), "runs" if isinstance(other, LockInfo) else "waits", name,
+    )  # fmt: skip
     return task.AsyncResult(task_id or "")
 
 
-def _lifetime(task: LockedTask, options: Mapping[str, Any]) -> float:
-    """Seconds for which a copy may wait: until its ETA, and then ``unique_for``; at most until
-    it expires."""
-    wait = float(options.get("countdown") or 0)
-    if options.get("eta") is not None:
-        wait = max(wait, _until(task, options["eta"]))
-    ttl = max(wait, 0.0) + unique_for(task, options.get("headers"))
-    expires = options.get("expires", getattr(task, "expires", None))
-    if isinstance(expires, int | float):
-        ttl = min(ttl, float(expires))
-    elif expires is not None:
-        ttl = min(ttl, _until(task, expires))
-    return max(ttl, 0.001)
+def _lifetime(task: TaskBase, options: Mapping[str, Any]) -> float:
+    """Return for how many seconds a message may wait.
 
-
-def _until(task: LockedTask, moment: Any) -> float:
-    when: Any = maybe_iso8601(moment)
-    aware: datetime = maybe_make_aware(when, task.app.timezone)
-    return aware.astimezone(timezone.utc).timestamp() - time.time()
+    That is until its ETA and ``unique_for`` longer, but not after it expires.
+    """
+    ttl = waiting_seconds(task, options) + unique_for(task, options.get("headers"))
+    return max(min(ttl, seconds_to_expiry(task, options)), 0.001)

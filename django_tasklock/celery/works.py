@@ -1,4 +1,4 @@
-"""The guarded tasks, as the doctor sees them."""
+"""The guarded tasks, for ``manage.py locks doctor``."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from inspect import Parameter
 from typing import Any
 
 from ..guards import StatusGuard
-from ..work import sources
+from ..operators.work import sources
 from .loading import task_apps
 from .options import body_signature
 from .task import LockedTask
 
 __all__ = ["TaskWork", "guarded_tasks"]
 
-PROBES = ("1", "2")
-"""two values of every argument but the key: a lock's name that differs is not the row's alone"""
+PROBE_ARGUMENTS = ("1", "2")
+"""two values for each argument except the key. If they give two names for one row, its lock's name
+cannot be known from the row"""
 
 
 def guarded_tasks() -> Iterator[TaskWork]:
-    """Every task that has a guard."""
+    """Yield every task that has a guard, by name."""
     tasks: dict[str, Any] = {}
     for app in task_apps():
         for name, task in app.tasks.items():
@@ -30,7 +31,7 @@ def guarded_tasks() -> Iterator[TaskWork]:
 
 
 class TaskWork:
-    """One task's guarded work."""
+    """One guarded task: the names of its rows' locks, and how to send it for a row."""
 
     def __init__(self, task: LockedTask, guard: StatusGuard) -> None:
         self._task = task
@@ -45,11 +46,11 @@ class TaskWork:
             self._others.append("any_other")
 
     def names_of(self, pk: Any) -> Sequence[str]:
-        """The names that the row's lock may have; none if the row alone does not tell."""
+        """Return the names that a row's lock may have; none if the key alone does not give them."""
         names: dict[str, None] = {}
-        # Callers pass the key as the database has it, or as text.
+        # Callers pass the key as the database has it or as text, which may give two names.
         for key in dict.fromkeys((pk, str(pk))):
-            name, other = (self._name(key, probe) for probe in PROBES)
+            name, other = (self._name(key, probe) for probe in PROBE_ARGUMENTS)
             if name != other:
                 return ()
             if name is not None:
@@ -62,12 +63,18 @@ class TaskWork:
                 {**dict.fromkeys(self._others, probe), self.guard.pk: key}
             )
         except Exception:
-            return None  # Code of the project's own; and there is no such lock.
+            return None  # The project's own function failed: there is no such lock.
 
-    def send(self, pk: Any) -> None:
-        """Send the task for the row. Raises `TypeError` if it needs more than the key."""
-        # Whatever is reserved: a copy that waits may never come, and two do the work once.
-        self._task.send_anyway(kwargs={self.guard.pk: pk})
+    def send(self, pk: Any) -> str | None:
+        """Send the task for the row, and return the message's task id.
+
+        None for a class of the task whose ``apply_async`` returns no result. Raises `TypeError` if
+        the task needs more than the key.
+        """
+        # Also if another message is reserved: it may be lost, and the guard lets only one work.
+        result = self._task.send_anyway(kwargs={self.guard.pk: pk})
+        task_id: str | None = getattr(result, "id", None)
+        return task_id
 
 
 sources.append(guarded_tasks)

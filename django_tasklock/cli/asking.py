@@ -8,18 +8,22 @@ __all__ = ["ask"]
 
 
 def ask(command: BaseCommand, table: str, which: str) -> None:
-    """Ask on stderr, so that stdout has the outcome alone. Raises `CommandError` for a no."""
-    command.stderr.write(f"{table}\nClear {which}? [y/N] ", _as_it_is, ending="")
+    """Show the ``table`` and ask whether to clear ``which``, such as "these 3 locks".
+
+    The question goes to stderr, so that stdout has only the outcome. Raises `CommandError` for a
+    no, and if nobody can answer.
+    """
+    command.stderr.write(f"{table}\nClear {which}? [y/N] ", _unstyled, ending="")
     command.stderr.flush()
     try:
         answer = input()
     except EOFError:
         raise CommandError(
-            "Nothing was cleared: nobody was there to answer. Say --noinput to go without."
+            "Nothing was cleared: there is nobody to ask. Use --noinput to clear without asking."
         ) from None
     if answer.strip().casefold() not in ("y", "yes"):
         raise CommandError("Nothing was cleared.")
 
 
-def _as_it_is(text: str) -> str:
+def _unstyled(text: str) -> str:
     return text

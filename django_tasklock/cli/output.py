@@ -1,4 +1,4 @@
-"""Standard output and error that may be full, closed, or read by nobody any more."""
+"""Standard output and error, which may be full or closed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Stream", "stream_of"]
 class Stream:
     """A text file that keeps the ``error`` of the first write that failed, and drops the rest.
 
-    A verb goes on to its end, and to its own exit status, whoever has stopped reading.
+    So a verb runs to its end, and to its own exit status, when its reader has gone.
     """
 
     def __init__(self, file: Any) -> None:
@@ -24,15 +24,17 @@ class Stream:
         self.error: OSError | None = None
 
     def write(self, text: str) -> None:
+        """Write the text; do nothing after a failed write."""
         self._try("write", text)
 
     def flush(self) -> None:
+        """Flush the file; do nothing after a failed write."""
         if self._file is not None:
             self._try("flush")
 
     @property
     def fault(self) -> str | None:
-        """What is wrong, in words; None if nothing is, or if the reader has only gone away."""
+        """The error in words; None if there was none, or if only the reader has gone."""
         if self.error is None or isinstance(self.error, ConnectionError):
             return None
         return self.error.strerror or str(self.error)
@@ -44,13 +46,19 @@ class Stream:
         if self.error is not None:
             return
         try:
-            if self._file is None:  # as Python has it when the caller has closed it
+            if self._file is None:  # Python's value when the caller has closed it
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-            getattr(self._file, verb)(*text)
+            try:
+                getattr(self._file, verb)(*text)
+            except UnicodeEncodeError:
+                # The terminal, or what reads this, knows fewer characters than names have.
+                known = self._file.encoding
+                kept = [part.encode(known, "backslashreplace").decode(known) for part in text]
+                getattr(self._file, verb)(*kept)
         except OSError as error:
             self.error = error
             if self._file is not None and self._file in (sys.stdout, sys.stderr):
-                # What is left in its buffer would be written, and complained of, at exit.
+                # Python would write the rest of its buffer at exit, and report an error.
                 with suppress(OSError):
                     nowhere = os.open(os.devnull, os.O_WRONLY)
                     os.dup2(nowhere, self._file.fileno())
@@ -58,7 +66,7 @@ class Stream:
 
 
 def stream_of(wrapper: OutputWrapper) -> Stream:
-    """The stream behind Django's wrapper, which has one from now on."""
+    """Return the `Stream` that Django's wrapper writes to; put one there if there is none."""
     django: Any = wrapper  # whose attribute the stubs do not know
     if not isinstance(django._out, Stream):
         django._out = Stream(django._out)

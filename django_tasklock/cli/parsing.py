@@ -1,4 +1,4 @@
-"""How the words of a command line are read: numbers in their range, orders that begin with -."""
+"""How arguments of a command line are read: numbers in their range, orders that begin with -."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
-from ..ordering import ORDERS
+from .._values.arguments import checked_name
+from .._values.read_duration import read_ttl
+from ..operators.ordering import ORDERS
 
-__all__ = ["VerbParser", "count", "exit_status", "pause", "seconds"]
+__all__ = ["VerbParser", "count", "exit_status", "lock_name", "lock_ttl", "pause", "seconds"]
 
-LONGEST = 366 * 86400.0
-"""seconds; what is longer is a mistake"""
+MAX_SECONDS = 366 * 86400.0
+"""what is longer is a mistake"""
 
 
 class VerbParser(CommandParser):
-    """The parser of one verb."""
+    """The parser of one verb, which also takes ``--sort -age``."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         return super().parse_known_args(_with_orders(args or ()), namespace)
@@ -36,8 +38,16 @@ def _with_orders(args: Sequence[str]) -> list[str]:
     return joined
 
 
+def lock_name(text: str) -> str:
+    """Return the name of a lock as it was typed. Raises `CommandError` if no lock can have it."""
+    try:
+        return checked_name(text)
+    except ValueError as error:
+        raise CommandError(f"{error}.") from error
+
+
 def count(text: str) -> int:
-    """How many."""
+    """Return a number of things. Raises `ArgumentTypeError` below 0."""
     number = _whole(text)
     if number < 0:
         raise ArgumentTypeError(f"not a whole number of at least 0: {text!r}")
@@ -45,7 +55,7 @@ def count(text: str) -> int:
 
 
 def exit_status(text: str) -> int:
-    """What a process may exit with."""
+    """Return an exit status. Raises `ArgumentTypeError` unless it is from 0 to 255."""
     number = _whole(text)
     if not 0 <= number <= 255:
         raise ArgumentTypeError(f"an exit status is a whole number from 0 to 255, not {text!r}")
@@ -53,21 +63,30 @@ def exit_status(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Seconds, from 0 to a year."""
+    """Return seconds. Raises `ArgumentTypeError` unless they are from 0 to a year."""
     try:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 <= number <= LONGEST:
+    if not 0 <= number <= MAX_SECONDS:
         raise ArgumentTypeError(f"not a number of seconds from 0 to a year: {text!r}")
     return number
 
 
+def lock_ttl(text: str) -> float:
+    """Return the seconds of a duration such as ``2h``. Raises `ArgumentTypeError` for a ttl that no
+    lease can have."""
+    try:
+        return read_ttl(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
 def pause(text: str) -> float:
-    """Seconds between two looks: more than 0."""
+    """Return the seconds between two looks. Raises `ArgumentTypeError` for 0."""
     number = seconds(text)
     if number == 0:
-        raise ArgumentTypeError("a pause of 0 seconds is none")
+        raise ArgumentTypeError("the pause must be longer than 0 seconds")
     return number
 
 

@@ -1,4 +1,4 @@
-"""Which locks a verb is about, and in which order."""
+"""Locks chosen by the options of ``locks list``."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..describe import place
-from ..lease import LockInfo
-from ..ordering import in_order
-from ..service import LockService
+from .._engine.service import LockService
+from .._values.describe import place
+from .._values.lock_info import LockInfo
+from ..operators.ordering import in_order
 
 __all__ = ["chosen"]
 
 
 def chosen(service: LockService, options: dict[str, Any]) -> list[LockInfo]:
-    """The locks that pass all the options of ``locks list``, in the order asked for.
+    """Return the locks that match the ``options`` of ``locks list``, in the order of ``sort``.
 
-    Raises `ListingNotSupported`.
+    Raises `ListingNotSupported` and `StoreUnavailable`.
     """
     tests = _tests(options)
     prefix, limit, sort = options["prefix"], options["limit"], options["sort"]
     if options["scan"]:
         found = in_order(service.store.scan(prefix), "ttl")
     else:
-        # Only where nothing is left out afterwards does the store know how many are enough.
+        # The store can apply the limit only if no lock is left out afterwards.
         enough = limit if not tests and sort == "ttl" else None
         found = service.list(prefix, limit=enough)
     found = [info for info in found if all(test(info) for test in tests)]
@@ -42,7 +42,12 @@ def _tests(options: dict[str, Any]) -> list[Callable[[LockInfo], bool]]:
         tests.append(
             lambda info: any(
                 fnmatchcase(text, owner)
-                for text in (info.owner.host, place(info.owner), str(info.owner.pid))
+                for text in (
+                    info.owner.host,
+                    place(info.owner),
+                    str(info.owner.pid),
+                    info.held_by,
+                )
                 if text
             )
         )

@@ -9,13 +9,15 @@ from typing import Any
 
 from django.core.cache import caches
 from django.core.cache.backends.base import InvalidCacheBackendError
+from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.connection import BaseConnectionHandler
 from django.utils.module_loading import import_string
 
 from ..conf import SETTING, StoreSettings, configured_stores
-from ..exceptions import InvalidLockConfig
+from ..exceptions import InvalidLockConfig, TaskLockError
 from .base import BaseStore
+from .required import REQUIRED, RequiredMethods
 
 __all__ = ["StoreHandler", "stores"]
 
@@ -27,11 +29,11 @@ REDIS_CACHES = frozenset(
 
 
 class StoreHandler(BaseConnectionHandler):  # type: ignore[type-arg]
-    """``stores[alias]``: the store behind an alias of the setting, made on first use.
+    """``stores[alias]``: the store of an alias in the settings, made on first use.
 
-    Unlike Django's cache and database connections a store is shared by all threads: what it
-    keeps (a pool, scripts, a listener) is made once a process. Raises `InvalidLockConfig` for
-    an alias that is not configured, and for a store whose settings are wrong.
+    Unlike Django's cache and database connections, a store is shared by all threads: its
+    connections, scripts and subscriber are made once in each process. Raises `InvalidLockConfig`
+    for an alias that is not configured, and for a store whose settings are wrong.
     """
 
     settings_name = SETTING
@@ -64,8 +66,12 @@ class StoreHandler(BaseConnectionHandler):  # type: ignore[type-arg]
         return iter(self.settings)
 
     def all(self, initialized_only: bool = False) -> list[BaseStore]:
-        """Every store; with ``initialized_only`` those that are in use already."""
+        """All stores; with ``initialized_only`` only those that were made already."""
         return [self[alias] for alias in self if not initialized_only or alias in self._made]
+
+    def made(self, alias: str) -> BaseStore | None:
+        """The store of an alias, if it was made already. Reads no settings, and raises nothing."""
+        return self._made.get(alias)
 
     def create_connection(self, alias: str) -> BaseStore:
         if alias not in self.settings:
@@ -85,16 +91,32 @@ class StoreHandler(BaseConnectionHandler):  # type: ignore[type-arg]
             raise InvalidLockConfig(
                 f"the BACKEND {path!r} of the lock store {alias!r} is not a BaseStore"
             )
+        if missing := missing_methods(backend):
+            raise InvalidLockConfig(
+                f"the BACKEND {path!r} of the lock store {alias!r} does not implement "
+                f"{', '.join(missing)}"
+            )
         try:
             return backend(settings)
         except InvalidCacheBackendError as error:
             raise _no_cache(settings, error) from error
+        except (ImproperlyConfigured, TaskLockError):
+            raise
+        except Exception as error:
+            raise InvalidLockConfig(
+                f"the lock store {alias!r} cannot be made: {type(error).__name__}: {error}"
+            ) from error
 
     def forget(self) -> None:
-        """Drop every store and the settings they were made from."""
+        """Drop all stores, and the settings that they were made from."""
         with self._making:
             self._made.clear()
             self.__dict__.pop("settings", None)
+
+
+def missing_methods(backend: type[BaseStore]) -> list[str]:
+    """The names of the required methods that a store's class does not implement."""
+    return [name for name in REQUIRED if getattr(backend, name) is getattr(RequiredMethods, name)]
 
 
 def _backend_for(settings: StoreSettings) -> str:
@@ -102,7 +124,7 @@ def _backend_for(settings: StoreSettings) -> str:
         cache = caches[settings.cache]
     except InvalidCacheBackendError as error:
         raise _no_cache(settings, error) from error
-    # Compared by name, so that no Redis client is imported for a site that has none.
+    # Compared by name: a site without Redis does not need a Redis client.
     names = {f"{base.__module__}.{base.__qualname__}" for base in type(cache).__mro__}
     return REDIS_STORE if names & REDIS_CACHES else CACHE_STORE
 
@@ -122,7 +144,7 @@ def _settings_changed(*, setting: str, **_kwargs: Any) -> None:
 
 
 def _new_process() -> None:
-    # The lock may have been held by a thread that the child does not have.
+    # A thread that the child does not have may have held the lock.
     stores._making = RLock()
 
 

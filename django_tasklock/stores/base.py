@@ -1,138 +1,75 @@
-"""The contract that every store keeps."""
+"""The contract that every store keeps.
+
+* `RequiredMethods` (required.py): five methods that a store must implement.
+* `LeaseNotes` (lease_notes.py): notes and reservations, with a default made of those five.
+* `AnyOf` (any_of.py): taking any one of several locks, with a default made of those five.
+* `MemberMethods` (membership.py): what a store of several stores calls on its members.
+* `Rewriting` (rewriting.py): a lease goes on without its process, or in another one.
+* `Trail` (trail.py): a history of what happened to the locks.
+* `BaseStore`: the rest is optional too, and has a default.
+
+`django_tasklock.testing.StoreContract` tests a store against all of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar
 
+from .._values.lock_info import LockInfo
+from .._values.owner import Owner
 from ..conf import StoreSettings
 from ..exceptions import InvalidLockConfig, ListingNotSupported
-from ..lease import LockInfo
-from ..owner import Owner
+from .any_of import AnyOf
+from .membership import MemberMethods
+from .rewriting import Rewriting
+from .trail import Trail
+from .values import (
+    LISTED_KEY_PREFIX,
+    SCAN,
+    AllHeld,
+    Extension,
+    Finding,
+    Grant,
+    Memory,
+    Note,
+    OneOf,
+    Refusal,
+    Reserved,
+)
+from .waiter_protocol import CannotSubscribe, Waiter
 
 __all__ = [
     "LISTED",
+    "LISTED_KEY_PREFIX",
+    "AllHeld",
     "BaseStore",
-    "CannotListen",
+    "CannotSubscribe",
     "Extension",
     "Finding",
     "Grant",
-    "Line",
+    "Memory",
     "Note",
+    "OneOf",
+    "Owner",
     "Refusal",
     "Reserved",
+    "Waiter",
 ]
 
-LISTED = "queued "
-"""how the keys of the reservations begin that `BaseStore.reservations` lists"""
+LISTED = LISTED_KEY_PREFIX
+"""the old name"""
 
 
-class Grant(NamedTuple):
-    """The lock was granted.
+class BaseStore(AnyOf, MemberMethods, Rewriting, Trail):
+    """Where leases live. All threads of a process share one store.
 
-    ``proof`` is whatever the store would like to be handed at extend and release, to save a
-    question. ``started`` is the earliest moment, on `clock.now`, at which the lease can have
-    begun, or None: just before the call. ``noted``: the note was written in the same step.
-    """
+    A subclass implements `acquire`, `extend`, `release`, `clear` and `get`, sets the flags that
+    are true of it, and may implement any of the other methods better than their defaults do.
 
-    fence: int | None = None
-    proof: Any = None
-    started: float | None = None
-    noted: bool = False
-
-
-class Refusal(NamedTuple):
-    """The lock is held; ``holder`` is what the store knew of it at that moment."""
-
-    holder: LockInfo
-
-
-class Extension(NamedTuple):
-    """One lease of a batch to extend; ``ttl`` in seconds."""
-
-    name: str
-    token: str
-    ttl: float
-    proof: Any = None
-
-
-class Note(NamedTuple):
-    """A few words that a store keeps for ``ttl`` seconds, to recognise late copies by.
-
-    An empty ``text`` is no note: what is there may as well be removed.
-    """
-
-    key: str
-    text: str
-    ttl: float
-
-
-class Reserved(NamedTuple):
-    """A key that is reserved for a text; ``ttl`` is what is left, in seconds, None: for ever."""
-
-    key: str
-    text: str
-    ttl: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something about the live server that an operator should know, from `BaseStore.check`."""
-
-    id: str
-    """such as "eviction", stable"""
-    serious: bool
-    """True: locks may be lost or shared"""
-    message: str
-    hint: str = ""
-
-
-class CannotListen(Exception):
-    """There is no connection to listen on at the moment: the caller polls."""
-
-
-class Line(Protocol):
-    """One caller's place in the line of a lock; of a store with ``supports_waiting``."""
-
-    note: Note | None
-    """what `ask` writes if it is granted the lock"""
-
-    @property
-    def ready(self) -> bool:
-        """Whether `ask` can stand in line with no other question before it."""
-
-    def ask(self) -> Grant | Refusal:
-        """Ask for the lock; if it is held, stand in line (or keep the place there).
-
-        Raises `CannotListen`.
-        """
-
-    def wait(self, seconds: float) -> Grant | Refusal | None:
-        """Wait until the lock is handed over, at most ``seconds``.
-
-        Returns a refusal when it was handed to somebody else, who is the holder now, and None
-        when there is no news. It may return early; `cut` then says whether to ask again.
-        """
-
-    @property
-    def cut(self) -> bool:
-        """Whether a hand-over can no longer be heard."""
-
-    def leave(self) -> Grant | None:
-        """Leave the line. Returns the grant if the lock was handed over in that very moment."""
-
-    def quit(self) -> None:
-        """`leave` for a caller that has an exception to raise: says nothing, raises nothing."""
-
-
-class BaseStore:
-    """Where leases live. A store is shared by all threads of a process.
-
-    A store is mechanism only: waiting, signals, logs and renewal are the service's. It is
-    handed names, ttls (seconds, float) and owners that were checked already. Contention is a
-    value, never an exception; a store that cannot say raises `StoreUnavailable`, and nothing
-    else, for whatever its server or client did.
+    A store only stores: waiting, signals, logs and renewal belong to the service. Every method
+    raises `StoreUnavailable` when the server does not answer, and nothing else for whatever its
+    server or client did. Names, tokens, ttls (seconds) and owners were checked before.
     """
 
     supports_listing: ClassVar[bool] = False
@@ -140,20 +77,30 @@ class BaseStore:
     atomic_release: ClassVar[bool] = False
     """extend and release compare the token and act in one step on the server."""
     supports_fence: ClassVar[bool] = False
-    """Leases carry a number that grows with every lease."""
+    """Every lease has a number, greater than that of every earlier lease."""
     supports_waiting: ClassVar[bool] = False
-    """`line` hands the lock over without polling."""
+    """`waiter` returns a `Waiter`, which is handed the lock without polling."""
+    uses_cache: ClassVar[bool] = False
+    """The locks are keys of the cache that CACHE names; the system checks look at that cache."""
     known_options: ClassVar[frozenset[str]] = frozenset({"TAKEOVER"})
-    """The keys that OPTIONS may have."""
+    """The keys that OPTIONS may have, beside those of the base classes."""
 
     def __init__(self, settings: StoreSettings) -> None:
+        """Make the store of one alias.
+
+        Args:
+            settings: of the alias, from the setting TASKLOCK.
+
+        Raises `InvalidLockConfig` for an unknown option or one of a wrong type.
+        """
         self.settings = settings
         self.alias = settings.alias
-        unknown = sorted(set(settings.options) - self.known_options)
+        known = {option for base in type(self).__mro__ for option in _own_options(base)}
+        unknown = sorted(set(settings.options) - known)
         if unknown:
             raise InvalidLockConfig(
                 f"the lock store {self.alias!r} has no option {', '.join(unknown)}; there are "
-                f"{', '.join(sorted(self.known_options))}"
+                f"{', '.join(sorted(known))}"
             )
         takeover = settings.options.get("TAKEOVER", True)
         if not isinstance(takeover, bool):
@@ -164,118 +111,126 @@ class BaseStore:
         """Whether a lock whose owner is known to be dead is taken at once. Off for work that
         leaves subprocesses behind."""
 
-    # What a store must implement.
-
-    def acquire(
-        self, name: str, token: str, ttl: float, owner: Mapping[str, Any]
-    ) -> Grant | Refusal:
-        """Grant the lock for ``ttl`` seconds if nobody holds it.
-
-        Idempotent for one token: a client that asks again after a lost reply is not refused
-        by its own lease.
-        """
-        raise NotImplementedError
-
-    def extend(self, name: str, token: str, ttl: float, proof: Any = None) -> bool:
-        """Make the lease last ``ttl`` seconds from now. False: it no longer holds the lock."""
-        raise NotImplementedError
-
-    def release(self, name: str, token: str, proof: Any = None, note: Note | None = None) -> bool:
-        """End the lease, and write the note. False: the lease no longer held the lock, and
-        nothing was changed."""
-        raise NotImplementedError
-
-    def clear(self, name: str, token: str | None = None) -> bool:
-        """Remove whatever holds the lock; with a token, only that very lease.
-
-        False: nothing was removed.
-        """
-        raise NotImplementedError
-
-    def get(self, name: str) -> LockInfo | None:
-        """What holds the lock, foreign keys included; None if nothing does."""
-        raise NotImplementedError
-
-    def recall(self, key: str) -> str | None:
-        """The text of a note; None if there is none, or no longer."""
-        raise NotImplementedError
-
-    def remember(self, note: Note) -> None:
-        """Write a note, over what may be there."""
-        raise NotImplementedError
-
-    def tally(self, key: str, ttl: float, by: int = 1) -> int:
-        """Add to a count that begins at 0, and keep it for ``ttl`` seconds from now."""
-        raise NotImplementedError
-
-    def reserve(
-        self,
-        key: str,
-        text: str,
-        ttl: float,
-        *,
-        over: str = "",
-        unless_held: str | None = None,
-    ) -> str | LockInfo | None:
-        """Reserve a key for a text, for ``ttl`` seconds from now. None: it is reserved.
-
-        Otherwise what is in the way: the text it is reserved for, or what holds the lock named
-        ``unless_held``. Reserving it again for the same text is granted, and over the text
-        ``over``, which counts as none.
-        """
-        raise NotImplementedError
-
-    def unreserve(self, key: str, text: str) -> bool:
-        """End the reservation. False: the key is not, or no longer, reserved for the text."""
-        raise NotImplementedError
-
-    # What a store may implement.
-
-    def acquire_noted(
-        self, name: str, token: str, ttl: float, owner: Mapping[str, Any], note: Note
-    ) -> Grant | Refusal:
-        """`acquire`, and if it is granted write the note in the same step (`Grant.noted`)."""
-        return self.acquire(name, token, ttl, owner)
-
     def held(self, names: Sequence[str]) -> set[str]:
-        """Which of the names are held, in as few round trips as the store can."""
+        """Which of some locks are held, in as few round trips as the store can.
+
+        Args:
+            names: the locks.
+
+        Returns:
+            The names that are held, keys that somebody else set included.
+        """
         return {name for name in names if self.get(name) is not None}
 
-    def extend_many(self, batch: Sequence[Extension]) -> list[bool]:
-        """`extend` for each of the batch, in as few round trips as the store can."""
+    def extend_many(self, batch: Sequence[Extension]) -> Sequence[bool | None]:
+        """`extend` for each lease of a batch, in as few round trips as the store can.
+
+        Called from the store's renewal threads only.
+
+        Args:
+            batch: the leases, each with its ttl in seconds.
+
+        Returns:
+            For each lease what `extend` returns, in the same order; None for one of which nothing
+            is known, because too much of the store did not answer.
+        """
         return [self.extend(*extension) for extension in batch]
 
-    def clear_foreign(self, name: str, digest: str) -> bool:
-        """Remove the value that somebody else set, if it is still the one that `get` gave this
-        ``digest``. False: nothing was removed.
+    def shard(self, name: str) -> str:
+        """Which part of the store has a lock now, where its parts can be silent independently.
 
-        Of a store that cannot compare and remove in one step, another value may come in between.
+        The leases of each part are renewed by a thread of their own.
+
+        Args:
+            name: the lock.
+
+        Returns:
+            Any short text, of as few as there are parts; empty where the store has no parts, or it
+            is not known yet. Asks no server, and raises nothing.
         """
-        held = self.get(name)
-        if held is None or held.token is not None or held.digest != digest:
+        return ""
+
+    def clear_foreign(self, name: str, digest: str) -> bool:
+        """Remove the value that somebody else set, if it is still the one that `get` has shown.
+
+        In a store that cannot compare and remove in one step, a new value that is set between the
+        two is removed.
+
+        Args:
+            name: the lock.
+            digest: ``LockInfo.digest`` of the value.
+
+        Returns:
+            False if nothing was removed.
+        """
+        holder = self.get(name)
+        if holder is None or holder.token is not None or holder.digest != digest:
             return False
         return self.clear(name)
 
     def abandon(self, name: str, token: str) -> bool | None:
-        """`release`, for a lease that may never have been granted; called, like `extend_many`,
-        from the store's renewal thread only. None: it is not known whether it held the lock."""
+        """`release`, for a lease that may never have been granted.
+
+        Called from the store's renewal threads only.
+
+        Args:
+            name: the lock.
+            token: the lease.
+
+        Returns:
+            Whether the lease held the lock; None if that is not known.
+        """
         return self.release(name, token)
 
-    def line(self, name: str, token: str, ttl: float, owner: Mapping[str, Any]) -> Line | None:
-        """A place in the lock's line, not yet taken; None if this store has no lines."""
+    def next_fence(self) -> int | None:
+        """The fence that a lease would have if it were granted now; for operators.
+
+        Returns:
+            None if it is not known, or leases have no fences.
+        """
+        return None
+
+    def waiter(self, name: str, token: str, ttl: float, owner: Mapping[str, Any]) -> Waiter | None:
+        """A waiter for a lock. It is not in the wait queue before it asks.
+
+        Args:
+            name, token, ttl, owner: as for `acquire`; ``ttl`` in seconds.
+
+        Returns:
+            None if this store has no wait queues.
+        """
         return None
 
     def waiters(self, name: str, limit: int = 100) -> list[Owner]:
-        """Who stands in the lock's line, the next first; at most ``limit``."""
+        """Who is in a lock's wait queue, the next holder first.
+
+        Args:
+            name: the lock.
+            limit: how many to return at most.
+        """
         return []
 
     def reservations(self, prefix: str = "", limit: int | None = None) -> list[Reserved]:
-        """Live reservations whose keys begin with `LISTED` and then ``prefix``, the soonest to end
-        first. Raises `ListingNotSupported`."""
-        raise ListingNotSupported(self.alias)
+        """Live reservations of the queue (``unique_while``), the soonest to end first.
+
+        Args:
+            prefix: only those whose keys begin with `LISTED_KEY_PREFIX` and then this.
+            limit: how many to return at most; None: all.
+
+        Raises `ListingNotSupported`.
+        """
+        raise ListingNotSupported(self.alias, "list its reservations")
 
     def list(self, prefix: str = "", limit: int | None = None, offset: int = 0) -> list[LockInfo]:
-        """Live locks of this prefix, the soonest to expire first. Raises `ListingNotSupported`."""
+        """Live locks, the soonest to expire first.
+
+        Args:
+            prefix: only those whose names begin with it.
+            limit: how many to return at most; None: all.
+            offset: how many to leave out at the beginning.
+
+        Raises `ListingNotSupported`.
+        """
         raise ListingNotSupported(self.alias)
 
     def count(self, prefix: str = "") -> int:
@@ -286,15 +241,22 @@ class BaseStore:
         raise ListingNotSupported(self.alias)
 
     def scan(self, prefix: str = "") -> Iterator[LockInfo]:
-        """Every key that is a lock's, set by whomever, in no order; walks through the whole store.
+        """Every lock, keys that somebody else set included, in no order.
+
+        Reads the keys of the whole store, those that are no locks as well.
+
+        Args:
+            prefix: only locks whose names begin with it.
 
         Raises `ListingNotSupported`.
         """
-        raise ListingNotSupported(self.alias)
+        raise ListingNotSupported(self.alias, SCAN)
 
     def check(self) -> Iterable[Finding]:
-        """What is wrong with the live server, for ``check --deploy`` and the doctor.
-
-        Raises `StoreUnavailable`.
-        """
+        """What is wrong with the live server, for ``check --deploy`` and the doctor."""
         return ()
+
+
+def _own_options(store: type) -> frozenset[str]:
+    options: frozenset[str] = vars(store).get("known_options", frozenset())
+    return options

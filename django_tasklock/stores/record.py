@@ -1,7 +1,7 @@
-"""What is written as the value of a lock's key, and read back.
+"""The record of a lease: the value of a lock's key.
 
-What is read may have been written by anybody. A value is a record of ours if every field of it
-is what we would have written; whatever else is there is somebody else's key, and a lock too.
+Anybody may have written what is read there. A value is a record of ours if each of its fields is
+one that we could have written. Every other value is somebody else's key, which is a lock too.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from ..arguments import LONGEST_TTL, is_token
-from ..owner import Owner
+from .._values.arguments import LONGEST_TTL_SECONDS, is_token
+from .._values.owner import Owner
 
 __all__ = [
     "Record",
@@ -26,15 +26,15 @@ __all__ = [
     "token_of",
 ]
 
-LAST_MOMENT = 253402300799.0
-"""seconds since the epoch; the end of the year 9999, after which a datetime knows no other"""
+MAX_TIMESTAMP_SECONDS = 253402300799.0
+"""seconds since the epoch: the end of the year 9999, the last that a `datetime` can have"""
 
 _NO_OWNER = Owner()
 _NUMBERS = frozenset({int, float})
 
 
 def interrupts(error: BaseException) -> bool:
-    """Whether an error is none of the call's that it came out of, such as a soft time limit."""
+    """Whether an exception was raised into a call from outside, such as a soft time limit."""
     return type(error).__module__.partition(".")[0] in _INTERRUPTS
 
 
@@ -42,9 +42,9 @@ _INTERRUPTS = frozenset({"billiard", "celery", "eventlet", "gevent"})
 
 
 class Record(NamedTuple):
-    """What a lease's record says; what it does not say is None.
+    """The fields of a lease's record; None for those that it does not have.
 
-    ``at`` and ``ends`` are by the wall clock of the host that wrote it, in seconds.
+    ``at`` and ``ends`` are seconds since the epoch, by the clock of the host that wrote them.
     """
 
     token: str
@@ -55,18 +55,19 @@ class Record(NamedTuple):
     ends: float | None
 
 
-def new_record(token: str, owner: Mapping[str, Any]) -> dict[str, Any]:
-    """A lease's record: the owner's fields, the token, and the wall clock, in seconds.
+def new_record(token: str, owner: Mapping[str, Any], at: float | None = None) -> dict[str, Any]:
+    """A lease's record: the owner's fields, the token, and the time, in seconds since the epoch.
 
-    Plain JSON-able values in one flat dict: every serializer of a cache can carry it.
+    ``at``: the time; None: now. It is a flat dict of JSON-able values, which every serializer of a
+    cache can encode.
     """
-    return {**owner, "token": token, "at": time.time()}
+    return {**owner, "token": token, "at": time.time() if at is None else at}
 
 
 def record_of(value: Any) -> Record | None:
-    """``value`` as a record of ours; None if a single field of it is not as we write it.
+    """``value`` as a record of ours; None if any of our fields is not as we write it.
 
-    A field may be missing, and there may be others.
+    Fields may be missing, and there may be other ones.
     """
     if type(value) is not dict:
         return None
@@ -76,9 +77,9 @@ def record_of(value: Any) -> Record | None:
     if (
         type(token) is str
         and is_token(token)
-        and (at is None or (type(at) in _NUMBERS and 0 <= at <= LAST_MOMENT))
-        and (ttl is None or (type(ttl) in _NUMBERS and 0 < ttl <= LONGEST_TTL))
-        and (ends is None or (type(ends) in _NUMBERS and 0 <= ends <= LAST_MOMENT))
+        and (at is None or (type(at) in _NUMBERS and 0 <= at <= MAX_TIMESTAMP_SECONDS))
+        and (ttl is None or (type(ttl) in _NUMBERS and 0 < ttl <= LONGEST_TTL_SECONDS))
+        and (ends is None or (type(ends) in _NUMBERS and 0 <= ends <= MAX_TIMESTAMP_SECONDS))
         and (renew is None or renew is True or renew is False)
     ):
         owner = Owner.of_anybody(value)
@@ -94,16 +95,16 @@ def token_of(value: Any) -> str | None:
 
 
 def fence_of(text: bytes) -> int | None:
-    """A fence; None for what somebody else wrote in its place."""
+    """``text`` as a fence; None if it cannot be one."""
     try:
         fence = int(text) if len(text) < 20 else 0
     except ValueError:
         return None
-    return fence if 0 < fence <= LAST_MOMENT * 1_000_000 else None
+    return fence if 0 < fence <= MAX_TIMESTAMP_SECONDS * 1_000_000 else None
 
 
 def digest_of(value: bytes) -> str:
-    """What tells a value that somebody else set from another one."""
+    """A digest that identifies a value which somebody else set."""
     return sha256(value).hexdigest()[:32]
 
 
@@ -114,10 +115,11 @@ def fields_of(
     since: float | None = None,
     digest: str | None = None,
 ) -> dict[str, Any]:
-    """What a lock's record (`record_of`) says of its holder, by the names of `LockInfo`'s fields.
+    """The fields of a `LockInfo` that describe the holder.
 
-    ``since``, seconds since the epoch, is when the lease began by the store's own clock, where
-    that is known better than from the record. ``digest`` is that of a value which is no record.
+    ``record`` is what `record_of` returned. ``since`` is when the lease began by the store's own
+    clock, in seconds since the epoch; without it the record's own time counts. ``digest`` is that
+    of a value which is no record.
     """
     if record is None:
         return {

@@ -14,30 +14,38 @@ from unittest import SkipTest
 from django.core.cache import caches
 from django.db import connections
 
-from .. import clock
+from .._values import clock
+from .._values.lock_info import LockInfo
+from .._values.owner import Owner, owner_record
+from .._values.tokens import new_token
 from ..exceptions import ListingNotSupported
-from ..lease import LockInfo, new_token
-from ..owner import Owner, owner_record
-from ..stores.base import BaseStore, Grant, Line, Refusal
+from ..stores.base import BaseStore, Grant, Refusal, Waiter
 
-LONG = 30.0
-"""seconds; a ttl that does not run out within a test"""
-PATIENCE = 20.0
-"""seconds to wait for what must happen, before a test fails"""
-ROUNDING = 2.5
-"""seconds that a lock may outlive its lease, in a store that counts whole seconds"""
+LONG_SECONDS = 30.0
+"""a ttl that does not end within a test"""
+TIMEOUT_SECONDS = 20.0
+"""how long a test waits for what must happen, before it fails"""
+ROUNDING_SECONDS = 2.5
+"""how long a lock may outlive its lease, in a store that counts whole seconds"""
 
 
 class Contract:
-    """What every part of the contract asks of a subclass."""
+    """What a subclass must and may define."""
 
     excludes = True
-    """False for a store that is known not to exclude callers who ask in the same moment: the
-    race is then not run."""
+    """False for a store that is known to grant one lock to two callers of the same moment: tests of
+    such races are skipped then."""
 
     def make_store(self) -> BaseStore:
-        """The store under test, called once a test."""
-        raise NotImplementedError
+        """Return the store under test. Called once in each test."""
+        raise NotImplementedError("a StoreContract needs make_store()")
+
+    def make_silent_store(self) -> BaseStore | None:
+        """Return a store whose server does not answer, for example at a port where nobody listens.
+
+        None: the test of outages is skipped.
+        """
+        return None
 
 
 def needs(able: bool, what: str) -> None:
@@ -50,14 +58,16 @@ def new_name() -> str:
     return f"contract-{secrets.token_hex(8)}"
 
 
-def granted(store: BaseStore, name: str, token: str | None = None, ttl: float = LONG) -> Grant:
+def granted(
+    store: BaseStore, name: str, token: str | None = None, ttl: float = LONG_SECONDS
+) -> Grant:
     answer = store.acquire(name, token or new_token(), ttl, owner_record())
     assert isinstance(answer, Grant), f"{name!r} was refused: {answer}"
     return answer
 
 
-def eventually_granted(store: BaseStore, name: str, token: str, ttl: float = LONG) -> Grant:
-    deadline = clock.now() + PATIENCE
+def eventually_granted(store: BaseStore, name: str, token: str, ttl: float = LONG_SECONDS) -> Grant:
+    deadline = clock.now() + TIMEOUT_SECONDS
     while True:
         answer = store.acquire(name, token, ttl, owner_record())
         if isinstance(answer, Grant):
@@ -66,26 +76,26 @@ def eventually_granted(store: BaseStore, name: str, token: str, ttl: float = LON
         time.sleep(random.uniform(0.0005, 0.005))
 
 
-def standing_in_line(store: BaseStore, name: str) -> tuple[str, Line]:
-    """Somebody new in the line of a lock that is held."""
+def waiting_in_queue(store: BaseStore, name: str) -> tuple[str, Waiter]:
+    """A new waiter in the wait queue of a lock that is held, with its token."""
     token = new_token()
-    line = store.line(name, token, LONG, owner_record())
-    assert line is not None
-    assert isinstance(line.ask(), Refusal)
-    return token, line
+    waiter = store.waiter(name, token, LONG_SECONDS, owner_record())
+    assert waiter is not None
+    assert isinstance(waiter.ask(), Refusal)
+    return token, waiter
 
 
-def handed_over(line: Line) -> Grant:
-    deadline = clock.now() + PATIENCE
+def handed_over(waiter: Waiter) -> Grant:
+    deadline = clock.now() + TIMEOUT_SECONDS
     while clock.now() < deadline:
-        news = line.wait(deadline - clock.now())
+        news = waiter.wait(deadline - clock.now())
         if isinstance(news, Grant):
             return news
     raise AssertionError("the lock was not handed over")
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = clock.now() + PATIENCE
+    deadline = clock.now() + TIMEOUT_SECONDS
     while not condition():
         assert clock.now() < deadline, "it never happened"
         time.sleep(0.01)
@@ -125,13 +135,13 @@ def assert_cannot_list(store: BaseStore) -> None:
 def assert_describes(
     info: LockInfo, store: BaseStore, name: str, token: str, owner: Owner, before: float
 ) -> None:
-    """It is the lease of ``LONG`` seconds that began after ``before``, seconds on our clock."""
+    """``info`` is of a lease of `LONG_SECONDS` that began after ``before``, on `clock.now`."""
     assert (info.name, info.token, info.store) == (name, token, store.alias)
     assert info.key
     assert info.owner == owner
     passed = clock.now() - before
     assert info.ttl is not None
-    assert LONG - passed - 0.1 <= info.ttl <= LONG + ROUNDING
+    assert LONG_SECONDS - passed - 0.1 <= info.ttl <= LONG_SECONDS + ROUNDING_SECONDS
     assert info.acquired_at is not None
     # Two machines' clocks may differ; the same instant in two time zones is an hour apart.
     age = abs(datetime.now(timezone.utc) - info.acquired_at)

@@ -1,36 +1,36 @@
-"""A lock is handed over to those who wait for it."""
+"""Locks are handed over to waiters, in order."""
 
 from __future__ import annotations
 
-from .. import clock
-from ..lease import new_token
-from ..owner import owner_record
+from .._values import clock
+from .._values.owner import owner_record
+from .._values.tokens import new_token
 from ..stores.base import Grant, Refusal
 from .steps import (
-    LONG,
-    PATIENCE,
+    LONG_SECONDS,
+    TIMEOUT_SECONDS,
     Contract,
     granted,
     handed_over,
     needs,
     new_name,
-    standing_in_line,
+    waiting_in_queue,
 )
 
 __all__ = ["Waiting"]
 
 
 class Waiting(Contract):
-    """The contract of `line`, of a store with ``supports_waiting``."""
+    """The contract of `waiter`, of a store with ``supports_waiting``."""
 
-    def test_the_line_of_a_lock_that_nobody_holds_is_a_grant(self) -> None:
+    def test_a_waiter_of_a_lock_that_is_not_held_is_granted_it(self) -> None:
         store, name, token = self.make_store(), new_name(), new_token()
-        line = store.line(name, token, LONG, owner_record())
+        waiter = store.waiter(name, token, LONG_SECONDS, owner_record())
         if not store.supports_waiting:
-            assert line is None
+            assert waiter is None
             return
-        assert line is not None
-        grant = line.ask()
+        assert waiter is not None
+        grant = waiter.ask()
         assert isinstance(grant, Grant)
         assert store.release(name, token, grant.proof)
 
@@ -38,10 +38,10 @@ class Waiting(Contract):
         store, name, token = self.make_store(), new_name(), new_token()
         needs(store.supports_waiting, "hands over to waiters")
         proof = granted(store, name, token).proof
-        waiters = [standing_in_line(store, name) for _ in range(3)]
-        for next_token, line in waiters:
+        waiters = [waiting_in_queue(store, name) for _ in range(3)]
+        for next_token, waiter in waiters:
             assert store.release(name, token, proof)
-            grant = handed_over(line)
+            grant = handed_over(waiter)
             held = store.get(name)
             assert held is not None
             assert held.token == next_token
@@ -51,12 +51,12 @@ class Waiting(Contract):
         assert store.release(name, token, proof)
         assert store.get(name) is None
 
-    def test_asking_again_keeps_the_place_in_the_line(self) -> None:
+    def test_asking_again_keeps_the_position_in_the_queue(self) -> None:
         store, name, token = self.make_store(), new_name(), new_token()
         needs(store.supports_waiting, "hands over to waiters")
         proof = granted(store, name, token).proof
-        first_token, first = standing_in_line(store, name)
-        second_token, second = standing_in_line(store, name)
+        first_token, first = waiting_in_queue(store, name)
+        second_token, second = waiting_in_queue(store, name)
         assert isinstance(first.ask(), Refusal)
         assert store.release(name, token, proof)
         grant = handed_over(first)
@@ -67,52 +67,52 @@ class Waiting(Contract):
         grant = handed_over(second)
         assert store.release(name, second_token, grant.proof)
 
-    def test_who_leaves_the_line_is_not_handed_the_lock(self) -> None:
+    def test_a_waiter_that_left_is_not_handed_the_lock(self) -> None:
         store, name, token = self.make_store(), new_name(), new_token()
         needs(store.supports_waiting, "hands over to waiters")
         proof = granted(store, name, token).proof
-        _, gone = standing_in_line(store, name)
-        stays_token, stays = standing_in_line(store, name)
+        _, gone = waiting_in_queue(store, name)
+        stays_token, stays = waiting_in_queue(store, name)
         assert gone.leave() is None
         assert store.release(name, token, proof)
         grant = handed_over(stays)
         assert store.release(name, stays_token, grant.proof)
 
-    def test_who_leaves_as_the_lock_is_handed_over_gets_the_grant(self) -> None:
+    def test_a_waiter_that_leaves_after_the_hand_over_gets_the_grant(self) -> None:
         store, name, token = self.make_store(), new_name(), new_token()
         needs(store.supports_waiting, "hands over to waiters")
         proof = granted(store, name, token).proof
-        next_token, line = standing_in_line(store, name)
+        next_token, waiter = waiting_in_queue(store, name)
         assert store.release(name, token, proof)
-        grant = line.leave()
+        grant = waiter.leave()
         assert grant is not None
         assert store.release(name, next_token, grant.proof)
 
-    def test_clear_hands_over_to_the_line(self) -> None:
+    def test_clear_hands_over_to_the_next_waiter(self) -> None:
         store, name = self.make_store(), new_name()
         needs(store.supports_waiting, "hands over to waiters")
         granted(store, name)
-        token, line = standing_in_line(store, name)
+        token, waiter = waiting_in_queue(store, name)
         assert store.clear(name) is True
-        grant = handed_over(line)
+        grant = handed_over(waiter)
         assert store.release(name, token, grant.proof)
 
-    def test_a_new_caller_does_not_overtake_the_line(self) -> None:
+    def test_a_new_caller_does_not_overtake_the_waiters(self) -> None:
         store, name, token = self.make_store(), new_name(), new_token()
         needs(store.supports_waiting, "hands over to waiters")
         proof = granted(store, name, token).proof
-        next_token, line = standing_in_line(store, name)
+        next_token, waiter = waiting_in_queue(store, name)
         assert store.release(name, token, proof)
-        assert isinstance(store.acquire(name, new_token(), LONG, owner_record()), Refusal)
-        grant = handed_over(line)
+        assert isinstance(store.acquire(name, new_token(), LONG_SECONDS, owner_record()), Refusal)
+        grant = handed_over(waiter)
         assert store.release(name, next_token, grant.proof)
 
     def test_wait_without_news_returns_none_in_time(self) -> None:
         store, name = self.make_store(), new_name()
         needs(store.supports_waiting, "hands over to waiters")
         granted(store, name)
-        _, line = standing_in_line(store, name)
+        _, waiter = waiting_in_queue(store, name)
         before = clock.now()
-        assert line.wait(0.05) is None
-        assert clock.now() - before < PATIENCE
-        assert line.leave() is None
+        assert waiter.wait(0.05) is None
+        assert clock.now() - before < TIMEOUT_SECONDS
+        assert waiter.leave() is None

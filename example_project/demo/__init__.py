@@ -5,6 +5,7 @@
 * clips      makes the videos
 * crowd      people who click too often
 * killer     ends pool children in mid-transcode
+* uses       the short examples of `example_project.uses`, after the videos
 * evidence   counts what happened, and says what is wrong
 * screen     prints it
 """

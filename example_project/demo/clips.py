@@ -13,7 +13,7 @@ import imageio_ffmpeg
 
 PICTURES = ["testsrc2=size=854x480", "testsrc=size=640x360", "testsrc2=size=1280x720"]
 CONTAINERS = ["mp4", "mkv", "mov"]
-LONGEST, SHORTEST = 20, 6
+LONGEST_SECONDS, SHORTEST_SECONDS = 20, 6
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def make_clips(count: int, directory: Path) -> list[Clip]:
 
 def _plan(count: int, directory: Path) -> Iterator[Clip]:
     for number in range(count):
-        seconds = min(LONGEST, SHORTEST + 2 * number)
+        seconds = min(LONGEST_SECONDS, SHORTEST_SECONDS + 2 * number)
         container = CONTAINERS[number % len(CONTAINERS)]
         yield Clip(f"clip {number + 1}", directory / f"clip{number + 1}.{container}", seconds)
 

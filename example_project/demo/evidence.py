@@ -16,10 +16,11 @@ from example_project.demo.clips import Clip
 from example_project.demo.crowd import Crowd
 from example_project.demo.killer import Kill, Killer
 from example_project.processes import Process
+from example_project.uses.crew import Shown
 from example_project.videos import ffmpeg, ledger
 from example_project.videos.models import DailyReport, Order, Payment, Video
 
-LENGTH_TOLERANCE = 0.5  # seconds; sound and picture do not end on the same frame
+LENGTH_TOLERANCE_SECONDS = 0.5  # seconds; sound and picture do not end on the same frame
 
 
 @dataclass
@@ -62,6 +63,7 @@ class Evidence:
     stuck: int
     locks_left: list[str]
     problems: list[str]
+    examples: list[Shown] = field(default_factory=list)
 
 
 def gather(
@@ -161,7 +163,10 @@ def _file_problems(row: Video, clip: Clip) -> list[str]:
     lengths = [float(line[8:].split(",")[0]) for line in playlist if line.startswith("#EXTINF:")]
     names = [line for line in playlist if line and not line.startswith("#")]
     problems = []
-    if playlist[-1] != "#EXT-X-ENDLIST" or abs(sum(lengths) - clip.seconds) > LENGTH_TOLERANCE:
+    if (
+        playlist[-1] != "#EXT-X-ENDLIST"
+        or abs(sum(lengths) - clip.seconds) > LENGTH_TOLERANCE_SECONDS
+    ):
         problems.append(f"its playlist has {sum(lengths):.1f} of {clip.seconds} seconds")
     for name in names:
         segment = _directory(row) / name

@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from celery.result import AsyncResult
+from django.conf import settings
 from django.core.management import call_command
 
 from django_tasklock import locks
@@ -20,8 +21,8 @@ from example_project.processes import Process, ending, start_worker, wait_for_wo
 from example_project.videos.ffmpeg import SEGMENT_SECONDS
 from example_project.videos.models import Order, Video
 
-DEADLINE = 180.0  # seconds for all the work, on a machine that is busy with other things
-LAST_RELEASE = 5.0  # seconds for the last locks to go, once all work has its outcome
+DEADLINE_SECONDS = 180.0  # seconds for all the work, on a machine that is busy with other things
+LAST_RELEASE_SECONDS = 5.0  # seconds for the last locks to go, once all work has its outcome
 SCHEDULERS = 2
 ORDERS = 3
 CLICKS = 8
@@ -33,7 +34,8 @@ def run(screen: Screen, state: Path, *, videos: int, submissions: int) -> Eviden
     Raises:
         NotReady: a worker did not come up.
     """
-    call_command("migrate", verbosity=0)
+    for database in settings.DATABASES:
+        call_command("migrate", database=database, verbosity=0)
     workers = [start_worker(f"{name}@example", state / "logs") for name in ("one", "two")]
     with ending(workers):
         clips = make_clips(videos, state / "clips")
@@ -73,7 +75,7 @@ def _play(
 
 def _watch(screen: Screen, crowd: Crowd, killer: Killer, schedulers: Sequence[Process]) -> None:
     """Show and kill until everything submitted has an outcome, or the time is up."""
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + DEADLINE_SECONDS
     late: set[int] = set()
     recovered = 0
     settled = False
@@ -106,7 +108,7 @@ def _watch(screen: Screen, crowd: Crowd, killer: Killer, schedulers: Sequence[Pr
                 if not held:
                     return
                 # The last release comes a moment after the result. A lock that stays is evidence.
-                deadline = min(deadline, time.monotonic() + LAST_RELEASE)
+                deadline = min(deadline, time.monotonic() + LAST_RELEASE_SECONDS)
             time.sleep(0.2)
     screen.say("the time is up")
 

@@ -16,7 +16,7 @@ from django_tasklock import LockInfo
 from example_project.demo.evidence import Evidence
 from example_project.videos.models import Video
 
-PLAIN_EVERY = 1.0  # seconds between two plain reports
+PLAIN_EVERY_SECONDS = 1.0  # seconds between two plain reports
 
 
 class Screen:
@@ -50,7 +50,7 @@ class Screen:
         progress = "   ".join(f"{status} {counted[status]}" for status in Video.Status.values)
         if self._live:
             self._live.update(Group(Text(f"videos: {progress}", style="bold"), _lock_table(held)))
-        elif time.monotonic() - self._last_plain >= PLAIN_EVERY:
+        elif time.monotonic() - self._last_plain >= PLAIN_EVERY_SECONDS:
             self._last_plain = time.monotonic()
             self.say(f"videos: {progress}")
             for info in held:

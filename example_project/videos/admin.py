@@ -25,7 +25,7 @@ class VideoAdmin(admin.ModelAdmin):
             transcode.delay_on_commit(obj.pk)
         else:
             # Only what was edited: a worker may have moved the row on since this page was loaded,
-            # and a plain save() would put its old status back.
+            # and a plain save() would overwrite its status with the old one.
             obj.save(update_fields=[*form.changed_data, "updated_at"])
 
     @admin.action(description="Send selected videos to the workers")

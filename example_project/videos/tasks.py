@@ -19,7 +19,7 @@ from django_tasklock.guards import StatusGuard
 from example_project.videos import ffmpeg, ledger
 from example_project.videos.models import Video
 
-LOCK_TTL = 30  # seconds; renewed while the task runs, so a job may be much longer than this
+LOCK_TTL_SECONDS = 30  # seconds; renewed while the task runs, so a job may be much longer than this
 
 
 @shared_task(
@@ -29,7 +29,7 @@ LOCK_TTL = 30  # seconds; renewed while the task runs, so a job may be much long
     acks_late=True,
     reject_on_worker_lost=True,
     lock_name="video:{video_id}",
-    lock_ttl=LOCK_TTL,
+    lock_ttl=LOCK_TTL_SECONDS,
     # Another message for the same video, while this one runs, has nothing to add.
     on_conflict="skip",
     guard=StatusGuard(
@@ -92,5 +92,5 @@ def remove_abandoned() -> None:
             last_write = max(path.stat().st_mtime for path in (directory, *directory.iterdir()))
         except FileNotFoundError:
             continue  # it was a live one, and has just finished
-        if time.time() - last_write > LOCK_TTL:
+        if time.time() - last_write > LOCK_TTL_SECONDS:
             shutil.rmtree(directory, ignore_errors=True)

@@ -6,9 +6,9 @@ import time
 
 import redis
 
-from example_project.servers import RedisServer
-from tests.chaos.bounds import LATE, LONGEST_TTL, NAMES
+from tests.chaos.bounds import LATE_SECONDS, LONGEST_TTL_SECONDS, NAMES
 from tests.chaos.history import History
+from tests.servers import RedisServer
 
 __all__ = ["write_aftermath"]
 
@@ -20,13 +20,13 @@ def write_aftermath(server: RedisServer, history: History) -> None:
     client: redis.Redis = redis.Redis.from_url(server.url)
     for name in NAMES:
         # Whoever is next in a queue of the dead is passed over, and what was left lapses.
-        lease = locks.acquire(name, ttl=1, wait=LONGEST_TTL + LATE)
+        lease = locks.acquire(name, ttl=1, wait=LONGEST_TTL_SECONDS + LATE_SECONDS)
         if lease is None:
             history.write("left", name=name, what=f"{name} cannot be had: {locks.get(name)}")
         else:
             lease.release()
-    store = locks.store
-    index, fences = getattr(store, "index"), getattr(store, "fences")  # noqa: B009
+    keyspace = getattr(locks.store, "keyspace")  # noqa: B009
+    index, fences = keyspace.index, keyspace.fences
     for key in client.scan_iter(count=1000):
         if key == fences:
             fields = [field for field in client.hkeys(key) if field.strip()]
@@ -36,5 +36,7 @@ def write_aftermath(server: RedisServer, history: History) -> None:
             live = client.zrangebyscore(key, time.time() * 1000, "+inf")
             if live:
                 history.write("left", what=f"{live} in the index")
+        elif key.endswith(b" cleared") and 0 < client.pttl(key) <= LONGEST_TTL_SECONDS * 1000:
+            pass  # For the rest of the lease that was cleared.
         else:
             history.write("left", what=f"the key {key!r}, a {client.type(key)!r}")

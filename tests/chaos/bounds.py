@@ -6,28 +6,28 @@ NAMES = ("seat:1", "seat:2", "seat:3", "seat:4")
 PROCESSES = 3
 THREADS = 4
 
-SOCKET_TIMEOUT = 1.0
+SOCKET_TIMEOUT_SECONDS = 1.0
 """of a player's connections, to connect and to read"""
-LONGEST_TTL = 6.0
-LONGEST_WAIT = 12.0
+LONGEST_TTL_SECONDS = 6.0
+LONGEST_WAIT_SECONDS = 12.0
 """of those waits that are not for ever"""
 
-AFTER_OUTAGE = 4.0
-AFTER_CUT = 2.0
-AFTER_MOMENT = 1.0
+AFTER_OUTAGE_SECONDS = 4.0
+AFTER_CUT_SECONDS = 2.0
+AFTER_MOMENT_SECONDS = 1.0
 """after an outage, a cut, and a stop or an interruption: until a call is under way again as if
 nothing had been (its reply times out, it connects anew, subscribes, and asks again)"""
-LATE = 3.0
+LATE_SECONDS = 3.0
 """beyond its own deadline, in which a call has to return; machines that run tests are busy"""
-IDLE = 3.0
+IDLE_SECONDS = 3.0
 """for which a lock may be free though somebody waits: one whose owner cannot subscribe asks every
 second"""
-OUTSIDE = 2.5
+OUTSIDE_SECONDS = 2.5
 """for which a waiter may be missing in the queue"""
 CONNECTIONS = 8
 """of a process at rest that the server may still have, at most: the renewal's, the subscriber's,
 and those that are kept at hand"""
-LEFT = 1.0
+LEFT_SECONDS = 1.0
 """in which what an interrupted call may have taken has to be given back"""
-HICCUP = 0.5
+HICCUP_SECONDS = 0.5
 """by which the conductor's own clockwork may be late, before the machine is held to be at fault"""

@@ -22,21 +22,21 @@ from tests.chaos.rules.answers import (
 )
 from tests.chaos.rules.holders import equal_fences, falling_fences, two_holders
 from tests.chaos.rules.leftovers import afterlife, at_rest, in_redis
-from tests.chaos.rules.queue import outside, overtaken, place_lost
+from tests.chaos.rules.queue import outside, overtaken, position_lost
 from tests.chaos.rules.waiting import idle, late, never_served
 from tests.chaos.story import Story
 
 __all__ = ["RULES", "check", "report"]
 
 RULES: Sequence[Rule] = (
-    two_holders, falling_fences, equal_fences, overtaken, place_lost, outside, late, never_served,
-    idle, unexpected, unavailable, foreign_answers, cleared_but_released, lost_early, afterlife,
-    at_rest, in_redis,
+    two_holders, falling_fences, equal_fences, overtaken, position_lost, outside, late,
+    never_served, idle, unexpected, unavailable, foreign_answers, cleared_but_released, lost_early,
+    afterlife, at_rest, in_redis,
 )  # fmt: skip
 
 SHOWN = 5
 """violations of one rule, with their history; the others are counted"""
-AROUND = 0.5
+AROUND_SECONDS = 0.5
 """seconds of the history before and after"""
 LINES = 40
 
@@ -75,7 +75,7 @@ def _summary(story: Story) -> str:
 def _around(violation: Violation, events: Sequence[Event]) -> list[Event]:
     """The events of the lock and of its calls, and the faults, around a violation."""
     processes = {call.partition("/")[0] for call in violation.calls}
-    since, until = violation.since - AROUND, violation.at + AROUND
+    since, until = violation.since - AROUND_SECONDS, violation.at + AROUND_SECONDS
     found: list[Event] = []
     last: dict[tuple[str, str], Event] = {}
     for event in events:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.told import Told
+from tests.chaos.written_history import WrittenHistory
 
 
 @pytest.fixture
-def told() -> Told:
+def written() -> WrittenHistory:
     """A history to be written by hand."""
-    return Told()
+    return WrittenHistory()

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tests.chaos.bounds import AFTER_CUT, AFTER_MOMENT, AFTER_OUTAGE
+from tests.chaos.bounds import AFTER_CUT_SECONDS, AFTER_MOMENT_SECONDS, AFTER_OUTAGE_SECONDS
 from tests.chaos.history import Event
 
 __all__ = ["Disturbance", "Disturbances"]
@@ -34,8 +34,8 @@ class Disturbance(NamedTuple):
     def felt_until(self) -> float:
         """When a call that it hit is under way again as if nothing had been, at the latest."""
         if self.kind in OUTAGES:
-            return self.until + AFTER_OUTAGE
-        return self.until + (AFTER_CUT if self.kind in CUTS else AFTER_MOMENT)
+            return self.until + AFTER_OUTAGE_SECONDS
+        return self.until + (AFTER_CUT_SECONDS if self.kind in CUTS else AFTER_MOMENT_SECONDS)
 
 
 class Disturbances:

@@ -10,13 +10,13 @@ from random import Random
 
 import redis
 
-from example_project.servers import RedisServer
 from tests.chaos.history import History, now
 from tests.chaos.troupe import Troupe
+from tests.servers import RedisServer
 
 __all__ = ["Faults"]
 
-TICK = 0.005
+TICK_SECONDS = 0.005
 CALM, STORM = (0.5, 2.0), (0.1, 1.0)
 """seconds from one fault to the next"""
 CALMS, STORMS = (3.0, 10.0), (1.0, 5.0)
@@ -71,7 +71,7 @@ class Faults:
             heapq.heappop(self._ends)[2]()
         if not self._server_stopped:
             self._troupe.replace()
-        time.sleep(TICK)
+        time.sleep(TICK_SECONDS)
 
     def _end_all(self) -> None:
         while self._ends:
@@ -152,7 +152,7 @@ class Faults:
         def pass_on() -> None:
             player.proxy.resume()
             if now() < over:
-                self._after(TICK, hold_back)
+                self._after(TICK_SECONDS, hold_back)
             else:
                 self._note("slow", since, player.name)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from django_tasklock.clock import now
+from django_tasklock._values.clock import now
 
 __all__ = ["Event", "History", "now", "read"]
 

@@ -9,7 +9,7 @@ from types import FrameType, TracebackType
 
 __all__ = ["HardInterrupt", "Interrupts", "SoftInterrupt", "where"]
 
-SHORTEST, LONGEST = 0.00005, 0.3
+SHORTEST_SECONDS, LONGEST_SECONDS = 0.00005, 0.3
 """seconds from `Interrupts.arm` to the exception"""
 
 
@@ -41,7 +41,7 @@ class Interrupts:
             return
         self.armed = True
         # All magnitudes alike: a handshake takes less than a millisecond, a wait a second.
-        delay = math.exp(chance.uniform(math.log(SHORTEST), math.log(LONGEST)))
+        delay = math.exp(chance.uniform(math.log(SHORTEST_SECONDS), math.log(LONGEST_SECONDS)))
         signal.setitimer(signal.ITIMER_REAL, delay)
 
     def _raise(self, signum: int, frame: FrameType | None) -> None:

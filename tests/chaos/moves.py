@@ -9,8 +9,8 @@ from random import Random
 from typing import Generic, TypeVar
 
 from django_tasklock import LeaseLost, LockNotAcquired, StoreUnavailable, lock, locks
-from django_tasklock.lease import Lease
-from tests.chaos.bounds import LONGEST_TTL, LONGEST_WAIT, NAMES
+from django_tasklock._engine.lease import Lease
+from tests.chaos.bounds import LONGEST_TTL_SECONDS, LONGEST_WAIT_SECONDS, NAMES
 from tests.chaos.history import History, now
 from tests.chaos.interrupts import HardInterrupt, Interrupts, SoftInterrupt, where
 
@@ -18,7 +18,7 @@ __all__ = ["Moves"]
 
 T = TypeVar("T")
 
-INTERRUPTED = 0.4
+INTERRUPTED_SECONDS = 0.4
 """of the main thread's calls"""
 
 
@@ -78,7 +78,7 @@ class Moves:
         self._granted(call, lease)
         brief = ttl < 1.5  # Others wait for it meanwhile.
         lapses = brief and not renew and self._chance.random() < 0.15
-        self._hold(call, lease, LONGEST_TTL + 1 if lapses else self._moment())
+        self._hold(call, lease, LONGEST_TTL_SECONDS + 1 if lapses else self._moment())
         if brief and self._chance.random() < 0.08:
             self._write("dropped", call, name)
         else:
@@ -96,17 +96,17 @@ class Moves:
         self._write("asked", call, name, ttl=ttl, wait=wait, renew=renew, verb="block")
         interrupts, part = self._interrupts, "acquire"
         try:
-            interrupts.arm(INTERRUPTED)
+            interrupts.arm(INTERRUPTED_SECONDS)
             with lock(name, ttl=ttl, wait=wait, renew=renew) as lease:
                 interrupts.armed = False
                 part = "hold"
                 self._granted(call, lease)
-                interrupts.arm(INTERRUPTED)
+                interrupts.arm(INTERRUPTED_SECONDS)
                 self._hold(call, lease, self._moment())
                 interrupts.armed = False
                 self._write("releasing", call, name)
                 part = "release"
-                interrupts.arm(INTERRUPTED)
+                interrupts.arm(INTERRUPTED_SECONDS)
             interrupts.armed = False
             self._write("released", call, name, said=True)
         except LockNotAcquired as error:
@@ -188,7 +188,7 @@ class Moves:
         """What the call returned; None, and it is written down, if it raised."""
         interrupts = self._interrupts
         try:
-            interrupts.arm(INTERRUPTED)
+            interrupts.arm(INTERRUPTED_SECONDS)
             # From here to the next line no signal is served: what was granted is noticed.
             value = work()
             interrupts.armed = False
@@ -229,11 +229,15 @@ class Moves:
 
     def _ttl(self) -> float:
         chance = self._chance
-        return chance.uniform(0.3, 3) if chance.random() < 0.75 else chance.uniform(3, LONGEST_TTL)
+        return (
+            chance.uniform(0.3, 3)
+            if chance.random() < 0.75
+            else chance.uniform(3, LONGEST_TTL_SECONDS)
+        )
 
     def _wait(self) -> float | None:
         chance = self._chance
-        waits = [0.0, chance.uniform(0.01, 1), chance.uniform(1, LONGEST_WAIT), None]
+        waits = [0.0, chance.uniform(0.01, 1), chance.uniform(1, LONGEST_WAIT_SECONDS), None]
         # Who can be interrupted begins many calls, the others wait.
         main = self._thread.endswith("/0")
         return chance.choices(waits, weights=[45, 37, 16, 2] if main else [20, 20, 50, 10])[0]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-from tests.chaos.bounds import HICCUP, NAMES
+from tests.chaos.bounds import HICCUP_SECONDS, NAMES
 from tests.chaos.history import History, now
 
 __all__ = ["Observer"]
 
-PAUSE = 0.04
+PAUSE_SECONDS = 0.04
 """seconds between two looks at all locks"""
 
 
@@ -40,9 +40,9 @@ class Observer:
 
         while True:
             before = now()
-            if self._over.wait(PAUSE):
+            if self._over.wait(PAUSE_SECONDS):
                 return
-            if now() - before > PAUSE + HICCUP:
+            if now() - before > PAUSE_SECONDS + HICCUP_SECONDS:
                 self._history.write("fault", fault="hiccup", since=before)
             for name in NAMES:
                 try:

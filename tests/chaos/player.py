@@ -28,6 +28,9 @@ def main(folder: Path, name: str, seed: str, until: float) -> None:
     import django
 
     django.setup()
+    # Python imports this codec with the first connection. An exception from a signal handler in the
+    # middle of an import leaves the interpreter's import lock taken, and the process hangs.
+    "localhost".encode("idna")
     from tests.chaos.moves import Moves
 
     history = History(folder, name)

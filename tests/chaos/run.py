@@ -8,14 +8,14 @@ import signal
 from pathlib import Path
 from random import Random
 
-from example_project.servers import own_redis
 from tests.chaos.bounds import PROCESSES
 from tests.chaos.history import CONDUCTOR, History, now
 from tests.proxy import CutProxy
+from tests.servers import own_redis
 
 __all__ = ["run"]
 
-QUIET = 3.0
+QUIET_SECONDS = 3.0
 """seconds at the end in which nobody is disturbed, at most a quarter of the whole"""
 
 
@@ -47,7 +47,7 @@ def run(folder: Path, seconds: float, seed: str) -> None:
         stack.callback(troupe.end)
         with Observer(history):
             faults = Faults(troupe, server, history, Random(f"{seed}/faults"))
-            faults.run(until - min(QUIET, seconds / 4))
+            faults.run(until - min(QUIET_SECONDS, seconds / 4))
             troupe.rest()
             write_aftermath(server, history)
         for player in troupe.players:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tests.chaos.bounds import SOCKET_TIMEOUT
+from tests.chaos.bounds import SOCKET_TIMEOUT_SECONDS
 
 SECRET_KEY = "chaos"
 USE_TZ = True
@@ -16,8 +16,8 @@ CACHES = {
         "LOCATION": os.environ.get("CHAOS_REDIS", "redis://127.0.0.1:1/0"),
         "KEY_PREFIX": "chaos",
         "OPTIONS": {
-            "SOCKET_CONNECT_TIMEOUT": SOCKET_TIMEOUT,
-            "SOCKET_TIMEOUT": SOCKET_TIMEOUT,
+            "SOCKET_CONNECT_TIMEOUT": SOCKET_TIMEOUT_SECONDS,
+            "SOCKET_TIMEOUT": SOCKET_TIMEOUT_SECONDS,
             # So that the server's list of clients tells whose a connection is.
             "CONNECTION_POOL_KWARGS": {
                 "max_connections": 32,

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.steps import until
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 10.0

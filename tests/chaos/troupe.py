@@ -15,7 +15,7 @@ from random import Random
 import redis
 
 from example_project.die_with_parent import die_with_parent
-from tests.chaos.bounds import CONNECTIONS, LATE, LONGEST_TTL, LONGEST_WAIT
+from tests.chaos.bounds import CONNECTIONS, LATE_SECONDS, LONGEST_TTL_SECONDS, LONGEST_WAIT_SECONDS
 from tests.chaos.history import History, now
 from tests.proxy import CutProxy
 
@@ -24,9 +24,9 @@ __all__ = ["Player", "Troupe"]
 ROOT = Path(__file__).resolve().parents[2]
 PART = (15.0, 60.0)
 """seconds that a process plays: what it left when it is at rest is looked at again and again"""
-CLOSING = 3.0
+CLOSING_SECONDS = 3.0
 """seconds in which the server should notice that connections are closed"""
-REST = LONGEST_WAIT + 2 * LONGEST_TTL + LATE
+REST = LONGEST_WAIT_SECONDS + 2 * LONGEST_TTL_SECONDS + LATE_SECONDS
 """seconds in which a player should come to rest"""
 
 
@@ -81,7 +81,7 @@ class Player:
 
     def patience(self) -> float:
         """Until when to wait for the server to notice what it closed when it was at rest."""
-        self._patience = self._patience or now() + CLOSING
+        self._patience = self._patience or now() + CLOSING_SECONDS
         return self._patience
 
     def stop(self) -> None:

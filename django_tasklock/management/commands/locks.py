@@ -6,17 +6,19 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ...cli.arguments import add_verbs
+from ..._values.describe import printable
+from ...cli.command import add_verbs
 from ...cli.output import stream_of
-from ...describe import printable
 from ...exceptions import InvalidLockConfig, TaskLockError
 
 __all__ = ["Command"]
 
 
 class Command(BaseCommand):
+    """The command; its verbs are in `django_tasklock.cli`."""
+
     help = "See and clear the locks that tasks and other code hold."
-    # In an emergency nothing else that may be wrong with the site stands in the way.
+    # In an emergency the command must run, whatever else is wrong with the site.
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:

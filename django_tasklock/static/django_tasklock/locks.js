@@ -24,7 +24,7 @@
         return `${Math.floor(whole / DAY)}d${two(Math.floor(whole % DAY / HOUR))}h`;
     }
 
-    // The numbers were true when the answer began to arrive, not when this script ran.
+    // The numbers are from the moment the answer began to arrive, not when this script ran.
     const [navigation] = performance.getEntriesByType("navigation");
     let drawn = navigation ? navigation.responseStart : performance.now();
 
@@ -46,8 +46,8 @@
 
     const boxes = () => [...document.querySelectorAll("#result_list input.action-select")];
 
-    // A row of before stays where it is in the document: whoever has its link focused, or a part
-    // of it selected, keeps that.
+    // A row that was there before stays in the document, so that its link keeps the focus, and its
+    // text the selection.
     function update(row, said) {
         const table = document.createElement("table");
         table.innerHTML = `<tbody><tr>${said.cells.join("")}</tr></tbody>`;
@@ -84,7 +84,7 @@
         if (said !== answer.problems.join("\n")) {
             problems.replaceChildren(...sentences);
         }
-        if (answer.gone) {  // this page of the list is not there any more
+        if (answer.gone) {  // the list has fewer pages now
             location.assign(location.pathname);
             return;
         }
@@ -92,7 +92,7 @@
         if (!answer.rows || (!body && !answer.rows.length)) {
             return;
         }
-        if (!body) {  // a page that was drawn without a table
+        if (!body) {  // the page was made without a table
             location.reload();
             return;
         }

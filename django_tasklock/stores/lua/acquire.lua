@@ -1,34 +1,36 @@
--- Grants the lock, or says who holds it; may stand in the wait queue.
+-- Grants the lock, or returns its holder. A waiter joins the wait queue in the same step.
 -- KEYS  1 lock  2 index  3 fences  4 queue  5 a note to write when granted, or absent
--- ARGV  1 value  2 ttl in ms  3 name  4 member of the queue, or '' not to stand in it
---       5 the member of the waiter's last question, or ''  6 the waiter's number, or ''
+-- ARGV  1 value  2 ttl in ms  3 name  4 the waiter's member of the queue, or '' not to join
+--       5 the member of the waiter's question before this one, or ''
+--       6 the waiter's number in the queue, or ''
 --       7 the note's text  8 its ttl in ms
--- Returns {1, fence} when granted; {0, value, ttl left in ms or -1, now in us, number in the queue
--- or ''} when held.
--- Idempotent for one value: asked again after a lost reply, it grants again.
+--       9 what the fence should be if that is greater than the last one, or absent
+-- Returns {1, fence} when granted, with ARGV[9] also the memory, and {0, value, ttl left in ms or -1} when held. A waiter also
+-- gets the time in us, and its number in the queue.
+-- Idempotent for one value: a client that asks again after a lost reply is granted the lock again.
 local key, index, fences, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local value, ttl, name, me, before = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 
-local function granted(fence)
-  if KEYS[5] then redis.call('SET', KEYS[5], ARGV[7], 'PX', ARGV[8]) end
-  return {1, fence}
-end
+--- include value_of_lock
 
--- Who is ready to wait mostly finds it held: a look first then costs the least.
-local held = me ~= '' and holding(key)
+-- A waiter mostly finds the lock held: for it, GET before SET is cheaper on average.
+local held = me ~= '' and value_of_lock(key)
+local fence
 local mine = not held and redis.call('SET', key, value, 'PX', ttl, 'NX')
 if mine then
   if redis.call('EXISTS', queue) == 1 then
-    -- The last lease ran out, and nobody was told. The first in the queue comes first.
-    if me ~= '' then join(fences, queue, me, before, ARGV[6]) end
-    local fence, first = hand_over(key, index, fences, queue, name, me)
-    if fence then
-      if first == me then return granted(fence) end
+    --- include join_queue
+    --- include hand_over
+    -- The last lease has expired, and no waiter was notified. The first in the queue gets the lock.
+    if me ~= '' then join_queue(fences, queue, me, before, ARGV[6]) end
+    local handed, first = hand_over(key, index, fences, queue, name, me)
+    if handed then
       mine = false
+      if first == me then fence = handed end
     end
   end
 else
-  held = held or holding(key)
+  held = held or value_of_lock(key)
   if held == value then
     redis.call('PEXPIRE', key, ttl)
     if me ~= '' then redis.call('ZREM', queue, me, before) end
@@ -37,26 +39,34 @@ else
 end
 
 if mine then
-  local fence, now = next_fence(fences, name)
+  --- include next_fence
+  local now
+  fence, now = next_fence(fences, name, tonumber(ARGV[9]))
   now = math.floor(now / 1000)
   redis.call('ZADD', index, now + ttl, name)
   if fence % 16 == 0 then
-    -- One lease in sixteen tidies: what ran out leaves the index.
+    -- One grant in sixteen removes expired leases from the index.
     local over = redis.call('ZRANGEBYSCORE', index, '-inf', now - 1, 'LIMIT', 0, 100)
     if #over > 0 then
       redis.call('ZREM', index, unpack(over))
       redis.call('HDEL', fences, unpack(over))
     end
   end
-  return granted(fence)
+end
+if fence then
+  if KEYS[5] then redis.call('SET', KEYS[5], ARGV[7], 'PX', ARGV[8]) end
+  if ARGV[9] then
+    --- include memory
+    return {1, fence, memory(fences)}
+  end
+  return {1, fence}
 end
 
 local left = redis.call('PTTL', key)
+held = held or value_of_lock(key)
+if me == '' then return {0, held, left} end
+--- include join_queue
+local number = join_queue(fences, queue, me, before, ARGV[6])
+keep_queue(queue, left)
 local time = redis.call('TIME')
-local number = ''
-if me ~= '' then
-  number = join(fences, queue, me, before, ARGV[6])
-  keep(queue, left)
-end
-local now = string.format('%.0f', time[1] * 1000000 + time[2])
-return {0, held or holding(key), left, now, number}
+return {0, held, left, string.format('%.0f', time[1] * 1000000 + time[2]), number}

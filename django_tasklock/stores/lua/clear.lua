@@ -1,9 +1,15 @@
--- Removes whatever holds the lock, and hands it to the first in the queue.
--- KEYS  1 lock  2 index  3 fences  4 queue
--- ARGV  1 name  2 the value that must still hold it; absent: any
--- Returns 1, or 0 if there was nothing to remove, or the value no longer holds the lock.
-local held = holding(KEYS[1])
+-- Removes what holds the lock, and hands the lock to the first in the queue.
+-- KEYS  1 lock  2 index  3 fences  4 queue  5 the digest of what was cleared last
+-- ARGV  1 name  2 the only value to remove; absent: any value
+-- Returns 1, or 0 if nothing was removed.
+--- include value_of_lock
+--- include hand_over
+local held = value_of_lock(KEYS[1])
 if not held or (ARGV[2] and held ~= ARGV[2]) then return 0 end
+-- A holder whose release got no reply asks again, no later than at the end of its lease. It must be
+-- able to distinguish this clear from its release.
+local left = redis.call('PTTL', KEYS[1])
+if left > 0 then redis.call('SET', KEYS[5], redis.sha1hex(held), 'PX', left) end
 if not hand_over(KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], '') then
   redis.call('ZREM', KEYS[2], ARGV[1])
   redis.call('HDEL', KEYS[3], ARGV[1])

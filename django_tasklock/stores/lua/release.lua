@@ -1,16 +1,21 @@
--- Ends a lease and hands the lock to the first in the queue.
+-- Ends a lease, and hands the lock to the first in the queue.
 -- KEYS  1 lock  2 index  3 fences  4 queue  5 a note to write, or absent
 -- ARGV  1 value  2 name  3 the note's text, or '' to remove it  4 its ttl in ms
--- Returns 1, or 0 if the value no longer holds the lock: nothing was changed then. It is -1 where,
--- besides, no release can have ended it: one takes the lease's fence away, but never the last fence.
-local held = holding(KEYS[1])
-if held ~= ARGV[1] then
-  local fences = not held and redis.call('HMGET', KEYS[3], '', ARGV[2])
+-- Returns 1; or 0 or -1 if the value no longer holds the lock: nothing was changed then. It is -1
+-- if no release can have ended the lease: a release removes the lock's own fence, but not the last
+-- fence.
+if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
+  --- include value_of_lock
+  local fences = not value_of_lock(KEYS[1]) and redis.call('HMGET', KEYS[3], '', ARGV[2])
   return fences and (fences[2] or not fences[1]) and -1 or 0
 end
--- Mostly nobody waits, which is asked here at a third of the price of a look into the queue.
-if redis.call('EXISTS', KEYS[4]) == 0
-  or not hand_over(KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[2], '') then
+local handed_over = false
+-- Mostly nobody waits: EXISTS costs a third of hand_over on an empty queue.
+if redis.call('EXISTS', KEYS[4]) == 1 then
+  --- include hand_over
+  handed_over = hand_over(KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[2], '')
+end
+if not handed_over then
   redis.call('ZREM', KEYS[2], ARGV[2])
   redis.call('HDEL', KEYS[3], ARGV[2])
   redis.call('DEL', KEYS[1])

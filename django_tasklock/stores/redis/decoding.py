@@ -1,9 +1,8 @@
-"""Reading what a lock's key holds, which may have been written by anybody, without running it.
+"""Decoding the values of locks' keys without running code: anybody may have written them.
 
-A cache's own serializer is mostly a pickle, and to unpickle a value is to do what its writer
-wants. A record of ours is a flat dict of plain values, for which no pickle needs more than the
-few instructions that `FLAT_PICKLE` allows: they call nothing, and take no more memory than the
-value has bytes.
+A cache's serializer is mostly pickle, and unpickling runs what the writer of a value wants. A
+record of ours is a flat dict of plain values. Its pickle needs only the few instructions that
+`_flat` allows: they call nothing, and take no more memory than the value has bytes.
 """
 
 from __future__ import annotations
@@ -12,25 +11,24 @@ import io
 import json
 import pickle
 import re
-import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
-from importlib import import_module
 from typing import Any
 
+from ..._compat.redis_caches import DECOMPRESSORS, NO_COMPRESSION
 from ..record import interrupts
 
-__all__ = ["LONGEST", "decoder"]
+__all__ = ["MAX_VALUE_BYTES", "decoder"]
 
-LONGEST = 16384
-"""bytes of the longest value that may be a record, compressed or not; holding.lua has it too"""
+MAX_VALUE_BYTES = 16384
+"""of a value that may be a record, compressed or not; value_of_lock.lua has it too"""
 
-PROBE: dict[str, Any] = {
+SAMPLE_RECORD: dict[str, Any] = {
     "text": "r\u00e9", "int": 7, "wide": 2**40, "float": 0.5, "yes": True, "no": False,
     "none": None,
 }  # fmt: skip
-"""a record's kinds of values: how a cache encodes it shows how its records can be read"""
+"""values of every type that a record has; its encoding shows how to decode a cache's records"""
 
 Decode = Callable[[bytes], Any]
 
@@ -52,26 +50,25 @@ class Restricted(pickle.Unpickler):
 def decoder(
     encode: Callable[[Any], Any], loads: Decode, decompress: Decode | None = None
 ) -> Decode:
-    """What reads a cache's values, and raises for most that are no record.
+    """The function that decodes a cache's values, and raises for most that are no record.
 
-    ``encode`` is the cache's own way there; ``decompress``, where it has one, and ``loads`` are
-    its way back. A serializer that writes pickles or JSON is not asked to read them. Only one
-    that writes something else is: django-redis's for MessagePack runs no code either, and of a
-    site's own nothing is known.
+    ``encode``, ``decompress`` and ``loads`` are the cache's own. ``loads`` is used only for a
+    serializer that writes neither pickles nor JSON: django-redis's for MessagePack, which runs no
+    code, or one of the site's own.
     """
-    sample = encode(PROBE)
+    sample = encode(SAMPLE_RECORD)
     if decompress is not None:
         decompress = _bounded(decompress)
     for read in (_flat_pickle(), _json, _restricted_pickle):
         with suppress(Exception):
-            if read(sample if decompress is None else decompress(sample)) == PROBE:
+            if read(sample if decompress is None else decompress(sample)) == SAMPLE_RECORD:
                 return _in_steps(read, decompress)
     return _in_steps(loads, decompress)
 
 
 def _in_steps(read: Decode, decompress: Decode | None) -> Decode:
     def decoded(value: bytes) -> Any:
-        if len(value) > LONGEST:
+        if len(value) > MAX_VALUE_BYTES:
             raise Refused("too long")
         return read(value if decompress is None else decompress(value))
 
@@ -91,13 +88,13 @@ def _flat_pickle() -> Decode:
 
 
 def _flat() -> re.Pattern[bytes]:
-    """Pickles of protocols 2 to 5, of a dict of several None, bool, int, float and short str."""
+    """Matches pickles (protocols 2 to 5) of a dict of None, bool, int, float and short str."""
 
     def counted(after: bytes, lengths: Iterable[int]) -> bytes:
-        # A length, and as many bytes: no expression can count, but it can list the lengths.
+        # A length and as many bytes. A regular expression cannot count, so it lists all lengths.
         return b"(?:%b)" % b"|".join(re.escape(bytes((n,))) + after + b".{%d}" % n for n in lengths)
 
-    # Those of a record's texts first.
+    # The lengths of a record's texts first: they match sooner.
     lengths = sorted(range(256), key=lambda n: (n not in (36, 22, 4, 3, 5, 2, 7, 6, 10), n))
     text = b"|".join(
         (
@@ -119,7 +116,7 @@ def _flat() -> re.Pattern[bytes]:
 
 
 def _restricted_pickle(value: bytes) -> Any:
-    """For protocols that `_flat` does not know: runs no code, but may take a lot of memory."""
+    """Decodes pickles of the other protocols: runs no code, but may take a lot of memory."""
     stream = io.BytesIO(value)
     read = Restricted(stream).load()
     if stream.read():
@@ -132,35 +129,22 @@ def _json(value: bytes) -> Any:
 
 
 def _bounded(decompress: Decode) -> Decode | None:
-    """What a compressor of django-redis does, but for no more than `LONGEST` bytes: a few bytes
-    may stand for gigabytes. A site's own compressor as it is."""
+    """A compressor's ``decompress``, which stops after `MAX_VALUE_BYTES` bytes: a few compressed
+    bytes may stand for gigabytes. None if nothing is compressed; a compressor that is not
+    django-redis's is returned as it is."""
     module = getattr(decompress, "__module__", "")
-    if module == "django_redis.compressors.identity":
+    if module == NO_COMPRESSION:
         return None
-    made = _DECOMPRESSORS.get(module)
+    made = DECOMPRESSORS.get(module)
     if made is None:
         return decompress
 
     def bounded(value: bytes) -> bytes:
         try:
-            return bytes(made().decompress(value, LONGEST))
+            return bytes(made().decompress(value, MAX_VALUE_BYTES))
         except Exception as error:
             if interrupts(error):
                 raise
-            return value  # Little values are not compressed.
+            return value  # Small values are not compressed.
 
     return bounded
-
-
-def _from(module: str, name: str, **options: Any) -> Callable[[], Any]:
-    """Imported when it is used, which is where that compressor's own module is there."""
-    return lambda: getattr(import_module(module), name)(**options)
-
-
-_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
-    "django_redis.compressors.gzip": lambda: zlib.decompressobj(31),
-    "django_redis.compressors.lz4": _from("lz4.frame", "LZ4FrameDecompressor"),
-    "django_redis.compressors.lzma": _from("lzma", "LZMADecompressor", memlimit=2**26),
-    "django_redis.compressors.zlib": zlib.decompressobj,
-    "django_redis.compressors.zstd": _from("pyzstd", "ZstdDecompressor"),
-}

@@ -1,195 +1,197 @@
-"""Listing by the index: what it costs is what there is to show."""
+"""Listing by the index: its cost depends on the locks to list, not on the size of the database."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
-from ...arguments import LONGEST_TTL, is_name
+from ..._values.arguments import LONGEST_TTL_SECONDS, are_names, is_name
+from ..._values.lock_info import LockInfo
 from ...exceptions import ListingNotSupported
-from ...lease import LockInfo
-from .client import Script
+from ..values import SCAN
+from .keyspace import QUEUE, Keyspace
+from .record_reader import RecordReader
+from .script import Script
+from .server_client import Call
+from .store_client import StoreClient
 
-if TYPE_CHECKING:
-    from .store import RedisStore
+__all__ = [
+    "COUNT_LOCKS",
+    "NAMES_PER_SCRIPT",
+    "RECORDS_PER_SCRIPT",
+    "VALUES_OF_KEYS",
+    "Found",
+    "Listing",
+    "decoded",
+    "escaped",
+    "infos",
+    "lock_name",
+    "page_call",
+    "records_call",
+]
 
-__all__ = ["Listing"]
-
-PAGE = Script("page", "holding", "described")
-RECORDS = Script("records", "holding", "described")
-COUNT = Script("count")
-PEEK = Script("peek", "holding")
+LIST_PAGE = Script("list_page")
+LIST_RECORDS = Script("list_records")
+COUNT_LOCKS = Script("count_locks")
+VALUES_OF_KEYS = Script("values_of_keys")
 
 Found: TypeAlias = list[LockInfo]
-Names: TypeAlias = Sequence["str | None"]
 
-STRETCH = 5000
-"""names looked at by one script while a prefix is searched for"""
-CHUNK = 1000
-"""records fetched by one script"""
-MOST = 2000 * LONGEST_TTL
-"""milliseconds that no lease lasts"""
-PROBES = ("a", "b:c%2")
-"""names from which is seen how a key is made of one"""
-
-
-def _escaped(text: str) -> str:
-    return "".join(f"\\{c}" if c in "*?[]\\" else c for c in text)
+NAMES_PER_SCRIPT = 5000
+"""how many names one script reads, when it searches for a prefix"""
+RECORDS_PER_SCRIPT = 1000
+MAX_LEFT_MS = 2000 * LONGEST_TTL_SECONDS
+"""no lease lasts longer"""
 
 
 class Listing:
-    """`list` and `count` of a `RedisStore`."""
+    """`list`, `count` and `scan` of a `RedisStore`."""
 
-    def __init__(self, store: RedisStore) -> None:
-        self._store = store
+    def __init__(self, client: StoreClient, keyspace: Keyspace, records: RecordReader) -> None:
+        self._client = client
+        self._keyspace = keyspace
+        self._records = records
 
     def list(self, prefix: str, limit: int | None, offset: int) -> Found:
-        before = None if prefix else self._before_names()
-        if before is not None:
-            return self._whole(before, limit, offset)
         found: Found = []
+        replies: deque[Sequence[Any]] = deque()
+
+        def convert() -> None:
+            while replies:
+                found.extend(infos(self._records, *replies.popleft()))
+
+        # The index's offset counts all names, the caller's only those with the prefix.
         skip, at = (0, offset) if not prefix else (offset, 0)
-        while limit is None or len(found) < limit:
-            missing = STRETCH if limit is None or prefix else limit - len(found)
-            now, looked_at, names, ends = self._page(at, missing, prefix)
-            at += looked_at
-            if skip:
-                skip, names, ends = max(0, skip - len(names)), names[skip:], ends[skip:]
-            while names and (limit is None or len(found) < limit):
-                size = CHUNK if limit is None else min(CHUNK, limit - len(found))
-                infos = self._records(now, names[:size], ends[:size])
-                # What is no lock, or was deleted by hand, left the index with that look at it.
-                at -= len(names[:size]) - len(infos)
-                found += infos
-                names, ends = names[size:], ends[size:]
-            if looked_at < missing:
-                break
-        return found
-
-    def _before_names(self) -> str | None:
-        """What stands before a name in its lock's key, where that is all that `make_key` does; a
-        KEY_FUNCTION may do more. Asked each time, for it may do another thing by then."""
-        key = self._store.key
-        before = key(PROBES[0]).removesuffix(PROBES[0])
-        return before if all(key(name) == before + name for name in PROBES) else None
-
-    def _whole(self, before: str, limit: int | None, offset: int) -> Found:
-        """`list` without a prefix: names and records by one script, and what one page says is
-        made into locks while the server is at the next."""
-        found: Found = []
-        pages: deque[Sequence[Any]] = deque()
-
-        def work_off() -> None:
-            while pages:
-                found.extend(self._infos(*pages.popleft()))
-
         size = 0
         while limit is None or size < limit:
-            missing = CHUNK if limit is None else min(CHUNK, limit - size)
-            now, looked_at, *page = self._page(offset, missing, "", before, meanwhile=work_off)
-            names, values = self._named(page[0]), page[2]
-            pages.append((now, names, *page[1:]))
-            gone = sum(None in pair for pair in zip(names, values, strict=True))
-            size += len(names) - gone
-            # What is no lock, or was deleted by hand, left the index with that look at it.
-            offset += looked_at - gone
-            if looked_at < missing:
+            missing = NAMES_PER_SCRIPT if limit is None or prefix else limit - size
+            page = page_call(self._keyspace, at, missing, prefix)
+            now, read, names, ends = self._client.run(*page, meanwhile=convert)
+            at += read
+            if skip:
+                skip, names, ends = max(0, skip - len(names)), names[skip:], ends[skip:]
+            while names and (limit is None or size < limit):
+                part = (
+                    RECORDS_PER_SCRIPT if limit is None else min(RECORDS_PER_SCRIPT, limit - size)
+                )
+                texts, their_ends, strange = decoded(names[:part], ends[:part])
+                if strange:
+                    self._client.ask("ZREM", [self._keyspace.index], *strange)
+                # While the server reads a part, the one before is made into `LockInfo`.
+                reply = self._client.run(*records_call(self._keyspace, texts), meanwhile=convert)
+                replies.append((now, texts, their_ends, *reply))
+                live = len(texts) - reply[0].count(None)
+                # Those that are no locks or are gone are not in the index any more.
+                at -= len(names[:part]) - live
+                size += live
+                names, ends = names[part:], ends[part:]
+            if read < missing:
                 break
-        work_off()
+        convert()
         return found
 
     def count(self, prefix: str) -> int:
         if not prefix:
-            return int(self._store.client.run(COUNT, (self._store.index,)))
+            return int(self._client.run(COUNT_LOCKS, (self._keyspace.index,)))
         total = at = 0
         while True:
-            _, looked_at, names, _ = self._page(at, STRETCH, prefix)
+            page = page_call(self._keyspace, at, NAMES_PER_SCRIPT, prefix)
+            _, read, names, _ = self._client.run(*page)
             total += len(names)
-            at += looked_at
-            if looked_at < STRETCH:
+            at += read
+            if read < NAMES_PER_SCRIPT:
                 return total
 
     def scan(self, prefix: str) -> Iterator[LockInfo]:
-        store, names = self._store, self._names_by_key
-        if not store.settings.key_prefix or not store.key("x").startswith(store.key("")):
-            # Nothing tells a lock's key from the cache's other ones.
-            raise ListingNotSupported(store.alias)
-        pattern = _escaped(store.key("")) + _escaped(prefix) + "*"
+        client, key_prefix = self._client, self._keyspace.key("")
+        if not self._keyspace.tells_locks_apart():
+            raise ListingNotSupported(client.alias, SCAN)
+        pattern = escaped(key_prefix) + escaped(prefix) + "*"
+        start = len(key_prefix.encode())
         cursor: Any = 0
         seen: set[bytes] = set()
         while True:
-            cursor, keys = store.client.ask("SCAN", (), cursor, "MATCH", pattern, "COUNT", CHUNK)
-            # While its table grows or shrinks, Redis may return a key twice.
-            found = {key: name for key in keys if key not in seen and (name := names(key))}
+            cursor, keys = client.ask(
+                "SCAN", (), cursor, "MATCH", pattern, "COUNT", RECORDS_PER_SCRIPT
+            )
+            # Redis may return a key twice while its hash table grows or shrinks.
+            found = {
+                key: name for key in keys if key not in seen and (name := lock_name(key[start:]))
+            }
             seen.update(found)
-            flat = store.client.run(PEEK, list(found)) if found else []
+            flat = client.run(VALUES_OF_KEYS, list(found)) if found else []
             for name, value, left in zip(found.values(), flat[::2], flat[1::2], strict=True):
                 if value is not None:
-                    yield store.info(name, value, None if left < 0 else left / 1000)
+                    yield self._records.info(name, value, None if left < 0 else left / 1000)
             if int(cursor) == 0:
                 return
 
-    def _names_by_key(self, key: bytes) -> str | None:
-        """The name of the lock that a key is; None for the keys beside the locks."""
-        start = self._store.key("").encode()
-        return _name(key[len(start) :])
 
-    def _page(
-        self, offset: int, size: int, *prefixes: str, meanwhile: Callable[[], object] = tuple
-    ) -> Sequence[Any]:
-        store = self._store
-        reply: Sequence[Any] = store.client.run(
-            PAGE, (store.index, store.fences), (offset, size, *prefixes), meanwhile=meanwhile
+def page_call(keyspace: Keyspace, offset: int, size: int, prefix: str) -> Call:
+    """The script that reads a page of the index.
+
+    It returns the server's time in milliseconds, how many names it has read, those with the prefix,
+    and their ends.
+    """
+    return Call(LIST_PAGE, (keyspace.index, keyspace.fences), (offset, size, prefix))
+
+
+def records_call(keyspace: Keyspace, names: Sequence[str]) -> Call:
+    """The script that reads the records of a page.
+
+    It returns the values, the fences and the lengths of the wait queues.
+    """
+    keys = [keyspace.key(name).encode() for name in names]
+    queues = [key + QUEUE for key in keys]
+    return Call(LIST_RECORDS, (keyspace.index, keyspace.fences, *keys, *queues), names)
+
+
+def decoded(
+    names: Sequence[bytes], ends: Sequence[bytes]
+) -> tuple[Sequence[str], Sequence[bytes], Sequence[bytes]]:
+    """The names as text, and their ends, both without what cannot be a lock's name; and what cannot
+    be one, which the caller is to remove from the index."""
+    try:
+        together = b" ".join(names).decode()
+    except UnicodeDecodeError:
+        together = ""
+    texts = together.split(" ")
+    if len(texts) == len(names) and are_names(texts, together):
+        return texts, ends, ()
+    found = [(lock_name(name), end) for name, end in zip(names, ends, strict=True)]
+    strange = [name for name, (text, _) in zip(names, found, strict=True) if text is None]
+    pairs = [(text, end) for text, end in found if text is not None]
+    return [text for text, _ in pairs], [end for _, end in pairs], strange
+
+
+def infos(
+    records: RecordReader,
+    now: int,
+    names: Sequence[str],
+    ends: Sequence[bytes],
+    values: Sequence[bytes | None],
+    fences: Sequence[bytes | None],
+    lengths: Sequence[int],
+) -> Found:
+    """The `LockInfo` of all but those whose key is gone."""
+    info = records.info
+    return [
+        info(name, value, left, fence, length)
+        for name, left, value, fence, length in zip(
+            names, _all_left(ends, now), values, fences, lengths, strict=True
         )
-        return reply
-
-    def _records(self, now: int, names: Sequence[bytes], ends: Sequence[bytes]) -> Found:
-        store = self._store
-        named = [pair for pair in zip(self._named(names), ends, strict=True) if pair[0]]
-        found, ends = [name for name, _ in named if name], [end for _, end in named]
-        keys = [store.key(name).encode() for name in found]
-        lines = [key + b" queue" for key in keys]
-        reply = store.client.run(RECORDS, (store.index, store.fences, *keys, *lines), found)
-        return self._infos(now, found, ends, *reply)
-
-    def _named(self, names: Sequence[bytes]) -> Names:
-        """The names as text. What can be no lock's name leaves the index: nobody could take it."""
-        try:
-            together = b" ".join(names).decode()
-        except UnicodeDecodeError:
-            together = ""
-        texts = together.split(" ")
-        if len(texts) == len(names) and all(map(is_name, texts)):
-            return texts
-        found = [_name(name) for name in names]
-        strange = [name for name, text in zip(names, found, strict=True) if text is None]
-        if strange:
-            self._store.client.ask("ZREM", [self._store.index], *strange)
-        return found
-
-    def _infos(
-        self,
-        now: int,
-        names: Names,
-        ends: Sequence[bytes],
-        values: Sequence[bytes | None],
-        fences: Sequence[bytes | None],
-        lengths: Sequence[int],
-    ) -> Found:
-        """All but what is no lock, and those whose key is gone."""
-        info = self._store.info
-        return [
-            info(name, value, _left(end, now), fence, length)
-            for name, end, value, fence, length in zip(
-                names, ends, values, fences, lengths, strict=True
-            )
-            if value is not None and name is not None
-        ]
+        if value is not None
+    ]
 
 
-def _name(text: bytes) -> str | None:
-    """The name of a lock; None for what can be no lock's name."""
+def escaped(text: str) -> str:
+    """``text`` as a pattern of SCAN that matches it alone."""
+    return "".join(f"\\{c}" if c in "*?[]\\" else c for c in text)
+
+
+def lock_name(text: bytes) -> str | None:
+    """The name of a lock; None for what cannot be a lock's name."""
     try:
         name = text.decode()
     except UnicodeDecodeError:
@@ -197,10 +199,21 @@ def _name(text: bytes) -> str | None:
     return name if is_name(name) else None
 
 
-def _left(end: bytes, now: int) -> float | None:
-    """Seconds from now to the end that the index has; None if that is no end of a lease."""
+def _all_left(ends_ms: Sequence[bytes], now_ms: int) -> Sequence[float | None]:
+    """`_left` of each. Mostly none of them is special, and then no function is called for each."""
     try:
-        left = int(end) - now
+        left = [int(end) - now_ms for end in ends_ms]
+        if left and min(left) >= 0 and max(left) <= MAX_LEFT_MS:
+            return [each / 1000 for each in left]
     except ValueError:
-        return None  # So large that Redis writes it in another way.
-    return max(0, left) / 1000 if left <= MOST else None
+        pass
+    return [_left(end, now_ms) for end in ends_ms]
+
+
+def _left(end_ms: bytes, now_ms: int) -> float | None:
+    """Seconds from now to the end in the index; None if that cannot be the end of a lease."""
+    try:
+        left = int(end_ms) - now_ms
+    except ValueError:
+        return None  # Redis writes very large numbers with an exponent.
+    return max(0, left) / 1000 if left <= MAX_LEFT_MS else None

@@ -1,30 +1,30 @@
-"""What to do where somebody has put something else under one of a store's own keys."""
+"""Removing what somebody else has put under one of a store's own keys."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from ...describe import printable
-from .client import Client
+from ..._values.describe import printable
+from .keyspace import Keyspace
+from .store_client import StoreClient
 
 __all__ = ["mend"]
 
 logger = logging.getLogger("django_tasklock")
 
 
-def mend(client: Client, kinds: Mapping[bytes, bytes], keys: Sequence[bytes]) -> bool:
-    """Remove those of the keys beside the locks that hold another type than they should.
+def mend(client: StoreClient, keyspace: Keyspace, keys: Sequence[bytes]) -> bool:
+    """Remove those of a script's keys that are the store's alone and have a wrong type.
 
-    ``kinds`` says which type a key has; a wait queue is a sorted set. They are the store's alone,
-    and with such a key no lock could be taken any more: it is as if the server had lost it.
-    Returns whether there was one.
+    No lock could be taken any more otherwise. It is as if the server had lost the key. The key of
+    a lock itself is never removed. Returns whether a key was removed.
     """
     mended = False
     for key in keys:
-        kind = kinds.get(key, b"zset" if key.endswith(b" queue") else None)
-        found: bytes | None = kind and client.ask("TYPE", [key])
-        if found not in (None, kind, b"none"):
+        expected = keyspace.type_of(key)
+        found: bytes | None = expected and client.ask("TYPE", [key])
+        if found not in (None, expected, b"none"):
             client.ask("UNLINK", [key])
             logger.error(
                 "the key %s of the lock store %s held a %s, and was removed",

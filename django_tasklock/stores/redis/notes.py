@@ -1,53 +1,60 @@
-"""What a store keeps beside the locks: notes of ended runs, counts, reservations."""
+"""Notes and reservations in Redis: each one is a key that expires by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from ..._values.lock_info import LockInfo
 from ...conf import StoreSettings
-from ...lease import LockInfo
-from ..base import LISTED, BaseStore, Note, Reserved
-from .client import Client, Script, milliseconds
+from ..base import LISTED_KEY_PREFIX, BaseStore, Note, Reserved
+from .client import milliseconds
+from .keyspace import Keyspace
+from .record_reader import RecordReader
+from .script import Script
+from .server_client import Call
+from .store_client import StoreClient
 
-__all__ = ["Notes", "seconds"]
+__all__ = [
+    "RESERVATIONS_PER_SCRIPT",
+    "RESERVATION_KEYS",
+    "RedisNotes",
+    "decoded_keys",
+    "live_of",
+    "seconds",
+    "texts_call",
+]
 
-TALLY = Script("tally")
-RESERVE = Script("reserve", "holding")
+RESERVE = Script("reserve")
 UNRESERVE = Script("unreserve")
-RESERVED = Script("reserved")
-TEXTS = Script("texts")
+RESERVATION_KEYS = Script("reservation_keys")
+RESERVATION_TEXTS = Script("reservation_texts")
 
-STRETCH = 1000
-"""reservations looked at by one script"""
-LONGEST_TEXT = 1024
-"""bytes; Celery's ids are shorter, and what is longer was written by somebody else"""
+RESERVATIONS_PER_SCRIPT = 1000
+"""how many reservations one script reads"""
+MAX_RESERVED_TEXT_BYTES = 1024
+"""Celery's ids are shorter, and what is longer was written by somebody else"""
 
 
-class Notes(BaseStore):
-    """The part of `RedisStore` that is not about locks. Each note is a key that ends by itself."""
+class RedisNotes(BaseStore):
+    """The part of `RedisStore` that keeps notes and reservations."""
 
-    def __init__(self, settings: StoreSettings) -> None:
+    def __init__(self, settings: StoreSettings, client: StoreClient, keyspace: Keyspace) -> None:
         super().__init__(settings)
-        self.client = Client(settings)
-        self.reserved = self.client.make_key(f"{settings.key_prefix} reserved").encode()
+        self.client = client
+        self.keyspace = keyspace
+        self.records = RecordReader(self.client, self.keyspace)
 
-    def note_key(self, key: str) -> bytes:
-        """The physical name of a note: it holds a space, which a lock's name never does."""
-        return self.client.make_key(f"{self.settings.key_prefix} note {key}").encode()
-
-    def recall(self, key: str) -> str | None:
-        text = self.client.ask("GET", [self.note_key(key)])
+    def get_note(self, key: str) -> str | None:
+        text = self.client.ask("GET", [self.keyspace.note_key(key)])
         return None if text is None else str(text, "utf-8", "backslashreplace")
 
-    def remember(self, note: Note) -> None:
-        key = self.note_key(note.key)
+    def set_note(self, note: Note) -> None:
+        key = self.keyspace.note_key(note.key)
         if note.text:
             self.client.ask("SET", [key], note.text, "PX", milliseconds(note.ttl))
         else:
             self.client.ask("DEL", [key])
-
-    def tally(self, key: str, ttl: float, by: int = 1) -> int:
-        return int(self.client.run(TALLY, (self.note_key(key),), (milliseconds(ttl), by)))
 
     def reserve(
         self,
@@ -58,70 +65,67 @@ class Notes(BaseStore):
         over: str = "",
         unless_held: str | None = None,
     ) -> str | LockInfo | None:
-        keys = [self.note_key(key), self.reserved]
+        keys = [*self.keyspace.note_keys(key)]
         if unless_held is not None:
-            keys.append(self.key(unless_held).encode())
+            keys.append(self.keyspace.key(unless_held).encode())
         reply = self.client.run(RESERVE, keys, (text, milliseconds(ttl), over, *_member(key)))
         if reply is None:
             return None
         kind, value = reply
         if kind == 1:
             return str(value, "utf-8", "backslashreplace")
-        return self.info(unless_held or "", value, None)
+        return self.records.info(unless_held or "", value, None)
 
     def unreserve(self, key: str, text: str) -> bool:
-        # Not again after a lost reply: the next reservation may have the same text.
-        keys = (self.note_key(key), self.reserved)
+        keys = self.keyspace.note_keys(key)
         args = (text.encode("utf-8", "surrogateescape"), *_member(key))
+        # Not sent again after a lost reply: the next reservation may have the same text.
         return bool(self.client.run(UNRESERVE, keys, args, again=False))
 
     def reservations(self, prefix: str = "", limit: int | None = None) -> list[Reserved]:
         found: list[Reserved] = []
-        at = 0
+        offset = 0
         while limit is None or len(found) < limit:
-            looked_at, members = self.client.run(
-                RESERVED, (self.reserved,), (at, STRETCH, LISTED + prefix)
+            read, members = self.client.run(
+                RESERVATION_KEYS,
+                (self.keyspace.reserved,),
+                (offset, RESERVATIONS_PER_SCRIPT, LISTED_KEY_PREFIX + prefix),
             )
-            # What is not UTF-8 was not written by us.
-            keys = [key for key in map(_decoded, members) if key is not None]
-            there = self._reserved(keys) if keys else []
-            found += there
-            # What has ended left the index with that look at it.
-            at += looked_at - (len(keys) - len(there))
-            if looked_at < STRETCH:
+            keys = decoded_keys(members)
+            live = live_of(keys, self.client.run(*texts_call(self.keyspace, keys))) if keys else []
+            found += live
+            # The script has removed those from the index that are over.
+            offset += read - (len(keys) - len(live))
+            if read < RESERVATIONS_PER_SCRIPT:
                 break
         return found[:limit]
 
-    def _reserved(self, keys: Sequence[str]) -> list[Reserved]:
-        """The reservations of these keys that are there."""
-        notes = [self.note_key(key) for key in keys]
-        flat = self.client.run(TEXTS, (self.reserved, *notes), (LONGEST_TEXT, *keys))
-        return [
-            # Whatever bytes they are, `unreserve` compares the same.
-            Reserved(key, text.decode("utf-8", "surrogateescape"), seconds(left))
-            for key, text, left in zip(keys, flat[::2], flat[1::2], strict=True)
-            if text is not None
-        ]
 
-    def key(self, name: str) -> str:
-        """The physical name of a lock."""
-        raise NotImplementedError
+def decoded_keys(members: Sequence[bytes]) -> list[str]:
+    """The keys of reservations, as the index has them. What is not UTF-8 was not written by us."""
+    return [key for key in map(_decoded, members) if key is not None]
 
-    def info(
-        self,
-        name: str,
-        value: bytes,
-        ttl: float | None,
-        fence: bytes | None = None,
-        waiters: int | None = None,
-    ) -> LockInfo:
-        """The `LockInfo` of a raw value, ours or anybody's."""
-        raise NotImplementedError
+
+def texts_call(keyspace: Keyspace, keys: Sequence[str]) -> Call:
+    """The script that reads reservations; `live_of` reads its reply."""
+    notes = [keyspace.note_key(key) for key in keys]
+    args = (MAX_RESERVED_TEXT_BYTES, *keys)
+    return Call(RESERVATION_TEXTS, (keyspace.reserved, *notes), args)
+
+
+def live_of(keys: Sequence[str], flat: Sequence[Any]) -> list[Reserved]:
+    """The live ones of the reservations with these keys."""
+    return [
+        # `unreserve` encodes it to the same bytes, whatever they are.
+        Reserved(key, text.decode("utf-8", "surrogateescape"), seconds(left))
+        for key, text, left in zip(keys, flat[::2], flat[1::2], strict=True)
+        if text is not None
+    ]
 
 
 def _member(key: str) -> tuple[str, ...]:
-    """A reservation's member of the index; none for what is not listed."""
-    return (key,) if key.startswith(LISTED) else ()
+    """The reservation's member of the index, as arguments; none if it is not listed."""
+    return (key,) if key.startswith(LISTED_KEY_PREFIX) else ()
 
 
 def _decoded(member: bytes) -> str | None:
@@ -131,6 +135,6 @@ def _decoded(member: bytes) -> str | None:
         return None
 
 
-def seconds(left: int) -> float | None:
-    """A ttl that Redis has counted; None: it never ends."""
-    return None if left < 0 else left / 1000
+def seconds(left_ms: int) -> float | None:
+    """What PTTL returned, in seconds; None: the key never expires."""
+    return None if left_ms < 0 else left_ms / 1000

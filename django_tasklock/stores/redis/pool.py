@@ -1,11 +1,10 @@
-"""Connections for scripts: our own, beside those of the cache's pool."""
+"""The store's own connections for scripts, beside those of the cache's pool."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import os
-import random
 import secrets
 import threading
 import time
@@ -13,54 +12,63 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import ref
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ... import clock
-from .connections import close_inherited, exchange, is_cut, new_connection
+from ..._compat.redis import close_inherited, exchange, most_connections
+from ..._compat.redis_cluster import exchange_many
+from ..._values import clock
+from ..._values.chance import chance
+from ..._values.weak_set import SharedWeakSet
+from .connections import is_cut, new_connection
+from .replicas import ReplicaWait
 
 __all__ = ["Connections"]
 
-PATIENCE = 5.0
-"""seconds to wait for a connection when all are in use; each is in use for one script only"""
-FRESH = 0.5
-"""seconds for which an idle connection needs no look whether the server has closed it"""
-DOUBTFUL = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
-"""after these errors the idle connections may be broken as well, or lead to a demoted server"""
+POOL_WAIT_SECONDS = 5.0
+"""how long a call waits for a connection when all are in use; each is in use for one script only"""
+IDLE_TRUST_SECONDS = 0.5
+"""an idle connection that was used less than this ago is not checked for being closed"""
+CONNECTION_ERRORS = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
+"""after these the idle connections may be broken too, or belong to a server that was demoted"""
 
-ATTRIBUTE = "_django_tasklock_connections"
+CONNECTIONS_ATTRIBUTE = "_django_tasklock_connections"
 
-_all: WeakSet[Connections] = WeakSet()
+_all: SharedWeakSet[Connections] = SharedWeakSet()
 
 
 class Connections:
     """Sends one command and reads its reply, on a connection that nobody else uses meanwhile.
 
-    An exception may come between any two instructions here: from a signal handler, or a soft time
-    limit. So nothing must be undone. A connection is idle, or belongs to one call; it becomes idle
-    again only after the reply to that very call was read. Any other is closed, at the latest by
-    the garbage collector, and the number of connections is that of those that still exist.
+    An exception from a signal handler (a soft time limit, for example) may come between any two
+    instructions here. So the code needs no cleanup to be right: a connection is idle, or belongs to
+    one call, and becomes idle again only after the reply to that call was read. Otherwise it is
+    closed, at the latest by the garbage collector. Only connections that still exist are counted.
 
-    It uses none of the pool's own connections. A pool loses one where a call is interrupted while
-    it is handed out, and looks at each twice a call, which costs as much as the rest of the call.
+    The pool's own connections are not used. A pool loses a connection if a call is interrupted
+    while it gets one, and checks each connection twice in each call, which costs as much as the
+    rest of the call.
     """
 
     def __init__(self, pool: Any, timeouts: dict[str, float | None]) -> None:
         self._pool = pool
         self._timeouts = timeouts
-        self._most = getattr(pool, "max_connections", None) or math.inf
-        self._patience = getattr(pool, "timeout", None) or PATIENCE
+        most, patience = most_connections(pool)
+        self._max_connections = most or math.inf
+        self._wait_seconds = patience or POOL_WAIT_SECONDS
         self._start()
         _all.add(self)
 
     @classmethod
     def of(cls, pool: Any, timeouts: dict[str, float | None]) -> Connections:
-        """The connections beside a pool, the same for every store with these timeouts, which are
-        overrides for `new_connection`."""
-        known = vars(pool).setdefault(ATTRIBUTE, {})
+        """The connections beside a pool. Stores with the same pool and timeouts share them.
+
+        ``timeouts`` are overrides for `new_connection`.
+        """
+        known = vars(pool).setdefault(CONNECTIONS_ATTRIBUTE, {})
         key = tuple(timeouts.items())
         own = known.get(key)
         if own is None:
@@ -70,16 +78,21 @@ class Connections:
     def _start(self) -> None:
         self._idle: deque[tuple[Any, float]] = deque()
         self._private = threading.local()
-        self._made: dict[ref[Any], bool] = {}  # Whether each one is private.
+        self._made: dict[ref[Any], bool] = {}  # Each with whether it is private.
         self._numbers = itertools.count(secrets.randbits(48))
 
     def new_process(self) -> None:
-        """Forget all connections, in a new process: they are the parent's."""
+        """In a forked child: forget all connections, which are the parent's."""
         inherited = [made() for made in list(self._made)]
         self._start()
         for connection in inherited:
             if connection is not None:
                 close_inherited(connection)
+
+    def close(self) -> None:
+        """Close all connections. Those in use fail."""
+        for made in list(self._made):
+            self._close([made()] if made() is not None else [])
 
     def exchange(
         self,
@@ -88,47 +101,84 @@ class Connections:
         again: bool,
         fresh: bool = False,
         private: bool = False,
-        last: bool = False,
+        before: bytes = b"",
         meanwhile: Callable[[], object] = tuple,
+        wait: ReplicaWait | None = None,
     ) -> Any:
-        """The reply to ``command``, sent ``again`` as often as the cache's retry policy says.
+        """Send a command and read its reply.
 
-        The command gets a number as its last argument, and its reply is a list of the number and
-        the answer, which is returned. ``fresh``: on a new connection, where one may be made.
-        ``private``: on the connection of this very thread. ``last``: the server answers after it
-        has told whom the command tells, and not before. ``meanwhile`` is called while the server
-        is at it, each time that it is asked.
+        The command gets a number as its last argument. The reply must be a list of that number and
+        the answer; any other is the reply to another command, and a ``ConnectionError``.
 
-        Returns `NO_SCRIPT` where the server does not have the script. Raises what redis-py raises,
-        and `NotSent`. A reply to another command is a ``ConnectionError``.
+        Args:
+            command: its words.
+            again: whether it may be sent again, as often as the cache's retry policy says.
+            fresh: use a new connection, unless there are too many.
+            private: use the connection that only this thread uses.
+            before: a packed command that is sent first; its reply is ignored.
+            meanwhile: called while the server runs the command, each time that it is sent.
+            wait: is sent right behind the command, and gets the server's answer.
+
+        Returns:
+            The answer, or `NO_SCRIPT` if the server does not have the script.
+
+        Raises what redis-py raises, and `NotSent`.
         """
         number = b"%d" % next(self._numbers)
         numbered = (*command, number)
-        # Our connection is in here alone. In a variable it would live on in the traceback of an
-        # interruption, for as long as anybody keeps that.
+        # Only this list refers to the connection. A variable would keep it alive in the traceback
+        # of an interruption, as long as that exists.
         own: list[Any] = []
         try:
             if not fresh or private or not self._make(own, private=False):
                 self._take(own, private=private, look=fresh or not again)
-            if again and own[0].retry.get_retries():
-                reply = _retried(own[0], numbered, number, last, meanwhile)
+            if wait is None:
+                reply = exchange(own[0], numbered, number, before, meanwhile, again)
             else:
-                reply = exchange(own[0], numbered, number, last, meanwhile)
+                reply = exchange(
+                    own[0], numbered, number, before, meanwhile, again, wait.command, wait.answer
+                )
             self._keep(own, private)
             return reply
         except BaseException as error:
-            self._close(own)
-            if isinstance(error, DOUBTFUL):
-                with suppress(IndexError):
-                    while True:
-                        self._close([self._idle.pop()[0]])
+            self._failed(own, error)
             raise
 
+    def exchange_many(
+        self,
+        commands: Sequence[Sequence[bytes]],
+        *,
+        fresh: bool,
+        private: bool,
+    ) -> list[Any]:
+        """`exchange` for several commands in one round trip; all of them may be sent again.
+
+        Returns for each its answer, `NO_SCRIPT`, or the error that the server answered with.
+        """
+        numbered = [(*command, b"%d" % next(self._numbers)) for command in commands]
+        own: list[Any] = []
+        try:
+            if not fresh or private or not self._make(own, private=False):
+                self._take(own, private=private, look=fresh)
+            replies = exchange_many(own[0], numbered)
+            self._keep(own, private)
+            return replies
+        except BaseException as error:
+            self._failed(own, error)
+            raise
+
+    def _failed(self, own: list[Any], error: BaseException) -> None:
+        self._close(own)
+        if isinstance(error, CONNECTION_ERRORS):
+            with suppress(IndexError):
+                while True:
+                    self._close([self._idle.pop()[0]])
+
     def _take(self, own: list[Any], *, private: bool, look: bool) -> None:
-        """Put a connection into ``own`` that nobody else has."""
+        """Put a connection into ``own`` that no other call uses."""
         if private:
-            # The renewal thread neither waits for the others, nor shares a socket with them, which
-            # under gevent and eventlet belongs to one thread.
+            # The renewal thread must not wait for the other threads. Under gevent and eventlet it
+            # must not share a socket with them either.
             if getattr(self._private, "connection", None) is None:
                 self._make(own, private=True)
             else:
@@ -143,29 +193,31 @@ class Connections:
                 if self._make(own, private=False):
                     return
             else:
-                # What is not sent twice is better not sent to a connection that is cut.
-                trusted = clock.now() - own.pop() < FRESH and not look
+                # A command that may not be sent twice needs a connection that is not cut.
+                trusted = clock.now() - own.pop() < IDLE_TRUST_SECONDS and not look
                 if trusted or not is_cut(own[0]):
                     return
                 self._close(own)
                 continue
             moment = clock.now()
-            give_up = give_up or moment + self._patience
+            give_up = give_up or moment + self._wait_seconds
             if moment > give_up:
-                raise RedisTimeoutError(f"Too many connections: all {self._most} are in use")
-            time.sleep(random.uniform(0.001, 0.01))
+                raise RedisTimeoutError(
+                    f"Too many connections: all {self._max_connections} are in use"
+                )
+            time.sleep(chance.uniform(0.001, 0.01))
 
     def _make(self, own: list[Any], *, private: bool) -> bool:
-        """Put a new connection into ``own``; False if there are as many as the pool would have."""
+        """Put a new connection into ``own``; False if there are as many as the pool allows."""
         for made in list(self._made):
             if made() is None:
                 self._made.pop(made, None)
-        if not private and self._in_use() >= self._most:
+        if not private and self._in_use() >= self._max_connections:
             return False
         own.append(new_connection(self._pool, **self._timeouts))
         self._made[ref(own[0])] = private
-        # Several threads may have come so far at once. Each counts the others, or is counted.
-        if not private and self._in_use() > self._most:
+        # Several threads may be here at the same time. So each counts again, itself included.
+        if not private and self._in_use() > self._max_connections:
             self._close(own)
             return False
         return True
@@ -181,16 +233,10 @@ class Connections:
 
     def _close(self, own: list[Any]) -> None:
         if own:
-            # Its place is free, though the exception may refer to it for a while.
+            # It does not count any more, even if the exception keeps it alive for a while.
             self._made.pop(ref(own[0]), None)
             own[0].disconnect()
             own.clear()
-
-
-def _retried(connection: Any, *call: Any) -> Any:
-    return connection.retry.call_with_retry(
-        lambda: exchange(connection, *call), lambda _: connection.disconnect()
-    )
 
 
 def _new_process() -> None:

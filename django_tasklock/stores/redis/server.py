@@ -1,4 +1,4 @@
-"""What a Redis server says of itself that matters to locks."""
+"""What an operator should know of a Redis server that keeps locks."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import time
 from collections.abc import Iterator
 
 from ..base import Finding
-from .client import Client
-from .connections import waits_for_ever
+from ..record import fence_of
+from .connections import has_no_timeout
+from .server_client import ServerClient
 
-__all__ = ["findings"]
+__all__ = ["findings", "next_fence"]
 
-FAR = 1.0
-"""seconds between two clocks that are worth a word"""
-SLOW = 0.05
-"""seconds for one answer that are worth a word"""
-OLDEST = (6, 2)
-"""the first version with all that the scripts use"""
+CLOCK_OFFSET_SECONDS = 1.0
+"""clocks that differ by more are reported"""
+SLOW_ANSWER_SECONDS = 0.05
+"""a server that takes longer to answer is reported"""
+MIN_REDIS_VERSION = (6, 2)
+"""the first version with all commands that the scripts use"""
 
 
-def findings(client: Client) -> Iterator[Finding]:
-    """Ask the server (INFO, TIME) and yield what an operator should know.
+def findings(client: ServerClient, needed: int) -> Iterator[Finding]:
+    """Ask the server (INFO, TIME), and yield what an operator should know.
 
-    Raises `StoreUnavailable`.
+    ``needed`` is how many replicas must have a lease before it counts. Raises `StoreUnavailable`.
     """
-    if waits_for_ever(client.pool):
+    if has_no_timeout(client.pool):
         yield Finding(
             "socket_timeout",
             False,
@@ -37,7 +38,7 @@ def findings(client: Client) -> Iterator[Finding]:
     info = {name: value for name, _, value in (line.partition(":") for line in lines)}
     yield from _clock(client)
     version = tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2])
-    if "valkey_version" not in info and version < OLDEST:
+    if "valkey_version" not in info and version < MIN_REDIS_VERSION:
         yield Finding(
             "version",
             True,
@@ -61,7 +62,15 @@ def findings(client: Client) -> Iterator[Finding]:
             "the server is a replica, which cannot grant a lease",
             "Point the cache at the primary.",
         )
-    elif int(info.get("connected_slaves", 0)):
+    elif int(info.get("connected_slaves", 0)) < needed:
+        yield Finding(
+            "replicas",
+            True,
+            f"the server has {info.get('connected_slaves', 0)} replicas, and REPLICAS is {needed}: "
+            "no lock can be acquired",
+            "Connect more replicas, or lower REPLICAS in the store's OPTIONS.",
+        )
+    elif int(info.get("connected_slaves", 0)) and not needed:
         yield Finding(
             "replication",
             False,
@@ -70,8 +79,19 @@ def findings(client: Client) -> Iterator[Finding]:
         )
 
 
-def _clock(client: Client) -> Iterator[Finding]:
-    """How far the server's clock is from ours, and how long it takes to ask: the best of five."""
+def next_fence(client: ServerClient, fences: bytes) -> int:
+    """Return what the script ``next_fence.lua`` would return now, and change nothing.
+
+    ``fences`` is the key of the fences. Raises `StoreUnavailable`.
+    """
+    seconds, microseconds = client.ask("TIME")
+    last = client.ask("HGET", [fences], b"")
+    now = int(seconds) * 1_000_000 + int(microseconds)
+    return max(now, ((fence_of(last) if last is not None else None) or 0) + 1)
+
+
+def _clock(client: ServerClient) -> Iterator[Finding]:
+    """Measure the offset of the server's clock, and its latency: the best of five rounds."""
     rounds = []
     for _ in range(5):
         asked = time.time()
@@ -81,14 +101,14 @@ def _clock(client: Client) -> Iterator[Finding]:
         rounds.append((answered - asked, theirs - (asked + answered) / 2))
     latency, ahead = min(rounds)
     where = "ahead of" if ahead > 0 else "behind"
-    if abs(ahead) > FAR + latency / 2:
+    if abs(ahead) > CLOCK_OFFSET_SECONDS + latency / 2:
         yield Finding(
             "clock",
             False,
             f"the server's clock is {abs(ahead):.1f} s {where} ours",
             "Leases do not mind; what is shown as their age does. Let both keep time (NTP).",
         )
-    if latency > SLOW:
+    if latency > SLOW_ANSWER_SECONDS:
         yield Finding(
             "latency",
             False,

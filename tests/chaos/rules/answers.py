@@ -10,7 +10,7 @@ from tests.chaos.story import Story
 
 __all__ = ["cleared_but_released", "foreign_answers", "lost_early", "unavailable", "unexpected"]
 
-MOMENT = 0.002
+MOMENT_SECONDS = 0.002
 """seconds by which a clock that counts in milliseconds may differ"""
 
 
@@ -127,7 +127,7 @@ def lost_early(story: Story) -> Iterator[Violation]:
         # A renewal that is interrupted, or whose reply comes late, may cost the whole ttl.
         renewed = tenure.call.renew and tenure.ttl > 1.5
         since = noticed - tenure.ttl - 0.5
-        if noticed < tenure.own_end - MOMENT or (
+        if noticed < tenure.own_end - MOMENT_SECONDS or (
             renewed and not story.disturbances.hindered(tenure.call.process, since, noticed)
         ):
             yield Violation(

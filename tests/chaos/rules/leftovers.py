@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from tests.chaos.acts import Call
-from tests.chaos.bounds import CONNECTIONS, LEFT
+from tests.chaos.bounds import CONNECTIONS, LEFT_SECONDS
 from tests.chaos.rules import Violation
 from tests.chaos.story import Story
 
@@ -33,7 +33,7 @@ def afterlife(story: Story) -> Iterator[Violation]:
                 moment, how = _ended(story, call, waits=one != look.holder)
                 if look.since <= moment:
                     continue
-                if story.disturbances.unreachable(call.process, moment - LEFT, look.since):
+                if story.disturbances.unreachable(call.process, moment - LEFT_SECONDS, look.since):
                     continue
                 reported.add(one)
                 what = "still holds" if one == look.holder else "still waits for"
@@ -52,13 +52,13 @@ def _ended(story: Story, call: Call, *, waits: bool) -> tuple[float, str]:
         # Who was interrupted may stay in the queue, deaf, to be passed over; not hold the lock.
         outcomes = ("refused",) if waits else ("refused", "interrupted")
         if call.outcome in outcomes and call.over is not None:
-            return call.over + LEFT, call.outcome
+            return call.over + LEFT_SECONDS, call.outcome
     elif waits:
-        return tenure.start + LEFT, "granted"
+        return tenure.start + LEFT_SECONDS, "granted"
     elif tenure.said and tenure.released is not None:
         return tenure.released, "released"
     elif tenure.cut_short is not None:
-        return tenure.cut_short + LEFT, "interrupted"
+        return tenure.cut_short + LEFT_SECONDS, "interrupted"
     return math.inf, ""
 
 

@@ -1,18 +1,18 @@
-"""Who waits is in the queue, keeps its place there, and is served in its turn."""
+"""Who waits is in the queue, keeps its position there, and is served in its turn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from tests.chaos.acts import Call, Seen
-from tests.chaos.bounds import OUTSIDE
+from tests.chaos.bounds import OUTSIDE_SECONDS
 from tests.chaos.rules import Violation
 from tests.chaos.story import Story
 
-__all__ = ["outside", "overtaken", "place_lost"]
+__all__ = ["outside", "overtaken", "position_lost"]
 
-BEFORE = 0.2
-"""seconds of history that tell how a place was lost"""
+BEFORE_SECONDS = 0.2
+"""seconds of history that show how a position was lost"""
 HELD_UP = frozenset({"stopped", "hiccup", "killed"})
 
 
@@ -51,25 +51,25 @@ def overtaken(story: Story) -> Iterator[Violation]:
                 )  # fmt: skip
 
 
-def place_lost(story: Story) -> Iterator[Violation]:
+def position_lost(story: Story) -> Iterator[Violation]:
     """A was in front of B in the queue, and later behind it, though never held up."""
     for name, seen in story.seen.items():
         front: dict[tuple[str, str], Seen] = {}
         for look in seen:
             passed: dict[str, list[str]] = {}
-            for place, first in enumerate(look.queue):
-                for second in look.queue[place + 1 :]:
-                    story.checked["place lost"] += 1
+            for position, first in enumerate(look.queue):
+                for second in look.queue[position + 1 :]:
+                    story.checked["position lost"] += 1
                     before = front.pop((second, first), None)
                     if before is not None and not _held_up(story, second, seen, before, look):
                         passed.setdefault(second, []).append(f"{first} (at {before.at:.6f})")
                     front[first, second] = look
             for waiter, others in passed.items():
                 yield Violation(
-                    "place lost",
+                    "position lost",
                     f"{waiter} waits for {name}, and was in front of {', '.join(others)}; at "
                     f"{look.at:.6f} it is behind",
-                    look.since - BEFORE, look.at, name, (waiter,),
+                    look.since - BEFORE_SECONDS, look.at, name, (waiter,),
                 )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def outside(story: Story) -> Iterator[Violation]:
                 ):
                     missing = look.since
                 story.checked["outside"] += 1
-                if look.since - missing > OUTSIDE:
+                if look.since - missing > OUTSIDE_SECONDS:
                     yield Violation(
                         "outside of the queue",
                         f"{call.id} waits for {name} since {call.asked:.6f}, and was not in the "

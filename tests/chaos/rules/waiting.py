@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.chaos.acts import Call
-from tests.chaos.bounds import IDLE, LATE
+from tests.chaos.bounds import IDLE_SECONDS, LATE_SECONDS
 from tests.chaos.rules import Violation
 from tests.chaos.story import Story
 
@@ -21,11 +21,11 @@ def late(story: Story) -> Iterator[Violation]:
         over = story.end if call.over is None else call.over
         took = over - call.asked
         story.checked["late"] += 1
-        if took <= call.wait + LATE:
+        if took <= call.wait + LATE_SECONDS:
             continue
         excused = disturbances.stopped(call.process, call.asked, over)
         excused += disturbances.outage(call.process, call.asked, over)
-        if took > call.wait + LATE + excused:
+        if took > call.wait + LATE_SECONDS + excused:
             returned = f"returned after {took:.3f} s" if call.over else "never returned"
             yield Violation(
                 "late", f"{call.id} asked for {call.name} with wait={call.wait:.3f} and {returned}",
@@ -55,7 +55,7 @@ def idle(story: Story) -> Iterator[Violation]:
                 since = None
                 continue
             since = look.since if since is None else since
-            if look.since - since <= IDLE:
+            if look.since - since <= IDLE_SECONDS:
                 continue
             for call in waiting:
                 if _waits(story, call, since, look.at):

@@ -1,0 +1,169 @@
+"""What Celery and kombu do not document and we use, in every process that has tasks.
+
+What only a worker's main process needs is in `celery_worker`, whose imports take longer. Read in
+Celery 5.7.0 and kombu 5.7.0; the oldest releases that we support (see ``py310-lowest`` in
+pyproject.toml) have it too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+from celery import _state
+from celery.backends.base import DisabledBackend
+from celery.local import maybe_evaluate
+from kombu.serialization import registry  # type: ignore[attr-defined]
+
+__all__ = [
+    "SKIP_CHECKS",
+    "RedisBroker",
+    "active_apps",
+    "current_app",
+    "import_task_modules",
+    "is_of_project",
+    "keeps_results",
+    "make_tasks",
+    "push_own_request",
+    "redis_broker",
+    "replacements",
+    "serializer_of",
+    "trouble_of_backend",
+]
+
+_any_state: Any = _state
+
+SKIP_CHECKS = "CELERY_SKIP_CHECKS"
+"""an environment variable: where it is set, Celery's Django fixup runs no system checks when the
+tasks are imported; we import them inside a check, which would run itself again"""
+
+
+def current_app() -> Any:
+    """The app of this thread. The public ``celery.current_app`` is a proxy, and equal to no app."""
+    return _any_state.get_current_app()
+
+
+def active_apps() -> list[Any]:
+    """Every app that this process has made and not closed. Nothing public lists them."""
+    return list(_any_state._get_active_apps())
+
+
+def is_of_project(app: Any) -> bool:
+    """Whether the project made ``app``: Celery makes one called "default" where there is none.
+
+    An app that the project itself calls "default" is known by its fixups (``_fixups``), which a
+    Django project's app has.
+    """
+    return bool(app._fixups) or app.main != "default"
+
+
+def import_task_modules(app: Any) -> None:
+    """Import the modules that define the tasks of ``app``, as a worker does when it starts.
+
+    Raises what the import raises.
+    """
+    app.loader.import_default_modules()
+
+
+def make_tasks(app: Any) -> list[Exception]:
+    """Make all tasks of ``app``; return an error for each that cannot be made.
+
+    ``app.finalize()`` stops at the first error, in the order of a set: any of the others may be
+    missing then. And the app counts as finalized all the same: a worker, whose checks we may be,
+    would start without its tasks instead of failing. So ``_pending`` and ``finalized`` are restored
+    to what they were, under the app's own ``_finalize_mutex``.
+    """
+    with app._finalize_mutex:
+        pending = list(app._pending)
+        made = False
+        try:
+            app.finalize()
+            made = True
+        except Exception as error:
+            return _make_each(app, pending) or [error]
+        finally:
+            if not made:
+                app.finalized = False
+                app._pending.clear()
+                app._pending.extend(pending)
+    return []
+
+
+def _make_each(app: Any, pending: list[Any]) -> list[Exception]:
+    """Make each task by itself, and return what that raised. One that is made stays as it is."""
+    makers = [
+        *(partial(make, app) for make in list(_any_state._on_app_finalizers)),
+        *(partial(maybe_evaluate, task) for task in pending),
+    ]
+    errors: dict[str, Exception] = {}
+    for make in makers:
+        try:
+            make()
+        except Exception as error:
+            # An app's own task is among both.
+            errors.setdefault(repr(error), error)
+    return [errors[said] for said in sorted(errors)]
+
+
+def push_own_request(task: Any) -> None:
+    """Push the task's present request once more (``request_stack``), and not a copy of it.
+
+    ``Task.__call__`` calls ``push_request``, which makes a new request; what the body sets on that
+    is lost.
+    """
+    task.request_stack.push(task.request)
+
+
+def replacements(request: Any) -> int:
+    """How many tasks have replaced each other under the id of this request (``Task.replace``)."""
+    nesting: int | None = request.replaced_task_nesting
+    return nesting or 0
+
+
+def serializer_of(content_type: str | None) -> str | None:
+    """The name of the serializer that writes ``content_type``; None if kombu knows none.
+
+    kombu's documented registry looks up in the other direction only.
+    """
+    name: str | None = registry.type_to_name.get(content_type)
+    return name
+
+
+def trouble_of_backend(backend: Any) -> tuple[type[Exception], ...]:
+    """What a result backend raises when its connection is cut (``connection_errors``).
+
+    Only some backends have that; for the others it is empty.
+    """
+    return tuple(getattr(backend, "connection_errors", ()))
+
+
+def keeps_results(backend: Any) -> bool:
+    """Whether results outlive the process that stored them (``persistent``).
+
+    The backend of a project that has none (``DisabledBackend``) says that they do.
+    """
+    return bool(getattr(backend, "persistent", False)) and not isinstance(backend, DisabledBackend)
+
+
+class RedisBroker(NamedTuple):
+    """Where kombu keeps messages in Redis."""
+
+    client: Any
+    """redis-py's client"""
+    unacked_key: str
+    """a hash of the messages that workers have taken and not acknowledged"""
+
+
+def redis_broker(connection: Any) -> RedisBroker | None:
+    """Where the messages of a Redis broker are; None for another kind of broker.
+
+    Also None for a channel with a key prefix, whose client changes the keys, and for any class but
+    kombu's plain one (such as that for Sentinels). Connects to the broker.
+    """
+    if connection.transport.driver_type != "redis":
+        return None
+    connection.ensure_connection(max_retries=1)
+    channel = connection.default_channel
+    if channel.global_keyprefix or type(channel).__name__ != "Channel":
+        return None
+    return RedisBroker(channel.client, channel.unacked_key)

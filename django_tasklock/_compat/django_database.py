@@ -1,0 +1,90 @@
+"""What Django does not document of its database connections and we use.
+
+Guards look at the transaction they are in, and at what a field can hold. `DatabaseStore` needs
+connections beside those of Django, which belong to a thread and may be in a transaction. Read in
+Django 5.2.19; the other releases that we support have it too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
+
+__all__ = [
+    "can_hold",
+    "in_transaction",
+    "is_above_databases",
+    "is_in_atomic",
+    "new_wrapper",
+    "settings_of",
+]
+
+CONNECTED_BY = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
+
+
+def settings_of(database: str) -> dict[str, Any]:
+    """The settings that say which database an alias is, as they are now.
+
+    ``connections.settings`` is where a test run puts the name of the test database.
+    """
+    settings = connections.settings[database]
+    return {key: settings[key] for key in CONNECTED_BY}
+
+
+def new_wrapper(database: str) -> BaseDatabaseWrapper:
+    """A connection that is not connected yet, with settings of its own, for any thread to use.
+
+    Uses ``copy`` and ``inc_thread_sharing`` of Django's wrapper.
+    """
+    wrapper: BaseDatabaseWrapper = connections[database].copy()
+    wrapper.inc_thread_sharing()
+    return wrapper
+
+
+def in_transaction(connection: Any) -> bool:
+    """Whether a connection of Django's is in a transaction that its user began."""
+    return connection.connection is not None and bool(
+        connection.in_atomic_block or not connection.autocommit
+    )
+
+
+def is_above_databases(connection: BaseDatabaseWrapper) -> bool:
+    """Whether Django has made this connection to create or to drop a test database."""
+    return bool(connection.alias == NO_DB_ALIAS)
+
+
+def is_in_atomic(using: str) -> bool:
+    """Return whether the caller is inside an ``atomic()`` block on the database ``using``.
+
+    The block that a ``TestCase`` opens around a test does not count, as for Django's own durable
+    blocks. Uses ``atomic_blocks`` of the connection, and ``_from_testcase`` of the blocks.
+    """
+    blocks = transaction.get_connection(using).atomic_blocks
+    return bool(blocks) and not blocks[-1]._from_testcase
+
+
+def can_hold(number: int, field: Any, connection: Any) -> bool:
+    """Return whether ``field`` holds ``number``, a positive integer, on every database.
+
+    For a field of a custom type the answer is True: only the database knows what it holds. Uses
+    ``data_types`` of the connection and ``integer_field_ranges`` of its operations.
+    """
+    if not getattr(field, "concrete", False) or field.is_relation:
+        return False
+    kind = field.get_internal_type()
+    if kind == "DecimalField":
+        digits = field.max_digits
+        return digits is None or digits - (field.decimal_places or 0) >= len(str(number))
+    usual: Any = connection.data_types.get(kind)
+    if usual is not None:
+        usual = usual(vars(field)) if callable(usual) else usual % vars(field)
+    if field.db_type(connection) != usual:
+        return True
+    # Not at the top: tasks are imported before Django's apps are ready, and that would be a circle.
+    from django.db.backends.base.operations import BaseDatabaseOperations
+
+    # The range that every database has: SQLite holds any integer in any column, others do not.
+    _, most = BaseDatabaseOperations.integer_field_ranges.get(kind, (0, 0))
+    return bool(most >= number)

@@ -1,0 +1,96 @@
+"""Threads and locks of the operating system, even where gevent or eventlet has patched them.
+
+A greenlet that computes lets no other greenlet run. Renewal must go on meanwhile, so it needs a
+real thread, and locks that this thread and greenlets share. Such a lock is held for a few
+instructions only, never during a call to the store.
+
+``_thread`` is a private module of CPython, which documents only ``threading`` on top of it. Of
+gevent this uses the documented ``gevent.monkey.get_original``, and of eventlet
+``eventlet.patcher.original``, which eventlet does not document. Read in gevent 26.9.0 and eventlet
+0.41.3.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+__all__ = [
+    "NativeLock",
+    "NativeRLock",
+    "are_patched",
+    "new_lock",
+    "new_rlock",
+    "start_thread",
+]
+
+LONGEST_BEGINNING_SECONDS = 1.0
+"""a new thread is not waited for any longer"""
+
+
+class NativeLock(Protocol):
+    """What ``_thread.allocate_lock()`` returns."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+    def locked(self) -> bool: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class NativeRLock(Protocol):
+    """What ``_thread.RLock()`` returns. Greenlets of one thread are one to it."""
+
+    def __enter__(self) -> bool: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+
+def _original(name: str) -> Any:
+    # Looked up in `sys.modules`: what is not imported has patched nothing.
+    gevent = sys.modules.get("gevent.monkey")
+    if gevent is not None:
+        return gevent.get_original("_thread", name)
+    eventlet = sys.modules.get("eventlet.patcher")
+    if eventlet is not None:
+        return getattr(eventlet.original("_thread"), name)
+    import _thread
+
+    return getattr(_thread, name)
+
+
+def new_lock() -> NativeLock:
+    """Return a new lock of the operating system, which nothing holds."""
+    lock: NativeLock = _original("allocate_lock")()
+    return lock
+
+
+def new_rlock() -> NativeRLock:
+    """Return a new reentrant lock of the operating system, which nothing holds."""
+    lock: NativeRLock = _original("RLock")()
+    return lock
+
+
+def are_patched() -> bool:
+    """Whether gevent or eventlet has made greenlets of this process's threads."""
+    import _thread
+
+    return _thread.start_new_thread.__module__ != "_thread"
+
+
+def start_thread(target: Callable[[], None]) -> None:
+    """Run ``target`` in a new thread of the operating system. Return when the thread has begun.
+
+    The thread does not keep the process alive. Raises `RuntimeError` if the system starts none.
+    """
+    begun = new_lock()
+    begun.acquire()
+
+    def run() -> None:
+        begun.release()
+        target()
+
+    _original("start_new_thread")(run, ())
+    # CPython 3.10 and 3.11 crash if the process ends before a thread that it started has begun.
+    # The limit is for a system that never runs the thread: nobody waits for that.
+    begun.acquire(timeout=LONGEST_BEGINNING_SECONDS)

@@ -1,0 +1,1 @@
+"""The lock service and its parts: acquire, wait, renew, release."""

@@ -1,0 +1,72 @@
+"""Leases that nobody wants any more and that may still be in the store."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import NamedTuple
+
+from .._values import clock
+from ..exceptions import StoreUnavailable
+from ..stores.base import BaseStore
+from . import cooling
+from .lease import Lease
+
+__all__ = ["Abandoned", "release_abandoned"]
+
+FIRST_LOOK_SECONDS = 0.25
+LAST_LOOK_SECONDS = 4.0
+"""from the first delay to the longest, before the store is asked again for a lease that it did not
+have: the command of an interrupted call may still be on its way, behind ours"""
+FIRST_RETRY_SECONDS = 0.05
+LONGEST_RETRY_SECONDS = 2.0
+"""from the first delay to the longest, before a store that did not answer is asked again"""
+
+
+class Abandoned(NamedTuple):
+    """A lease that is to be released, or to cool.
+
+    Its release was interrupted; or it may have been granted to a call that was interrupted before
+    it could know (then ``lease`` is None). ``due`` and ``until`` are moments on `clock.now`;
+    ``until`` is when the lease ends by itself. ``delay`` is in seconds: how long this entry was to
+    wait.
+    """
+
+    due: float
+    order: int
+    delay: float
+    name: str
+    token: str
+    until: float
+    lease: Lease | None
+
+
+def release_abandoned(store: BaseStore, entry: Abandoned, *, answers: bool) -> float | None:
+    """Release the lease of ``entry``. Return the seconds until the next try; None: it is done.
+
+    ``answers`` says whether the store has just answered: one that has not is not asked, because
+    renewals are waiting. Raises nothing.
+    """
+    try:
+        if not answers:
+            raise StoreUnavailable(store.alias, "it was silent a moment ago")
+        was_held = _abandon(store, entry)
+    except StoreUnavailable:
+        if clock.now() < entry.until:
+            return min(LONGEST_RETRY_SECONDS, entry.delay * 2 + FIRST_RETRY_SECONDS)
+    except BaseException:
+        pass  # A store's mistake: the lease ends by itself.
+    else:
+        if entry.lease is None:
+            delay = max(FIRST_LOOK_SECONDS, entry.delay * 4)
+            if not was_held and delay <= LAST_LOOK_SECONDS and clock.now() + delay < entry.until:
+                return delay
+        elif was_held is not False:
+            with suppress(BaseException):  # Of a receiver of the signal.
+                entry.lease._keeper.released(entry.lease)
+    return None
+
+
+def _abandon(store: BaseStore, entry: Abandoned) -> bool | None:
+    if entry.lease is None or entry.lease._cooling is None:
+        return store.abandon(entry.name, entry.token)
+    return cooling.abandon(store, entry.lease, entry.lease._cooling)

@@ -1,0 +1,129 @@
+"""A lock stays taken for a while after its release: ``hold_at_least``, ``cooldown``.
+
+The release of a cooling lock rewrites the owner of its lease instead of ending it: the lease goes
+on without a process, with the mark `COOLING`, and ends by itself. So nothing has to run meanwhile,
+nobody takes it over, and the wait queue, the list and `clear` work as for any lease.
+
+When the lock is free again is a moment on this process's clock, which is set once. A release that
+is repeated, after an outage or an interruption, makes the lease end at the same moment.
+
+A holder that is killed releases nothing, so its lock does not cool: the message of a killed run
+comes back, and must not be refused because of its own dead run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from .._values import clock
+from .._values.arguments import SHORTEST_TTL_SECONDS, checked_seconds
+from .._values.owner import COOLING, MARK
+from ..exceptions import InvalidLockConfig, StoreUnavailable
+from ..stores.base import BaseStore, Note
+from .extensions import await_extensions
+from .lease import Lease
+
+__all__ = ["Cooling", "CoolingTimes", "abandon", "cooling_times", "release"]
+
+
+class CoolingTimes(NamedTuple):
+    """The options of a lock, in seconds; 0 for none."""
+
+    hold_at_least: float
+    cooldown: float
+    cooldown_after_error: float
+
+    def check(self, store: BaseStore) -> None:
+        """Raise `InvalidLockConfig` if the store cannot keep a lock taken without its holder."""
+        if not store.supports_rewrite:
+            raise InvalidLockConfig(
+                f"the lock store {store.alias!r} ({type(store).__name__}) cannot do hold_at_least, "
+                "cooldown and cooldown_after_error: it has no rewrite()"
+            )
+        longest = store.longest_ttl
+        if longest is not None and max(self) > longest:
+            raise InvalidLockConfig(
+                f"the lock store {store.alias!r} keeps a lock for {longest:g} s at most "
+                f"(LONGEST_TTL), and cannot let it cool for {max(self):g} s"
+            )
+
+
+def cooling_times(
+    hold_at_least: Any = 0, cooldown: Any = 0, cooldown_after_error: Any = 0, *, prefix: str = ""
+) -> CoolingTimes | None:
+    """Return the options; None if all are 0. ``prefix``: of their names, for the errors.
+
+    Raises `TypeError` or `ValueError` unless each is a finite number >= 0, and no bool.
+    """
+    times = CoolingTimes(
+        checked_seconds(f"{prefix}hold_at_least", hold_at_least),
+        checked_seconds(f"{prefix}cooldown", cooldown),
+        checked_seconds(f"{prefix}cooldown_after_error", cooldown_after_error),
+    )
+    return times if any(times) else None
+
+
+class Cooling:
+    """How long the lock of one lease stays taken. Made when the lease was acquired.
+
+    ``hold_at_least`` counts from after the store's answer, so it is never a moment too short.
+    """
+
+    __slots__ = ("_ended", "_times", "_until")
+
+    def __init__(self, times: CoolingTimes) -> None:
+        self._times = times
+        self._until = clock.now() + times.hold_at_least
+        self._ended = False
+
+    def ended(self, *, failed: bool) -> None:
+        """Note that the run has ended, well or not. Only the first call counts."""
+        if not self._ended:
+            _, cooldown, after_error = self._times
+            self._until = max(self._until, clock.now() + (after_error if failed else cooldown))
+            self._ended = True
+
+    def left(self) -> float:
+        """The seconds for which the lock is still to be taken; 0.0 if it may be free."""
+        left = self._until - clock.now()
+        return left if left >= SHORTEST_TTL_SECONDS else 0.0
+
+
+def release(store: BaseStore, lease: Lease, cooling: Cooling, note: Note | None) -> bool:
+    """Let the lock of ``lease`` cool, or release it if its time is over. Returns whether the lease
+    still held it. Raises `StoreUnavailable`.
+
+    The note comes first. Whoever is killed between the two has ended its run: the note says so, and
+    a redelivery of its message is not run again. The other way round the note could be missing, and
+    the redelivery would run when the lock is cool. If the lease turns out to be lost, another run
+    of the same message may have begun, so the note is taken back.
+    """
+    if note is not None:
+        store.set_note(note)
+    # After the first call the store may have another value: the token tells.
+    proof, lease._proof = lease._proof, None
+    await_extensions(lease)
+    left = cooling.left()
+    if left:
+        held = store.rewrite(lease.name, lease.token, left, _record(lease, left), None, proof)
+        released = held is not None
+    else:
+        released = store.release(lease.name, lease.token, proof)
+    if note is not None and not released:
+        with suppress(StoreUnavailable):
+            store.unreserve(note.key, note.text)
+    return released
+
+
+def abandon(store: BaseStore, lease: Lease, cooling: Cooling) -> bool | None:
+    """`release` by the renewal thread, for a lease that was given up."""
+    left = cooling.left()
+    if not left:
+        return store.abandon(lease.name, lease.token)
+    return store.abandon_to(lease.name, lease.token, left, _record(lease, left))
+
+
+def _record(lease: Lease, seconds: float) -> Mapping[str, Any]:
+    return {**lease._record, "ttl": seconds, "renew": False, MARK: COOLING}

@@ -1,0 +1,216 @@
+"""The history of locks: what happened is queued in the process, and written in batches.
+
+Nothing is written for a lock that is taken and released without anybody in the way. For everything
+else the caller only appends to a queue: a thread writes what has come together, so that a thousand
+refusals in a moment are a few round trips. Events are for people who look later: those that cannot
+be written are dropped, and nobody is told but the log.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import datetime as dt
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from .._compat.native_threads import are_patched
+from .._values import clock
+from .._values.arguments import checked_name, checked_number
+from .._values.event import Event, Kind
+from .._values.lock_info import LockInfo
+from .._values.owner import Owner, recorded
+from ..exceptions import ListingNotSupported, StoreUnavailable
+from ..stores import stores
+from ..stores.base import BaseStore
+from .aio.lanes import lanes_of
+
+__all__ = ["LONG_WAIT_SECONDS", "Remembering", "forget", "note_event"]
+
+logger = logging.getLogger("django_tasklock")
+
+LONG_WAIT_SECONDS = 1.0
+"""who waited longer, and got the lock, is an event"""
+BATCH_SECONDS = 0.2
+"""how long events come together before they are written"""
+LOOK_SECONDS = 0.02
+"""how often the writer looks whether the process is about to end"""
+LOST_WRITER_SECONDS = 2.0
+"""a writer that has not begun to write by then was interrupted before it was asked for"""
+MOST_QUEUED = 1000
+"""events of one store that a process keeps in mind"""
+DROPPED_LOG_SECONDS = 60.0
+
+
+class _Happened(NamedTuple):
+    """An event as it was noted. Owners are read by the writer: to decode them takes a while."""
+
+    store: BaseStore
+    kind: Kind
+    name: str
+    at: dt.datetime
+    owner: Mapping[str, Any] | Owner
+    holder: LockInfo | None
+    seconds: float | None
+    by: str | None
+    reason: str | None
+
+    def event(self) -> Event:
+        owner = self.owner if isinstance(self.owner, Owner) else Owner.from_record(self.owner)
+        return Event(
+            self.kind, self.name, self.store.alias, self.at, _for_people(owner),
+            None if self.holder is None else _for_people(self.holder.owner), self.seconds,
+            None if self.by is None else recorded(self.by),
+            None if self.reason is None else recorded(self.reason),
+        )  # fmt: skip
+
+
+class _Queue:
+    """The events of one store that are not written yet."""
+
+    def __init__(self) -> None:
+        self.events: deque[_Happened] = deque()
+        self.due = 0.0
+        """until then, on `clock.now`, a writer is expected to take the events"""
+        self.dropped = 0
+        self.told = -DROPPED_LOG_SECONDS
+        """when the log was told, on `clock.now`"""
+
+
+_queues: dict[str, _Queue] = {}
+"""by the store's alias"""
+_ending: builtins.list[None] = []
+"""not empty when the process ends"""
+
+
+def note_event(
+    alias: str,
+    kind: Kind,
+    name: str,
+    owner: Mapping[str, Any] | Owner,
+    *,
+    holder: LockInfo | None = None,
+    seconds: float | None = None,
+    by: str | None = None,
+    reason: str | None = None,
+) -> None:
+    """Have an event written, if the store keeps a history. Asks no server, waits for nothing.
+
+    ``owner`` is the owner, or its record. The other arguments are the fields of `Event`.
+    """
+    store = stores.made(alias)
+    if store is None or not store.keeps_history:
+        return
+    queue = _queues.get(alias) or _queues.setdefault(alias, _Queue())
+    if len(queue.events) >= MOST_QUEUED:
+        queue.dropped += 1
+    else:
+        # Not `from datetime import datetime`: a module imported while time is frozen may keep that.
+        at = dt.datetime.now(dt.timezone.utc)
+        queue.events.append(_Happened(store, kind, name, at, owner, holder, seconds, by, reason))
+    # Under gevent a loss may be noted by the renewal's thread, in which no greenlet can be started;
+    # it is written with the next event.
+    if clock.now() >= queue.due and not (kind == "lost" and are_patched()):
+        _ask_for_writer(alias, queue)
+
+
+def forget() -> None:
+    """Drop what is not written yet."""
+    for queue in list(_queues.values()):
+        queue.events.clear()
+
+
+def _ask_for_writer(alias: str, queue: _Queue) -> None:
+    # A moment instead of a flag: an exception may be raised between the two lines.
+    queue.due = clock.now() + LOST_WRITER_SECONDS
+    with suppress(RuntimeError):  # The system starts no thread now.
+        lanes_of(alias).noting.submit(partial(_write_soon, alias, queue))
+
+
+def _write_soon(alias: str, queue: _Queue) -> None:
+    """Wait for more events, and write them. Raises nothing."""
+    until = clock.now() + BATCH_SECONDS
+    while queue.events and not _ending and clock.now() < until:
+        time.sleep(LOOK_SECONDS)
+    try:
+        _write(alias, queue)
+    except StoreUnavailable as error:
+        logger.debug("the history of the lock store %s was not written: %s", alias, error)
+    except Exception:  # A store's mistake.
+        logger.debug("the history of the lock store %s was not written", alias, exc_info=True)
+
+
+def _write(alias: str, queue: _Queue) -> None:
+    """Write the events. Raises `StoreUnavailable`; they are dropped then."""
+    queue.due = 0.0  # Before the look: of an event that comes later another writer is told.
+    batches: dict[BaseStore, builtins.list[Event]] = {}
+    with suppress(IndexError):
+        for _ in range(MOST_QUEUED):
+            happened = queue.events.popleft()
+            batches.setdefault(happened.store, []).append(happened.event())
+    if queue.dropped and clock.now() >= queue.told + DROPPED_LOG_SECONDS:
+        dropped, queue.dropped, queue.told = queue.dropped, 0, clock.now()
+        logger.info(
+            "%s events of the lock store %s were dropped: they came faster than they are written",
+            dropped, alias,
+        )  # fmt: skip
+    for store, events in batches.items():
+        store.record(events)
+
+
+def _for_people(owner: Owner) -> Owner:
+    """An owner without what identifies a process for ever: it takes half of the room."""
+    return replace(owner, boot=None, pidns=None, start=None, group=None)
+
+
+class Remembering:
+    """The part of `LockService` that shows the history."""
+
+    @property
+    def store(self) -> BaseStore:
+        """The store of the locks."""
+        raise NotImplementedError
+
+    def history(self, name: str | None = None, limit: int = 100) -> builtins.list[Event]:
+        """Return what happened to the locks, the newest first: refusals, long waits, losses, and
+        what operators did. A lock that was taken and released with nobody in the way is not there.
+
+        ``name``: only of this lock and of its permits (``slots=N``); None: of all locks of the
+        store. ``limit``: how many at most. The store keeps the newest ones, of all locks together.
+        What happened in other processes may be there a second later.
+
+        Raises `ListingNotSupported` on a store that keeps no history.
+        """
+        if name is not None:
+            checked_name(name)
+        checked_number("limit", limit)
+        store = self.store
+        if not store.supports_history:
+            raise ListingNotSupported(store.alias, "keep a history of its locks")
+        queue = _queues.get(store.alias)
+        if queue is not None:
+            _write(store.alias, queue)
+        return store.events(name, limit)
+
+
+def _end() -> None:
+    """The lanes wait at exit for what they were asked for, though not for long."""
+    _ending.append(None)
+    for alias, queue in list(_queues.items()):
+        if queue.events:
+            _ask_for_writer(alias, queue)
+
+
+# Called before that of lanes.py, which was registered before it.
+atexit.register(_end)
+
+if hasattr(os, "register_at_fork"):
+    # They are the parent's to write.
+    os.register_at_fork(after_in_child=_queues.clear)

@@ -1,0 +1,59 @@
+"""What happened to a lock: an entry of its history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+from .owner import Owner
+
+__all__ = ["KINDS", "Event", "Kind"]
+
+Kind = Literal["refused", "waited", "lost", "cleared", "taken over", "given up", "adopted", "held"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An entry of the history of a lock.
+
+    ``kind`` says what happened, ``owner`` to whom:
+
+    * "refused": the owner asked for the lock, and ``holder`` held it; ``seconds`` that it waited.
+    * "waited": the owner got the lock after more than a second: ``seconds``.
+    * "lost": the owner's lease was over before its release; ``reason``: how that was noticed.
+    * "cleared": the owner held the lock, and ``by`` removed its lease.
+    * "taken over": the owner held the lock, and is gone; ``by`` is the process that noticed.
+    * "given up": the owner's acquire or release was interrupted, or had no answer.
+    * "adopted": the owner goes on under a lease that another one has detached.
+    * "held": an operator, ``by``, holds the lock for ``seconds``; ``reason``: why.
+
+    ``name`` of a permit is ``NAME#K``. ``at`` is by the clock of the store's server, where it has
+    one. The owners have the fields for people; those that identify a process for ever (``boot``,
+    ``pidns``, ``start``, ``group``) are None. Fields that do not apply are None.
+    """
+
+    kind: Kind
+    name: str
+    store: str
+    at: datetime
+    owner: Owner
+    holder: Owner | None = None
+    seconds: float | None = None
+    by: str | None = None
+    reason: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as JSON-able values."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "store": self.store,
+            "at": self.at.isoformat(),
+            "owner": self.owner.as_dict(),
+            "holder": None if self.holder is None else self.holder.as_dict(),
+            "seconds": self.seconds,
+            "by": self.by,
+            "reason": self.reason,
+        }

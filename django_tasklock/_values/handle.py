@@ -1,0 +1,76 @@
+"""The handle of a lease that was detached: what another process needs to adopt it."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Any, NamedTuple
+
+from .arguments import checked_ttl, is_name, is_token
+from .slots import checked_slots
+from .tokens import new_token
+
+__all__ = ["Handle", "new_mark", "read_handle"]
+
+VERSION = "1"
+DETACHED = "detached:"
+"""the beginning of the mark of a detached lease"""
+LONGEST_HANDLE_CHARACTERS = 4096
+LONGEST_ALIAS_CHARACTERS = 200
+
+
+class Handle(NamedTuple):
+    """What a handle says. It is printable ASCII, fits into JSON and into a message's header."""
+
+    alias: str
+    """of the store"""
+    name: str
+    token: str
+    fence: int | None
+    mark: str
+    """``Owner.mark`` of the lease until somebody adopts it"""
+    ttl: float
+    """seconds that the lease lasts after it is adopted"""
+    slots: int | None = None
+    """the N of a permit; None for any other lock"""
+
+    def __str__(self) -> str:
+        text = json.dumps(list(self), separators=(",", ":"), ensure_ascii=False)
+        return f"{VERSION}.{urlsafe_b64encode(text.encode()).decode().rstrip('=')}"
+
+
+def new_mark() -> str:
+    """Return a mark that no other handle has."""
+    return DETACHED + new_token()
+
+
+def read_handle(handle: Any) -> Handle:
+    """Return what ``handle`` says. Raises `TypeError` if it is no str, and `ValueError` if it is
+    not one that `Lease.detach` of this version has returned, or not all of it."""
+    if not isinstance(handle, str):
+        raise TypeError(f"a handle is the str that detach() returned, not {type(handle).__name__}")
+    version, _, text = handle.partition(".")
+    if version != VERSION and version.isdigit() and text:
+        raise ValueError(f"the handle is of version {version}, and only {VERSION} is known")
+    try:
+        if version != VERSION or len(handle) > LONGEST_HANDLE_CHARACTERS:
+            raise ValueError
+        said = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        alias, name, token, fence, mark, ttl, slots = said
+        if (
+            type(alias) is str
+            and 0 < len(alias) <= LONGEST_ALIAS_CHARACTERS
+            and type(name) is str
+            and is_name(name)
+            and type(token) is str
+            and is_token(token)
+            and (fence is None or (type(fence) is int and fence > 0))
+            and type(mark) is str
+            and mark.startswith(DETACHED)
+            and is_token(mark[len(DETACHED) :])
+        ):
+            slots = None if slots is None else checked_slots(slots)
+            return Handle(alias, name, token, fence, mark, checked_ttl(ttl), slots)
+    except (ValueError, TypeError, RecursionError):
+        pass
+    raise ValueError("this is no handle of a detached lease, or not all of one")

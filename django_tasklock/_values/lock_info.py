@@ -1,0 +1,100 @@
+"""A lock's state, for everyone who does not hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from .deferred import Deferred
+from .owner import COOLING, Owner
+from .slots import slot_of
+
+__all__ = ["LockInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class LockInfo(Deferred):
+    """What a store knows of a lock that is held.
+
+    ``ttl`` is in seconds, None for a key that never expires. For a key that somebody else
+    set, ``token``, ``acquired_at``, ``fence`` and all of the owner's fields are None.
+    ``waiters`` is the length of the wait queue, None where it was not counted. ``granted`` is the
+    ttl, in seconds, that the lease was granted with, and ``renewing`` whether its holder extends
+    it by itself; both are None where the record does not say. ``digest`` identifies a
+    value that other code set, as ``token`` identifies a lease.
+    """
+
+    name: str
+    ttl: float | None
+    acquired_at: datetime | None
+    token: str | None
+    owner: Owner
+    store: str
+    key: str
+    fence: int | None = None
+    waiters: int | None = None
+    granted: float | None = None
+    renewing: bool | None = None
+    digest: str | None = None
+
+    @classmethod
+    def deferred(
+        cls,
+        name: str,
+        ttl: float | None,
+        store: str,
+        waiters: int | None,
+        rest: Callable[..., Mapping[str, Any]],
+        *of: Any,
+    ) -> LockInfo:
+        """Return one that calls ``rest(*of)`` for its other fields, by name, when the first of them
+        is read."""
+        new, fill = cls.__new__(cls), object.__setattr__
+        fill(new, "name", name)
+        fill(new, "ttl", ttl)
+        fill(new, "store", store)
+        fill(new, "waiters", waiters)
+        fill(new, "_rest", rest)
+        fill(new, "_of", of)
+        return new
+
+    @property
+    def held_by(self) -> str | None:
+        """The operator's name, "" for one without a name; None unless an operator holds the lock
+        (``locks.hold``)."""
+        return self.owner.held_by
+
+    @property
+    def reason(self) -> str | None:
+        """Why the operator holds the lock, "" if that was not said; None unless an operator holds
+        it."""
+        return self.owner.reason
+
+    @property
+    def cooling(self) -> bool:
+        """Whether the holder has released the lock, which stays taken for ``ttl`` seconds more."""
+        return self.owner.mark == COOLING
+
+    @property
+    def detached(self) -> bool:
+        """Whether the lease was detached and not adopted yet: its handle continues it."""
+        return self.owner.detached
+
+    @property
+    def slot(self) -> int | None:
+        """The number of the permit, from 1, if the lock is held with ``slots=N``; else None."""
+        return slot_of(self.name, self.owner.slots)
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields that are known of any lock, as JSON-able values."""
+        return {
+            "name": self.name,
+            "ttl": self.ttl,
+            "acquired_at": self.acquired_at.isoformat() if self.acquired_at else None,
+            "owner": self.owner.as_dict(),
+            "token": self.token,
+            "store": self.store,
+            "key": self.key,
+        }

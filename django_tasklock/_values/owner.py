@@ -1,0 +1,262 @@
+"""Who holds a lease, and whether that very process still lives."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .arguments import LONGEST_TEXT_BYTES, is_remark
+from .processes import boot_id, group_lives, pid_namespace, start_of
+from .slots import LARGEST_SLOTS
+
+__all__ = [
+    "COOLING",
+    "HELD_BY",
+    "MARK",
+    "Owner",
+    "operator_record",
+    "owner_record",
+    "recorded",
+    "recorded_as",
+]
+
+HELD_BY = "held_by"
+"""a key of an operator's record, and of no other"""
+MARK = "mark"
+"""a key of the record of a lease for which no process has to live, and of no other"""
+COOLING = "cooling"
+"""the mark of a lock that its holder has released, and that stays taken for a while"""
+LONGEST_MARK = 64
+"""characters"""
+
+LARGEST_PID = 2**31 - 1
+LARGEST_START_TICKS = 2**63 - 1
+"""the largest that the system calls take"""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The holder of a lease, for people and for takeover; it gives no right to release.
+
+    ``pid``, ``boot``, ``pidns`` and ``start`` (the kernel's boot id, the pid namespace, the
+    process's start in clock ticks since boot) identify one process for ever: the kernel uses a pid
+    again, but not all four together. ``group`` is a process group in which the work may go on after
+    the process has ended. All fields are None for a key that other code set.
+
+    An operator who holds a lock by ``locks.hold`` has ``held_by``, a name that may be empty,
+    and ``reason``. All other fields are None then: no process has to live for it.
+
+    ``mark`` says that no process has to live for the lease any more, though one has taken it:
+    `COOLING`, or a word that identifies the handle of a lease that was detached.
+    The holder of a permit has ``slots``, the N that it gave. ``waits_for`` is the name of the
+    permits for which the first of those who wait holds a lock of its own.
+    """
+
+    host: str | None = None
+    pid: int | None = None
+    task: str | None = None
+    task_id: str | None = None
+    thread: str | None = None
+    boot: str | None = None
+    pidns: str | None = None
+    start: int | None = None
+    group: int | None = None
+    held_by: str | None = None
+    reason: str | None = None
+    mark: str | None = None
+    slots: int | None = None
+    waits_for: str | None = None
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Owner:
+        """The owner written in a store's record; fields that are absent stay None."""
+        get = record.get
+        return cls(
+            get("host"), get("pid"), get("task"), get("task_id"), get("thread"), get("boot"),
+            get("pidns"), get("start"), get("group"), get("held_by"), get("reason"), get("mark"),
+            get("slots"), get("waits_for"),
+        )  # fmt: skip
+
+    @classmethod
+    def of_anybody(cls, record: Mapping[str, Any]) -> Owner | None:
+        """`from_record`, for a record that other code may have written.
+
+        None if a field is not as `owner_record` or `operator_record` writes it.
+        """
+        get = record.get
+        if get("held_by") is not None:
+            return cls._operator_of_anybody(record)
+        pid, start, group, slots = get("pid"), get("start"), get("group"), get("slots")
+        if not (
+            (pid is None or (type(pid) is int and 0 < pid <= LARGEST_PID))
+            and (group is None or (type(group) is int and 0 < group <= LARGEST_PID))
+            and (start is None or (type(start) is int and 0 <= start <= LARGEST_START_TICKS))
+            and (slots is None or (type(slots) is int and 0 < slots <= LARGEST_SLOTS))
+        ):
+            return None
+        host, task, task_id, thread = get("host"), get("task"), get("task_id"), get("thread")
+        boot, pidns, mark = get("boot"), get("pidns"), get("mark")
+        waits_for = get("waits_for")
+        if mark is not None and (type(mark) is not str or not 0 < len(mark) <= LONGEST_MARK):
+            return None
+        try:
+            texts = (host, task, task_id, thread, boot, pidns, mark, waits_for)
+            text = "".join([text for text in texts if text is not None])
+        except TypeError:
+            return None
+        if len(text) > len(texts) * LONGEST_TEXT_BYTES or not text.isprintable():
+            return None
+        return cls(
+            host, pid, task, task_id, thread, boot, pidns, start, group, None, None, mark, slots,
+            waits_for,
+        )  # fmt: skip
+
+    @classmethod
+    def _operator_of_anybody(cls, record: Mapping[str, Any]) -> Owner | None:
+        operator = cls.from_record(record)
+        held_by, reason = operator.held_by, operator.reason
+        if (
+            type(held_by) is str
+            and type(reason) is str
+            and is_remark(held_by)
+            and is_remark(reason)
+            and operator == cls(held_by=held_by, reason=reason)
+        ):
+            return operator
+        return None
+
+    @classmethod
+    def current(cls, task: str | None = None, task_id: str | None = None) -> Owner:
+        """The owner that a lease taken here and now would record."""
+        return cls.from_record(owner_record(task, task_id))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON-able values."""
+        return asdict(self)
+
+    @property
+    def operator(self) -> str | None:
+        """The operator in words, such as "operator alice"; None for every other owner."""
+        if self.held_by is None:
+            return None
+        return f"operator {self.held_by}" if self.held_by else "an operator"
+
+    @property
+    def detached(self) -> bool:
+        """Whether the process has detached the lease, and nobody has adopted it yet."""
+        return self.mark is not None and self.mark != COOLING
+
+    def is_local(self) -> bool:
+        """True if the process ran on this machine, since its last boot, in our pid namespace, and
+        has to live for the lease."""
+        here = _process_fields()
+        return (
+            self.pid is not None
+            and self.mark is None
+            and self.start is not None
+            and self.boot is not None
+            and self.pidns is not None
+            and (self.boot, self.pidns) == (here["boot"], here["pidns"])
+        )
+
+    def alive(self) -> bool | None:
+        """Whether the process, or one of its ``group``, still lives; None where this process
+        cannot know that, or where no process has to live for the lease."""
+        if not self.is_local():
+            return None
+        assert self.pid is not None
+        start = start_of(self.pid)
+        if start is None or start == self.start or not self.group:
+            return None if start is None else start == self.start
+        return group_lives(self.group)
+
+    def __str__(self) -> str:
+        if self.held_by is not None:
+            return f"{self.operator} ({self.reason})" if self.reason else f"{self.operator}"
+        if self.pid is None and self.host is None:
+            return "an unknown owner"
+        what = f", task {self.task}[{self.task_id}]" if self.task else ""
+        return f"pid {self.pid} on {self.host}{what}"
+
+
+_this_process: dict[str, Any] = {}
+
+
+class _Acting(threading.local):
+    """For whom this thread acts."""
+
+    name: str | None = None
+
+
+_acting = _Acting()
+
+
+@contextmanager
+def recorded_as(name: str) -> Iterator[None]:
+    """Have `owner_record` write ``name`` in the place of this thread's."""
+    before, _acting.name = _acting.name, name
+    try:
+        yield
+    finally:
+        _acting.name = before
+
+
+def owner_record(task: str | None = None, task_id: str | None = None) -> dict[str, Any]:
+    """The owner's fields as a new dict of JSON-able values, for a store's record.
+
+    The fields that are the same for the whole process are read once.
+    """
+    record = _process_fields().copy()
+    record["thread"] = recorded(_acting.name or threading.current_thread().name)
+    if task is not None:
+        record["task"] = recorded(task)
+    if task_id is not None:
+        record["task_id"] = recorded(task_id)
+    return record
+
+
+def operator_record(by: str, reason: str) -> dict[str, Any]:
+    """The owner's fields of an operator, who holds a lock without a process."""
+    return {HELD_BY: by, "reason": reason}
+
+
+def recorded(value: object) -> str:
+    """``value`` as printable text of at most `LONGEST_TEXT_BYTES`, for a record.
+
+    Text that is cut ends with a digest, so that two different texts stay different.
+    """
+    text = str(value)
+    if text.isprintable() and len(text) * 4 <= LONGEST_TEXT_BYTES:
+        return text
+    escaped = "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+    plain = escaped.encode()
+    if len(plain) <= LONGEST_TEXT_BYTES:
+        return escaped
+    digest = hashlib.sha256(plain).hexdigest()[:32]
+    return f"{plain[: LONGEST_TEXT_BYTES - 36].decode(errors='ignore')}...{digest}"
+
+
+def _process_fields() -> dict[str, Any]:
+    if not _this_process:
+        pid = os.getpid()
+        _this_process.update(
+            host=recorded(socket.gethostname()),
+            pid=pid,
+            boot=boot_id(),
+            pidns=pid_namespace(),
+            start=start_of(pid),
+        )
+    return _this_process
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_this_process.clear)

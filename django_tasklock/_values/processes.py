@@ -1,0 +1,99 @@
+"""Which processes of this machine live, according to the kernel: in /proc, and by signal 0."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["boot_id", "group_lives", "pid_namespace", "start_of"]
+
+_DEAD = -1
+
+
+def boot_id() -> str | None:
+    """The kernel's id of this boot of the machine; None where there is none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+def pid_namespace() -> str | None:
+    """The pid namespace of this process; None where it cannot be known."""
+    try:
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return None  # This /proc has the pids of another namespace.
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+
+
+def start_of(pid: int) -> int | None:
+    """The start time of a living process, proc(5) field 22; `_DEAD` for a dead one or a zombie.
+
+    None where that cannot be known. A process whose first thread has ended and whose other threads
+    still run looks like a zombie too.
+    """
+    try:
+        after_command = _fields_of_process(pid)
+        if after_command[0] in b"ZX" and len(os.listdir(f"/proc/{pid}/task")) < 2:
+            return _DEAD
+    except (FileNotFoundError, ProcessLookupError):
+        return None if _exists(pid) else _DEAD
+    except OSError:
+        return None  # No free file descriptor, for example: that does not mean that it is dead.
+    return int(after_command[19])
+
+
+def _fields_of_process(pid: int | str) -> list[bytes]:
+    """The fields of proc(5)'s stat from the third on: state, parent, group, session…"""
+    # Each waiter reads this of its holder again and again; a text file takes twice as long.
+    file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # The second field, the command, may itself hold spaces and brackets.
+        return os.read(file, 4096).rpartition(b")")[2].split()
+    finally:
+        os.close(file)
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process: /proc may hide it (hidepid), or not show it yet."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def group_lives(group: int) -> bool | None:
+    """Whether a process of the process group lives; None where that cannot be known.
+
+    Zombies do not count: their parent may never collect them.
+    """
+    try:
+        if not _group_exists(group):
+            return False
+        states, member = b"", str(group).encode()
+        for pid in [name for name in os.listdir("/proc") if name.isdigit()]:
+            try:
+                fields = _fields_of_process(pid)
+            except OSError:
+                continue  # It has ended since.
+            if fields[2] == member:
+                states += fields[0]
+        # The group exists and /proc shows no member: they are hidden (hidepid).
+        return bool(states.strip(b"ZX")) if states else _group_exists(group)
+    except (OSError, OverflowError, TypeError, ValueError):
+        return None  # No free file descriptor, for example, or a number that we have not written.
+
+
+def _group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -1,0 +1,75 @@
+"""The names that ``slots=N`` makes of one name: of its permits, and of the gate before them."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Any
+
+from .arguments import LONGEST_NAME_CHARACTERS, checked_name
+
+__all__ = [
+    "LARGEST_SLOTS",
+    "base_of",
+    "checked_slots",
+    "gate_name",
+    "permit_name",
+    "permit_names",
+    "slot_of",
+]
+
+LARGEST_SLOTS = 1000
+"""the largest N: every caller may have to look at all of its permits"""
+GATE_PREFIX = "tasklock-queue:"
+"""the beginning of the names of gates; users must give no lock such a name"""
+
+_numbered = re.compile(r"#([1-9][0-9]{0,3})\Z").search
+
+
+def checked_slots(slots: Any) -> int:
+    """Return ``slots``. Raises `TypeError` or `ValueError` unless it is a whole number from 1 to
+    `LARGEST_SLOTS`."""
+    if isinstance(slots, bool) or not isinstance(slots, int):
+        raise TypeError(f"slots is a whole number, not {slots!r}")
+    if not 1 <= slots <= LARGEST_SLOTS:
+        raise ValueError(f"slots is a number from 1 to {LARGEST_SLOTS}, not {slots!r}")
+    return slots
+
+
+def permit_name(name: str, slot: int) -> str:
+    """The name of the lock that is one permit."""
+    return f"{name}#{slot}"
+
+
+def permit_names(name: str, slots: int) -> list[str]:
+    """The names of the permits of ``name``, which was checked. Raises `ValueError` if the name is
+    too long, whatever ``slots`` is: a greater number must not fail later."""
+    longest = LONGEST_NAME_CHARACTERS - len(f"#{LARGEST_SLOTS}")
+    if len(name) > longest:
+        raise ValueError(
+            f"with slots, a lock's name has at most {longest} characters, this one has {len(name)}"
+        )
+    return [permit_name(name, slot) for slot in range(1, slots + 1)]
+
+
+def gate_name(name: str) -> str:
+    """The name of the gate: the lock that the first of those who wait for a permit holds."""
+    gate = GATE_PREFIX + name
+    if len(gate) > LONGEST_NAME_CHARACTERS:
+        gate = GATE_PREFIX + sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:40]
+    return checked_name(gate)
+
+
+def slot_of(name: str, slots: int | None) -> int | None:
+    """The number of the permit with this name; None for any other lock.
+
+    ``slots`` is what the holder's record says of N, and None in that of a plain lock, whatever its
+    name is.
+    """
+    found = None if slots is None else _numbered(name)
+    return None if found is None else int(found[1])
+
+
+def base_of(name: str, slots: int | None) -> str:
+    """The name of which a lock is a permit; its own name for any other lock."""
+    return name if slot_of(name, slots) is None else name.rpartition("#")[0]

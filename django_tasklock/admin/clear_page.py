@@ -1,0 +1,115 @@
+"""Clearing from the admin: a page that asks, and the POST that does it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.admin.models import DELETION, LogEntry
+from django.contrib.admin.utils import label_for_field, lookup_field
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.urls import URLPattern
+from django.utils.translation import gettext, ngettext
+
+from .._values.describe import printable
+from .._values.lock_info import LockInfo
+from ..models import Lock
+from ..operators.clearing import Outcome, clear_seen
+from .outcomes import show_outcomes
+from .page import Page, error_on_list
+from .seen import SeenLease, SelectedLeases, encode_many, row_of
+
+__all__ = ["ClearPage"]
+
+ROWS_TO_CONFIRM = 100
+"""rows that the confirmation page shows; the rest it counts"""
+OTHER_FIELDS_BYTES = 4096
+"""of the form, beside the one with the leases"""
+
+
+class ClearPage(Page):
+    """The page that asks, and the view that clears. Both need the permission to delete locks."""
+
+    def urls(self) -> list[URLPattern]:
+        """Return the URL of the POST; the page that asks is the answer of other views."""
+        # The log entries of what was cleared must stay when a store fails later.
+        return [self.path("clear/", self.clear_view, "clear", atomic=False)]
+
+    def confirmation(self, request: HttpRequest, selected: SelectedLeases) -> HttpResponse:
+        """Return the page that asks; a redirect to the list if no lease is left to ask about."""
+        show_outcomes(
+            self.model_admin,
+            request,
+            {Outcome.CHANGED_HANDS: selected.changed, Outcome.NOT_LOCKED: selected.ended},
+        )
+        held = selected.held
+        if not held:
+            return self.redirect(request)
+        leases = encode_many(SeenLease.of(lock.info) for lock in held if lock.info)
+        most = cast("int | None", settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
+        if most is not None and len(leases) > most - OTHER_FIELDS_BYTES:
+            self.model_admin.message_user(
+                request,
+                gettext(
+                    "%(count)d locks are too many for one form. Search for fewer of them, "
+                    "or use “manage.py locks clear”."
+                )
+                % {"count": len(held)},
+                messages.ERROR,
+            )
+            return self.redirect(request)
+        columns = self.model_admin
+        fields = [str(field) for field in columns.get_list_display(request) if field != "name"]
+        return self.rendered(
+            request,
+            "clear_confirmation.html",
+            ngettext("Clear this lock?", "Clear these locks?", len(held)),
+            {
+                "headers": [label_for_field(field, Lock, columns) for field in ("name", *fields)],
+                "rows": [
+                    (lock, [(field, lookup_field(field, lock, columns)[2]) for field in fields])
+                    for lock in held[:ROWS_TO_CONFIRM]
+                ],
+                "more": max(0, len(held) - ROWS_TO_CONFIRM),
+                "count": len(held),
+                "leases": leases,
+                "clear_url": self.url_of(request, "clear"),
+            },
+        )
+
+    @error_on_list
+    def clear_view(self, request: HttpRequest) -> HttpResponse:
+        """Clear each lease that the confirmation page posts, if it still holds its lock.
+
+        Raises `PermissionDenied`, and `BadRequest` for what that page did not make.
+        """
+        self.require_delete(request)
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        by = f"{request.user.get_username()} in the admin"
+        names: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
+        try:
+            for seen in SeenLease.decode_many(request.POST.get("leases", "")):
+                outcome, holder = clear_seen(
+                    seen.service, seen.name, seen.token, seen.digest, by=by
+                )
+                names[outcome].append(seen.name)
+                if outcome is Outcome.CLEARED and holder:
+                    # At once: the process may not live to the last of them.
+                    _log(request, holder)
+        finally:
+            # Also of those that were cleared before the store went away.
+            show_outcomes(self.model_admin, request, names)
+        return self.redirect(request)
+
+
+def _log(request: HttpRequest, info: LockInfo) -> None:
+    """Write a LogEntry: who cleared it, and who held it."""
+    LogEntry.objects.log_actions(
+        request.user.pk,
+        [row_of(info)],
+        DELETION,
+        gettext("Cleared. It was held by %(owner)s in the store “%(store)s”.")
+        % {"owner": printable(info.owner), "store": info.store},
+    )

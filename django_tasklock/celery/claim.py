@@ -1,0 +1,64 @@
+"""The rows that runs have claimed, and which of them keep a lease from being handed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.exceptions import ValidationError
+
+from .._engine.lease import Lease
+from ..guards import StatusGuard
+
+__all__ = ["Claim", "at_work", "check_handing"]
+
+
+@dataclass(slots=True)
+class Claim:
+    """The row that a run has claimed."""
+
+    guard: StatusGuard
+    pk: Any
+    fence: int | None
+    lease: Lease | None
+    replaced: bool = False
+    """whether the row waits for the task that replaces this one"""
+
+    def check_handing(self, task: str, guard: StatusGuard | None, pk: Callable[[], Any]) -> None:
+        """Raise `ValueError` if a call of ``task`` cannot go on under this run's lease before this
+        run has finished its row. ``guard`` and ``pk()`` are those of the call."""
+        if self.replaced:
+            return
+        if self.fence is None:
+            raise ValueError(
+                f"the lease protects the row {self.pk} of {self.guard.label}, which this run has "
+                "claimed without a fence: it cannot be handed on before the run has ended"
+            )
+        if guard is None or not self.guard.writes_with(guard):
+            return
+        key, other = guard.model._meta.pk, pk()
+        assert key is not None
+        try:
+            same = key.to_python(self.pk) == key.to_python(other)
+        except ValidationError:
+            same = self.pk == other
+        if same:
+            raise ValueError(
+                f"this run has claimed the row {self.pk} of {guard.label}, and finishes it when "
+                f"its body has returned: {task} cannot claim it under the same lease. "
+                "Send it in a chain, without the lease"
+            )
+
+
+at_work: ContextVar[tuple[Claim, ...]] = ContextVar("tasklock_at_work", default=())
+"""the rows that the runs around this code have claimed, the innermost run's last"""
+
+
+def check_handing(token: str, task: str, guard: StatusGuard | None, pk: Callable[[], Any]) -> None:
+    """Raise `ValueError` if a run around this code has the lease with this ``token``, and cannot
+    hand it on now. See `Claim.check_handing`."""
+    for claim in at_work.get():
+        if claim.lease is not None and claim.lease.token == token:
+            claim.check_handing(task, guard, pk)

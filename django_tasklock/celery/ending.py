@@ -1,0 +1,61 @@
+"""What a message has reserved ends with it, also if its run is never reached.
+
+Another class of the task may raise in its `__call__` or `before_start`, or return without the next
+class's call, and an option may be a function that fails. `Run` sees none of that, and ends what the
+messages that reach it have reserved.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import Any
+
+from celery import states
+from celery.exceptions import Retry
+from celery.signals import task_postrun
+
+from ..exceptions import StoreUnavailable
+from .base import TaskBase
+from .delivery import Delivery
+from .followup import FollowUp
+from .unique import give_up
+
+__all__ = ["end_relied_on", "reached"]
+
+
+def reached(delivery: Delivery) -> None:
+    """Note that the message has reached its run, which ends what it has reserved."""
+    if delivery.own:
+        request: Any = delivery.request
+        request.tasklock_reached = True
+
+
+def end_relied_on(delivery: Delivery, name: str, followup: FollowUp) -> None:
+    """End what makes later calls rely on this message, as far as the store answers."""
+    followup.give_up()
+    with suppress(StoreUnavailable):
+        give_up(delivery, name)
+
+
+@task_postrun.connect
+def _ended(sender: Any, retval: Any = None, state: str | None = None, **_: Any) -> None:
+    if not isinstance(sender, TaskBase) or sender.request.__dict__.pop("tasklock_reached", False):
+        return
+    if sender.unique_while is None and sender.on_conflict != "coalesce":
+        return
+    delivery = Delivery(sender)
+    # `Ignore` of another class: only ours means that the message was sent again.
+    over = state in (states.SUCCESS, states.IGNORED)
+    # Celery gives no state to what is no `Exception`, such as `SystemExit`, nor if the result
+    # backend fails. It sends this signal while that is raised.
+    error = sys.exc_info()[1] if state is None else retval
+    if isinstance(error, Exception) and isinstance(error.__context__, Retry):
+        error = error.__context__  # The retry was sent, and then not recorded.
+    if not delivery.queued or not (over or error is None or not delivery.comes_back(error)):
+        return
+    try:
+        name = sender.lock_name_of(delivery.request.args or (), delivery.request.kwargs or {})
+    except Exception:
+        return  # The run has failed of it. The result backend shows that it has ended.
+    end_relied_on(delivery, name, FollowUp(delivery, name))

@@ -1,0 +1,262 @@
+"""The part of a run that holds the lock: is it still needed, the body, the release."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, NoReturn
+
+from celery.exceptions import Ignore, Retry
+
+from .._engine.cooling import Cooling
+from .._engine.lease import Lease
+from .._engine.names import make_name
+from .._values import clock
+from .._values.describe import printable
+from ..exceptions import StoreUnavailable, TooManyAttempts
+from ..stores.base import Note
+from .body import Body, NoWork
+from .debounce import begin
+from .delivery import Delivery, Verdict
+from .exiting import running
+from .followup import FollowUp
+from .requeue import requeue_redelivery
+from .unique import give_up, reserve_again
+
+__all__ = ["LockedRun", "VerdictUnknown", "beside_name", "held_leases"]
+
+logger = logging.getLogger("django_tasklock")
+
+RESTART_DELAY_SECONDS = 0.5
+"""the delay of a message whose run lost its lease and starts over"""
+
+held_leases: ContextVar[tuple[Lease, ...]] = ContextVar("tasklock_held", default=())
+"""the leases of this run and of the runs around it, the innermost last"""
+
+
+def beside_name(task_id: Any) -> str:
+    """Return the name under which the message ``task_id`` runs beside its lock's holder.
+
+    With ``on_conflict="run"``. The lease shows redeliveries of the message that it runs.
+    """
+    return make_name("beside", str(task_id))
+
+
+class VerdictUnknown(Exception):
+    """The store could not say under the lock whether the run is still needed."""
+
+    def __init__(self, error: StoreUnavailable) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class LockedRun:
+    """What one call of a task does under the lock ``name``.
+
+    ``args`` and ``kwargs`` are those of the message, and name the lock and the guard's row. The
+    body is called with ``called``: other classes of the task may have changed the arguments.
+    """
+
+    cools = True
+    """whether the task's options keep the lock taken after the run"""
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        called: tuple[Sequence[Any], Mapping[str, Any]],
+    ) -> None:
+        self.task = delivery.task
+        self.delivery = delivery
+        self.name = name
+        self.args = args
+        self.kwargs = kwargs
+        self.followup = FollowUp(delivery, name)
+        self.body = Body(
+            delivery.task, name, args, kwargs,
+            survives=delivery.survives, own=delivery.own, called=called,
+        )  # fmt: skip
+
+    def __call__(self, lease: Lease) -> Any:
+        """Run under ``lease`` and release it. Returns the task's result or a skip marker.
+
+        Raises what the body raises, what `carry_out` raises, `LeaseLost` where the result does
+        not count, and `VerdictUnknown` before the body has started.
+        """
+        around = held_leases.get()
+        try:
+            running[lease] = self.delivery
+            held_leases.set((*around, lease))
+            return self._run_and_release(lease)
+        finally:
+            held_leases.set(around)
+            running.pop(lease, None)
+
+    def carry_out(self, verdict: Verdict) -> None:
+        """Do what the verdict says. Returns if it says "run".
+
+        Raises `Ignore` for a dropped or requeued message, what else `requeue_redelivery` raises,
+        and `TooManyAttempts`.
+        """
+        task, delivery = self.task, self.delivery
+        if verdict.action == "drop":
+            logger.info(
+                "dropped a redelivery of %s[%s]: %s", task.name, delivery.id, verdict.reason
+            )
+            raise Ignore(f"dropped a redelivery: {verdict.reason}")
+        if verdict.action == "requeue":
+            requeue_redelivery(delivery, self.args, self.kwargs, verdict.delay)
+        if verdict.action == "fail":
+            raise TooManyAttempts(str(task.name), delivery.id, verdict.starts)
+
+    def skip(self, reason: str, holder: str | None) -> dict[str, Any]:
+        """Return the marker of a skipped call. ``holder``: the task id that holds the lock."""
+        return {"status": "skipped", "reason": reason, "lock": self.name, "holder": holder}
+
+    def skip_row(self, row: str) -> dict[str, Any]:
+        """Log that the guard's ``row`` cannot be claimed, and return the marker."""
+        logger.info(
+            "skipped %s[%s]: its row %s is not in a state to be worked on, lock %s",
+            self.task.name, self.delivery.id, printable(row), self.name,
+        )  # fmt: skip
+        return self.skip("invalid_state", None)
+
+    def skip_replaced(self, later: str) -> dict[str, Any]:
+        """Log that the call ``later`` replaces this one, which is debounced; return the marker."""
+        logger.info(
+            "skipped %s[%s]: the later call %s replaces it, lock %s",
+            self.task.name, self.delivery.id, printable(later), self.name,
+        )  # fmt: skip
+        return self.skip("debounced", later or None)
+
+    def release(self, lease: Lease, note: Note | None) -> bool:
+        """Release the lease, and write the note. Returns False if the lease was lost before."""
+        held = lease.held
+        try:
+            if lease._is_detached():
+                # The body has handed it on.
+                if note is not None:
+                    self.task.locks.store.set_note(note)
+                return True
+            return lease.release(note)
+        except StoreUnavailable as error:
+            # The body has ended under the lease: its result or its error is what is reported.
+            logger.warning(
+                "%s[%s] could not release its lock %s now: %s",
+                self.task.name, self.delivery.id, lease.name, error,
+            )  # fmt: skip
+            return lease._is_detached() or (held and clock.now() < lease._deadline)
+
+    def _run_and_release(self, lease: Lease) -> Any:
+        delivery, note, broke_off = self.delivery, None, False
+        times = self.task.cooling_times if self.cools else None
+        cooling = None if times is None else Cooling(times)
+        try:
+            result = self.start(lease)
+            if result is None:
+                try:
+                    result = self.work(lease)
+                except (Retry, Ignore):
+                    # A message that this run sent continues its work (`Task.retry`, `replace`).
+                    note = delivery.note_of_end(goes_on=True)
+                    raise
+            note = delivery.note_of_end()
+            if cooling is not None and self.body.completed:
+                cooling.ended(failed=False)
+                lease._cooling = cooling
+        except VerdictUnknown:
+            raise
+        except BaseException as error:
+            broke_off = self.body.broke_off(error, lease)
+            if cooling is not None and self.body.failed(error, lease):
+                cooling.ended(failed=True)
+                lease._cooling = cooling
+            if not broke_off:
+                reserve_again(delivery, self.name, error)
+                raise
+        finally:
+            released = self.release(lease, note or delivery.note_of_interruption())
+        if broke_off:
+            self._start_over(lease)
+        if not released and self.task.guard is None:
+            # Without a guard only the lease shows that this run's result counts.
+            lease.assert_held()
+        return result
+
+    def start(self, lease: Lease | None) -> dict[str, Any] | None:
+        """Decide whether the body is to run. Returns a skip marker if it is not.
+
+        Raises what `carry_out` raises, and `VerdictUnknown`.
+        """
+        try:
+            try:
+                self._leave_to_other_run()
+                verdict = self.delivery.judge_start()
+                self.carry_out(verdict)
+            except BaseException:
+                # The reservation ends with a message that does not run as well.
+                with suppress(StoreUnavailable):
+                    give_up(self.delivery, self.name)
+                raise
+            # Before the body reads anything: a call that is refused from now on would be lost.
+            give_up(self.delivery, self.name)
+            later = begin(self.delivery, self.name, again=verdict.starts > 0)
+            if later is not None:
+                return self.skip_replaced(later)
+            if self.delivery.queued and self.task.on_conflict == "coalesce":
+                return None if self.followup.begin() else self.skip("coalesced", None)
+        except StoreUnavailable as error:
+            raise VerdictUnknown(error) from error
+        except TooManyAttempts:
+            try:
+                self.refuse(lease)
+            except Exception:
+                # For example a database that does not answer: the job fails all the same.
+                logger.exception("the row of %s could not be marked as failed", self.name)
+            raise
+        return None
+
+    def refuse(self, lease: Lease | None) -> None:
+        """Mark the guard's row of a call that will not run again as failed."""
+        assert lease is not None
+        self.body.refuse(lease.fence)
+
+    def work(self, lease: Lease | None) -> Any:
+        """Run the body. Returns its result, or a skip marker."""
+        try:
+            return self.body(lease)
+        except NoWork as error:
+            return self.skip_row(error.row)
+
+    def lock_of_other_run(self) -> str | None:
+        """The name of the lock that another run of this very message would hold, if not this."""
+        runs_beside = self.task.on_conflict == "run" and self.delivery.survives
+        return beside_name(self.delivery.id) if runs_beside else None
+
+    def _leave_to_other_run(self) -> None:
+        """Requeue the message if another delivery of it runs, with a lease of another name."""
+        name, delivery = self.lock_of_other_run(), self.delivery
+        holder = None if name is None else self.task.locks.get(name)
+        if holder is not None and delivery.is_by(holder):
+            requeue_redelivery(delivery, self.args, self.kwargs, holder.ttl)
+
+    def _start_over(self, lease: Lease) -> NoReturn:
+        """Requeue a message whose body stopped because its lease was lost, if the lock is free."""
+        delivery = self.delivery
+        try:
+            self.task.clear_lost(lease)
+            holder = self.task.locks.get(lease.name)
+        except StoreUnavailable:
+            holder = None
+        if lease.slot is not None and holder is not None and not delivery.is_by(holder):
+            holder = None  # Another permit may be free: the message comes back and asks for it.
+        if holder is None:
+            requeue_redelivery(delivery, self.args, self.kwargs, RESTART_DELAY_SECONDS)
+        if delivery.is_by(holder):
+            raise Ignore("another delivery of this message runs")
+        lease.assert_held()
+        raise AssertionError("a lost lease is not held")

@@ -1,0 +1,83 @@
+"""What the result backend says of a call: whether its run has ended, and how."""
+
+from __future__ import annotations
+
+from datetime import timezone
+from typing import Any
+
+from celery import states
+from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
+from celery.utils.time import maybe_iso8601
+
+from .._compat.celery import keeps_results as backend_keeps_results
+from .base import TaskBase
+
+__all__ = ["BackendSilent", "acked_at_time_limit", "has_ended", "keeps_results", "stored_state"]
+
+
+class BackendSilent(Exception):
+    """The result backend did not answer. The lock store may still know enough."""
+
+
+def keeps_results(task: TaskBase) -> bool:
+    """Return whether the task's result backend knows the state of a call."""
+    return backend_keeps_results(task.backend)
+
+
+def stored_state(task: TaskBase, task_id: Any, sent: float | None) -> str | None:
+    """Return the state of the call ``task_id``; None if the result backend cannot know it.
+
+    ``sent``: when the message was first sent, in seconds since the epoch; None if that is not
+    known. A result that is older than that belongs to an earlier use of the task id. Raises
+    `BackendSilent` if the backend does not answer.
+    """
+    try:
+        meta: Any = task.backend.get_task_meta(task_id)
+        state = str(meta["status"])
+        if sent is not None and _was_before(meta.get("date_done"), sent):
+            # Most backends never overwrite a success, so the later result may be missing.
+            return None if state == states.SUCCESS else states.PENDING
+        return state
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception as error:
+        raise BackendSilent(str(error)) from error
+
+
+def has_ended(task: TaskBase, task_id: Any, since: float) -> bool:
+    """Return whether a call is known to have ended, by a result that was stored after ``since``.
+
+    ``since``: in seconds since the epoch. False if the backend does not answer.
+    """
+    try:
+        meta: Any = task.backend.get_task_meta(task_id)
+        if meta["status"] == states.REVOKED:
+            return True
+        if isinstance(meta.get("result"), TimeLimitExceeded) and not acked_at_time_limit(task):
+            return False  # The message may come back. The worker's main process knows.
+        return meta["status"] in states.READY_STATES and not _was_before(
+            meta.get("date_done"), since
+        )
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception:
+        return False
+
+
+def acked_at_time_limit(task: Any) -> bool:
+    """Return whether a message whose run was killed at its hard time limit does not come back."""
+    acked = getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)
+    return bool(acked or not task.acks_late)
+
+
+def _was_before(done: Any, moment: float) -> bool:
+    """Return whether a result was stored before a moment, in seconds since the epoch."""
+    try:
+        when = maybe_iso8601(done)
+        if when is None:
+            return False
+        # A backend that stores no time zone means UTC, or local time.
+        zones = (timezone.utc, None) if when.tzinfo is None else (when.tzinfo,)
+        return all(when.replace(tzinfo=zone).timestamp() < moment for zone in zones)
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return False

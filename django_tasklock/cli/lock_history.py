@@ -1,0 +1,172 @@
+"""``manage.py locks history``: what happened to the locks, once or as it comes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from .._engine.service import LockService, locks
+from .._values.describe import age, duration, place, printable
+from .._values.event import Event
+from ..exceptions import StoreUnavailable
+from .output import stream_of
+from .parsing import count, lock_name
+from .tables import as_json, as_lines, as_rich_table
+from .verb import Verb
+
+__all__ = ["HISTORY_COLUMNS", "VERB", "show_history"]
+
+HISTORY_COLUMNS = ("AGE", "WHAT", "NAME", "WHO", "TASK", "BY", "SECONDS", "REASON")
+DEFAULT_EVENTS = 100
+FOLLOW_PAUSE_SECONDS = 1.0
+FOLLOWED_EVENTS = 100
+MOST_FOLLOWED_EVENTS = 10_000
+"""of one look; what more came since the last one is not shown"""
+NOTHING = "-"
+NONE = "No events."
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add which events to show, and whether to wait for more."""
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="only of this lock, and of its permits"
+    )
+    parser.add_argument(
+        "--limit",
+        type=count,
+        default=DEFAULT_EVENTS,
+        metavar="N",
+        help="show the newest N events (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="the oldest of them first, and then new ones as they come, until Ctrl-C",
+    )
+
+
+def show_history(command: BaseCommand, **options: Any) -> None:
+    """Print the events, the newest first; with ``--follow`` the oldest first, and then new ones.
+
+    Raises `ListingNotSupported`, and `StoreUnavailable` unless it follows.
+    """
+    name = None if options["name"] is None else lock_name(options["name"])
+    service = locks.using(options["store"])
+    if options["follow"]:
+        _follow(command, service, name, options)
+        return
+    found = service.history(name, options["limit"])
+    if options["format"] == "json":
+        command.stdout.write(as_json(event.as_json() for event in found))
+    elif not found:
+        command.stdout.write(NONE)
+    else:
+        rows = [(duration(age(event.at)), *_cells(event)) for event in found]
+        table = None
+        if command.stdout.isatty():
+            table = as_rich_table(HISTORY_COLUMNS, rows, color=not options["no_color"])
+        command.stdout.write(table or as_lines(HISTORY_COLUMNS, rows))
+
+
+def _follow(
+    command: BaseCommand, service: LockService, name: str | None, options: dict[str, Any]
+) -> None:
+    show = _json_lines(command) if options["format"] == "json" else _growing_table(command)
+    new: Sequence[Event]
+    seen: Sequence[Event] | None = None
+    silent = False
+    try:
+        while stream_of(command.stdout).error is None:
+            try:
+                if seen is None:
+                    seen = service.history(name, max(FOLLOWED_EVENTS, options["limit"]))
+                    new = seen[: options["limit"]]
+                else:
+                    new, seen = _new(service, name, seen)
+                silent = False
+            except StoreUnavailable as error:
+                if not silent:  # Once for each outage.
+                    command.stderr.write(f"{printable(error)}; waiting for it")
+                    command.stderr.flush()
+                new, silent = [], True
+            for event in reversed(new):
+                show(event)
+            command.stdout.flush()
+            time.sleep(FOLLOW_PAUSE_SECONDS)
+    except KeyboardInterrupt:
+        pass
+
+
+def _new(
+    service: LockService, name: str | None, seen: Sequence[Event]
+) -> tuple[Sequence[Event], Sequence[Event]]:
+    """The events that came after those that were ``seen``, and all that were looked at."""
+    limit = FOLLOWED_EVENTS
+    while True:
+        found = service.history(name, limit)
+        # Events have no number, and two of them may be equal: those that were seen are a part of
+        # the list, which begins where the new ones end.
+        for at in range(len(found)):
+            there = found[at : at + len(seen)]
+            # Few events are all that there were: nothing comes after them.
+            at_end = len(seen) >= FOLLOWED_EVENTS or at + len(seen) >= len(found)
+            if there and at_end and there == list(seen[: len(there)]):
+                return found[:at], found
+        if len(found) < limit or limit >= MOST_FOLLOWED_EVENTS:
+            return found, found
+        limit *= 10
+
+
+def _json_lines(command: BaseCommand) -> Callable[[Event], None]:
+    return lambda event: command.stdout.write(json.dumps(event.as_json()))
+
+
+def _growing_table(command: BaseCommand) -> Callable[[Event], None]:
+    """Lines whose columns become as wide as what was in them so far."""
+    headers = ("TIME", *HISTORY_COLUMNS[1:])
+    widths = [len("2026-01-01 00:00:00"), len("taken over"), *map(len, headers[2:])]
+
+    def line(cells: Sequence[str]) -> str:
+        widths[:] = map(max, widths, map(len, cells))
+        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        return "  ".join(padded).rstrip()
+
+    def show(event: Event) -> None:
+        when = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        command.stdout.write(line((when, *_cells(event))))
+
+    command.stdout.write(line(headers))
+    return show
+
+
+def _cells(event: Event) -> tuple[str, ...]:
+    """All cells of a row but the first one; every cell is safe for a terminal, and none empty."""
+    owner, by = event.owner, event.by
+    if event.holder is not None:
+        by = place(event.holder) or "another program"
+    task = owner.task and (f"{owner.task}[{owner.task_id}]" if owner.task_id else owner.task)
+    return (
+        event.kind,
+        printable(event.name),
+        place(owner) or NOTHING,
+        printable(task) if task else NOTHING,
+        printable(by) if by else NOTHING,
+        NOTHING if event.seconds is None else duration(event.seconds),
+        printable(event.reason) if event.reason else NOTHING,
+    )
+
+
+VERB = Verb(
+    "history",
+    "Show what happened to the locks: who was refused, lost a lock, or cleared one.",
+    "  manage.py locks history\n"
+    "  manage.py locks history video:123 --limit 20\n"
+    "  manage.py locks history --follow\n"
+    "  manage.py locks history --format json | jq -r '.[].kind' | sort | uniq -c",
+    add_arguments,
+    show_history,
+)

@@ -1,0 +1,139 @@
+"""
+One log line for each skip, loss, clear and hold, on the logger ``django_tasklock``.
+
+They are receivers of the signals, so that the core has no log lines of its own. ``lock_acquired``
+and ``lock_released`` have no receiver here: they are sent for every lease, and a receiver would
+make each lease slower.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from .._engine.lease import Lease
+from .._values.describe import duration, printable
+from .._values.lock_info import LockInfo
+from .._values.owner import Owner
+from ..signals import lock_cleared, lock_contended, lock_held, lock_lost
+
+__all__ = ["connect", "log_reservation_cleared", "log_run_beside"]
+
+logger = logging.getLogger("django_tasklock")
+
+
+def connect() -> None:
+    """Connect the receivers. A second call changes nothing."""
+    for signal, receiver in (
+        (lock_contended, log_contended),
+        (lock_lost, log_lost),
+        (lock_cleared, log_cleared),
+        (lock_held, log_held),
+    ):
+        signal.connect(receiver, weak=False, dispatch_uid=f"django_tasklock.{receiver.__name__}")
+
+
+def log_contended(
+    *, name: str, store: str, holder: LockInfo | None, owner: Owner, waited: float, **_: Any
+) -> None:
+    """INFO: somebody else holds the lock, and the caller did not get it."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    logger.info(
+        "lock %s in store %s is held by %s: refused to %s after waiting %s",
+        printable(name),
+        printable(store),
+        _held_by(holder),
+        printable(owner),
+        duration(waited),
+        extra=_fields(name, store, owner),
+    )
+
+
+def log_lost(*, lease: Lease, reason: str, **_: Any) -> None:
+    """ERROR: a lease ended before its holder released it."""
+    logger.error(
+        "lock %s in store %s is lost to %s: %s",
+        printable(lease.name),
+        printable(lease.store),
+        printable(lease.owner),
+        printable(reason),
+        extra=_fields(lease.name, lease.store, lease.owner),
+    )
+
+
+def log_cleared(
+    *, name: str, store: str, holder: LockInfo | None, by: str | None, **_: Any
+) -> None:
+    """WARNING: a lock was taken from its holder by force."""
+    logger.warning(
+        "lock %s in store %s, held by %s, was cleared%s",
+        printable(name),
+        printable(store),
+        _held_by(holder),
+        f" by {printable(by)}" if by else "",
+        extra=_fields(name, store, holder.owner if holder else Owner()),
+    )
+
+
+def log_held(*, name: str, store: str, holder: LockInfo, ttl: float, **_: Any) -> None:
+    """WARNING: an operator holds a lock, so that no job takes it."""
+    logger.warning(
+        "lock %s in store %s is held by %s for %s: %s",
+        printable(name),
+        printable(store),
+        printable(holder.owner.operator),
+        duration(ttl),
+        printable(holder.reason or "no reason given"),
+        extra=_fields(name, store, holder.owner),
+    )
+
+
+def log_reservation_cleared(name: str, store: str, task: str, task_id: str, by: str) -> None:
+    """WARNING: a reservation was cleared, though its message may still wait in the queue."""
+    owner = Owner(task=task, task_id=task_id)
+    logger.warning(
+        "the reservation of the job %s in store %s for the task %s[%s] was cleared by %s",
+        printable(name),
+        printable(store),
+        printable(task),
+        printable(task_id),
+        printable(by),
+        extra=_fields(name, store, owner),
+    )
+
+
+def log_run_beside(name: str, store: str, holder: LockInfo, task: str, task_id: str | None) -> None:
+    """WARNING: a task runs without the lock, because it has ``on_conflict="run"``."""
+    owner = Owner(task=task, task_id=task_id)
+    logger.warning(
+        "lock %s in store %s is held by %s: %s[%s] runs all the same, without it",
+        printable(name),
+        printable(store),
+        _held_by(holder),
+        printable(task),
+        printable(task_id),
+        extra=_fields(name, store, owner),
+    )
+
+
+def _held_by(holder: LockInfo | None) -> str:
+    cooling = ", cooling down" if holder is not None and holder.cooling else ""
+    return printable(holder.owner if holder else Owner()) + cooling
+
+
+def _fields(name: str, store: str, owner: Owner) -> dict[str, Any]:
+    """Return fields for formatters of structured logs; ``name`` is taken by the log record.
+
+    They are escaped like the message, because a formatter may write them as they are.
+    """
+    return {
+        "lock_name": printable(name),
+        "lock_store": printable(store),
+        "lock_owner": {field: _safe(value) for field, value in owner.as_dict().items()},
+        "lock_task_id": _safe(owner.task_id),
+    }
+
+
+def _safe(value: object) -> object:
+    return printable(value) if isinstance(value, str) else value

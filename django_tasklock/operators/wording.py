@@ -1,0 +1,145 @@
+"""
+What the command and the admin page say: one table for both.
+
+The command prints its texts in English. The page translates its own, which are marked here for
+``makemessages``. Where both say the same, there is one text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy, gettext_noop, ngettext_lazy
+
+from .clearing import Outcome
+
+__all__ = [
+    "KEYS_SHARED",
+    "KINDS",
+    "LOCK_UNKNOWN",
+    "LOST_WORK",
+    "NO_MESSAGE",
+    "NO_TTL",
+    "OUTCOMES",
+    "OUTCOMES_IN_QUEUE",
+    "OWNER_GONE",
+    "OWNER_GONE_WITH_ROW",
+    "ROW_FENCE_TOO_LARGE",
+    "Wording",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """The texts of one problem; each has ``%(name)s`` where a value of the problem goes.
+
+    ``message`` is the command's: it follows the name of what is wrong. ``page_message`` is the
+    page's. ``hint`` says what to do; ``page_hint`` is the page's, where it is another.
+    """
+
+    message: str
+    page_message: str
+    hint: str = ""
+    page_hint: str = ""
+
+    def filled(self, values: Mapping[str, Any]) -> tuple[str, str]:
+        """Return the command's message and hint with the ``values`` filled in."""
+        return self.message % values, self.hint % values
+
+
+ENDS_BY_ITSELF = gettext_noop("It ends by itself; or: %(command)s")
+
+LOST_WORK = Wording(
+    message="is %(status)r, and nobody holds its lock %(lock)s",
+    page_message=gettext_noop("The row is “%(status)s”, and nobody holds its lock."),
+    hint=gettext_noop("Send it again: %(command)s"),
+)
+ROW_FENCE_TOO_LARGE = Wording(
+    message="is %(status)r, nobody holds its lock %(lock)s, and no run can claim it: its fence "
+    "%(fence)s is larger than any lease's now",
+    page_message=gettext_noop(
+        "The row is “%(status)s”, nobody holds its lock, and no run can claim it: its fence "
+        "%(fence)s is larger than any lease’s now."
+    ),
+    hint=gettext_noop(
+        "If no run of it lives, set its %(field)s to NULL, then send it again: %(command)s"
+    ),
+)
+LOCK_UNKNOWN = Wording(
+    message="%(count)d rows are %(status)r, and the names of their locks are not known",
+    page_message=gettext_noop(
+        "Rows that are “%(status)s” and whose locks’ names are not known: %(count)d."
+    ),
+    hint="Use only the guard's argument in the lock_name of %(tasks)s.",
+    page_hint=gettext_noop(
+        "Use only the guard’s argument in the lock_name of %(task)s, and of every task that claims "
+        "these rows."
+    ),
+)
+OWNER_GONE = Wording(
+    message="is held by %(owner)s, a process that is gone",
+    page_message=gettext_noop("It is held by a process that is gone."),
+    hint=ENDS_BY_ITSELF,
+)
+OWNER_GONE_WITH_ROW = Wording(
+    message="is held by %(owner)s, a process that is gone, and its row %(row)s is %(status)r",
+    page_message=gettext_noop(
+        "It is held by a process that is gone, and its row %(row)s is “%(status)s”."
+    ),
+    hint=gettext_noop(
+        "It ends by itself; or: %(command)s; then, if the row is still lost: %(requeue)s"
+    ),
+)
+NO_TTL = Wording(
+    message="is held by a key that never expires",
+    page_message=gettext_noop("It is held by a key that never expires."),
+    hint=gettext_noop("If nobody works under it: %(command)s"),
+)
+NO_MESSAGE = Wording(
+    message="calls of %(task)s are duplicates of %(task_id)s, of which the broker has no message",
+    page_message=gettext_noop("Calls are duplicates of a message that the broker does not have."),
+    hint=ENDS_BY_ITSELF,
+)
+KEYS_SHARED = Wording(
+    message="its locks' keys have no prefix of their own: those without a TTL cannot be found",
+    page_message=gettext_noop(
+        "Its locks’ keys have no prefix of their own: those without a TTL cannot be found."
+    ),
+)
+
+KINDS: Mapping[str, str | Promise] = {
+    "lost work": gettext_lazy("lost work"),
+    "fence": gettext_lazy("fence"),
+    "unknown": gettext_lazy("unknown"),
+    "owner gone": gettext_lazy("owner gone"),
+    "no ttl": gettext_lazy("no TTL"),
+    "no message": gettext_lazy("no message"),
+    "settings": gettext_lazy("settings"),
+    "server": gettext_lazy("server"),
+}
+"""The page's words for the kinds of problems; the command prints the kinds themselves."""
+
+OUTCOMES: Mapping[Outcome, Any] = {
+    Outcome.CLEARED: ngettext_lazy("%(names)s was cleared.", "%(names)s were cleared.", "count"),
+    Outcome.CHANGED_HANDS: ngettext_lazy(
+        "%(names)s changed hands since the page was drawn, and was left alone.",
+        "%(names)s changed hands since the page was drawn, and were left alone.",
+        "count",
+    ),
+    Outcome.NOT_LOCKED: ngettext_lazy(
+        "%(names)s was not locked any more.", "%(names)s were not locked any more.", "count"
+    ),
+}
+"""The page's sentences about locks to be cleared, for ``names`` and their ``count``; the command
+prints the outcome's value."""
+
+OUTCOMES_IN_QUEUE: Mapping[Outcome, Any] = {
+    **OUTCOMES,
+    Outcome.NOT_LOCKED: ngettext_lazy(
+        "%(names)s was not reserved any more.", "%(names)s were not reserved any more.", "count"
+    ),
+}
+"""The same about reservations in the queue."""

@@ -1,0 +1,55 @@
+"""Taking one of several locks, for ``slots=N``: a default made of the five required methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .lease_notes import LeaseNotes
+from .values import AllHeld, Grant, Note, OneOf, Refusal
+
+__all__ = ["AnyOf"]
+
+
+class AnyOf(LeaseNotes):
+    """The optional method that takes any one of several locks.
+
+    What this default costs: one `get`, and one acquire for each lock that is found held before the
+    free one. A caller that comes between two of these calls may be overtaken by this one.
+    """
+
+    def acquire_any(
+        self,
+        names: Sequence[str],
+        gate: str | None,
+        token: str,
+        ttl: float,
+        owner: Mapping[str, Any],
+        note: Note | None = None,
+    ) -> OneOf | AllHeld:
+        """Grant the first of several locks that is free, unless somebody waits for one of them.
+
+        Args:
+            names: the locks, in the order in which they are tried.
+            gate: a lock. While anything holds it, somebody waits, and nothing is granted. None:
+                the caller itself is the first of those who wait.
+            token, ttl, owner: as for `acquire`.
+            note: as for `acquire_with_note`.
+
+        Returns:
+            `OneOf`, or `AllHeld` with what is in the way. Raises `StoreUnavailable`.
+        """
+        first = None if gate is None else self.get(gate)
+        if first is not None:
+            return AllHeld((), first)
+        holders = []
+        for name in names:
+            if note is None:
+                answer = self.acquire(name, token, ttl, owner)
+            else:
+                answer = self.acquire_with_note(name, token, ttl, owner, note)
+            if isinstance(answer, Grant):
+                return OneOf(name, answer, None)
+            assert isinstance(answer, Refusal)
+            holders.append(answer.holder)
+        return AllHeld(tuple(holders), None)

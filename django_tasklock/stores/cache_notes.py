@@ -1,0 +1,121 @@
+"""Notes and reservations in any Django cache, and how its errors are understood."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from math import ceil
+from typing import Any, TypeVar
+
+from django.core.cache import BaseCache, InvalidCacheKey, caches
+from django.core.cache.backends.filebased import FileBasedCache
+from django.core.cache.backends.locmem import LocMemCache
+from django.core.cache.backends.memcached import BaseMemcachedCache
+
+from .._values.lock_info import LockInfo
+from .._values.tokens import new_token
+from ..conf import StoreSettings
+from ..exceptions import InvalidLockConfig, StoreUnavailable
+from .base import BaseStore, Note
+from .record import interrupts
+
+__all__ = ["CacheNotes"]
+
+T = TypeVar("T")
+
+
+class CacheNotes(BaseStore):
+    """The part of `CacheStore` that is not about leases. Each note is a key of the cache."""
+
+    uses_cache = True
+
+    def __init__(self, settings: StoreSettings) -> None:
+        super().__init__(settings)
+        cache: Any = self.cache
+        options = getattr(cache, "_options", None) or {}
+        if getattr(cache, "_ignore_exceptions", False) or options.get("ignore_exc"):
+            raise InvalidLockConfig(
+                f"the cache {settings.cache!r} swallows its errors (IGNORE_EXCEPTIONS or "
+                f"ignore_exc): the lock store {self.alias!r} could not distinguish an outage "
+                "from a lock"
+            )
+
+    @property
+    def cache(self) -> BaseCache:
+        """The cache of this thread: the clients of some caches are not thread-safe."""
+        return caches[self.settings.cache]
+
+    def get_note(self, key: str) -> str | None:
+        text = self._found(self._note_key(key))
+        return text if isinstance(text, str) else None
+
+    def set_note(self, note: Note) -> None:
+        key, lifetime = self._note_key(note.key), self._lifetime(note.ttl)
+        if note.text:
+            self._call(lambda: self.cache.set(key, note.text, lifetime))
+        else:
+            self._call(lambda: self.cache.delete(key))
+        self._assert_answers()
+
+    def reserve(
+        self,
+        key: str,
+        text: str,
+        ttl: float,
+        *,
+        over: str = "",
+        unless_held: str | None = None,
+    ) -> str | LockInfo | None:
+        key, lifetime = self._note_key(key), self._lifetime(ttl)
+        if unless_held is not None and (holder := self.get(unless_held)) is not None:
+            return holder
+        if self._call(lambda: self.cache.add(key, text, lifetime)):
+            return None
+        other = self._found(key)
+        if other not in (None, text, over):
+            return str(other)
+        self._call(lambda: self.cache.set(key, text, lifetime))
+        return None
+
+    def unreserve(self, key: str, text: str) -> bool:
+        key = self._note_key(key)
+        if self._found(key) != text:
+            return False
+        return bool(self._call(lambda: self.cache.delete(key)))
+
+    def _note_key(self, key: str) -> str:
+        # A note's key may be longer than the 250 characters that a cache's key may have.
+        digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+        return f"{self.settings.key_prefix}.note:{digest}"
+
+    def _lifetime(self, ttl: float) -> float:
+        # These two know fractions of a second. The others cut them off the ttl, and some cut them
+        # off the time of day as well.
+        return ttl if isinstance(self.cache, LocMemCache | FileBasedCache) else ceil(ttl) + 1
+
+    def _found(self, key: str) -> Any:
+        value = self._call(lambda: self.cache.get(key))
+        if value is None:
+            self._assert_answers()
+        return value
+
+    def _assert_answers(self) -> None:
+        """Raise `StoreUnavailable` if the last call may not have reached the server.
+
+        After an error, pymemcache finds and writes no keys for a second, and raises nothing.
+        """
+        if isinstance(self.cache, BaseMemcachedCache):
+            key = self._note_key(new_token())
+            if not self._call(lambda: self.cache.add(key, 1, 1)):
+                raise StoreUnavailable(self.alias, "it neither finds a key nor adds one")
+
+    def _call(self, call: Callable[[], T]) -> T:
+        """What ``call`` returns. Raises `StoreUnavailable` for any exception of the client."""
+        try:
+            return call()
+        except InvalidCacheKey as error:
+            raise ValueError(f"the cache cannot hold a lock of this name: {error}") from error
+        except Exception as error:
+            if interrupts(error):
+                raise
+            raise StoreUnavailable(self.alias, str(error) or type(error).__name__) from error

@@ -1,0 +1,5 @@
+"""The store on a Redis Cluster."""
+
+from .store import RedisClusterStore
+
+__all__ = ["RedisClusterStore"]

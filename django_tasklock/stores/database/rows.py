@@ -1,0 +1,72 @@
+"""What a row of the table says: a lease, or a lock that no lease of ours explains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ..._values.lock_info import LockInfo
+from ..record import digest_of, fence_of, fields_of, record_of
+
+__all__ = ["Queued", "Row", "info_of", "microseconds", "owner_text"]
+
+MICROSECONDS_PER_SECOND = 1_000_000
+
+
+class Row(NamedTuple):
+    """One row. Moments are in microseconds since the epoch; ``now`` is when it was read."""
+
+    key: str
+    token: str
+    expires: int
+    acquired: int
+    fence: int
+    owner: str
+    now: int
+    granted: bool = False
+    """whether this very statement granted the lock; only in the answer to acquire"""
+
+
+class Queued(NamedTuple):
+    """One waiter in a wait queue."""
+
+    position: int
+    token: str
+    alive: int
+    """until when it counts as alive"""
+    owner: str
+    now: int
+
+    def as_row(self, key: str) -> Row:
+        """The waiter as what holds the lock: nobody else gets it while it is alive."""
+        return Row(key, self.token, self.alive, self.now, 0, self.owner, self.now)
+
+
+def microseconds(seconds: float) -> int:
+    """Seconds as the table has them."""
+    return round(seconds * MICROSECONDS_PER_SECOND)
+
+
+def owner_text(owner: Mapping[str, Any]) -> str:
+    """The owner's fields as they are stored: ASCII, which every character set has."""
+    return json.dumps(owner, separators=(",", ":"))
+
+
+def info_of(row: Row, name: str, store: str) -> LockInfo:
+    """What the row says of the lock ``name`` in the store with the alias ``store``."""
+    try:
+        owner = json.loads(row.owner)
+    except ValueError:
+        owner = None
+    record = record_of({**owner, "token": row.token}) if type(owner) is dict else None
+    fields = fields_of(
+        record,
+        row.key,
+        None if record is None else fence_of(b"%d" % row.fence),
+        row.acquired / MICROSECONDS_PER_SECOND,
+        None if record is not None else digest_of(repr(row[:6]).encode()),
+    )
+    return LockInfo(
+        name, max(0.0, (row.expires - row.now) / MICROSECONDS_PER_SECOND), store=store, **fields
+    )

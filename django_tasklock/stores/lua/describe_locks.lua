@@ -1,0 +1,30 @@
+-- Included by the scripts that list.
+
+-- The length of a wait queue; 0 where the key has another type.
+local function length_of(queue)
+  local length = redis.pcall('ZCARD', queue)
+  if type(length) == 'number' then return length end
+  return redis.call('TYPE', queue)['ok'] == 'zset' and redis.call('ZCARD', queue) or 0
+end
+
+-- The records of some locks, their fences (both false where there is none), and the lengths of
+-- their queues. Removes the names whose key is gone from the index.
+local function describe_locks(index, fences, names, keys, queues)
+  if #names == 0 then return {}, {}, {} end
+  local values = redis.call('MGET', unpack(keys))
+  local numbers = redis.call('HMGET', fences, unpack(names))
+  local lengths = {}
+  -- Mostly none of them has waiters: one command for all of them shows that.
+  local waiting = redis.call('EXISTS', unpack(queues)) > 0
+  for i, name in ipairs(names) do
+    lengths[i] = waiting and length_of(queues[i]) or 0
+    local value = values[i]
+    -- MGET returns nothing for a key of another type.
+    if not value or #value > MAX_VALUE_BYTES then values[i] = value_of_lock(keys[i]) end
+    if not values[i] then
+      redis.call('ZREM', index, name)
+      redis.call('HDEL', fences, name)
+    end
+  end
+  return values, numbers, lengths
+end

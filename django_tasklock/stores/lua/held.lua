@@ -1,6 +1,0 @@
--- Which locks are held, by whomever.
--- KEYS  the locks
--- Returns for each key 1 or 0.
-local found = {}
-for i, key in ipairs(KEYS) do found[i] = redis.call('EXISTS', key) end
-return found

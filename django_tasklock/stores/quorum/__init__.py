@@ -1,0 +1,5 @@
+"""Leases that a majority of other stores has granted."""
+
+from .store import QuorumStore
+
+__all__ = ["QuorumStore"]

@@ -1,0 +1,63 @@
+"""The values of locks' keys as `LockInfo`."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from ..._values.lock_info import LockInfo
+from ..record import Record, digest_of, fence_of, fields_of, interrupts, record_of
+from .keyspace import Keyspace
+from .store_client import StoreClient
+
+__all__ = ["RecordReader"]
+
+CACHED_RECORDS = 64
+"""records that are kept decoded, for callers who ask again and again who holds a lock"""
+
+
+class RecordReader:
+    """Reads the values of locks' keys, which anybody may have written."""
+
+    def __init__(self, client: StoreClient, keyspace: Keyspace) -> None:
+        self._client = client
+        self._keyspace = keyspace
+        self._cached_record = lru_cache(CACHED_RECORDS)(self.record)
+        # Looked up once: otherwise each lock of a list has a bound method of its own.
+        self._rest = self._fields
+
+    def info(
+        self,
+        name: str,
+        value: bytes,
+        ttl: float | None,
+        fence: bytes | None = None,
+        waiters: int | None = None,
+    ) -> LockInfo:
+        """The `LockInfo` of a lock; the value is decoded when it is needed.
+
+        ``value`` is that of the lock's key, ``ttl`` is in seconds (None: it never ends), ``fence``
+        is as Redis returns it, and ``waiters`` is the length of the wait queue, where it is known.
+        """
+        return LockInfo.deferred(
+            name, ttl, self._client.alias, waiters, self._rest, name, value, fence
+        )
+
+    def record(self, value: bytes) -> Record | None:
+        """The record that a value is; None if it is none of ours, which is a lock all the same."""
+        try:
+            decoded = self._client.decode(value)
+        except Exception as error:
+            if interrupts(error):
+                raise
+            return None
+        return record_of(decoded)
+
+    def _fields(self, name: str, value: bytes, fence: bytes | None) -> dict[str, Any]:
+        # A refusal has no fence, and mostly the same record as the refusal before it.
+        record = self.record(value) if fence is not None else self._cached_record(value)
+        key = self._keyspace.key(name)
+        if record is None:
+            return fields_of(None, key, digest=digest_of(value))
+        number = None if fence is None else fence_of(fence)
+        return fields_of(record, key, number, None if number is None else number / 1_000_000)

@@ -1,0 +1,103 @@
+"""The history of locks in Redis: a stream for all locks of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from ..._values.event import Event
+from ...conf import StoreSettings
+from ...exceptions import InvalidLockConfig, ListingNotSupported
+from ..trail import event_of, is_about, text_of
+from .keyspace import Keyspace
+from .notes import RedisNotes
+from .script import Script
+from .store_client import StoreClient
+
+__all__ = ["HISTORY_OPTION", "RECORD", "RedisTrail"]
+
+RECORD = Script("record")
+EVENTS = Script("events")
+
+HISTORY_OPTION = "HISTORY"
+"""the store's option: how many events are kept; 0: none"""
+DEFAULT_EVENTS = 0
+"""a refused call costs more with a history: it is kept where it is asked for"""
+MOST_EVENTS = 1_000_000
+"""a gigabyte or so: what is more is a mistake"""
+EVENTS_PER_SCRIPT = 1000
+"""how many entries one script looks at"""
+WRITTEN_PER_SCRIPT = 250
+"""a script for so many keeps the server busy for about half a millisecond"""
+LONGEST_AGO_SECONDS = 3600.0
+"""an event is written a moment after it happened: what is more comes of a clock that was set"""
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MAX_MS = 253402300799000
+"""the end of the year 9999"""
+
+
+class RedisTrail(RedisNotes):
+    """The part of a store on Redis that keeps the history.
+
+    The id of an entry is the server's time when it was written; of its text a number says how many
+    milliseconds before that it happened.
+    """
+
+    supports_history = True
+    known_options = RedisNotes.known_options | {HISTORY_OPTION}
+
+    def __init__(self, settings: StoreSettings, client: StoreClient, keyspace: Keyspace) -> None:
+        super().__init__(settings, client, keyspace)
+        kept: Any = settings.options.get(HISTORY_OPTION, DEFAULT_EVENTS)
+        if type(kept) is not int or not 0 <= kept <= MOST_EVENTS:
+            raise InvalidLockConfig(
+                f"the option {HISTORY_OPTION} of the lock store {settings.alias!r} is a number of "
+                f"events from 0 to {MOST_EVENTS}, not {kept!r}"
+            )
+        self._kept = kept
+
+    @property
+    def keeps_history(self) -> bool:
+        return self._kept > 0
+
+    def record(self, events: Sequence[Event]) -> None:
+        now = datetime.now(timezone.utc)
+        for start in range(0, len(events), WRITTEN_PER_SCRIPT):
+            args: list[Any] = [self._kept]
+            for event in events[start : start + WRITTEN_PER_SCRIPT]:
+                ago = min(max(0.0, (now - event.at).total_seconds()), LONGEST_AGO_SECONDS)
+                args += event.name, f"{int(ago * 1000)} {text_of(event)}"
+            # Not sent again after a lost reply: an event would be there twice.
+            self.client.run(RECORD, (self.keyspace.history,), args, again=False)
+
+    def events(self, name: str | None = None, limit: int = 100) -> list[Event]:
+        if not self.keeps_history:
+            raise ListingNotSupported(
+                self.alias, f"show a history of its locks: its option {HISTORY_OPTION} is 0"
+            )
+        found: list[Event] = []
+        begin: Any = "+"
+        while len(found) < limit:
+            missing = limit - len(found)
+            size = EVENTS_PER_SCRIPT if name else min(EVENTS_PER_SCRIPT, missing)
+            args = (begin, size, name or "", missing)
+            last, looked, flat = self.client.run(EVENTS, (self.keyspace.history,), args)
+            read = [self._event(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
+            found += [event for event in read if event is not None and is_about(event.name, name)]
+            if looked == 0 or (looked < size and len(flat) < 2 * missing):
+                break
+            begin = b"(" + last
+        return found
+
+    def _event(self, written: bytes, value: bytes) -> Event | None:
+        """The event with this id and this value; None for what somebody else has written."""
+        ago, _, text = value.partition(b" ")
+        try:
+            ago_ms = int(ago) if len(ago) < 8 else -1
+        except ValueError:
+            return None
+        ms = int(written.partition(b"-")[0])
+        if not 0 <= ago_ms <= LONGEST_AGO_SECONDS * 1000 or not ago_ms <= ms <= _MAX_MS:
+            return None
+        return event_of(text, self.alias, _EPOCH + timedelta(milliseconds=ms - ago_ms))

@@ -1,0 +1,126 @@
+"""What a store implements to keep a history of its locks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+from datetime import datetime
+from typing import Any, ClassVar
+
+from .._values.arguments import LONGEST_TTL_SECONDS, is_name, is_remark
+from .._values.event import KINDS, Event
+from .._values.owner import Owner
+from ..exceptions import ListingNotSupported
+from .required import RequiredMethods
+
+__all__ = ["MAX_EVENT_BYTES", "Trail", "event_of", "is_about", "text_of"]
+
+MAX_EVENT_BYTES = 8192
+"""of an event's text; events.lua has it too"""
+
+_permit_number = re.compile(r"#[1-9][0-9]{0,3}").fullmatch
+_OWNER_FIELDS = tuple(field.name for field in fields(Owner))
+_NUMBERS = frozenset({int, float})
+
+
+class Trail(RequiredMethods):
+    """Optional methods: the newest events, of all locks of the store together.
+
+    A lock that nobody has to wait for makes no event, so what is kept covers hours.
+    """
+
+    supports_history: ClassVar[bool] = False
+    """`record` and `events` work."""
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether to call `record`. False where the settings have turned the history off."""
+        return self.supports_history
+
+    def record(self, events: Sequence[Event]) -> None:
+        """Keep some events, in as few round trips as the store can, and forget the oldest ones
+        beyond a limit.
+
+        Called from a thread that nobody waits for. What it raises is dropped with the events.
+
+        Args:
+            events: of this store, the oldest first; ``at`` is by the clock of this host. All texts
+                are checked names, or remarks: printable, of 255 bytes of UTF-8 at most.
+        """
+        raise NotImplementedError(f"the store {type(self).__name__} does not implement record()")
+
+    def events(self, name: str | None = None, limit: int = 100) -> list[Event]:
+        """The events that are kept, the last one that was recorded first.
+
+        Args:
+            name: only those of this lock and of its permits; None: of all locks.
+            limit: how many to return at most.
+
+        Raises `ListingNotSupported` and `StoreUnavailable`.
+        """
+        raise ListingNotSupported(self.alias, "keep a history of its locks")
+
+
+def is_about(event_name: str, name: str | None) -> bool:
+    """Whether an event is one of the lock ``name``, or of a permit of it; None: of any lock."""
+    return (
+        name is None
+        or event_name == name
+        or (
+            event_name.startswith(name)
+            and _permit_number(event_name.removeprefix(name)) is not None
+        )
+    )
+
+
+def text_of(event: Event) -> str:
+    """The text of an event, without its store and its time."""
+    written = {
+        "kind": event.kind,
+        "name": event.name,
+        "owner": _known(event.owner),
+        "holder": None if event.holder is None else _known(event.holder),
+        "seconds": event.seconds,
+        "by": event.by,
+        "reason": event.reason,
+    }
+    return json.dumps(
+        {field: value for field, value in written.items() if value is not None},
+        separators=(",", ":"),
+    )
+
+
+def event_of(text: bytes, store: str, at: datetime) -> Event | None:
+    """The event with this text. None if any field is not as `text_of` writes it: anybody may have
+    written it."""
+    try:
+        read = json.loads(text) if len(text) <= MAX_EVENT_BYTES else None
+    except (ValueError, RecursionError):
+        return None
+    if type(read) is not dict:
+        return None
+    get = read.get
+    kind, name, seconds, by, reason = map(get, ("kind", "name", "seconds", "by", "reason"))
+    owner, holder = _owner(get("owner")), _owner(get("holder"))
+    if (
+        type(kind) is str
+        and kind in KINDS
+        and type(name) is str
+        and is_name(name)
+        and owner is not None
+        and (holder is not None or get("holder") is None)
+        and (seconds is None or (type(seconds) in _NUMBERS and 0 <= seconds <= LONGEST_TTL_SECONDS))
+        and all(each is None or (type(each) is str and is_remark(each)) for each in (by, reason))
+    ):
+        return Event(kind, name, store, at, owner, holder, seconds, by, reason)
+    return None
+
+
+def _known(owner: Owner) -> dict[str, Any]:
+    return {name: value for name in _OWNER_FIELDS if (value := getattr(owner, name)) is not None}
+
+
+def _owner(read: Any) -> Owner | None:
+    return Owner.of_anybody(read) if type(read) is dict else None

@@ -1,0 +1,5 @@
+"""Leases in ZooKeeper."""
+
+from .store import ZooKeeperStore
+
+__all__ = ["ZooKeeperStore"]

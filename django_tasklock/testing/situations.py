@@ -1,0 +1,106 @@
+"""What a test puts its code into: a lock that somebody else holds, and an outage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .._engine.service import locks
+from .._values.arguments import checked_name, checked_ttl
+from .._values.lock_info import LockInfo
+from .._values.owner import recorded
+from .._values.tokens import new_token
+from ..conf import DEFAULT_ALIAS
+from ..exceptions import LockNotAcquired, StoreUnavailable
+from ..stores.base import BaseStore, Refusal
+
+__all__ = ["held", "outage"]
+
+A_DAY_SECONDS = 86400.0
+LISTINGS = ("list", "count", "scan", "reservations", "events")
+"""without an implementation they raise `ListingNotSupported`, and ask no server"""
+NO_VERBS = ("shard",)
+"""these ask no server"""
+
+
+@contextmanager
+def held(
+    name: str,
+    *,
+    by: str = "another-host",
+    task: str | None = None,
+    task_id: str | None = None,
+    ttl: float = A_DAY_SECONDS,
+    store: str = DEFAULT_ALIAS,
+) -> Iterator[LockInfo]:
+    """Have somebody else hold the lock ``name`` for the block.
+
+    ``by`` is the host of that holder, whose process nobody here can judge, so that it is not taken
+    over; ``task`` and ``task_id`` are recorded for it. ``ttl``: seconds, after which the lock ends
+    even within the block. The block gets the `LockInfo`. At its end the lock is released to the
+    next waiter, if it has not been cleared.
+
+    Raises `LockNotAcquired` if the lock is held already, and `StoreUnavailable`.
+    """
+    checked_name(name)
+    checked_ttl(ttl)
+    service = locks.using(store)
+    used, token = service.store, new_token()
+    record: dict[str, Any] = {"host": recorded(by), "pid": 1, "ttl": ttl, "renew": False}
+    record |= {
+        field: recorded(value)
+        for field, value in (("task", task), ("task_id", task_id))
+        if value is not None
+    }
+    answer = used.acquire(name, token, ttl, record)
+    if isinstance(answer, Refusal):
+        raise LockNotAcquired(name, answer.holder)
+    try:
+        info = used.get(name)
+        assert info is not None, "it ended at once"
+        yield info
+    finally:
+        used.release(name, token, answer.proof)
+
+
+@contextmanager
+def outage(store: str = DEFAULT_ALIAS) -> Iterator[None]:
+    """Have the store of this alias raise `StoreUnavailable` for every verb in the block.
+
+    Locks that are held stay held, and cannot be renewed or released meanwhile. All threads of this
+    process see the outage, but on a server's store not those that wait already. A change of
+    TASKLOCK or CACHES in the block makes a new store, which answers.
+    """
+    silent = locks.using(store).store
+    verbs = _verbs(silent)
+    before = {verb: vars(silent)[verb] for verb in verbs if verb in vars(silent)}
+    vars(silent).update(dict.fromkeys(verbs, _raiser(silent.alias)))
+    try:
+        yield
+    finally:
+        for verb in verbs:
+            vars(silent).pop(verb, None)
+        vars(silent).update(before)
+
+
+def _verbs(store: BaseStore) -> list[str]:
+    """The methods of the contract that this store has."""
+    contract = [
+        name
+        for base in BaseStore.__mro__[:-1]
+        for name, method in vars(base).items()
+        if callable(method) and not name.startswith("_") and name not in NO_VERBS
+    ]
+    return [
+        name
+        for name in contract
+        if name not in LISTINGS or getattr(type(store), name) is not getattr(BaseStore, name)
+    ]
+
+
+def _raiser(alias: str) -> Callable[..., Any]:
+    def unavailable(*_args: Any, **_options: Any) -> Any:
+        raise StoreUnavailable(alias, "a test has made an outage")
+
+    return unavailable

@@ -1,0 +1,134 @@
+"""The message brokers of the hard cases: what is in their queues, and how to cut them off."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import kombu
+import redis
+
+from tests.servers import RedisServer
+
+
+def connect(server: RedisServer, database: int = 0) -> redis.Redis:
+    """A client of one of our own servers."""
+    return redis.Redis(port=server.port, db=database, socket_timeout=5)
+
+
+def address(server: RedisServer, database: int = 0) -> str:
+    """The URL of one of the server's databases."""
+    return f"redis://127.0.0.1:{server.port}/{database}"
+
+
+class RedisBroker:
+    """Celery's Redis transport on an own server.
+
+    Args:
+        visibility: seconds after which a message without an acknowledgement is delivered again.
+    """
+
+    looks = 4
+
+    def __init__(self, server: RedisServer, visibility: float) -> None:
+        self.client = connect(server)
+        self.url = address(server)
+        self.options: dict[str, Any] = {
+            "visibility_timeout": visibility,
+            "unacked_restore_interval": 1,
+            "unacked_restore_throttle": 1,
+            # A worker killed while it holds this mutex stops all redelivery for as long.
+            "unacked_mutex_expire": 5,
+        }
+
+    def count(self, queue: str) -> int:
+        """Messages that wait in the queue, or that a worker has not acknowledged."""
+        held = [json.loads(value) for value in self.client.hvals("unacked")]
+        return int(self.client.llen(queue)) + len([each for each in held if each[2] == queue])
+
+    def messages(self, queue: str) -> list[dict[str, Any]]:
+        """The messages waiting in the queue, oldest first."""
+        return [json.loads(value) for value in reversed(self.client.lrange(queue, 0, -1))]
+
+    def deliver_again(self, queue: str, message: dict[str, Any]) -> None:
+        """Requeue a message as the transport does when it was not acknowledged in time."""
+        message["headers"]["redelivered"] = True
+        message["properties"]["delivery_info"]["redelivered"] = True
+        self.client.lpush(queue, json.dumps(message))
+
+    @contextmanager
+    def still(self) -> Iterator[set[str]]:
+        """No message moves meanwhile; yields the ids of those in the queue and unacknowledged.
+
+        A worker takes a message from the queue first and notes that it has it afterwards. Killed
+        in between it takes the message along, as nothing above the transport can prevent.
+        """
+        self.client.client_pause(5000, all=False)
+        try:
+            raw = [json.loads(value)[0] for value in self.client.hvals("unacked")]
+            for key in self.client.scan_iter(_type="list"):
+                raw += [json.loads(value) for value in self.client.lrange(key, 0, -1)]
+            yield {str(message["headers"]["id"]) for message in raw if "id" in message["headers"]}
+        finally:
+            self.client.client_unpause()
+
+    def cut(self) -> None:
+        """Break every connection to the broker."""
+        for kind in ("normal", "pubsub"):
+            self.client.client_kill_filter(_type=kind, skipme=True)
+
+    def drop(self, queue: str) -> None:
+        """Close our connection; the queues go with the server."""
+        self.client.close()
+
+
+class RabbitBroker:
+    """Celery's AMQP transport, on a virtual host of its own where the URL names one."""
+
+    looks = 1
+    options: dict[str, Any] = {}
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.host = unquote(urlsplit(url).path[1:]) or "/"
+
+    def count(self, queue: str) -> int:
+        """Messages that wait in the queue, or that a worker has not acknowledged."""
+        output = subprocess.run(
+            [
+                *("rabbitmqctl", "--quiet", "--formatter=json", "list_queues", "-p", self.host),
+                *("name", "messages"),
+            ],
+            capture_output=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        rows = {row["name"]: row["messages"] for row in json.loads(output)}
+        return int(rows.get(queue, 0))
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Nothing to be careful about: what a dead worker has not acknowledged is delivered."""
+        yield None
+
+    def cut(self) -> None:
+        """Have the broker close every connection of the virtual host."""
+        subprocess.run(
+            ["rabbitmqctl", "--quiet", "close_all_connections", "--vhost", self.host, "a test"],
+            capture_output=True,
+            check=True,
+            timeout=60,
+        )
+
+    def drop(self, queue: str) -> None:
+        """Delete the queue."""
+        with kombu.Connection(self.url) as connection:
+            channel: Any = connection.default_channel
+            channel.queue_delete(queue)
+
+
+Broker = RedisBroker | RabbitBroker

@@ -1,0 +1,68 @@
+"""What is not held against a message: cases 21, 22 and 23."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.acceptance.hard_cases.conftest import MakeStage, on_both_brokers
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+
+@on_both_brokers
+def test_21_a_job_that_rejects_itself_runs_again_each_time(
+    make_stage: MakeStage, broker: str
+) -> None:
+    """Six times back to the queue, though one death would be enough to give it up."""
+    stage = make_stage(broker)
+    stage.worker()
+    job = stage.job()
+    result = stage.send("once", job, [*[{"then": "reject"}] * 6, {}])
+    assert result.get(timeout=20) == f"done:{job}"
+    stage.assert_settled()
+    stage.assert_done_once(job)
+    assert len(stage.ledger.runs(job=job)) == 7
+
+
+@on_both_brokers
+def test_22_a_job_that_a_killed_worker_had_only_prefetched_runs(
+    make_stage: MakeStage, broker: str
+) -> None:
+    """It was never begun: the death of that worker is not its doing."""
+    stage = make_stage(broker, visibility=2)
+    worker = stage.worker(conf={"worker_prefetch_multiplier": 4})
+    first, prefetched = stage.job(), stage.job()
+    stage.send("guarded", first, [{"seconds": 60}, {}])
+    started = stage.started(first)
+    result = stage.send("once", prefetched)
+    stage.deliveries(result.id, 1)
+    stage.watch(started.pid)
+    stage.kill(worker.pid)
+    assert stage.ledger.runs(job=prefetched) == []
+    stage.worker()
+    assert result.get(timeout=20) == f"done:{prefetched}"
+    stage.assert_settled()
+    stage.assert_done_once(prefetched)
+    stage.assert_done_once(first)
+
+
+@on_both_brokers
+def test_23_a_job_that_a_cold_shutdown_cut_short_runs_again(
+    make_stage: MakeStage, broker: str
+) -> None:
+    """The worker is told to stop at once, by SIGQUIT: an orderly end for the job."""
+    stage = make_stage(broker)
+    worker = stage.worker()
+    job = stage.job()
+    result = stage.send("once", job, [{"seconds": 60}, {"seconds": 0.1}])
+    stage.watch(stage.started(job).pid)
+    worker.send(signal.SIGQUIT)
+    until(lambda: not worker.running, "the worker has stopped", 20)
+    stage.worker()
+    assert result.get(timeout=20) == f"done:{job}"
+    stage.assert_settled()
+    stage.assert_done_once(job)
+    assert len(stage.ledger.runs(job=job)) == 2

@@ -1,0 +1,592 @@
+"""``manage.py locks run``: real processes, and real signals."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from django.core.management import load_command_class
+
+from django_tasklock import locks
+from django_tasklock.cli.run_command import HELD_ELSEWHERE, LOST, OUTAGE
+from tests.conftest import UseRedis
+from tests.servers import RedisServer
+from tests.steps import Meanwhile, holder, waiting
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+PATIENCE = 90.0
+"""seconds; each process imports Django on a machine that may be busy"""
+Run = Callable[..., "subprocess.Popen[str]"]
+TRAP = "trap 'echo told >&2; exit 7' TERM; echo started; while :; do sleep 0.05; done"
+STUBBORN = "trap '' TERM; echo started; while :; do sleep 0.05; done"
+
+
+@pytest.fixture
+def run(use_redis: UseRedis, process_env: Callable[[], dict[str, str]]) -> Iterator[Run]:
+    """``run("name", "--", "command")``: the command in a process of its own."""
+    use_redis()
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **options: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "django", "locks", "run", *arguments],
+            env=process_env(),
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=PATIENCE)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, out, err
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    """The next line that the command writes, and not a byte more: what Python's own buffer took
+    with it, ``communicate`` would not return."""
+    assert process.stdout is not None
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(process.stdout.fileno(), 1)):
+        line += byte
+    return line.decode().strip()
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended: it is not there, or a zombie that nobody has asked for yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def kill_those_left(pids: list[int]) -> None:
+    for pid in pids:
+        if not gone(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> str:
+    """A script that says its number, and needs some time to end when it gets SIGTERM."""
+    script = tmp_path / "slow.sh"
+    script.write_text(
+        f"trap 'echo told >> {tmp_path}/slow; sleep 1; echo ended >> {tmp_path}/slow; exit' TERM\n"
+        "echo slow $$; while :; do sleep 0.05; done"
+    )
+    return str(script)
+
+
+def test_command_runs_under_the_lock_and_its_output_is_its_own(run: Run) -> None:
+    process = run("nightly", "--ttl", "20", "--", "sh", "-c", "echo started; cat; echo $0", "--x")
+    assert said(process) == "started"
+    code, out, err = ended(process)
+    assert (code, out, err) == (0, "--x\n", "")
+    assert not locks.is_locked("nightly")
+
+
+def test_lock_is_held_and_says_by_what(run: Run) -> None:
+    process = run("nightly", "--ttl", "20", "--", "sh", "-c", TRAP)
+    assert said(process) == "started"
+    info = locks.get("nightly")
+    assert info is not None
+    assert (info.owner.pid, info.owner.task) == (process.pid, "locks run sh")
+    assert (info.granted, info.renewing) == (20, True)
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [("exit 0", 0), ("exit 3", 3), ("kill -KILL $$", 137), ("kill -SEGV $$", 139)],
+)
+def test_exit_status_is_the_commands(run: Run, script: str, expected: int) -> None:
+    code, _, err = ended(run("nightly", "--", "sh", "-c", script))
+    assert code == expected
+    assert err == ""
+    assert not locks.is_locked("nightly")
+
+
+def test_command_that_is_not_there(run: Run, tmp_path: Path) -> None:
+    code, _, err = ended(run("nightly", "--", "no-such-command-here"))
+    assert code == 127
+    assert err == "no-such-command-here: No such file or directory\n"
+    code, _, err = ended(run("nightly", "--", str(tmp_path)))
+    assert code == 126
+    assert not locks.is_locked("nightly")
+
+
+def test_of_many_one_runs(run: Run, tmp_path: Path) -> None:
+    # Given five hosts' cron at the same moment
+    file = tmp_path / "ran"
+    script = f"echo ran >> {file}; sleep 6"
+    processes = [
+        run("nightly", "--conflict-exit-code", "9", "--", "sh", "-c", script) for _ in range(4)
+    ]
+    results = [ended(process) for process in processes]
+    # I expect one to have run, and the others to have said why they did not
+    assert sorted(code for code, _, _ in results) == [0, 9, 9, 9]
+    assert file.read_text() == "ran\n"
+    for code, _, err in results:
+        assert bool(re.search(r"nightly is held by pid \d+ on ", err)) == (code == 9)
+
+
+def test_one_after_the_other_both_run(run: Run, tmp_path: Path) -> None:
+    # Given a short command, and hosts of which each comes after the end of the one before
+    file = tmp_path / "ran"
+    for _ in range(2):
+        assert ended(run("nightly", "--", "sh", "-c", f"echo ran >> {file}"))[0] == 0
+    assert file.read_text() == "ran\nran\n"
+
+
+def test_conflict_may_be_silent_and_a_success(run: Run) -> None:
+    lease = locks.acquire("nightly", ttl=60)
+    assert lease
+    quiet = ended(run("nightly", "--conflict-exit-code", "0", "-v", "0", "--", "echo", "ran"))
+    assert quiet == (0, "", "")
+    code, out, err = ended(run("nightly", "--", "echo", "ran"))
+    assert (code, out) == (HELD_ELSEWHERE, "")
+    assert err.startswith("CommandError: nightly is held by ")
+
+
+def test_it_waits_for_its_turn(run: Run) -> None:
+    lease = locks.acquire("nightly", ttl=120)
+    assert lease
+    process = run("nightly", "--wait", "--", "echo", "ran")
+    until(lambda: waiting("nightly"), "somebody waits", PATIENCE)
+    lease.release()
+    assert ended(process)[:2] == (0, "ran\n")
+
+
+def test_lease_is_renewed_while_the_command_runs(run: Run) -> None:
+    process = run("nightly", "--ttl", "2", "--", "sh", "-c", TRAP)
+    assert said(process) == "started"
+    held = locks.get("nightly")
+    assert held is not None
+    # For three times its ttl it is the same lease
+    end = time.monotonic() + 6
+    while time.monotonic() < end:
+        info = locks.get("nightly")
+        assert info is not None
+        assert info.token == held.token
+        time.sleep(0.1)
+    process.terminate()
+    assert ended(process)[0] == 7
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
+def test_signals_are_passed_on(run: Run, name: str) -> None:
+    short = name.removeprefix("SIG")
+    script = f"trap 'echo got {short}; exit 5' {short}; echo started; while :; do sleep 0.05; done"
+    process = run("nightly", "--", "sh", "-c", script)
+    assert said(process) == "started"
+    process.send_signal(getattr(signal, name))
+    code, out, _ = ended(process)
+    assert (code, out) == (5, f"got {short}\n")
+    assert not locks.is_locked("nightly")
+
+
+def test_signal_that_ends_the_command_is_its_status(run: Run) -> None:
+    process = run("nightly", "--", "sh", "-c", "echo started; exec sleep 300")
+    assert said(process) == "started"
+    process.terminate()
+    assert ended(process)[0] == 128 + signal.SIGTERM
+    assert not locks.is_locked("nightly")
+
+
+def test_signals_reach_what_the_command_started(run: Run) -> None:
+    process = run("nightly", "--", "sh", "-c", "sleep 300 & echo $!; wait")
+    grandchild = int(said(process))
+    process.terminate()
+    ended(process)
+    until(lambda: gone(grandchild), "the end of what the command started", PATIENCE)
+
+
+def test_signal_while_it_waits_ends_it_and_the_queue_goes_on(run: Run) -> None:
+    lease = locks.acquire("nightly", ttl=120)
+    assert lease
+    process = run("nightly", "--wait", "--", "echo", "ran")
+    until(lambda: waiting("nightly"), "somebody waits", PATIENCE)
+    process.terminate()
+    code, out, _ = ended(process)
+    assert (code, out) == (128 + signal.SIGTERM, "")
+    lease.release()
+    assert not locks.is_locked("nightly")
+
+
+def test_clear_tells_the_command_within_seconds_and_it_is_no_success(run: Run) -> None:
+    # Given a command that an operator clears while it runs, with a long lease
+    process = run("nightly", "--ttl", "86400", "--", "sh", "-c", TRAP.replace("exit 7", "exit 0"))
+    assert said(process) == "started"
+    assert locks.clear("nightly")
+    # I expect it to be told at once, and that it ended well not to count
+    code, _, err = ended(process)
+    assert code == LOST
+    assert "nightly was lost: the command gets SIGTERM." in err
+    assert "told" in err.splitlines()
+
+
+def test_lock_that_went_to_somebody_else_is_noticed_too(run: Run) -> None:
+    process = run("nightly", "--ttl", "86400", "--", "sh", "-c", TRAP)
+    assert said(process) == "started"
+    assert locks.clear("nightly")
+    lease = locks.acquire("nightly", ttl=600)
+    assert lease
+    assert ended(process)[0] == LOST
+    assert lease.extend()
+
+
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-"])
+def test_command_is_told_though_nothing_can_be_said(
+    use_redis: UseRedis, process_env: Callable[[], dict[str, str]], stderr: str
+) -> None:
+    use_redis()
+    with subprocess.Popen(
+        [
+            *("sh", "-c", f'exec "$@" {stderr}', "sh", sys.executable, "-m", "django", "locks"),
+            *("run", "nightly", "--", "sh", "-c", TRAP.replace("echo told >&2; ", "")),
+        ],
+        env=process_env(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert said(process) == "started"
+        assert locks.clear("nightly")
+        assert process.wait(PATIENCE) == LOST
+
+
+def test_command_that_does_not_listen_is_killed(run: Run) -> None:
+    process = run("nightly", "--kill-after", "0.5", "--", "sh", "-c", STUBBORN)
+    assert said(process) == "started"
+    assert locks.clear("nightly")
+    assert ended(process)[0] == LOST
+
+
+def test_lock_cleared_in_the_last_moment_is_no_success(run: Run) -> None:
+    # Given a command that ends well before any look could have noticed
+    process = run("nightly", "--", "sh", "-c", "trap '' TERM; echo started; exec sleep 0.3")
+    assert said(process) == "started"
+    assert locks.clear("nightly")
+    code, _, err = ended(process)
+    assert code == LOST
+    assert "nightly was lost while the command ran." in err
+
+
+def test_store_that_is_gone_ends_the_command_with_the_lease(
+    run: Run, use_redis: UseRedis, own_redis_server: RedisServer
+) -> None:
+    use_redis(own_redis_server.url)
+    process = run("nightly", "--ttl", "3", "--", "sh", "-c", TRAP)
+    assert said(process) == "started"
+    own_redis_server.kill()
+    code, _, err = ended(process)
+    assert code == LOST
+    assert "the command gets SIGTERM" in err
+    assert "told" in err.splitlines()
+
+
+FAMILY = """\
+sleep 301 & echo $!
+(sleep 302 & echo $!; wait) & echo $!
+setsid sh -c 'sleep 303 & echo $!; echo $$; wait' &
+(setsid sleep 304 & echo $!)
+(trap "" TERM HUP; sleep 305 & echo $!; wait) & echo $!
+echo $$
+wait
+"""
+SIZE = 9
+"""processes that write their number: children, grandchildren, some in sessions of their own, one
+whose parent has ended, and some that listen to no signal"""
+
+
+def test_all_that_the_command_started_dies_with_it_before_the_lock_is_taken(run: Run) -> None:
+    # Given a run whose own process is killed: nobody renews its lease any more
+    process = run("nightly", "--ttl", "600", "--", "sh", "-c", FAMILY)
+    family = [int(said(process)) for _ in range(SIZE)]
+    until(lambda: len(set(map(os.getsid, family))) == 3, "three sessions", PATIENCE)
+    waiter = Meanwhile(lambda: (locks.acquire("nightly", wait=PATIENCE), [*map(gone, family)]))
+    until(lambda: waiting("nightly"), "somebody waits", PATIENCE)
+    process.kill()
+    # I expect who takes over, long before the lease's end, to find that all of them are gone
+    lease, ended = waiter.result(PATIENCE)
+    assert lease
+    assert all(ended), ended
+
+
+def test_run_that_lost_its_lock_ends_after_all_that_the_command_started(run: Run) -> None:
+    # Given a command that ends of SIGTERM, and processes of its own that do not
+    process = run("nightly", "--kill-after", "0.5", "--", "sh", "-c", FAMILY)
+    family = [int(said(process)) for _ in range(SIZE)]
+    until(lambda: len(set(map(os.getsid, family))) == 3, "three sessions", PATIENCE)
+    try:
+        assert locks.clear("nightly")
+        assert process.wait(PATIENCE) == LOST
+        assert all(map(gone, family)), [*map(gone, family)]
+    finally:
+        kill_those_left(family)
+
+
+@pytest.mark.parametrize("start", ["sh", "setsid sh"])
+def test_what_the_command_started_has_its_time_to_end_when_the_lock_is_lost(
+    run: Run, slow: str, tmp_path: Path, start: str
+) -> None:
+    # Given a child that needs longer to end than the shell that has started it
+    process = run("nightly", "--kill-after", "80", "--", "sh", "-c", f"{start} {slow} & wait")
+    child = int(said(process).removeprefix("slow "))
+    try:
+        assert locks.clear("nightly")
+        assert process.wait(PATIENCE) == LOST
+        # I expect it to have heard SIGTERM once, and to have ended by itself
+        assert gone(child)
+        assert (tmp_path / "slow").read_text() == "told\nended\n"
+    finally:
+        kill_those_left([child])
+
+
+def test_on_a_terminal_too_a_lost_lock_ends_what_the_command_started(
+    terminal: Callable[..., Terminal], slow: str, tmp_path: Path
+) -> None:
+    tty = terminal("--kill-after", "80", "--", "sh", "-c", f"sh {slow} & wait")
+    child = int(tty.until_drawn(rb"slow (\d+)\r"))
+    try:
+        assert locks.clear("nightly")
+        assert tty.process.wait(PATIENCE) == LOST
+        assert gone(child)
+        assert (tmp_path / "slow").read_text() == "told\nended\n"
+    finally:
+        kill_those_left([child])
+
+
+def test_on_a_terminal_too_what_ignores_sigterm_is_killed(
+    terminal: Callable[..., Terminal],
+) -> None:
+    # Nor SIGHUP, which the end of a terminal's session sends
+    stubborn = "(trap '' TERM HUP; exec sleep 300) & echo pid $!; wait"
+    tty = terminal("--kill-after", "0.5", "--", "sh", "-c", stubborn)
+    child = int(tty.until_drawn(rb"pid (\d+)\r"))
+    until(lambda: psutil.Process(child).name() == "sleep", "a process without SIGTERM", PATIENCE)
+    try:
+        assert locks.clear("nightly")
+        assert tty.process.wait(PATIENCE) == LOST
+        assert gone(child)
+    finally:
+        kill_those_left([child])
+
+
+def test_lock_is_held_while_a_process_of_the_commands_group_lives(run: Run) -> None:
+    # Given that the guardian is killed as well, and a process that nobody is left to end
+    process = run("nightly", "--ttl", "600", "--", "sh", "-c", "sleep 300 & echo $!; wait")
+    left = int(said(process))
+    owner = holder("nightly").owner
+    assert owner.group == os.getpgid(left)
+    process.kill()
+    os.kill(owner.group, signal.SIGKILL)
+    process.wait(PATIENCE)
+    until(lambda: gone(owner.group or 0) and gone(owner.pid or 0), "both are gone", PATIENCE)
+    try:
+        # I expect it to count, and the lock not to be taken over before its end
+        assert owner.alive() is True
+        assert locks.acquire("nightly", wait=0.5) is None
+    finally:
+        os.kill(left, signal.SIGKILL)
+    until(lambda: owner.alive() is False, "the end of the group", PATIENCE)
+    assert locks.acquire("nightly", wait=PATIENCE)
+
+
+def test_guardian_that_is_killed_takes_the_command_with_it(run: Run) -> None:
+    process = run("nightly", "--ttl", "600", "--", "sh", "-c", "sleep 300 & echo $!; wait")
+    child = int(said(process))
+    os.kill(holder("nightly").owner.group or 0, signal.SIGKILL)
+    assert ended(process)[0] == 128 + signal.SIGKILL
+    assert gone(child)
+    assert not locks.is_locked("nightly")
+
+
+def test_run_that_is_killed_while_it_waits_runs_nothing(run: Run, tmp_path: Path) -> None:
+    lease = locks.acquire("nightly", ttl=120)
+    assert lease
+    process = run("nightly", "--wait", "--", "touch", str(tmp_path / "ran"))
+    until(lambda: waiting("nightly"), "somebody waits", PATIENCE)
+    (guardian,) = psutil.Process(process.pid).children()
+    process.kill()
+    process.wait(PATIENCE)
+    until(lambda: gone(guardian.pid), "the end of the guardian", PATIENCE)
+    lease.release()
+    assert not (tmp_path / "ran").exists()
+
+
+class Terminal:
+    """A terminal of its own, in whose foreground ``locks run nightly`` runs a command."""
+
+    def __init__(self, env: dict[str, str], *arguments: str) -> None:
+        self.master, self._slave = pty.openpty()
+        script = 'exec "$@" <"$TTY" >"$TTY" 2>&1'
+        self.process = subprocess.Popen(
+            [
+                *("sh", "-c", script, "sh", sys.executable, "-m", "django"),
+                *("locks", "run", "nightly", "--ttl", "600", *arguments),
+            ],
+            env=env | {"TTY": os.ttyname(self._slave)},
+            start_new_session=True,
+        )
+        self._drawn = b""
+
+    def until_drawn(self, pattern: bytes) -> bytes:
+        while not (found := re.search(pattern, self._drawn)):
+            self._drawn += os.read(self.master, 4096)
+        return found[1]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        os.close(self.master)
+        os.close(self._slave)
+
+
+@pytest.fixture
+def terminal(
+    use_redis: UseRedis, process_env: Callable[[], dict[str, str]]
+) -> Iterator[Callable[..., Terminal]]:
+    use_redis()
+    with contextlib.ExitStack() as stack:
+
+        def start(*arguments: str) -> Terminal:
+            started = Terminal(process_env(), *arguments)
+            stack.callback(started.close)
+            return started
+
+        yield start
+
+
+def test_on_a_terminal_the_command_has_its_keys_and_dies_with_it(
+    terminal: Callable[..., Terminal],
+) -> None:
+    # Given a terminal's own session, in whose foreground the command reads and hears Ctrl-C
+    command = (
+        'trap "echo heard" INT; sleep 300 & echo pid $!; while :; do read x; echo got $x; done'
+    )
+    tty = terminal("--", "sh", "-c", command)
+    left = int(tty.until_drawn(rb"pid (\d+)\r"))
+    os.write(tty.master, b"a line\n")
+    tty.until_drawn(rb"(got a line)")
+    os.write(tty.master, b"\x03")
+    tty.until_drawn(rb"(heard)")
+    assert locks.is_locked("nightly")
+    tty.process.kill()
+    tty.process.wait(PATIENCE)
+    until(lambda: gone(left), "the end of what the command started", PATIENCE)
+    assert locks.acquire("nightly", wait=PATIENCE)
+
+
+def test_what_the_command_leaves_behind_goes_on_without_the_lock(run: Run) -> None:
+    # As a daemon does whose starter ends
+    process = run("nightly", "--", "sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!")
+    left = int(said(process))
+    try:
+        assert ended(process)[0] == 0
+        assert not locks.is_locked("nightly")
+        assert not gone(left)
+    finally:
+        os.kill(left, signal.SIGKILL)
+
+
+def test_so_does_what_it_leaves_behind_when_a_signal_ends_it(run: Run) -> None:
+    # Given a child that ignores the signal of which the command ends
+    script = "(trap '' TERM; exec sleep 300 >/dev/null 2>&1) & echo $!; wait"
+    process = run("nightly", "--", "sh", "-c", script)
+    left = int(said(process))
+    until(lambda: psutil.Process(left).name() == "sleep", "a process without SIGTERM", PATIENCE)
+    try:
+        process.terminate()
+        assert ended(process)[0] == 128 + signal.SIGTERM
+        assert not locks.is_locked("nightly")
+        assert not gone(left)
+    finally:
+        os.kill(left, signal.SIGKILL)
+
+
+def test_store_that_is_down_runs_nothing(
+    run: Run, use_redis: UseRedis, own_redis_server: RedisServer, tmp_path: Path
+) -> None:
+    use_redis(own_redis_server.url)
+    own_redis_server.kill()
+    code, _, err = ended(run("nightly", "--", "touch", str(tmp_path / "ran")))
+    assert code == OUTAGE
+    assert "unavailable" in err
+    assert not (tmp_path / "ran").exists()
+
+
+def test_store_that_is_down_when_the_command_has_ended_changes_nothing(
+    run: Run, use_redis: UseRedis, own_redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """The lock was held to the end, so the command's status is what counts."""
+    use_redis(own_redis_server.url)
+    script = f"echo started; while [ ! -e {tmp_path}/gate ]; do sleep 0.05; done; exit 3"
+    process = run("nightly", "--ttl", "300", "--", "sh", "-c", script)
+    assert said(process) == "started"
+    own_redis_server.kill()
+    (tmp_path / "gate").touch()
+    code, _, err = ended(process)
+    assert code == 3
+    assert "The lock ends by itself." in err
+
+
+def test_wrong_arguments_run_nothing(run: Run) -> None:
+    assert ended(run("nightly"))[0] == 2
+    assert ended(run("bad name", "--", "true"))[0] == 1
+    code, _, err = ended(run("nightly", "--ttl", "0", "--", "true"))
+    assert code == 1
+    assert "ttl" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("value", ["-1", "256", "9999999", "1.5", "one", ""])
+def test_exit_status_that_cannot_be_is_one_sentence_and_runs_nothing(run: Run, value: str) -> None:
+    code, out, err = ended(run("nightly", f"--conflict-exit-code={value}", "--", "echo", "ran"))
+    assert (code, out) == (2, "")
+    assert "argument --conflict-exit-code: " in err.splitlines()[-1]
+    assert repr(value) in err
+
+
+@pytest.mark.parametrize("value", ["-1", "-0.1", "nan", "inf", "1e99", "soon"])
+def test_pause_before_the_kill_that_cannot_be_is_one_sentence(run: Run, value: str) -> None:
+    code, out, err = ended(run("nightly", f"--kill-after={value}", "--", "echo", "ran"))
+    assert (code, out) == (2, "")
+    assert "argument --kill-after: not a number of seconds" in err.splitlines()[-1]
+
+
+def test_statuses_of_ours_are_none_that_shells_use_and_are_in_the_help() -> None:
+    ours = {OUTAGE, HELD_ELSEWHERE, LOST}
+    assert ours == {os.EX_UNAVAILABLE, os.EX_TEMPFAIL, os.EX_NOPERM}
+    assert len(ours) == 3
+    parser = load_command_class("django_tasklock", "locks").create_parser("manage.py", "locks")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
+        parser.parse_args(["run", "--help"])
+    for status in ours:
+        assert f"{status}: " in out.getvalue()
+
+
+def test_pipes_end_a_command_as_they_do_elsewhere(run: Run) -> None:
+    # A command whose reader went away dies of SIGPIPE, and does not go on for ever
+    process = run("nightly", "--", "sh", "-c", "yes | head -1")
+    assert ended(process)[:2] == (0, "y\n")

@@ -1,0 +1,158 @@
+"""The fixture ``tasklock``, in projects of their own, with pytest as it is started there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from tests import needs
+from tests.projects import Project
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = """
+SECRET_KEY = "only-for-the-tests"
+INSTALLED_APPS = ["django_tasklock"]
+USE_TZ = True
+# Nobody listens there: a test that used it would fail.
+CACHES = {
+    "default": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": "redis://127.0.0.1:1",
+    }
+}
+TASKLOCK = {"default": {"TTL": 5}, "other": {"KEY_PREFIX": "other"}}
+"""
+
+TESTS = """
+import pytest
+
+from django_tasklock import StoreUnavailable, lock, locks
+
+
+def test_locks_are_in_memory(tasklock):
+    locks.acquire("left-behind")
+    with lock("video:1"):
+        tasklock.assert_locked("video:1")
+    tasklock.assert_not_locked("video:1")
+    with tasklock.held("video:1", by="worker-7", store="other"):
+        assert locks.using("other").get("video:1").owner.host == "worker-7"
+
+
+def test_nothing_is_left_of_the_last_test(tasklock):
+    assert locks.list() == [] and locks.using("other").list() == []
+
+
+def test_an_outage(tasklock):
+    with tasklock.outage(), pytest.raises(StoreUnavailable):
+        locks.acquire("video:1")
+    assert locks.acquire("video:1")
+    tasklock.clear()
+    tasklock.assert_not_locked("video:1")
+
+
+def test_without_it_the_settings_count():
+    with pytest.raises(StoreUnavailable):
+        locks.acquire("video:1")
+"""
+
+EARLY = """
+import sys
+
+from django.conf import settings
+
+EARLY = sorted(
+    name for name in sys.modules
+    if name in ("django_tasklock.models", "django_tasklock.testing", "celery", "redis")
+)
+
+
+def test_nothing_was_imported_early_that_needs_settings_or_takes_long():
+    assert EARLY == []
+    assert not settings.configured
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Callable[..., Project]:
+    """``project(**files)``: a project with these files."""
+    if not entry_points(group="pytest11", name="tasklock"):
+        needs.missing("django-tasklock was installed without its pytest plugin: install it again")
+
+    def make(**files: str) -> Project:
+        made = Project(tmp_path)
+        made.environment["PYTHONPATH"] = str(tmp_path)
+        for name, text in files.items():
+            made.write(f"{name}.py", text)
+        return made
+
+    return make
+
+
+def in_pytest(project: Project, *options: str, fails: bool = False) -> str:
+    return project.run(
+        "python", "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *options,
+        fails=fails,
+    )  # fmt: skip
+
+
+def test_with_pytest_django(project: Callable[..., Project]) -> None:
+    said = in_pytest(project(settings=SETTINGS, test_locks=TESTS), "--ds", "settings")
+    assert "4 passed" in said
+
+
+def test_under_xdist_and_warnings_as_errors(project: Callable[..., Project]) -> None:
+    made = project(settings=SETTINGS, test_locks=TESTS)
+    assert "4 passed" in in_pytest(made, "--ds", "settings", "-n", "2", "-W", "error")
+
+
+def test_without_pytest_django(project: Callable[..., Project]) -> None:
+    conftest = """
+import os
+os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
+import django
+django.setup()
+"""
+    made = project(settings=SETTINGS, test_locks=TESTS, conftest=conftest)
+    assert "4 passed" in in_pytest(made, "-p", "no:django")
+
+
+def test_a_project_without_settings_does_not_notice_it(project: Callable[..., Project]) -> None:
+    # conftest.py is imported after all plugins, and before any test.
+    made = project(conftest=EARLY, test_all="from conftest import *")
+    assert "1 passed" in in_pytest(made, "-p", "no:django", "-W", "error")
+
+
+def test_pytest_django_configures_the_settings_first(project: Callable[..., Project]) -> None:
+    look = "\nimport sys\nEARLY = 'django_tasklock.testing' in sys.modules\n"
+    test = "from django.conf import settings\ndef test_it():\n    assert settings.EARLY is False\n"
+    made = project(settings=SETTINGS + look, test_early=test)
+    assert "1 passed" in in_pytest(made, "--ds", "settings")
+
+
+def test_coverage_sees_every_line(project: Callable[..., Project]) -> None:
+    """A package that was imported before would show its first lines as not run."""
+    made = project(settings=SETTINGS, test_locks=TESTS)
+    made.environment["DJANGO_SETTINGS_MODULE"] = "settings"
+    made.run(
+        "python", "-m", "coverage", "run", "--source", "django_tasklock", "-m",
+        "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider",
+    )  # fmt: skip
+    report = made.run("python", "-m", "coverage", "report", "--include", "*/testing/in_memory.py")
+    assert "100%" in report
+
+
+def test_it_is_turned_off_by_its_name(project: Callable[..., Project]) -> None:
+    made = project(settings=SETTINGS, test_locks=TESTS)
+    said = in_pytest(made, "--ds", "settings", "-p", "no:tasklock", fails=True)
+    assert "fixture 'tasklock' not found" in said
+    assert "1 passed, 3 errors" in said
+
+
+def test_it_is_among_the_fixtures(project: Callable[..., Project]) -> None:
+    said = in_pytest(project(settings=SETTINGS, test_locks=TESTS), "--ds", "settings", "--fixtures")
+    assert "tasklock" in said
+    assert "Locks in memory for this test" in said

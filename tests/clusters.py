@@ -1,0 +1,359 @@
+"""A Redis Cluster of real servers, which tests may grow, and whose nodes they may kill."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import redis
+
+from example_project.redis_binary import version_of
+from tests import needs
+from tests.sentinels import Tls
+from tests.servers import NoRedis, RedisServer, find_binary, free_port, own_redis
+from tests.waiting import until
+
+START_SECONDS = 60.0
+SLOTS = 16384
+PATIENT_MS = 30_000
+"""the nodes' timeout in a cluster in which none is to fail, however busy the machine is"""
+HASTY_MS = 1_500
+"""the nodes' timeout in a cluster in which some are killed"""
+
+
+def require_cluster_server() -> None:
+    """Skip the test if there is no redis-server that the store on a cluster supports."""
+    try:
+        binary = find_binary()
+    except NoRedis as error:
+        needs.missing(str(error))
+    version = version_of(binary)
+    if version < (7, 0):
+        # Also where CI is set: the oldest server that the other stores support has no shards.
+        pytest.skip(f"Redis {version}: the store on a cluster needs 7.0 (sharded pub/sub)")
+
+
+@dataclass(eq=False)
+class ClusterNode:
+    """One server of a cluster."""
+
+    server: RedisServer
+    port: int
+    """the one for clients: that of TLS, if there is TLS"""
+    bus: int
+    password: str | None = None
+    _connection: Any = field(default=None, repr=False)
+
+    @property
+    def redis(self) -> Any:
+        """An operator's connection, without TLS."""
+        if self._connection is None:
+            self._connection = redis.Redis(
+                "127.0.0.1", self.server.port, password=self.password, socket_timeout=20,
+            )  # fmt: skip
+        return self._connection
+
+    def run(self, *command: Any) -> Any:
+        """A command, with its reply as the server sends it."""
+        connection: Any = redis.Connection
+        made = connection(
+            host="127.0.0.1", port=self.server.port, password=self.password, socket_timeout=20,
+        )  # fmt: skip
+        try:
+            made.connect()
+            made.send_command(*command)
+            return made.read_response()
+        finally:
+            made.disconnect()
+
+    @property
+    def id(self) -> str:
+        return str(self.run("CLUSTER", "MYID").decode())
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def info(self, section: str) -> dict[str, str]:
+        lines = self.run("INFO", section).decode().splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    def is_alive(self) -> bool:
+        try:
+            return bool(self.run("PING"))
+        except (redis.RedisError, OSError):
+            return False
+
+    def role(self) -> str:
+        try:
+            return self.info("replication")["role"]
+        except (redis.RedisError, OSError):
+            return "silent"
+
+    def knows(self) -> dict[str, str]:
+        """The flags of each node that this one knows, by id."""
+        lines = self.run("CLUSTER", "NODES").decode().splitlines()
+        return {line.split()[0]: line.split()[2] for line in lines}
+
+    def is_ok(self) -> bool:
+        said = self.run("CLUSTER", "INFO").decode()
+        return "cluster_state:ok" in said
+
+
+class Cluster:
+    """Masters that share the slots, and a replica for each."""
+
+    def __init__(
+        self,
+        stack: contextlib.ExitStack,
+        *,
+        timeout_ms: int,
+        tls: Tls | None,
+        password: str | None,
+        full_coverage: bool,
+    ) -> None:
+        self._stack = stack
+        self._timeout_ms = timeout_ms
+        self._tls = tls
+        self._password = password
+        self._full_coverage = full_coverage
+        self.nodes: list[ClusterNode] = []
+
+    @classmethod
+    @contextlib.contextmanager
+    def own(
+        cls,
+        masters: int = 3,
+        replicas: int = 3,
+        *,
+        timeout_ms: int = HASTY_MS,
+        tls: Tls | None = None,
+        password: str | None = None,
+        full_coverage: bool = True,
+    ) -> Iterator[Cluster]:
+        """A cluster for the time of the block; skips the test if there can be none."""
+        require_cluster_server()
+        with contextlib.ExitStack() as stack:
+            cluster = cls(
+                stack, timeout_ms=timeout_ms, tls=tls, password=password,
+                full_coverage=full_coverage,
+            )  # fmt: skip
+            for _ in range(masters + replicas):
+                cluster.start_node()
+            cluster._connect(masters)
+            yield cluster
+
+    def start_node(self) -> ClusterNode:
+        """A server that is ready to join."""
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory())
+        bus, port = free_port(), free_port()
+        options = [
+            *("--cluster-enabled", "yes", "--cluster-port", str(bus), "--dir", folder),
+            *("--cluster-node-timeout", str(self._timeout_ms), "--shutdown-timeout", "0"),
+            *("--cluster-require-full-coverage", "yes" if self._full_coverage else "no"),
+            *("--repl-diskless-sync-delay", "0", "--cluster-allow-replica-migration", "no"),
+        ]
+        if self._tls is not None:
+            options += ["--tls-port", str(port), "--tls-cluster", "yes"]
+            for name, value in self._tls.directives().items():
+                options += [f"--{name}", value]
+        server = self._stack.enter_context(own_redis(needs_own=True, options=options))
+        # Killed, not ended: nothing is to be kept.
+        self._stack.callback(lambda: server.kill() if server.pid else None)
+        node = ClusterNode(server, port if self._tls else server.port, bus)
+        if self._password is not None:
+            node.run("CONFIG", "SET", "masterauth", self._password)
+            node.run("CONFIG", "SET", "requirepass", self._password)
+            node.password = self._password
+        self.nodes.append(node)
+        return node
+
+    def _connect(self, masters: int) -> None:
+        for number, node in enumerate(self.nodes):
+            node.run("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            if number < masters:
+                first, end = (SLOTS * each // masters for each in (number, number + 1))
+                node.run("CLUSTER", "ADDSLOTSRANGE", first, end - 1)
+            for other in self.nodes[:number]:
+                self.introduce(node, other)
+        self.until_all_know()
+        ids = [node.id for node in self.nodes[:masters]]
+        for number, node in enumerate(self.nodes[masters:]):
+            node.run("CLUSTER", "REPLICATE", ids[number % masters])
+        until(self.is_whole, "a cluster", within=START_SECONDS, every=0.05)
+
+    def introduce(self, node: ClusterNode, other: ClusterNode) -> None:
+        node.run("CLUSTER", "MEET", "127.0.0.1", other.port, other.bus)
+
+    def until_all_know(self) -> None:
+        """Until every node knows all others, and what is in the cluster."""
+        ids = {node.id for node in self.living}
+
+        def known() -> bool:
+            return all(
+                {each for each, flags in node.knows().items() if "handshake" not in flags} >= ids
+                for node in self.living
+            )
+
+        until(known, "acquaintance", within=START_SECONDS, every=0.05)
+
+    def is_whole(self) -> bool:
+        """Whether all nodes are ok, agree about the slots, and their replicas are in step."""
+        if not all(node.is_alive() and node.is_ok() for node in self.nodes):
+            return False
+        seen = {str(sorted(self.slots(node).items())) for node in self.nodes}
+        in_step = all(
+            node.info("replication").get("master_link_status", "up") == "up" for node in self.nodes
+        )
+        counted = sum(node.role() == "slave" for node in self.nodes)
+        linked = sum(int(node.info("replication")["connected_slaves"]) for node in self.nodes)
+        return len(seen) == 1 and in_step and counted == linked
+
+    # ------------------------------------------------------------------------ what is where
+
+    @property
+    def living(self) -> list[ClusterNode]:
+        return [node for node in self.nodes if node.is_alive()]
+
+    @property
+    def masters(self) -> list[ClusterNode]:
+        """The living masters that serve slots."""
+        serving = set(self.slots().values())
+        return [node for node in self.living if node.port in serving]
+
+    def slots(self, said_by: ClusterNode | None = None) -> dict[tuple[int, int], int]:
+        """The port of the master of each range of slots, as one node says."""
+        said = (said_by or self.living[0]).run("CLUSTER", "SLOTS")
+        return {(int(entry[0]), int(entry[1])): self._client_port(entry[2][1]) for entry in said}
+
+    def master_of(self, slot: int, said_by: ClusterNode | None = None) -> ClusterNode:
+        for (first, last), port in self.slots(said_by).items():
+            if first <= slot <= last:
+                return next(node for node in self.nodes if node.port == port)
+        raise AssertionError(f"nobody serves {slot}")
+
+    def replica_of(self, master: ClusterNode) -> ClusterNode:
+        for node in self.living:
+            info = node.info("replication")
+            if info["role"] == "slave" and self._client_port(info["master_port"]) == master.port:
+                return node
+        raise AssertionError("it has no replica")
+
+    def _client_port(self, port: Any) -> int:
+        """The port of a node for clients: a question without TLS is answered with the other."""
+        number = int(port)
+        return next(
+            (node.port for node in self.nodes if number in (node.port, node.server.port)), number
+        )
+
+    def settings(self, **options: Any) -> dict[str, Any]:
+        """``TASKLOCK["default"]`` on this cluster."""
+        scheme = "rediss" if self._tls else "redis"
+        user = f":{quote(self._password, safe='')}@" if self._password else ""
+        location = [f"{scheme}://{user}127.0.0.1:{node.port}" for node in self.nodes[:2]]
+        given: dict[str, Any] = {"LOCATION": location}
+        if self._tls is not None:
+            given["CONNECTION_POOL_KWARGS"] = self._tls.client()
+        return {
+            "BACKEND": "django_tasklock.stores.cluster.RedisClusterStore",
+            "OPTIONS": given | options,
+        }
+
+    # ------------------------------------------------------------------------ what happens to it
+
+    def add_master(self) -> ClusterNode:
+        """A master without slots."""
+        node = self.start_node()
+        for other in self.living[:-1]:
+            self.introduce(node, other)
+        self.until_all_know()
+        return node
+
+    def begin_migration(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
+        target.run("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+        source.run("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id)
+
+    def migrate_keys(
+        self, slot: int, source: ClusterNode, target: ClusterNode, most: int | None = None
+    ) -> int:
+        """Move keys of the slot, all of them or some. Returns how many."""
+        moved = 0
+        while most is None or moved < most:
+            keys = source.run("CLUSTER", "GETKEYSINSLOT", slot, 1)
+            if not keys:
+                break
+            auth = ["AUTH", self._password] if self._password else []
+            source.run("MIGRATE", "127.0.0.1", target.server.port, "", 0, 5000, *auth,
+                       "KEYS", *keys)  # fmt: skip
+            moved += len(keys)
+        return moved
+
+    def end_migration(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
+        new = target.id
+        target.run("CLUSTER", "SETSLOT", slot, "NODE", new)
+        source.run("CLUSTER", "SETSLOT", slot, "NODE", new)
+        for node in self.masters:
+            if node not in (source, target):
+                node.run("CLUSTER", "SETSLOT", slot, "NODE", new)
+
+    def move_slot(
+        self, slot: int, target: ClusterNode, meanwhile: Callable[[], object] = tuple
+    ) -> None:
+        """Move a slot with its keys, as ``redis-cli --cluster reshard`` does."""
+        source = self.master_of(slot, target)
+        if source is target:
+            return
+        self.begin_migration(slot, source, target)
+        self.migrate_keys(slot, source, target)
+        meanwhile()
+        # Somebody may have written meanwhile.
+        self.migrate_keys(slot, source, target)
+        self.end_migration(slot, source, target)
+
+    def fail_over(self, master: ClusterNode) -> ClusterNode:
+        """Kill a master, and wait until its replica serves its slots. Returns the new master."""
+        replica = self.replica_of(master)
+        master.server.kill()
+        self.until_promoted(replica)
+        return replica
+
+    def until_promoted(self, replica: ClusterNode) -> None:
+        until(
+            lambda: replica.role() == "master" and all(node.is_ok() for node in self.living),
+            "a failover",
+            within=START_SECONDS,
+            every=0.05,
+        )
+
+    def promote(self, replica: ClusterNode) -> None:
+        """Let a replica take its living master's place, as an operator does."""
+
+        def promoted() -> bool:
+            if replica.role() != "master":
+                # It is given up by itself when the election takes too long.
+                with contextlib.suppress(redis.ResponseError):
+                    replica.run("CLUSTER", "FAILOVER")
+            return replica.role() == "master"
+
+        until(promoted, "a failover", within=START_SECONDS, every=1.0)
+        self.until_promoted(replica)
+
+    def bring_back(self, node: ClusterNode) -> None:
+        """Start a killed server again, with the file in which it keeps what it knows of the
+        cluster, and wait until it is in step."""
+        node.server.restart()
+        if self._password is not None:
+            plain = redis.Redis("127.0.0.1", node.server.port)
+            plain.config_set("masterauth", self._password)
+            plain.config_set("requirepass", self._password)
+        until(
+            lambda: node.info("replication").get("master_link_status") == "up",
+            "a replica in step",
+            within=START_SECONDS,
+            every=0.05,
+        )

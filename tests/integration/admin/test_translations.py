@@ -1,0 +1,139 @@
+"""Every string of the pages is translated, and what is compiled is what is written."""
+
+from __future__ import annotations
+
+import ast
+import gettext
+import re
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from django.utils.translation import override
+from django.utils.translation.template import templatize
+
+import django_tasklock
+from tests.integration.admin.test_admin import (
+    LIST,
+    acquire,
+    change_url,
+    client_with,
+    on_redis,
+    operator,
+    words_of,
+)
+
+__all__ = ["client_with", "on_redis", "operator"]
+PACKAGE = Path(django_tasklock.__file__).parent
+LANGUAGES = ("zh_Hans", "zh_Hant")
+CALLS = {"gettext", "gettext_lazy", "_", "gettext_noop"}
+TEXT = r"""u?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+PLURAL_CALLS = {"ngettext", "ngettext_lazy"}
+STRANGERS = {"zh_Hans": "鎖務儲過", "zh_Hant": "锁务储过"}
+"""characters of the other script"""
+
+
+def strings_of(code: str) -> Iterator[tuple[str, ...]]:
+    """The messages that Python code asks for: one string, or a singular and a plural."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            count = 1 if node.func.id in CALLS else 2 if node.func.id in PLURAL_CALLS else 0
+            texts = [argument.value for argument in node.args[:count] if is_text(argument)]  # type: ignore[attr-defined]
+            assert len(texts) == count, ast.unparse(node)
+            if texts:
+                yield tuple(texts)
+
+
+def is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def messages() -> set[tuple[str, ...]]:
+    found: set[tuple[str, ...]] = set()
+    for path in PACKAGE.rglob("*.py"):
+        found.update(strings_of(path.read_text()))
+    for path in PACKAGE.rglob("*.html"):
+        # What makemessages reads: the template with all but its messages blanked out.
+        code = templatize(path.read_text())
+        for one in re.findall(rf"(?:\b_|\bgettext)\(\s*({TEXT})\s*\)", code):
+            found.add((ast.literal_eval(one),))
+        for one, many in re.findall(rf"\bngettext\(\s*({TEXT})\s*,\s*({TEXT})", code):
+            found.add((ast.literal_eval(one), ast.literal_eval(many)))
+    return found
+
+
+def catalog(language: str) -> gettext.GNUTranslations:
+    with (PACKAGE / "locale" / language / "LC_MESSAGES" / "django.mo").open("rb") as file:
+        return gettext.GNUTranslations(file)
+
+
+def fields(text: str) -> set[str]:
+    return set(re.findall(r"%\(\w+\)[sd]", text)) | {
+        name for _, name, _, _ in string.Formatter().parse(text) if name is not None
+    }
+
+
+def test_the_search_for_strings_finds_them() -> None:
+    found = messages()
+    assert ("Live locks",) in found
+    assert ("Pause",) in found
+    assert ("Clear this lock?", "Clear these locks?") in found
+    assert ("Clear this lock", "Clear %(count)s locks") in found
+    assert len(found) > 70
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_string_is_translated(language: str) -> None:
+    translations = catalog(language)
+    known = translations._catalog  # type: ignore[attr-defined]
+    for message in messages():
+        key = message[0] if len(message) == 1 else (message[0], 0)
+        assert known.get(key), f"{message} is not translated"
+        translated = known[key]
+        assert fields(translated) <= set().union(*map(fields, message)), message
+        if len(message) == 1:
+            assert fields(translated) == fields(message[0]), message
+        assert not set(translated) & set(STRANGERS[language]), translated
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_nothing_is_translated_that_is_not_said(language: str) -> None:
+    known = catalog(language)._catalog  # type: ignore[attr-defined]
+    ids = {key if isinstance(key, str) else key[0] for key in known} - {""}
+    assert ids == {message[0] for message in messages()}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_what_is_compiled_is_what_is_written(language: str) -> None:
+    text = (PACKAGE / "locale" / language / "LC_MESSAGES" / "django.po").read_text()
+    assert "fuzzy" not in text
+    written = dict(
+        re.findall(r'^msgid "(.+)"\n(?:msgid_plural .+\n)?msgstr(?:\[0\])? "(.*)"', text, re.M)
+    )
+    known = catalog(language)._catalog  # type: ignore[attr-defined]
+    compiled = {key if isinstance(key, str) else key[0]: value for key, value in known.items()}
+    compiled.pop("")
+    assert compiled == written
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("language", "title", "state"),
+    [
+        ("zh-hans", "当前的锁", "不续期"),
+        ("zh-hant", "目前的鎖", "不續期"),
+        ("en", "Live locks", "not renewed"),
+    ],
+)
+def test_pages_speak_it(
+    on_redis: None, operator: Client, language: str, title: str, state: str
+) -> None:
+    lease = acquire("video:1")
+    with override(language):
+        words = words_of(operator.get(LIST, headers={"accept-language": language}))
+        assert title in words
+        assert state in words
+        assert operator.get(f"{LIST}health/").status_code == 200
+        assert operator.get(change_url(lease)).status_code == 200

@@ -1,0 +1,424 @@
+"""A locked task with other base classes, which override `apply_async` and `__call__` as well."""
+
+from __future__ import annotations
+
+import abc
+import json
+from dataclasses import replace
+from typing import Any
+
+import celery
+import pytest
+from celery import Task
+from django.db import transaction
+
+from django_tasklock import InvalidLockConfig, LockNotAcquired, lock
+from django_tasklock.celery import LockedTask
+from django_tasklock.celery.sending import Sending
+from django_tasklock.exceptions import AlreadyQueued, RequeueFailed
+from tests.conftest import UseRedis
+from tests.mailroom import Mailroom, mailroom
+from tests.servers import RedisServer
+
+MODES = ["queued", "unfinished"]
+
+
+class OnCommit(Task):
+    """Sends when the transaction commits."""
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        """Send later. Returns None, as nobody knows what will be sent."""
+        transaction.on_commit(lambda: super(OnCommit, self).apply_async(*args, **options))
+
+
+class Event:
+    """What JSON cannot write; all look alike as text."""
+
+    def __init__(self, pk: int) -> None:
+        self.pk = pk
+
+    def __str__(self) -> str:
+        return "an event"
+
+
+class WithEvents(Task):
+    """Sends an event as its id, and hands the body the event."""
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        """Turn events into ids, and leave ids as they are: Celery's retry sends those."""
+        args = [getattr(value, "pk", value) for value in args or ()]
+        kwargs = {name: getattr(value, "pk", value) for name, value in (kwargs or {}).items()}
+        return super().apply_async(args, kwargs, *rest, **options)
+
+    def __call__(self, job: Any, *args: Any) -> Any:
+        """Turn the id into an event."""
+        return super().__call__(Event(job), *args)
+
+
+class Atomic(Task):
+    """Runs in a transaction."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run in a transaction, which what is raised rolls back."""
+        with transaction.atomic():
+            return super().__call__(*args, **kwargs)
+
+
+class OnCommitAfter(LockedTask, OnCommit): ...
+
+
+class OnCommitBefore(OnCommit, LockedTask): ...
+
+
+class Between(OnCommitAfter, WithEvents): ...
+
+
+class Around(WithEvents, OnCommitBefore): ...
+
+
+class EventsBefore(WithEvents, LockedTask): ...
+
+
+class EventsAfter(LockedTask, WithEvents): ...
+
+
+class InTransactionBefore(Atomic, OnCommit, LockedTask): ...
+
+
+class InTransactionAfter(Atomic, LockedTask, OnCommit): ...
+
+
+DEFERRED = [OnCommitAfter, OnCommitBefore, Between, Around]
+CONVERTED = [EventsBefore, EventsAfter, Between, Around]
+
+
+def unique(room: Mailroom, base: Any, mode: str = "queued", **options: Any) -> Any:
+    return room.task(base=base, unique_while=mode, **options)
+
+
+# ------------------------------------------------------------------------------ sent on commit
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("base", DEFERRED)
+def test_what_is_rolled_back_reserves_nothing(room: Mailroom, base: Any, mode: str) -> None:
+    task = unique(room, base, mode)
+    with transaction.atomic():
+        assert task.delay(1) is None
+        task.delay_on_commit(1)
+        task.apply_async([1], task_id="never sent", countdown=5)
+        transaction.set_rollback(True)
+    assert room.redis.keys(f"*queued {task.name} *") == []
+    task.apply_async([1], task_id="sent")
+    assert room.ids() == ["sent"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("base", DEFERRED)
+def test_what_is_committed_is_sent_once(room: Mailroom, base: Any, mode: str) -> None:
+    task = unique(room, base, mode)
+    with transaction.atomic():
+        for _ in range(3):
+            task.delay(1)
+            task.s(1).apply_async()
+            task.delay_on_commit(1)
+        assert room.waiting() == []
+    assert len(room.waiting()) == 1
+    task.delay(1)
+    (message,) = room.waiting()
+    assert room.deliver(room.take())[0] == "SUCCESS"
+    task.delay(1)
+    assert len(room.waiting()) == 1
+    assert room.ids() != [message.id]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("base", DEFERRED)
+def test_options_of_one_call_reach_the_moment_of_sending(room: Mailroom, base: Any) -> None:
+    task = unique(room, base)
+    with transaction.atomic():
+        task.apply_async([1], unique_for=86400, on_duplicate="raise", headers={"mine": 1})
+        task.send_anyway([1])
+    with pytest.raises(InvalidLockConfig), transaction.atomic():
+        task.apply_async([1], on_conflict="skip")
+    (key,) = room.redis.keys(f"*queued {task.name} *")
+    assert room.redis.pttl(key) > 60_000_000
+    message, anyway = room.waiting()
+    assert message.headers["mine"] == 1
+    assert not {"on_duplicate", "unique_for", "tasklock_anyway"} & {
+        *message.headers, *message.embed, *anyway.headers, *anyway.embed,
+    }  # fmt: skip
+    assert "sent" in message.ours
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("robust", [False, True])
+@pytest.mark.parametrize("base", [LockedTask, *DEFERRED])
+def test_a_duplicate_that_is_found_at_commit_raises_there(
+    room: Mailroom, base: Any, robust: bool
+) -> None:
+    """As any error of a callback does: the data is saved, and callbacks after it are not called;
+    a robust one is logged by Django."""
+    task = unique(room, base, on_duplicate="raise")
+    task.apply_async([1], task_id="first")
+    after: list[int] = []
+
+    def send() -> None:
+        with transaction.atomic():
+            transaction.on_commit(lambda: task.delay(1), robust=robust)
+            transaction.on_commit(lambda: after.append(1))
+
+    if robust:
+        send()
+    else:
+        with pytest.raises(AlreadyQueued, match="first"):
+            send()
+    assert after == [1] * robust
+    assert room.ids() == ["first"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("base", DEFERRED)
+def test_eager_calls_and_canvas_are_as_before(room: Mailroom, base: Any) -> None:
+    task = unique(room, base)
+    task.delay(1)
+    celery.group([task.s(1), task.s(1)])()
+    (task.s(1) | task.si(1)).apply_async()
+    assert len(room.waiting()) == 4
+    assert [state for state, _ in room.work_off()] == ["SUCCESS"] * 5
+    room.app.conf.task_always_eager = True
+    task.delay(1)
+    assert task.apply([1]).state == "SUCCESS"
+    assert room.waiting() == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("base", [InTransactionBefore, InTransactionAfter])
+@pytest.mark.parametrize("conflict", ["retry", "coalesce"])
+def test_a_requeued_message_does_not_wait_for_a_commit(
+    room: Mailroom, base: Any, conflict: str
+) -> None:
+    """The transaction in which it would be sent is rolled back, since it ends by `Ignore`."""
+    task = unique(room, base, on_conflict=conflict)
+    task.apply_async([1], task_id="it")
+    with lock("job:1", ttl=60):
+        assert room.deliver(room.take())[0] == "IGNORED"
+        assert room.ids() == ["it"]
+    assert room.work_off() == [("SUCCESS", "done:1")]
+
+
+# ------------------------------------------------------------------------------ other arguments
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("base", CONVERTED)
+@pytest.mark.parametrize("mode", MODES)
+def test_the_reservation_has_the_name_of_the_run(room: Mailroom, base: Any, mode: str) -> None:
+    names: list[str] = []
+
+    def work(self: Any, job: Any) -> None:
+        names.append(f"{self.lease.name}, {job.pk}")
+
+    task = room.task(work, base=base, unique_while=mode)
+    for _ in range(2):
+        task.delay(Event(1))
+        task.delay(job=Event(1))
+        task.delay(1)
+        task.delay(Event(2))
+        assert [message.args or message.kwargs for message in room.waiting()] == [[1], [2]]
+        assert [state for state, _ in room.work_off()] == ["SUCCESS", "SUCCESS"]
+    assert names == ["job:1, 1", "job:2, 2"] * 2
+    assert room.redis.keys(f"*queued {task.name} *") == []
+
+
+# ------------------------------------------------------------------------------ back to the queue
+
+
+def work(self: Any, event: Event) -> str:
+    return f"{self.lease.name}, {event.pk}"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("unique_while", [None, *MODES])
+@pytest.mark.parametrize("conflict", ["retry", "coalesce"])
+@pytest.mark.parametrize("base", CONVERTED)
+def test_a_waiting_message_is_requeued_with_its_own_arguments(
+    room: Mailroom, base: Any, conflict: str, unique_while: Any
+) -> None:
+    task = room.task(work, base=base, on_conflict=conflict, unique_while=unique_while)
+    with lock("job:1", ttl=60):
+        task.delay(Event(1))
+        for _ in range(3):
+            assert room.deliver(room.take())[0] == "IGNORED"
+            assert room.waiting()[0].args == [1]
+        task.delay(Event(2))
+        assert room.deliver(room.take(room.ids()[1])) == ("SUCCESS", "job:2, 2")
+    assert room.work_off() == [("SUCCESS", "job:1, 1")]
+
+
+@pytest.mark.parametrize("base", CONVERTED)
+def test_a_message_in_an_outage_is_requeued_with_its_own_arguments(
+    use_redis: UseRedis, own_redis_server: RedisServer, redis_server: RedisServer, base: Any
+) -> None:
+    use_redis(own_redis_server.url)
+    with mailroom(redis_server.url) as room:
+        task = room.task(work, base=base, unique_while="queued")
+        task.send_again([1], {}, tasklock_anyway=True)
+        own_redis_server.kill()
+        for _ in range(2):
+            assert room.deliver(room.take())[0] == "IGNORED"
+        assert room.waiting()[0].args == [1]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("base", CONVERTED)
+def test_its_retries_have_its_own_arguments(room: Mailroom, base: Any) -> None:
+    """Celery's ``autoretry_for``, and ``retry``."""
+    seen: list[str] = []
+
+    def failing(self: Any, event: Event) -> None:
+        seen.append(work(self, event))
+        if self.request.retries == 1:
+            raise self.retry(countdown=0)
+        raise LookupError
+
+    task = room.task(
+        failing, base=base, unique_while="unfinished", autoretry_for=(LookupError,),
+        max_retries=2, default_retry_delay=0,
+    )  # fmt: skip
+    task.delay(Event(1))
+    states = []
+    while room.waiting():
+        assert [message.args for message in room.waiting()] == [[1]]
+        states.append(room.deliver(room.take())[0])
+    assert states == ["RETRY", "RETRY", "FAILURE"]
+    assert seen == ["job:1, 1"] * 3
+
+
+@pytest.mark.parametrize("conflict", ["retry", "coalesce"])
+@pytest.mark.parametrize("late", [True, False])
+def test_a_message_that_cannot_be_written_again_is_not_lost(
+    room: Mailroom, conflict: str, late: bool
+) -> None:
+    """The broker has it still; or it has failed, and nobody is told that it will run."""
+    task = room.task(
+        on_conflict=conflict, acks_late=late, unique_while="queued", default_retry_delay=0
+    )
+    task.apply_async([1], task_id="it")
+    message = replace(room.take(), kwargs={"other": object()})
+    with lock("job:1", ttl=60):
+        state, error = room.deliver(message)
+        if late:
+            assert (state, error.requeue) == ("REJECTED", True)
+            assert task.delay(1).id == "it"
+        else:
+            assert (state, type(error)) == ("FAILURE", RequeueFailed)
+            assert "will not run: Object of type object is not JSON serializable" in str(error)
+            assert task.delay(1).id == room.ids()[0] != "it"
+            # In its place this one waits.
+            assert room.deliver(room.take())[0] == "IGNORED"
+    if late:
+        assert room.deliver(message, redelivered=True) == ("SUCCESS", "done:1")
+        assert room.waiting() == []
+    else:
+        assert room.work_off() == [("SUCCESS", "done:1")]
+
+
+def test_a_message_is_requeued_with_its_own_serializer(room: Mailroom) -> None:
+    """By the serializer of the call, which only the worker's main process sees."""
+    task = room.task(on_conflict="retry")
+    task.delay(1)
+    message = room.take()
+    message.headers["tasklock"]["content"] = "application/x-python-serialize"
+    with lock("job:1", ttl=60):
+        assert room.deliver(message)[0] == "IGNORED"
+    (raw,) = room.redis.lrange(room.queue, 0, -1)
+    sent = json.loads(raw)
+    assert sent["content-type"] == "application/x-python-serialize"
+    assert "content" not in sent["headers"]["tasklock"]
+
+
+# ------------------------------------------------------------------------------ called directly
+
+
+class EventsTwice(EventsBefore):
+    """One more class with a call of its own."""
+
+    def __call__(self, job: Any, *args: Any) -> Any:
+        """Call the next class's, with what that one makes an event of."""
+        return super().__call__(int(job), *args)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("base", [*CONVERTED, EventsTwice])
+def test_a_direct_call_has_the_name_of_the_same_job_in_the_queue(room: Mailroom, base: Any) -> None:
+    def nested(self: Any, event: Event) -> list[str]:
+        # A call inside the body is a call of its own.
+        inner = self(event.pk - 1) if event.pk else []
+        return [*inner, work(self, event)]
+
+    task = room.task(nested, base=base, on_conflict="raise")
+    expected = ["job:0, 0", "job:1, 1"]
+    assert task(1) == expected
+    assert task.apply([1]).get() == expected
+    with lock("job:1", ttl=60):
+        assert task(0) == expected[:1]
+        with pytest.raises(LockNotAcquired, match="job:1"):
+            task(1)
+    with pytest.raises(TypeError):
+        task()
+    assert task(0) == expected[:1]
+
+
+# ------------------------------------------------------------------------------ order of classes
+
+
+def test_the_last_step_comes_last_whatever_classes_there_are() -> None:
+    class Plain:
+        """No task."""
+
+    class Abstract(Task, abc.ABC): ...
+
+    class Late(Task): ...
+
+    combinations: list[tuple[Any, ...]] = [
+        (LockedTask,),
+        (LockedTask, Plain),
+        (Plain, LockedTask),
+        (LockedTask, OnCommit, Plain),
+        (LockedTask, OnCommit, Task, Plain, object),
+        (LockedTask, Abstract),
+        (Abstract, LockedTask),
+        (Between, Late),
+        (Late, Around, Atomic),
+        (Between, Atomic, Late),
+    ]
+    for bases in combinations:
+        order = celery_class(*bases).__mro__
+        assert order[order.index(Task) - 1] is Sending, bases
+        # And nothing else has changed its place.
+        without = [base for base in order[1:] if base is not Sending]
+        assert without == [base for base in plain_order(bases) if base is not Sending], bases
+
+
+def celery_class(*bases: Any) -> type[Any]:
+    """A class with these bases, and as Celery makes a task's class of it."""
+    made: Any = type("Made", bases, {"abstract": True})
+    task: Any = type("task", (made,), {"abstract": True})
+    assert task.__mro__[1:] == made.__mro__
+    return made  # type: ignore[no-any-return]
+
+
+def plain_order(bases: tuple[Any, ...]) -> list[Any]:
+    """The order of the bases' classes as Python makes it, before the last step is moved."""
+    seen: list[Any] = []
+
+    class Before:
+        def __init_subclass__(cls, **kwargs: Any) -> None:
+            seen.extend(cls.__mro__[2:])  # Without itself, and this one.
+            super().__init_subclass__(**kwargs)
+
+    type("Made", (Before, *bases), {"abstract": True})
+    return seen

@@ -1,0 +1,226 @@
+"""on_conflict="run": a call that finds its lock held runs all the same, and only reports it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from celery.exceptions import Reject
+
+from django_tasklock import LeaseLost, lock, locks
+from django_tasklock.guards import StatusGuard
+from django_tasklock.signals import lock_contended
+from tests.app.models import Job
+from tests.mailroom import Mailroom, elsewhere
+from tests.steps import LONG, Meanwhile, holder, taken
+
+GUARD = StatusGuard(
+    "app.Job", pk="job", source="queued", to="working", done="done", failed="failed",
+    fence_field="lock_fence",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_it_runs_and_leaves_the_holders_lease_alone(
+    room: Mailroom, caplog: pytest.LogCaptureFixture, late: bool
+) -> None:
+    seen: list[Any] = []
+    refused: list[Any] = []
+
+    def work(self: Any, job: Any) -> str:
+        self.lease.assert_held()
+        lease = self.lease
+        seen.append((lease.name, lease.held, lease.fence, lease.token, lease.remaining))
+        return "ran"
+
+    def contended(**sent: Any) -> None:
+        refused.append((sent["name"], sent["holder"].token))
+
+    task = room.task(work, on_conflict="run", acks_late=late)
+    lock_contended.connect(contended)
+    try:
+        with lock("job:1", ttl=LONG) as lease, caplog.at_level(logging.WARNING):
+            before = holder("job:1")
+            sent = task.delay(1)
+            assert room.deliver(room.take()) == ("SUCCESS", "ran")
+            after = holder("job:1")
+            assert (after.token, after.acquired_at) == (before.token, before.acquired_at)
+            assert lease.held
+            assert [info.name for info in locks.list()] == ["job:1"]
+    finally:
+        lock_contended.disconnect(contended)
+    assert seen == [("job:1", False, None, "", 0.0)]
+    assert refused == [("job:1", lease.token)]
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    said = record.getMessage()
+    assert "lock job:1 in store default is held by" in said
+    assert str(before.owner) in said
+    assert f"{task.name}[{sent.id}] runs all the same" in said
+
+
+def test_with_a_free_lock_it_is_a_locked_run(room: Mailroom) -> None:
+    task = room.task(lambda self, job: holder("job:1").token == self.lease.token, on_conflict="run")
+    task.delay(1)
+    assert room.deliver(room.take()) == ("SUCCESS", True)
+    assert not locks.is_locked("job:1")
+
+
+def test_a_direct_call_and_an_eager_one_run_as_well(room: Mailroom) -> None:
+    task = room.task(lambda self, job: self.lease.held, on_conflict="run")
+    with lock("job:1", ttl=LONG):
+        assert task(1) is False
+        assert task.apply((1,)).get() is False
+    assert task(1) is True
+
+
+def test_it_runs_beside_an_operators_hold(room: Mailroom, caplog: pytest.LogCaptureFixture) -> None:
+    task = room.task(on_conflict="run")
+    assert locks.hold("job:1", LONG, "alice", "a migration") is not None
+    task.delay(1)
+    assert room.deliver(room.take()) == ("SUCCESS", "done:1")
+    assert f"operator alice (a migration): {task.name}[" in caplog.text
+    assert locks.clear("job:1")
+
+
+def test_the_bodys_retry_and_its_errors_are_its_own(room: Mailroom) -> None:
+    tries: list[int] = []
+
+    def work(self: Any, job: Any) -> str:
+        tries.append(self.request.retries)
+        if len(tries) < 3:
+            raise self.retry(countdown=0)
+        raise KeyError(job)
+
+    task = room.task(work, on_conflict="run", acks_late=True, max_retries=5)
+    task.delay(1)
+    with lock("job:1", ttl=LONG):
+        states = [state for state, _ in room.work_off()]
+    assert (states, tries) == (["RETRY", "RETRY", "FAILURE"], [0, 1, 2])
+
+
+def test_a_loss_of_another_lock_is_the_bodys_own_error(room: Mailroom) -> None:
+    def work(self: Any, job: Any) -> None:
+        lease = taken("of-the-body")
+        assert locks.clear(lease.name)
+        assert not lease.extend()
+        lease.assert_held()
+
+    task = room.task(work, on_conflict="run", acks_late=True)
+    task.delay(1)
+    with lock("job:1", ttl=LONG):
+        state, error = room.deliver(room.take())
+    assert (state, type(error)) == ("FAILURE", LeaseLost)
+    assert room.waiting() == []
+
+
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("redelivered", [False, True])
+def test_a_redelivery_during_its_run_does_not_run_beside_it(
+    room: Mailroom, free: bool, redelivered: bool
+) -> None:
+    """Whether the lock is still held by then, or ``free``; and if the delivery that comes later is
+    the first one, which a busy worker has kept too long."""
+    runs: list[str] = []
+    outcomes: list[tuple[str, Any]] = []
+
+    def work(self: Any, job: Any) -> None:
+        runs.append(self.request.id)
+        if free:
+            other.release()
+        outcomes.append(elsewhere(room, message, redelivered=redelivered))
+
+    task = room.task(work, on_conflict="run", acks_late=True)
+    other = taken("job:1")
+    task.delay(1)
+    message = room.take()
+    assert room.deliver(message, redelivered=not redelivered) == ("SUCCESS", None)
+    assert [state for state, _ in outcomes] == ["IGNORED"]
+    # It comes back when the run has ended, and is dropped.
+    assert [state for state, _ in room.work_off()] == ["IGNORED"]
+    assert runs == [message.id]
+    other.release()
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_redelivery_after_its_run_is_dropped(room: Mailroom, ignored: bool) -> None:
+    runs: list[int] = []
+    task = room.task(
+        lambda self, job: runs.append(job),
+        on_conflict="run", acks_late=True, ignore_result=ignored,
+    )  # fmt: skip
+    task.delay(1)
+    message = room.take()
+    with lock("job:1", ttl=LONG):
+        assert room.deliver(message)[0] == "SUCCESS"
+        assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+    assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+    assert runs == [1]
+
+
+def test_a_rejected_message_runs_again(room: Mailroom) -> None:
+    runs: list[int] = []
+
+    def work(self: Any, job: Any) -> None:
+        runs.append(job)
+        if len(runs) < 4:
+            raise Reject("again", requeue=True)
+
+    task = room.task(work, on_conflict="run", acks_late=True, lock_max_attempts=1)
+    task.delay(1)
+    message = room.take()
+    with lock("job:1", ttl=LONG):
+        states = [room.deliver(message, redelivered=number > 0)[0] for number in range(4)]
+    assert states == ["REJECTED", "REJECTED", "REJECTED", "SUCCESS"]
+
+
+@pytest.mark.django_db(transaction=True)
+class TestGuard:
+    def test_it_claims_and_finishes_its_row(self, room: Mailroom) -> None:
+        job = Job.objects.create(status="queued")
+        seen: list[str] = []
+
+        def work(self: Any, job: Any) -> None:
+            seen.append(Job.objects.get(pk=job).status)
+
+        task = room.task(work, on_conflict="run", guard=GUARD)
+        task.delay(job.pk)
+        with lock(f"job:{job.pk}", ttl=LONG):
+            assert room.deliver(room.take())[0] == "SUCCESS"
+        job.refresh_from_db()
+        assert (seen, job.status) == (["working"], "done")
+
+    def test_a_row_that_a_run_works_on_is_left_to_it(
+        self, room: Mailroom, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        job = Job.objects.create(status="queued")
+        runs: list[str] = []
+        outcomes: list[Any] = []
+
+        def work(self: Any, job: Any) -> None:
+            runs.append(self.request.id)
+            task.delay(job)
+            outcomes.append(elsewhere(room, room.take()))
+            outcomes.append(Meanwhile(lambda: task(job)).result())
+
+        task = room.task(work, on_conflict="run", guard=GUARD, acks_late=True)
+        first = task.delay(job.pk).id
+        assert room.deliver(room.take())[0] == "SUCCESS"
+        (state, _), direct = outcomes
+        # The row may be that of a dead run: the message waits for the lock.
+        assert state == "IGNORED"
+        assert (direct["reason"], direct["holder"]) == ("already_processing", first)
+        ((state, marker),) = room.work_off()
+        assert (state, marker["reason"]) == ("SUCCESS", "invalid_state")
+        assert runs == [first]
+        assert "runs all the same" not in caplog.text
+        job.refresh_from_db()
+        assert job.status == "done"
+
+    def test_a_row_that_is_done_is_skipped(self, room: Mailroom) -> None:
+        job = Job.objects.create(status="done")
+        task = room.task(on_conflict="run", guard=GUARD)
+        task.delay(job.pk)
+        with lock(f"job:{job.pk}", ttl=LONG):
+            state, marker = room.deliver(room.take())
+        assert (state, marker["reason"]) == ("SUCCESS", "invalid_state")

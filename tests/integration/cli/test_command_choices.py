@@ -1,0 +1,287 @@
+"""Which locks ``manage.py locks`` lists and clears, and what it shows of one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.core.cache import cache
+from django.core.management import CommandError
+from redis import Redis
+
+from django_tasklock import LockService, locks
+from django_tasklock._values.owner import owner_record
+from django_tasklock._values.tokens import new_token
+from django_tasklock.operators import work
+from django_tasklock.stores import stores
+from django_tasklock.stores.base import Grant
+from tests.app.models import Job
+from tests.conftest import UseRedis
+from tests.integration.admin.test_admin_guarded import MakeTask, held_by, make_task
+from tests.integration.admin.test_admin_live import orphan
+from tests.integration.cli.test_command import acquire, on_redis, run
+from tests.servers import RedisServer
+from tests.steps import LONG
+
+__all__ = ["make_task", "on_redis"]
+pytestmark = pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning")
+VERBS = ("list", "show", "clear", "doctor", "explain", "run")
+
+
+def names(*arguments: str) -> list[str]:
+    return [row["name"] for row in json.loads(run("list", "--format", "json", *arguments))]
+
+
+@pytest.fixture
+def some(on_redis: None) -> None:
+    acquire("b", 300, task="videos.publish")
+    acquire("c", 20, task="videos.transcode")
+    acquire("a", 200, task="reports.build")
+
+
+# ------------------------------------------------------------------------------ list
+
+
+def test_list_by_task_owner_and_expiry(some: None) -> None:
+    owner = locks.list()[0].owner
+    assert names("--task", "videos.transcode") == ["c"]
+    assert names("--task", "videos.*") == ["c", "b"]
+    assert names("--task", "videos") == []
+    assert names("--owner", f"{owner.host}") == names("--owner", str(owner.pid)) == ["c", "a", "b"]
+    assert names("--owner", f"{owner.host}:{owner.pid}") == ["c", "a", "b"]
+    assert names("--owner", "elsewhere") == []
+    assert names("--expiring", "60") == ["c"]
+    assert names("b", "--task", "videos.*") == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        ("ttl", "cab"), ("-ttl", "bac"), ("name", "abc"), ("-name", "cba"),
+        ("age", "acb"), ("-age", "bca"),
+    ],
+)  # fmt: skip
+def test_list_sorted(some: None, sort: str, expected: str) -> None:
+    assert names(f"--sort={sort}") == list(expected)
+    assert names(f"--sort={sort}", "--limit", "2") == list(expected[:2])
+    assert names("--sort", sort, "--limit", "2") == list(expected[:2])
+    assert names("--limit", "2", "--sort", sort) == list(expected[:2])
+
+
+def test_order_by_age_is_not_that_of_the_looks(
+    on_redis: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However close the leases began to each other, and however slowly they are compared."""
+    acquire("a")
+    info = locks.get("a")
+    assert info is not None
+    assert info.acquired_at is not None
+    began = info.acquired_at
+    close = [
+        replace(info, name=str(number), acquired_at=began + timedelta(microseconds=number))
+        for number in range(1000)
+    ]
+    random.Random(1).shuffle(close)
+    monkeypatch.setattr(LockService, "list", lambda *_, **__: close)
+    assert list(map(int, names("--sort=-age"))) == list(range(1000))
+
+
+def test_limit_reads_no_more_than_it_shows(
+    use_redis: UseRedis, own_redis_server: RedisServer
+) -> None:
+    use_redis(own_redis_server.url)
+    for number in range(300):
+        acquire(f"job:{number}", 100 + number)
+    run("list", "--limit", "3")
+    before = keys_read(own_redis_server)
+    assert len(names("--limit", "3")) == 3
+    # The three records, and a few looks at the index and the fences
+    assert keys_read(own_redis_server) - before < 20
+    before = keys_read(own_redis_server)
+    assert len(names()) == 300
+    assert keys_read(own_redis_server) - before > 300
+    assert names("--limit", "0") == []
+    with pytest.raises(CommandError):
+        run("list", "--limit", "-1")
+
+
+def keys_read(server: RedisServer) -> int:
+    """How many keys commands have found, one of several keys counted for each."""
+    with Redis.from_url(server.url) as client:
+        return int(client.info("stats")["keyspace_hits"])
+
+
+def test_scan_finds_what_no_lease_set(on_redis: None) -> None:
+    acquire("ours", 100)
+    cache.add("lock:legacy", 1, 50)
+    cache.add("lock:forever", 1, timeout=None)
+    cache.add("no-lock", 1)
+    assert names() == ["ours"]
+    assert names("--scan") == ["legacy", "ours", "forever"]
+    assert names("leg", "--scan") == ["legacy"]
+    assert "never" in run("list", "--scan")
+
+
+def test_token_is_no_formula_in_csv(on_redis: None) -> None:
+    token = "-" + new_token()[1:]
+    stores["default"].acquire("video:1", token, LONG, owner_record())
+    (row,) = csv.DictReader(io.StringIO(run("list", "--format", "csv")))
+    assert row["token"] == token
+
+
+def test_list_as_csv(on_redis: None) -> None:
+    lease = acquire("video:1,2", task='=HYPERLINK("x")')
+    (row,) = csv.DictReader(io.StringIO(run("list", "--format", "csv")))
+    assert (row["name"], row["pid"], row["token"]) == (
+        "video:1,2", str(lease.owner.pid), lease.token
+    )  # fmt: skip
+    assert row["alive"] == "True"
+    assert row["task"] == '\'=HYPERLINK("x")'  # not a formula any more
+    assert 0 < float(row["ttl"]) <= 600
+
+
+def test_list_as_csv_of_nothing_has_its_headers(on_redis: None) -> None:
+    assert run("list", "--format", "csv").startswith("name,ttl,acquired_at,")
+
+
+def watch(env: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "django", "locks", "list", "--watch", "0.2"],
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_watch_goes_on_until_ctrl_c(
+    use_redis: UseRedis,
+    own_redis_server: RedisServer,
+    process_env: Callable[[], dict[str, str]],
+) -> None:
+    use_redis(own_redis_server.url)
+    process = watch(process_env())
+    assert process.stdout is not None
+    try:
+
+        def until_line(pattern: str) -> None:
+            assert process.stdout is not None
+            while not re.search(pattern, line := process.stdout.readline()):
+                assert line, process.communicate()
+
+        until_line("No locks")
+        acquire("video:1")
+        until_line("video:1")
+        # A store that is down is said, and asked again
+        own_redis_server.kill()
+        until_line("unavailable")
+        until_line("unavailable")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=90)
+        assert (process.returncode, err) == (0, "")
+    finally:
+        process.kill()
+        process.wait()
+
+
+# ------------------------------------------------------------------------------ clear
+
+
+def test_clear_by_task(some: None) -> None:
+    out = run("clear", "--task", "videos.*", "--dry-run")
+    assert out.count("would clear") == 2
+    assert len(names()) == 3
+    run("clear", "--task", "videos.*", "--noinput")
+    assert names() == ["a"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_clear_of_those_whose_owner_is_gone(
+    on_redis: None, process_env: Callable[[], dict[str, str]]
+) -> None:
+    acquire("alive")
+    cache.add("lock:foreign", 1)
+    orphan("orphan", process_env())
+    assert run("clear", "--owner-gone", "--noinput").startswith("cleared orphan")
+    assert names("--scan") == ["foreign", "alive"] or names("--scan") == ["alive", "foreign"]
+    # Two locks are there, and nobody is known to be dead
+    for ask in (["--dry-run"], ["--noinput"]):
+        said = run("clear", "--owner-gone", *ask)
+        assert said == "No lock's owner is known to be gone.\n"
+    assert json.loads(run("clear", "--owner-gone", "--noinput", "--format", "json")) == []
+
+
+def test_clear_wants_one_way_to_say_which(some: None) -> None:
+    for arguments in ([], ["--task", "x", "--all"], ["a", "--owner-gone"], ["--prefix", "a", "b"]):
+        with pytest.raises(CommandError, match="Say which locks"):
+            run("clear", *arguments, "--noinput")
+    assert len(names()) == 3
+
+
+# ------------------------------------------------------------------------------ show
+
+
+@pytest.mark.django_db
+def test_show_says_the_guarded_row(on_redis: None, make_task: MakeTask) -> None:
+    job = Job.objects.create()
+    held_by(make_task("job:{job_id}"), f"job:{job.pk}")
+    assert f"row:      app.Job {job.pk}\n" in run("show", f"job:{job.pk}")
+    shown = json.loads(run("show", f"job:{job.pk}", "--format", "json"))
+    assert shown["row"] == f"app.Job {job.pk}"
+
+
+def test_show_of_a_process_that_cannot_be_judged(on_redis: None) -> None:
+    here = owner_record("videos.transcode", "0a1b")
+    elsewhere = here | {"host": "worker-2", "boot": "another boot"}
+    without_proc = here | {"boot": None, "pidns": None, "start": None}
+    for name, owner in (("elsewhere", elsewhere), ("mac", without_proc)):
+        assert isinstance(stores["default"].acquire(name, new_token(), 60, owner), Grant)
+    assert "process:  unknown (another host or container)\n" in run("show", "elsewhere")
+    assert "process:  unknown\n" in run("show", "mac")
+    assert json.loads(run("show", "mac", "--format", "json"))["alive"] is None
+
+
+@pytest.mark.django_db
+def test_show_without_a_row_where_it_cannot_be_found_out(
+    on_redis: None,
+    make_task: MakeTask,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def load() -> None:
+        raise ModuleNotFoundError("No module named 'torch'")
+
+    job = Job.objects.create()
+    held_by(make_task("job:{job_id}"), f"job:{job.pk}")
+    monkeypatch.setattr(work, "loaders", [load])
+    assert "row:" not in run("show", f"job:{job.pk}")
+    assert json.loads(run("show", f"job:{job.pk}", "--format", "json"))["row"] is None
+    assert f"the row of the lock job:{job.pk} cannot be found out" in caplog.messages
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(verb, "--help")
+    assert ended.value.code == 0
+    assert f"manage.py locks {verb} " in capsys.readouterr().out.partition("examples:")[2]
+
+
+def test_help_says_which_stores(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb, stores_meant in (("doctor", "all stores"), ("list", "default")):
+        with pytest.raises(SystemExit):
+            run(verb, "--help")
+        words = " ".join(capsys.readouterr().out.split())
+        assert f"alias in the setting TASKLOCK (default: {stores_meant})" in words

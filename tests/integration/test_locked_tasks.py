@@ -1,0 +1,452 @@
+"""``@locked`` on plain functions, as every Django can call them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db.models import F
+
+from django_tasklock import (
+    InvalidLockConfig,
+    Lease,
+    LeaseLost,
+    LockNotAcquired,
+    StatusConflict,
+    StoreUnavailable,
+    lock,
+    locks,
+)
+from django_tasklock.guards import StatusGuard
+from django_tasklock.tasks import locked
+from tests.app.models import Job
+from tests.conftest import UseRedis
+from tests.servers import RedisServer
+from tests.steps import LONG, Meanwhile, holder
+from tests.waiting import PATIENCE, until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LABEL = Job._meta.label
+
+
+@pytest.fixture(autouse=True)
+def redis(use_redis: UseRedis) -> None:
+    use_redis()
+
+
+def guard(**options: Any) -> StatusGuard:
+    own: dict[str, Any] = {
+        "pk": "job_id", "source": "queued", "to": "running", "done": "done", "failed": "failed",
+        "fence_field": "lock_fence",
+    }  # fmt: skip
+    return StatusGuard(LABEL, **own | options)
+
+
+def status(job: Job) -> str:
+    job.refresh_from_db()
+    return job.status
+
+
+def test_function_runs_under_the_lock() -> None:
+    @locked("video:{video_id}", ttl=LONG)
+    def encode(video_id: int, quality: str = "high") -> tuple[str | None, str]:
+        """Encode."""
+        return holder(f"video:{video_id}").owner.task, quality
+
+    assert encode(7, quality="low") == (f"{__name__}.{encode.__qualname__}", "low")
+    assert not locks.is_locked("video:7")
+    assert (encode.__name__, encode.__doc__) == ("encode", "Encode.")
+
+
+def test_second_run_is_skipped_or_raises() -> None:
+    @locked("video:{video_id}")
+    def encode(video_id: int) -> Any:
+        return "encoded"
+
+    @locked(lambda video_id: f"video:{video_id}", on_conflict="raise")
+    def encode_or_raise(video_id: int) -> str:
+        return "encoded"
+
+    with lock("video:7"):
+        assert encode(7) == {
+            "status": "skipped", "reason": "already_processing", "lock": "video:7", "holder": None,
+        }  # fmt: skip
+        with pytest.raises(LockNotAcquired):
+            encode_or_raise(7)
+        assert encode(8) == encode_or_raise(8) == "encoded"
+
+
+def test_marker_names_the_task_that_holds_the_lock() -> None:
+    @locked("video:{video_id}")
+    def encode(context: Any, video_id: int) -> Any:
+        return context.task_result.id if context is other else encode(other, video_id)
+
+    class Context:
+        def __init__(self, id: str) -> None:
+            self.task_result = type("Result", (), {"id": id})()
+
+    first, other = Context("first"), Context("other")
+    assert encode(first, 7)["holder"] == "first"
+
+
+def test_function_gets_the_lease_if_it_has_a_parameter_for_it() -> None:
+    @locked("video:{video_id}")
+    def encode(video_id: int, *, lease: Lease | None = None) -> str:
+        assert lease
+        return lease.name
+
+    assert encode(7) == "video:7"
+    assert list(inspect.signature(encode).parameters) == ["video_id"]
+
+
+def test_guard_claims_and_finishes_the_row() -> None:
+    job = Job.objects.create()
+
+    @locked("job:{job_id}", guard=guard())
+    def work(job_id: int, *, lease: Lease | None = None) -> Any:
+        row = Job.objects.get(pk=job_id)
+        assert lease
+        assert row.lock_fence == lease.fence
+        return row.status
+
+    assert work(job.pk) == "running"
+    assert status(job) == "done"
+    assert work(job_id=job.pk)["reason"] == "invalid_state"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(LookupError("no codec"), "failed"), (SystemExit(1), "queued")]
+)
+def test_error_leaves_a_row_that_can_be_seen_or_run_again(
+    error: BaseException, expected: str
+) -> None:
+    job = Job.objects.create()
+
+    @locked("job:{job_id}", guard=guard())
+    def work(job_id: int) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        work(job.pk)
+    assert status(job) == expected
+    assert not locks.is_locked(f"job:{job.pk}")
+
+
+def test_row_that_a_dead_run_has_left_is_claimed_again() -> None:
+    job = Job.objects.create(status="running")
+    assert locked("job:{job_id}", guard=guard())(lambda job_id: "worked")(job.pk) == "worked"
+    assert status(job) == "done"
+
+
+def test_result_without_the_lease_does_not_count() -> None:
+    @locked("video:{video_id}", ttl=LONG)
+    def encode(video_id: int, *, noticed: bool, lease: Lease | None = None) -> str:
+        assert lease
+        assert locks.clear("video:7")
+        assert not noticed or not lease.extend()
+        return "encoded"
+
+    for noticed in (True, False):
+        with pytest.raises(LeaseLost):
+            encode(7, noticed=noticed)
+
+
+def test_lease_that_was_handed_on_is_not_lost() -> None:
+    job, adopted = Job.objects.create(), []
+
+    def work(job_id: int, *, lease: Lease | None = None) -> str:
+        assert lease
+        adopted.append(locks.adopt(lease.detach()))
+        return "worked"
+
+    def change(job_id: int, *, lease: Lease | None = None) -> None:
+        assert lease
+        adopted.append(locks.adopt(lease.detach()))
+        Job.objects.update(status="cancelled")
+
+    # Without a guard, and with one
+    assert locked("video:{job_id}")(work)(7) == "worked"
+    assert locked("job:{job_id}", guard=guard())(work)(job.pk) == "worked"
+    assert status(job) == "done"
+    assert all(lease and lease.release() for lease in adopted)
+    # A result that does not count is a conflict
+    Job.objects.update(status="queued")
+    with pytest.raises(StatusConflict):
+        locked("job:{job_id}", guard=guard())(change)(job.pk)
+    assert adopted[-1]
+    assert adopted[-1].release()
+
+
+@pytest.mark.parametrize("fence_field", ["lock_fence", None])
+def test_row_of_another_run_is_left_alone(fence_field: str | None) -> None:
+    # Given a run that loses its lock, which another run takes, with the row
+    job = Job.objects.create()
+    others = locked("job:{job_id}", guard=guard(fence_field=fence_field))
+    go_on, started = threading.Event(), threading.Event()
+
+    @others
+    def other(job_id: int) -> str:
+        started.set()
+        assert go_on.wait(PATIENCE)
+        return "the other's"
+
+    def lose(job_id: int, *, lease: Lease | None = None) -> str:
+        assert lease
+        assert locks.clear(lease.name)
+        running.append(Meanwhile(lambda: other(job_id)))
+        assert started.wait(PATIENCE)
+        assert not lease.extend()
+        return "too late"
+
+    running: list[Meanwhile[str]] = []
+    # I expect its result not to count, and the row to be the other's
+    with pytest.raises(LeaseLost):
+        others(lose)(job.pk)
+    assert status(job) == "running"
+    go_on.set()
+    assert running[0].result() == "the other's"
+    assert status(job) == "done"
+
+
+def test_row_that_somebody_else_changes_is_a_conflict() -> None:
+    job = Job.objects.create()
+
+    @locked("job:{job_id}", guard=guard())
+    def work(job_id: int) -> None:
+        Job.objects.update(status="cancelled")
+
+    with pytest.raises(StatusConflict):
+        work(job.pk)
+    assert status(job) == "cancelled"
+
+
+def test_row_of_a_run_that_lost_its_lease_fails_where_nobody_else_has_it() -> None:
+    job = Job.objects.create()
+
+    @locked("job:{job_id}", guard=guard(fence_field=None))
+    def work(job_id: int, *, lease: Lease | None = None) -> None:
+        assert lease
+        assert locks.clear(lease.name)
+        assert not lease.extend()
+        lease.assert_held()
+
+    with pytest.raises(LeaseLost):
+        work(job.pk)
+    assert status(job) == "failed"
+
+
+def test_coroutine_function_runs_under_the_lock() -> None:
+    job = Job.objects.create()
+
+    @locked("job:{job_id}", guard=guard())
+    async def work(job_id: int, fail: bool = False) -> bool:
+        await Job.objects.filter(pk=job_id).aupdate(done_count=F("done_count") + 1)
+        if fail:
+            raise LookupError("no codec")
+        return await asyncio.to_thread(locks.is_locked, f"job:{job_id}")
+
+    with lock(f"job:{job.pk}"):
+        assert async_to_sync(work)(job.pk)["reason"] == "already_processing"  # type: ignore[index]
+    assert async_to_sync(work)(job.pk) is True
+    assert status(job) == "done"
+    assert async_to_sync(work)(job.pk)["reason"] == "invalid_state"  # type: ignore[index]
+    Job.objects.update(status="queued")
+    with pytest.raises(LookupError):
+        async_to_sync(work)(job.pk, fail=True)
+    assert (status(job), job.done_count) == ("failed", 2)
+    until(lambda: not locks.is_locked(f"job:{job.pk}"))
+
+
+class Slow:
+    """A guard whose UPDATE waits in one place until it may go on."""
+
+    def __init__(self, place: str, **options: Any) -> None:
+        when, verb = place.split()
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            self.reached.set()
+            assert self.go_on.wait(PATIENCE)
+
+        def slow(guard: StatusGuard, pk: Any, fence: int | None = None) -> Any:
+            if when == "before":
+                wait()
+            answer = getattr(StatusGuard, verb)(guard, pk, fence)
+            if when == "after":
+                wait()
+            return answer
+
+        kind: Any = type("SlowGuard", (StatusGuard,), {verb: slow})
+        self.guard: StatusGuard = kind(
+            LABEL, pk="job_id", source="queued", to="running", done="done", failed="failed",
+            **options,
+        )  # fmt: skip
+
+
+async def here(condition: Callable[[], bool]) -> None:
+    """Wait for a condition on an event loop."""
+    await asyncio.to_thread(until, condition)
+
+
+@pytest.mark.parametrize("fence_field", ["lock_fence", None])
+@pytest.mark.parametrize("place", ["before claim", "after claim", "before reopen", "before finish"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_coroutine_that_is_cancelled_leaves_its_row_to_the_next_run(
+    place: str, fence_field: str | None, times: int
+) -> None:
+    job, slow = Job.objects.create(), Slow(place, fence_field=fence_field)
+    in_body = threading.Event()
+
+    @locked("job:{job_id}", guard=slow.guard)
+    async def work(job_id: int) -> str:
+        if place == "before reopen":
+            in_body.set()
+            await asyncio.Event().wait()
+        return "worked"
+
+    async def cancel() -> None:
+        # Given a run that is cancelled while its UPDATE is under way, perhaps again and again
+        run = asyncio.create_task(work(job.pk))
+        if place == "before reopen":
+            await here(in_body.is_set)
+            run.cancel()
+        await here(slow.reached.is_set)
+        for _ in range(times):
+            run.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+        # I expect it to keep its lock until the UPDATE is made
+        kept = await locks.ais_locked(f"job:{job.pk}")
+        slow.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert kept
+
+    async_to_sync(cancel)()
+    # And then the row to be one that can be claimed, or done
+    assert status(job) == ("done" if place == "before finish" else "queued")
+    until(lambda: not locks.is_locked(f"job:{job.pk}"))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("fence_field", ["lock_fence", None])
+@pytest.mark.parametrize("place", ["before claim", "after claim", "in the body"])
+def test_coroutine_that_is_closed_leaves_its_row_to_the_next_run(
+    place: str, fence_field: str | None
+) -> None:
+    slow = Slow("after claim" if place == "in the body" else place, fence_field=fence_field)
+    job, in_body = Job.objects.create(), threading.Event()
+
+    @locked("job:{job_id}", guard=slow.guard)
+    async def work(job_id: int) -> None:
+        in_body.set()
+        await asyncio.get_running_loop().create_future()
+
+    async def close() -> None:
+        run: Any = work(job.pk)
+        awaited = run.send(None)
+        closes = in_body if place == "in the body" else slow.reached
+        if closes is in_body:
+            slow.go_on.set()
+        while not closes.is_set():
+            if (await asyncio.wait({awaited}, timeout=0.01))[0]:
+                awaited = run.send(None)
+        # Nothing can be awaited any more
+        run.close()
+        kept = slow.go_on.is_set() or await locks.ais_locked(f"job:{job.pk}")
+        slow.go_on.set()
+        assert kept
+
+    async_to_sync(close)()
+    until(lambda: not locks.is_locked(f"job:{job.pk}"))
+    assert status(job) == "queued"
+
+
+def test_run_that_is_interrupted_in_its_claim_leaves_its_row_to_the_next_run() -> None:
+    class Interrupted(StatusGuard):
+        def claim(self, pk: Any, fence: int | None = None) -> bool:
+            assert super().claim(pk, fence)
+            raise SystemExit
+
+    job = Job.objects.create()
+    own = Interrupted(LABEL, pk="job_id", source="queued", to="running", done="done")
+    with pytest.raises(SystemExit):
+        locked("job:{job_id}", guard=own)(lambda job_id: "worked")(job.pk)
+    assert status(job) == "queued"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_claim_that_the_database_refuses_changes_no_row(
+    is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also none that a dead run has left."""
+
+    def work(job_id: int) -> None:
+        raise AssertionError("nothing was claimed")
+
+    async def work_async(job_id: int) -> None:
+        work(job_id)
+
+    class Refused(StatusGuard):
+        def claim(self, pk: Any, fence: int | None = None) -> bool:
+            raise LookupError("no such table")
+
+    job = Job.objects.create(status="running")
+    own = Refused(LABEL, pk="job_id", source="queued", to="running", done="done", failed="failed")
+    take = locked("job:{job_id}", guard=own)
+    with pytest.raises(LookupError):
+        async_to_sync(take(work_async))(job.pk) if is_async else take(work)(job.pk)
+    assert status(job) == "running"
+    assert "could not change" not in caplog.text
+    until(lambda: not locks.is_locked(f"job:{job.pk}"))
+
+
+def test_outage_before_the_run_and_after_it(
+    use_redis: UseRedis, own_redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    use_redis(own_redis_server.url)
+    job = Job.objects.create()
+
+    @locked("job:{job_id}", guard=guard())
+    def work(job_id: int) -> str:
+        own_redis_server.stop()
+        return "worked"
+
+    # A result that is in the row counts, whether the release gets through or not.
+    assert work(job.pk) == "worked"
+    assert status(job) == "done"
+    assert f"a task could not release its lock job:{job.pk} now: " in caplog.text
+    Job.objects.update(status="queued")
+    with pytest.raises(StoreUnavailable):
+        work(job.pk)
+    assert status(job) == "queued"
+
+
+def test_what_cannot_be_meant() -> None:
+    def work(job_id: int) -> None:
+        pass
+
+    def generate(job_id: int) -> Any:
+        yield job_id
+
+    anything: Any = object()
+    with pytest.raises(ValueError, match="no such parameter"):
+        locked("job:{job}")(work)
+    with pytest.raises(InvalidLockConfig, match="'pk'"):
+        locked("job:{job_id}", guard=guard(pk="pk"))(work)
+    with pytest.raises(InvalidLockConfig, match="StatusGuard"):
+        locked("job:{job_id}", guard=anything)(work)
+    with pytest.raises(TypeError, match="@task"):
+        locked("job")(anything)
+    with pytest.raises(TypeError, match="generator"):
+        locked("job:{job_id}")(generate)
+    with pytest.raises(ValueError):
+        locked("job", on_conflict="retry")  # type: ignore[arg-type]
+    with pytest.raises(ValueError):
+        locked("job", ttl=0)

@@ -1,0 +1,211 @@
+"""Sites without django-redis or without Celery: what needs it says so, and the rest works."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from django_tasklock import Lease, locks
+from django_tasklock._values.owner import owner_record
+from django_tasklock._values.tokens import new_token
+from django_tasklock.stores import stores
+from tests.agent import Agent
+from tests.conftest import UseCaches, UseRedis
+from tests.servers import RedisServer
+from tests.steps import LONG
+from tests.store_cases import own_prefix
+from tests.waiting import PATIENCE
+
+BEGIN = """
+import sys
+
+REFUSED = sys.argv[1].split(",")
+
+class Refusing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in REFUSED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refusing())
+
+import django
+django.setup()
+import contextlib, io, json
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django_tasklock import locks
+from django_tasklock.stores import stores
+
+def command(*arguments):
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        call_command("locks", *arguments, stdout=out, stderr=err)
+    except CommandError as error:
+        return out.getvalue() + str(error)
+    return out.getvalue()
+
+def page(path, **form):
+    client = Client()
+    client.force_login(User.objects.get_or_create(
+        username="root", is_staff=True, is_superuser=True)[0])
+    answer = client.post(path, form) if form else client.get(path)
+    return f"{answer.status_code} {answer.content.decode()}"
+
+LIST = "/admin/django_tasklock/lock/"
+said = {}
+"""
+
+LIFE = """
+lease = locks.acquire("video:1", ttl=60, wait=1, renew=True)
+said["refused"] = locks.acquire("video:1") is None
+said["extended"] = lease.extend(60)
+said["listed"] = [info.name for info in locks.list()]
+said["list"] = command("list")
+said["page"] = page(LIST)
+said["released"] = lease.release()
+said["store"] = type(stores["default"]).__name__
+"""
+
+END = """
+said["imported"] = sorted({name.partition(".")[0] for name in sys.modules} & {*REFUSED})
+print(json.dumps(said))
+"""
+
+CELERY = "celery,kombu,billiard"
+SENTENCE = "Celery cannot be imported here, so what tasks work on is not known: No module named"
+Without = Callable[[str, str], dict[str, Any]]
+
+
+@pytest.fixture
+def without(process_env: Callable[[], dict[str, str]]) -> Without:
+    """``without("celery", program)``: what the program said in a process that cannot import it."""
+
+    def run(packages: str, program: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-c", BEGIN + program + END, packages],
+            env=process_env(),
+            capture_output=True,
+            text=True,
+            timeout=3 * PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+    return run
+
+
+@pytest.fixture
+def gone() -> Iterator[dict[str, Any]]:
+    """The record of an owner whose process is dead."""
+    with Agent() as agent:
+        pid = agent.pid
+        agent.kill()
+        yield owner_record("videos.process", "id-1") | {"pid": pid, "start": 1}
+
+
+def assert_lives(said: dict[str, Any]) -> None:
+    assert said["refused"]
+    assert said["extended"]
+    assert said["released"]
+    assert said["listed"] == ["video:1"]
+    assert "video:1" in said["list"]
+    assert said["page"].startswith("200 ")
+    assert "video:1" in said["page"]
+    assert said["imported"] == []
+
+
+def test_djangos_own_redis_cache_without_django_redis(
+    use_caches: UseCaches, redis_server: RedisServer, without: Without
+) -> None:
+    use_caches(
+        {
+            "default": {
+                "BACKEND": "django.core.cache.backends.redis.RedisCache",
+                "LOCATION": redis_server.url,
+                "KEY_PREFIX": own_prefix(),
+                # Or the doctor says, with a redis-py before version 8, that there is none.
+                "OPTIONS": {"socket_timeout": 5.0},
+            }
+        },
+        {"default": {}},
+    )
+    said = without("django_redis", f'{LIFE}\nsaid["doctor"] = command("doctor")\n')
+    assert said["store"] == "RedisStore"
+    assert said["doctor"] == "Nothing is wrong.\n"
+    assert_lives(said)
+
+
+def test_locks_without_celery(use_redis: UseRedis, without: Without) -> None:
+    use_redis()
+    assert_lives(without(CELERY, LIFE))
+
+
+def test_doctor_without_celery_says_so_and_finds_the_rest(
+    use_redis: UseRedis, without: Without, gone: dict[str, Any]
+) -> None:
+    use_redis()
+    stores["default"].acquire("video:9", new_token(), LONG, gone)
+    said = without(
+        CELERY,
+        'said["doctor"] = command("doctor")\n'
+        'said["json"] = command("doctor", "--format", "json")\n'
+        'said["health"] = page(LIST + "health/")\n',
+    )
+    for shown in said["doctor"], said["health"]:
+        assert SENTENCE in shown
+        assert "video:9" in shown
+    assert said["health"].startswith("200 ")
+    assert "1 problem." in said["doctor"]  # The owner that is gone, not that there is no Celery.
+    rows, _ = json.JSONDecoder().raw_decode(said["json"])
+    assert {row["kind"]: row["serious"] for row in rows} == {"unknown": False, "owner gone": True}
+    assert said["imported"] == []
+
+
+def test_explain_without_celery_says_so(use_redis: UseRedis, without: Without) -> None:
+    use_redis()
+    said = without(CELERY, 'said["explain"] = command("explain", "videos.process", "[1]")\n')
+    assert said["explain"].startswith(SENTENCE)
+
+
+def test_lock_of_a_task_without_celery(use_redis: UseRedis, without: Without) -> None:
+    """The task runs in a worker, which has it."""
+    use_redis()
+    lease = locks.try_acquire("video:1", ttl=LONG, task="videos.process", task_id="id-1")
+    assert isinstance(lease, Lease)
+    said = without(
+        CELERY,
+        'said["show"] = command("show", "video:1")\n'
+        'said["json"] = json.loads(command("show", "video:1", "--format", "json"))\n'
+        'said["detail"] = page(LIST + "default_3Avideo_3A1/change/")\n',
+    )
+    assert SENTENCE in said["show"]
+    assert said["json"]["row"] is None
+    assert said["detail"].startswith("200 ")
+    assert SENTENCE in said["detail"]
+
+
+def test_guarded_rows_page_without_celery(use_redis: UseRedis, without: Without) -> None:
+    """Whether a worker is at it is not known: the page says so, and does not save over it."""
+    use_redis()
+    said = without(
+        CELERY,
+        "from tests.app.models import Job\n"
+        "job = Job.objects.create()\n"
+        'path = f"/admin/app/job/{job.pk}/change/"\n'
+        'said["get"] = page(path)\n'
+        'said["post"] = page(path, status="done", done_count="1")\n'
+        "job.refresh_from_db()\n"
+        'said["status"] = job.status\n',
+    )
+    assert SENTENCE in said["get"]
+    assert SENTENCE in said["post"]
+    assert said["status"] == "queued"

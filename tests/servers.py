@@ -1,0 +1,72 @@
+"""The servers that tests start, and what a test may do to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+
+from example_project import servers
+from example_project.redis_binary import NoRedis, find_binary
+from example_project.servers import SERVER_START_SECONDS, PortTaken, free_port, start_process
+
+__all__ = ["NoRedis", "RedisServer", "find_binary", "free_port", "own_redis", "start_process"]
+
+
+class RedisServer(servers.RedisServer):
+    """A running Redis that a test may pause, kill and start again, unless ``REDIS_URL`` names it.
+
+    The four methods below raise `RuntimeError` for a server that is not ours.
+    """
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, nothing answers."""
+        process = self._ours()
+        process.send_signal(signal.SIGSTOP)
+        # The signal may take effect a moment later.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """SIGCONT: what was sent meanwhile is answered now."""
+        self._ours().send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL: connections are cut, new ones refused, the data is gone."""
+        process = self._ours()
+        process.kill()
+        process.wait()
+
+    def restart(self) -> None:
+        """A new, empty server on the same port."""
+        self._ours()
+        self.stop()
+        deadline = time.monotonic() + SERVER_START_SECONDS
+        while True:
+            try:
+                return self._launch()
+            except PortTaken:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End the server, also one that is paused."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+        super().stop()
+
+    def _ours(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError(f"{self.url} is not ours to pause, end or start again")
+        return self._process
+
+
+def own_redis(
+    *, needs_own: bool = False, options: Sequence[str] = ()
+) -> contextlib.AbstractContextManager[RedisServer]:
+    """A Redis for the time of the block; the arguments are those of `servers.RedisServer.own`."""
+    return RedisServer.own(needs_own=needs_own, options=options)

@@ -1,0 +1,75 @@
+"""The errors: what can be pickled, and what the package exports."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import datetime, timezone
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+import django_tasklock
+from django_tasklock import (
+    InvalidLockConfig,
+    LeaseLost,
+    ListingNotSupported,
+    LockInfo,
+    LockNotAcquired,
+    StatusConflict,
+    StoreUnavailable,
+    TaskLockError,
+    exceptions,
+)
+from django_tasklock._values.owner import Owner
+from django_tasklock.exceptions import AlreadyQueued, RequeueFailed, TooManyAttempts
+from django_tasklock.stores.redis.client import ReplyLost
+
+INFO = LockInfo(
+    "video:1", 12.5, datetime.now(timezone.utc), "t" * 22, Owner("host", 7), "default", "key", 5, 2
+)
+ERRORS = [
+    TaskLockError("it"),
+    LockNotAcquired("video:1"),
+    LockNotAcquired("video:1", INFO),
+    LeaseLost("video:1"),
+    LeaseLost("video:1", "its ttl ran out"),
+    StoreUnavailable("default"),
+    StoreUnavailable("default", "connection refused"),
+    ReplyLost("default", "cut"),
+    ListingNotSupported("default"),
+    StatusConflict("videos.Video", 7),
+    InvalidLockConfig("wrong"),
+    AlreadyQueued("job", INFO, "id-1"),
+    TooManyAttempts("videos.process", "id-1", 5),
+    RequeueFailed("videos.process", "id-1", "not JSON serializable"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: f"{type(error).__name__}-{error}")
+def test_error_survives_pickling(error: Exception) -> None:
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        again = pickle.loads(pickle.dumps(error, protocol))
+        assert type(again) is type(error)
+        assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
+
+
+def test_an_error_that_was_pickled_under_its_old_name_can_be_read() -> None:
+    error = RequeueFailed("videos.process", "id-1", "not JSON serializable")
+    old = pickle.dumps(error, 0).replace(b"RequeueFailed", b"NotPutBack")
+    assert b"NotPutBack" in old
+    assert type(pickle.loads(old)) is RequeueFailed
+
+
+def test_tree_is_as_it_is_drawn() -> None:
+    for name in exceptions.__all__:
+        base = ImproperlyConfigured if name == "InvalidLockConfig" else TaskLockError
+        assert issubclass(getattr(exceptions, name), base)
+        assert f" {name} " in str(exceptions.__doc__) or name == "TaskLockError"
+
+
+def test_public_names_are_all_there_is() -> None:
+    promised = ["lock", "locks", "Event", "Lease", "LockInfo", "LockService", "make_name"]
+    # Every error too: who catches one should not have to know where it is defined.
+    promised += exceptions.__all__
+    assert sorted(django_tasklock.__all__) == sorted(promised)
+    assert all(hasattr(django_tasklock, name) for name in django_tasklock.__all__)

@@ -1,0 +1,241 @@
+"""ZooKeeper servers that tests start, alone or as an ensemble, and what a test may do to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from django_tasklock.stores.zookeeper.link import _links
+from tests import needs
+from tests.servers import free_port, start_process
+
+__all__ = ["ZooKeeper", "children", "client_of", "ensemble", "own_zookeeper"]
+
+JAR = Path("/usr/share/java/zookeeper.jar")
+"""Debian's; it names the other jars"""
+MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+START_SECONDS = 60.0
+STARTS = 3
+"""how often to try to start an ensemble"""
+TICK_MS = 200
+"""sessions may be as short as two ticks"""
+JVM = (
+    "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
+    "-Djava.awt.headless=true",
+)  # fmt: skip
+
+
+class ZooKeeper:
+    """A running server.
+
+    Args:
+        folder: where its data is.
+        port: for clients, on the loopback interface.
+        directives: of zoo.cfg, besides those that every server here has.
+        number: its number in the ensemble; None: it is alone.
+        sync: whether it waits for the disk at each transaction.
+        jvm: more arguments of java.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        directives: Mapping[str, object] = {},
+        number: int | None = None,
+        *,
+        sync: bool = False,
+        jvm: Sequence[str] = (),
+    ) -> None:
+        self.folder, self.port, self.jvm = folder, port, (*JVM, *jvm)
+        data = folder / "data"
+        data.mkdir(parents=True)
+        if number is not None:
+            (data / "myid").write_text(str(number))
+        written = {
+            "dataDir": data, "tickTime": TICK_MS, "clientPort": port,
+            "clientPortAddress": "127.0.0.1", "maxClientCnxns": 0, "maxSessionTimeout": 60_000,
+            "admin.enableServer": "false", "4lw.commands.whitelist": "*",
+            "forceSync": "yes" if sync else "no", **directives,
+        }  # fmt: skip
+        lines = [f"{key}={value}" for key, value in written.items()]
+        (folder / "zoo.cfg").write_text("\n".join(lines))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def hosts(self) -> str:
+        """As the option HOSTS."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start the process; it does not serve yet."""
+        java = shutil.which("java")
+        if java is None or not JAR.exists():
+            needs.missing(f"ZooKeeper cannot be started: there is no java, or no {JAR}")
+        with (self.folder / "log").open("wb") as log:
+            self._process = start_process(
+                [java, *self.jvm, "-cp", str(JAR), MAIN, str(self.folder / "zoo.cfg")], log
+            )
+
+    def wait(self) -> None:
+        """Wait until it serves."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self.command("srvr").startswith("Zookeeper version"):
+            ended = self._process is None or self._process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                log = (self.folder / "log").read_text(errors="replace")
+                raise RuntimeError(f"ZooKeeper on port {self.port} does not serve: {log}")
+            time.sleep(0.02)
+
+    def command(self, word: str) -> str:
+        """The answer to a command of four letters; an empty text if there is none."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+                connection.sendall(word.encode())
+                return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        except OSError:
+            return ""
+
+    def figures(self) -> dict[str, str]:
+        """What ``mntr`` says."""
+        lines = self.command("mntr").splitlines()
+        return dict(line.split("\t", 1) for line in lines if "\t" in line)
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the leader of its ensemble."""
+        return self.figures().get("zk_server_state") == "leader"
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, nothing answers."""
+        process = self._ours()
+        process.send_signal(signal.SIGSTOP)
+        # The signal may take effect a moment later.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """SIGCONT: what was sent meanwhile is answered now."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL: connections are cut, new ones refused. Its data stays."""
+        process = self._ours()
+        process.kill()
+        process.wait()
+
+    def restart(self) -> None:
+        """The same server again, with its data and its sessions."""
+        self.stop()
+        self.start()
+        self.wait()
+
+    def stop(self) -> None:
+        """End the server, also one that is paused."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            process.wait()
+
+    def _ours(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+
+@contextlib.contextmanager
+def own_zookeeper(
+    *, sync: bool = False, jvm: Sequence[str] = (), **directives: object
+) -> Iterator[ZooKeeper]:
+    """A server for the time of the block."""
+    with tempfile.TemporaryDirectory(prefix="tasklock-zookeeper-") as folder:
+        server = ZooKeeper(Path(folder) / "alone", free_port(), directives, sync=sync, jvm=jvm)
+        with _running([server]):
+            yield server
+
+
+@contextlib.contextmanager
+def ensemble(size: int = 3) -> Iterator[list[ZooKeeper]]:
+    """So many servers that elect a leader, for the time of the block."""
+    with tempfile.TemporaryDirectory(prefix="tasklock-zookeeper-") as folder:
+        for tries_left in reversed(range(STARTS)):
+            directives: dict[str, object] = {"initLimit": 50, "syncLimit": 10}
+            for number in range(1, size + 1):
+                directives[f"server.{number}"] = f"127.0.0.1:{free_port()}:{free_port()}"
+            servers = [
+                ZooKeeper(Path(folder) / f"{tries_left}-{number}", free_port(), directives, number)
+                for number in range(1, size + 1)
+            ]
+            try:
+                _start(servers)
+                break
+            except RuntimeError:
+                # One of nine ports may have been taken before it was used.
+                for server in servers:
+                    server.stop()
+                if not tries_left:
+                    raise
+        with _ending(servers):
+            yield servers
+
+
+@contextlib.contextmanager
+def _running(servers: Sequence[ZooKeeper]) -> Iterator[None]:
+    with _ending(servers):
+        _start(servers)
+        yield
+
+
+def _start(servers: Sequence[ZooKeeper]) -> None:
+    for server in servers:
+        server.start()
+    for server in servers:
+        server.wait()
+
+
+@contextlib.contextmanager
+def _ending(servers: Sequence[ZooKeeper]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.resume()
+        ports = {server.port for server in servers}
+        for link in list(_links):
+            # Or it would try to connect, and log that, until the process ends.
+            if ports & {port for _, port in link.client.hosts}:
+                link.close()
+        for server in servers:
+            server.stop()
+
+
+@contextlib.contextmanager
+def client_of(hosts: str, **options: Any) -> Iterator[Any]:
+    """Somebody else's client of ZooKeeper, with a session of its own."""
+    client = KazooClient(hosts, **options)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def children(client: Any, path: str) -> list[str]:
+    """The names of a node's children, in order; none if there is no such node."""
+    try:
+        return sorted(client.get_children(path), key=lambda child: child[-10:])
+    except NoNodeError:
+        return []
