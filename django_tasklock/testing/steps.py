@@ -35,6 +35,9 @@ class Contract:
     excludes = True
     """False for a store that is known to grant one lock to two callers of the same moment: tests of
     such races are skipped then."""
+    one_clock = True
+    """False for a store whose parts have clocks of their own, and which does not always read the
+    same ones: two reads may then show two times at which a lease was acquired."""
 
     def make_store(self) -> BaseStore:
         """Return the store under test. Called once in each test."""

@@ -424,6 +424,8 @@ def test_greenlets_use_it_and_one_that_computes_keeps_its_lease(
 class TestOtherMembers(StoreContract):
     """Two servers and a database: the whole contract."""
 
+    one_clock = False
+
     @pytest.fixture(autouse=True)
     def _mixed(
         self, five_servers: list[RedisServer], use_caches: UseCaches, sqlite_alias: str

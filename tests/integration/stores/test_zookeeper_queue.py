@@ -7,6 +7,7 @@ import json
 import random
 import signal
 import time
+import traceback
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -226,21 +227,26 @@ class Interrupted(Exception):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_calls_that_are_interrupted_leave_no_node(store: ZooKeeperStore, other: Any) -> None:
     """As by Celery's soft time limit, at any moment; and the store goes on working."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
     armed = False
+    raised_in: list[str] = []
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         if armed:
+            raised_in.append("".join(traceback.format_stack(frame)))
             raise Interrupted
 
     before = signal.signal(signal.SIGALRM, interrupt)
     interrupted = 0
+    swallowed: list[str] = []
     try:
         for turn in range(150):
+            raised_in.clear()
             wait = chance.choice((0, LONG))
             # What the last turn has begun may still be under way, and given back a moment later.
             blocker = taken("video:1", wait=PATIENCE) if chance.random() < 0.5 else None
@@ -252,8 +258,8 @@ def test_calls_that_are_interrupted_leave_no_node(store: ZooKeeperStore, other: 
                     lock("video:1", ttl=LONG, wait=wait, renew=False) as lease,
                 ):
                     lease.extend(LONG)
-                while True:
-                    time.sleep(LONG)
+                until(lambda: raised_in)
+                swallowed.append(raised_in[0])
             except Interrupted:
                 interrupted += 1
             finally:
@@ -267,7 +273,10 @@ def test_calls_that_are_interrupted_leave_no_node(store: ZooKeeperStore, other: 
         until(lambda: children(other, store.key("video:1")) == [])
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert interrupted == 150
+    # Python itself drops what is raised while it deletes an object.
+    print("raised, and seen by no caller:", *swallowed, sep="\n")
+    assert len(swallowed) < 5, swallowed
+    assert interrupted + len(swallowed) == 150
 
 
 def test_a_grant_that_nobody_waits_for_any_more_is_passed_on(store: ZooKeeperStore) -> None:
