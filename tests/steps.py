@@ -31,6 +31,9 @@ T = TypeVar("T")
 LONG = 60.0
 """seconds; a ttl that does not run out within a test"""
 
+RENEWED = 6.0
+"""seconds; a ttl that is renewed within a test, also by a thread that runs some seconds late"""
+
 CONNECTING = frozenset({"auth", "client", "hello", "info", "ping", "select"})
 """commands that say nothing of locks: a connection that is made, and our own question"""
 

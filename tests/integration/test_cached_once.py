@@ -19,7 +19,7 @@ from django_tasklock.signals import lock_lost
 from django_tasklock.stores.base import BaseStore
 from tests.conftest import UseCaches, UseRedis
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, all_of, holder, sent, taken, waiting
+from tests.steps import LONG, RENEWED, Meanwhile, all_of, holder, sent, taken, waiting
 from tests.store_cases import redis_cache
 from tests.waiting import PATIENCE, until
 
@@ -134,7 +134,7 @@ def test_error_is_raised_and_the_next_one_computes() -> None:
 
 
 def test_value_that_was_computed_without_its_lease_is_not_stored(use_redis: UseRedis) -> None:
-    use_redis(tasklock={"TTL": SHORT})
+    use_redis(tasklock={"TTL": RENEWED})
 
     def produce() -> str:
         # Given a lease that is lost while its holder computes, and another one that computes

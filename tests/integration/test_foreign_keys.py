@@ -113,7 +113,7 @@ class TestOldRecipe:
 
     def test_waiter_learns_that_old_code_came_before_it(self) -> None:
         """The key was free between the holder's lease and that."""
-        lease = taken("video:1", ttl=0.3)
+        lease = taken("video:1", ttl=4)
         waiter = Meanwhile(lambda: taken("video:1", wait=None))
         until(lambda: holder("video:1").waiters == 1)
         cache.set("lock:video:1", "locked", 7200)
@@ -168,7 +168,7 @@ class TestOurKey:
 
     def test_key_that_is_deleted_by_hand_is_not_handed_over_but_found(self) -> None:
         """Nobody is told; a waiter asks again when the lease would have ended."""
-        taken("video:1", ttl=0.5)
+        taken("video:1", ttl=4)
         thread = Meanwhile(lambda: taken("video:1", wait=None))
         until(lambda: holder("video:1").waiters == 1)
         cache.delete("lock:video:1")

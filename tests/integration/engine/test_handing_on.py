@@ -33,6 +33,7 @@ from tests.interruptions import Interrupt, at_every_instruction
 from tests.servers import RedisServer
 from tests.steps import (
     LONG,
+    RENEWED,
     Meanwhile,
     all_of,
     holder,
@@ -253,14 +254,14 @@ class TestOnRedis:
         assert (len(began), len(ended)) == (1, 1)
 
     def test_nobody_renews_a_detached_lease_and_the_adopter_renews_his(self) -> None:
-        lease = taken(NAME, ttl=0.6, renew=True)
+        lease = taken(NAME, ttl=RENEWED, renew=True)
         handle = lease.detach(ttl=LONG)
         assert not lease.renew
         other = adopted(handle, renew=True)
         left = holder(NAME).ttl or 0
-        assert left < 1
-        until(lambda: not other.held or other.remaining > 0.5)
-        threading.Event().wait(1.2)
+        assert left <= RENEWED
+        ends = other._deadline
+        until(lambda: not other.held or other._deadline > ends + RENEWED)
         assert other.held
         assert other.release()
 

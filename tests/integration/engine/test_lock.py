@@ -11,7 +11,7 @@ from django.core.cache import cache
 
 from django_tasklock import LeaseLost, LockNotAcquired, lock, locks
 from tests.conftest import UseCaches, UseRedis
-from tests.steps import LONG, all_of, holder, taken
+from tests.steps import LONG, RENEWED, all_of, holder, taken
 from tests.store_cases import own_prefix
 from tests.waiting import until
 
@@ -108,10 +108,10 @@ class TestBlock:
             assert lease.release()
 
     def test_lease_of_a_block_is_renewed(self) -> None:
-        with lock("video:1", ttl=0.9) as lease:
+        with lock("video:1", ttl=RENEWED) as lease:
             first = holder("video:1").token
             end = lease._deadline
-            until(lambda: lease._deadline > end + 1, "three renewals")
+            until(lambda: lease._deadline > end + RENEWED, "three renewals")
             assert holder("video:1").token == first
 
     def test_lock_inside_itself_is_refused_and_stays_held(self) -> None:

@@ -75,7 +75,7 @@ class TestDeadOwner:
             agent.kill()
             killed = time.monotonic()
             waiter.result()
-        assert time.monotonic() - killed < 5, "of a lease of 60 s"
+        assert time.monotonic() - killed < LONG / 2, "of a lease of 60 s"
 
     def test_of_many_who_take_over_one_gets_it(self, gone: dict[str, Any]) -> None:
         for _ in range(5):
@@ -291,7 +291,7 @@ class TestTakeoverOff:
         began = time.monotonic()
         assert isinstance(stores["default"].acquire("video:1", new_token(), 0.4, gone), Grant)
         assert taken("video:1", wait=LONG).held
-        assert 0.4 <= time.monotonic() - began < 5
+        assert 0.4 <= time.monotonic() - began < LONG / 2
 
 
 def test_owner_reads_well() -> None:

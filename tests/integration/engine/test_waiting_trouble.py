@@ -100,7 +100,7 @@ class TestDeath:
         with Agent() as agent:
             agent.tell("acquire", name="video:1", ttl=LONG, wait=LONG)
             until(lambda: waiting("video:1") == 1)
-            others = [Meanwhile(lambda: locks.acquire("video:1", wait=1)) for _ in range(3)]
+            others = [Meanwhile(lambda: locks.acquire("video:1", wait=6)) for _ in range(3)]
             until(lambda: waiting("video:1") == 4)
             thread = waiter("video:1", 5)
             lease.release()
@@ -364,7 +364,7 @@ class TestSilence:
             return leave(*args)
 
         monkeypatch.setattr(store, "leave_queue", leave_queue)
-        thread = Meanwhile(lambda: locks.acquire("video:1", wait=1.0))
+        thread = Meanwhile(lambda: locks.acquire("video:1", wait=5.0))
         until(lambda: waiting("video:1") == 1)
         own_redis_server.pause()
         with pytest.raises(StoreUnavailable):

@@ -269,9 +269,9 @@ class TestSilentNode:
     def test_keeps_no_lease_of_another_from_being_renewed(
         self, cluster: Cluster, use_caches: UseCaches
     ) -> None:
-        use_caches({}, {"default": cluster.settings(SOCKET_TIMEOUT=5.0)})
+        use_caches({}, {"default": cluster.settings(SOCKET_TIMEOUT=7.0)})
         names = on_each(cluster)
-        leases = {node: taken(name, ttl=2.0, renew=True) for node, name in names.items()}
+        leases = {node: taken(name, ttl=4.5, renew=True) for node, name in names.items()}
         silent, *others = leases
         silent.server.pause()
         until(lambda: not leases[silent].held)

@@ -138,7 +138,7 @@ class TestTimeThatATestMoves:
 
     def test_a_lease_of_a_future_that_was_left_ends(self) -> None:
         with time_machine.travel(NOON):
-            taken("video:1", ttl=1)
+            taken("video:1", ttl=5)
             assert locks.is_locked("video:1")
         until(lambda: not locks.is_locked("video:1"))
 

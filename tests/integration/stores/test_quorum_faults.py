@@ -132,7 +132,7 @@ def test_emptying_three_members_at_once_loses_the_lease(five: Five) -> None:
 
 
 def test_a_renewed_lease_outlives_the_loss_of_all_members_one_after_the_other(five: Five) -> None:
-    lease = taken("video:1", ttl=1.5, renew=True)
+    lease = taken("video:1", ttl=4.5, renew=True)
     for number in [*some(5), *some(5)]:
         five.harm("killed", number)
         five.mend("killed", number)

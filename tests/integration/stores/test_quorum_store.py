@@ -25,7 +25,7 @@ from tests.integration.admin.test_admin import LIST, client_with, operator, word
 from tests.mailroom import mailroom
 from tests.quorum import Five, quorum
 from tests.servers import RedisServer
-from tests.steps import LONG, Traffic, holder, in_child, taken
+from tests.steps import LONG, RENEWED, Traffic, holder, in_child, taken
 from tests.store_cases import database_store, make_lease_table, members, quorum_store, redis_cache
 from tests.waiting import until
 
@@ -357,10 +357,10 @@ def test_findings_name_the_members(five: Five) -> None:
 
 
 def test_a_forked_child_has_threads_of_its_own(on_quorum: None) -> None:
-    mine = taken("video:1", renew=True, ttl=0.9)
+    mine = taken("video:1", renew=True, ttl=RENEWED)
 
     def child() -> list[object]:
-        own = taken("video:2", ttl=0.9, renew=True)
+        own = taken("video:2", ttl=RENEWED, renew=True)
         until(lambda: own._deadline - own.ttl > 0 and own.remaining > 0)
         return [own.held, own.extend(), own.release(), mine.held]
 
@@ -399,10 +399,10 @@ def others():
 
 for _ in range(3):
     spawn(others)
-with lock("video:1", ttl=2.0) as lease:
+with lock("video:1", ttl=3.0) as lease:
     while len(counted) < 20:
         sleep(0.01)
-    compute(3)
+    compute(4)
     sleep(0.01)
     lease.assert_held()
 print("held")

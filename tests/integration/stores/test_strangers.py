@@ -571,7 +571,7 @@ class TestTypes:
     def test_under_the_keys_beside_the_locks_lose_no_hand_over(
         self, stranger: Stranger, which: str, kind: str
     ) -> None:
-        lease = taken("video:1", ttl=1.0)
+        lease = taken("video:1", ttl=5.0)
         waiter = Meanwhile(lambda: taken("video:1", wait=None))
         until(lambda: holder("video:1").waiters == 1)
         key = {

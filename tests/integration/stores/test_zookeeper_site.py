@@ -16,7 +16,7 @@ from tests.agent import run_python
 from tests.conftest import UseZooKeeper
 from tests.eager_task import assert_an_eager_task_locks_and_guards
 from tests.integration.admin.test_admin import client_with, operator, page_of
-from tests.steps import LONG, Meanwhile, holder, taken, waiting
+from tests.steps import LONG, RENEWED, Meanwhile, holder, taken, waiting
 from tests.waiting import PATIENCE, until
 
 __all__ = ["client_with", "operator"]
@@ -91,8 +91,8 @@ def test_kazoo_is_loaded_when_the_store_is_made_and_not_before() -> None:
 
 
 def test_renewal_keeps_a_lease_for_longer_than_its_ttl() -> None:
-    with lock("video:1", ttl=0.9, renew=True) as lease:
-        waiter = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=2.5))
+    with lock("video:1", ttl=RENEWED, renew=True) as lease:
+        waiter = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=RENEWED + 1))
         assert waiter.result() is None
         lease.assert_held()
     assert taken("video:1").release()
