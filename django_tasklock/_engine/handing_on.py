@@ -4,6 +4,9 @@
 it expects that very mark and replaces it, in one step, so of several one does. The record that the
 adopter writes has a random part too. A call that is made again after a lost reply finds its own
 record, and another caller's record is never taken for it.
+
+The adopter's record counts the adoptions of the lease. A store that did not keep the mark has an
+older record, and not that of another adopter: the count tells them apart.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any
 from .._values import clock
 from .._values.arguments import checked_flag, checked_ttl
 from .._values.handle import Handle, new_mark, read_handle
-from .._values.owner import MARK, owner_record
+from .._values.owner import ADOPTIONS, MARK, owner_record
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, LeaseLost, StoreUnavailable
 from ..stores.base import BaseStore
@@ -61,7 +64,7 @@ class HandingOn(Keeper):
             raise StoreUnavailable(lease.store, "it does not answer an extension of the lease")
         handle = Handle(
             lease.store, lease.name, lease.token, lease.fence, new_mark(), float(lease.ttl),
-            lease._record.get("slots"),
+            lease._record.get("slots"), lease._record.get(ADOPTIONS, 0),
         )  # fmt: skip
         record = {**lease._record, "ttl": ttl, "renew": False, MARK: handle.mark}
         # Until then it may be in the store, if it has to be given up.
@@ -78,9 +81,9 @@ class HandingOn(Keeper):
         if lease._state != DETACHED or not lease._is_mine():
             return False
         store, asked, ttl = self.store, clock.now(), lease.ttl
-        mark = read_handle(handle).mark
-        record = {**lease._record, "ttl": ttl, "renew": renew, "adopted": new_token()}
-        grant = store.rewrite(lease.name, lease.token, ttl, record, mark)
+        said = read_handle(handle)
+        record = {**lease._record, **_adoption(said), "ttl": ttl, "renew": renew}
+        grant = store.rewrite(lease.name, lease.token, ttl, record, said.mark)
         if grant is None or clock.now() >= asked + ttl:
             return False
         lease._record, lease._proof, lease._left_in_store = record, grant.proof, grant.left
@@ -130,7 +133,7 @@ class HandingOn(Keeper):
             renewal.start(store, said.name)
         record = _unanswered.pop(said.mark, None)
         if record is None:
-            record = {**owner_record(task, task_id), "adopted": new_token()}
+            record = {**owner_record(task, task_id), **_adoption(said)}
             record |= {"ttl": said.ttl, "renew": renew}
             if said.slots is not None:
                 record["slots"] = said.slots
@@ -161,6 +164,11 @@ class HandingOn(Keeper):
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unanswered.clear)
+
+
+def _adoption(said: Handle) -> dict[str, Any]:
+    """The fields of one adoption, which no other one has."""
+    return {"adopted": new_token(), ADOPTIONS: said.adoptions + 1}
 
 
 def _able(store: BaseStore) -> BaseStore:

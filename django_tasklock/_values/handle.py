@@ -7,6 +7,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, NamedTuple
 
 from .arguments import checked_ttl, is_name, is_token
+from .owner import is_number_of_adoptions
 from .slots import checked_slots
 from .tokens import new_token
 
@@ -33,6 +34,8 @@ class Handle(NamedTuple):
     """seconds that the lease lasts after it is adopted"""
     slots: int | None = None
     """the N of a permit; None for any other lock"""
+    adoptions: int = 0
+    """how often the lease was adopted before it was detached"""
 
     def __str__(self) -> str:
         text = json.dumps(list(self), separators=(",", ":"), ensure_ascii=False)
@@ -56,7 +59,7 @@ def read_handle(handle: Any) -> Handle:
         if version != VERSION or len(handle) > LONGEST_HANDLE_CHARACTERS:
             raise ValueError
         said = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        alias, name, token, fence, mark, ttl, slots = said
+        alias, name, token, fence, mark, ttl, slots, adoptions = said
         if (
             type(alias) is str
             and 0 < len(alias) <= LONGEST_ALIAS_CHARACTERS
@@ -68,9 +71,10 @@ def read_handle(handle: Any) -> Handle:
             and type(mark) is str
             and mark.startswith(DETACHED)
             and is_token(mark[len(DETACHED) :])
+            and is_number_of_adoptions(adoptions)
         ):
             slots = None if slots is None else checked_slots(slots)
-            return Handle(alias, name, token, fence, mark, checked_ttl(ttl), slots)
+            return Handle(alias, name, token, fence, mark, checked_ttl(ttl), slots, adoptions)
     except (ValueError, TypeError, RecursionError):
         pass
     raise ValueError("this is no handle of a detached lease, or not all of one")

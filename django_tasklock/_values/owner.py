@@ -16,10 +16,12 @@ from .processes import boot_id, group_lives, pid_namespace, start_of
 from .slots import LARGEST_SLOTS
 
 __all__ = [
+    "ADOPTIONS",
     "COOLING",
     "HELD_BY",
     "MARK",
     "Owner",
+    "is_number_of_adoptions",
     "operator_record",
     "owner_record",
     "recorded",
@@ -34,6 +36,9 @@ COOLING = "cooling"
 """the mark of a lock that its holder has released, and that stays taken for a while"""
 LONGEST_MARK = 64
 """characters"""
+ADOPTIONS = "adoptions"
+"""a key of the record of a lease that was adopted, and of no other"""
+MOST_ADOPTIONS = 2**31 - 1
 
 LARGEST_PID = 2**31 - 1
 LARGEST_START_TICKS = 2**63 - 1
@@ -55,7 +60,8 @@ class Owner:
     ``mark`` says that no process has to live for the lease any more, though one has taken it:
     `COOLING`, or a word that identifies the handle of a lease that was detached.
     The holder of a permit has ``slots``, the N that it gave. ``waits_for`` is the name of the
-    permits for which the first of those who wait holds a lock of its own.
+    permits for which the first of those who wait holds a lock of its own. ``adoptions`` is how
+    often the lease was adopted; None: never.
     """
 
     host: str | None = None
@@ -72,6 +78,7 @@ class Owner:
     mark: str | None = None
     slots: int | None = None
     waits_for: str | None = None
+    adoptions: int | None = None
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Owner:
@@ -80,7 +87,7 @@ class Owner:
         return cls(
             get("host"), get("pid"), get("task"), get("task_id"), get("thread"), get("boot"),
             get("pidns"), get("start"), get("group"), get("held_by"), get("reason"), get("mark"),
-            get("slots"), get("waits_for"),
+            get("slots"), get("waits_for"), get("adoptions"),
         )  # fmt: skip
 
     @classmethod
@@ -93,11 +100,13 @@ class Owner:
         if get("held_by") is not None:
             return cls._operator_of_anybody(record)
         pid, start, group, slots = get("pid"), get("start"), get("group"), get("slots")
+        adoptions = get("adoptions")
         if not (
             (pid is None or (type(pid) is int and 0 < pid <= LARGEST_PID))
             and (group is None or (type(group) is int and 0 < group <= LARGEST_PID))
             and (start is None or (type(start) is int and 0 <= start <= LARGEST_START_TICKS))
             and (slots is None or (type(slots) is int and 0 < slots <= LARGEST_SLOTS))
+            and (adoptions is None or is_number_of_adoptions(adoptions))
         ):
             return None
         host, task, task_id, thread = get("host"), get("task"), get("task_id"), get("thread")
@@ -114,7 +123,7 @@ class Owner:
             return None
         return cls(
             host, pid, task, task_id, thread, boot, pidns, start, group, None, None, mark, slots,
-            waits_for,
+            waits_for, adoptions,
         )  # fmt: skip
 
     @classmethod
@@ -183,6 +192,11 @@ class Owner:
             return "an unknown owner"
         what = f", task {self.task}[{self.task_id}]" if self.task else ""
         return f"pid {self.pid} on {self.host}{what}"
+
+
+def is_number_of_adoptions(value: Any) -> bool:
+    """Whether a lease may have been adopted so often."""
+    return type(value) is int and 0 <= value < MOST_ADOPTIONS
 
 
 _this_process: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from .._values.arguments import LONGEST_TTL_SECONDS, is_token
-from .._values.owner import Owner
+from .._values.owner import ADOPTIONS, COOLING, Owner
 
 __all__ = [
     "Record",
@@ -21,6 +21,7 @@ __all__ = [
     "fence_of",
     "fields_of",
     "interrupts",
+    "may_rewrite",
     "new_record",
     "record_of",
     "token_of",
@@ -86,6 +87,14 @@ def record_of(value: Any) -> Record | None:
         if owner is not None:
             return Record(token, owner, at, ttl, renew, ends)
     return None
+
+
+def may_rewrite(held: Owner, owner: Mapping[str, Any], mark: str | None) -> bool:
+    """Whether a lease with the owner ``held`` may be rewritten; see `Rewriting.rewrite`."""
+    before, after = held.adoptions or 0, owner.get(ADOPTIONS, 0)
+    if mark is None:
+        return bool(before <= after)
+    return held.mark == mark or bool(held.mark != COOLING and before < after)
 
 
 def token_of(value: Any) -> str | None:

@@ -44,8 +44,11 @@ class Rewriting(RequiredMethods):
             token: the lease. It must be enough without the proof.
             ttl: seconds.
             owner: as for `acquire`: what `get` returns from now on.
-            mark: only if the lease has this mark (``Owner.mark``) now; None: whatever mark it has,
-                or has not.
+            mark: only if the lease has this mark (``Owner.mark``) now, or was adopted less often
+                (``Owner.adoptions``) than ``owner`` says, and is not cooling: the mark did not
+                reach this store then.
+                None: unless the lease was adopted more often than ``owner`` says, which makes this
+                call a late one.
             proof: ``Grant.proof``, or None where the caller does not have it.
 
         Returns:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..._values.owner import MARK
+from ..._values.owner import ADOPTIONS
 from ..base import Grant
+from ..record import may_rewrite
 from .calls import DatabaseCalls
-from .rows import microseconds, owner_text
+from .rows import microseconds, owner_of, owner_text
 
 __all__ = ["DatabaseRewriting"]
 
@@ -16,7 +17,8 @@ __all__ = ["DatabaseRewriting"]
 class DatabaseRewriting(DatabaseCalls):
     """The part of `DatabaseStore` that replaces the owner of a lease.
 
-    One statement; on MariaDB a second one reads the fence, which does not change.
+    One statement; on MariaDB a second one reads the fence, which does not change. If it matters
+    who is replaced, another one before it reads the owner, and the first replaces only that.
     """
 
     supports_rewrite = True
@@ -35,9 +37,23 @@ class DatabaseRewriting(DatabaseCalls):
             "token": token,
             "ttl": microseconds(ttl),
             "owner": owner_text(owner),
-            # In JSON no text has quotes that are not escaped: only the mark itself can be this.
-            "mark": "" if mark is None else owner_text({MARK: mark})[1:-1],
+            "before": "",
         }
+        if mark is None and not owner.get(ADOPTIONS):
+            return self._rewritten(asked)
+        grant = None
+        while grant is None:
+            row = self.row(self.statements.get, {"key": asked["key"]})
+            held = None if row is None or row.token != token else owner_of(row)
+            if row is None or held is None:
+                return None
+            if row.owner != asked["owner"] and not may_rewrite(held, owner, mark):
+                return None
+            # None: somebody else has rewritten it in between.
+            grant = self._rewritten({**asked, "before": row.owner})
+        return grant
+
+    def _rewritten(self, asked: Mapping[str, Any]) -> Grant | None:
         answer = self.run(self.statements.rewrite, asked)
         if not answer.rows and (self.statements.rewritten or answer.count == 0):
             return None

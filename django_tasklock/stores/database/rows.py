@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..._values.lock_info import LockInfo
-from ..record import digest_of, fence_of, fields_of, record_of
+from ..._values.owner import Owner
+from ..record import Record, digest_of, fence_of, fields_of, record_of
 
-__all__ = ["Queued", "Row", "info_of", "microseconds", "owner_text"]
+__all__ = ["Queued", "Row", "info_of", "microseconds", "owner_of", "owner_text"]
 
 MICROSECONDS_PER_SECOND = 1_000_000
 
@@ -53,13 +54,15 @@ def owner_text(owner: Mapping[str, Any]) -> str:
     return json.dumps(owner, separators=(",", ":"))
 
 
+def owner_of(row: Row) -> Owner | None:
+    """The owner of a lease; None for a lock that no lease of ours explains."""
+    record = _record_of(row)
+    return None if record is None else record.owner
+
+
 def info_of(row: Row, name: str, store: str) -> LockInfo:
     """What the row says of the lock ``name`` in the store with the alias ``store``."""
-    try:
-        owner = json.loads(row.owner)
-    except ValueError:
-        owner = None
-    record = record_of({**owner, "token": row.token}) if type(owner) is dict else None
+    record = _record_of(row)
     fields = fields_of(
         record,
         row.key,
@@ -70,3 +73,11 @@ def info_of(row: Row, name: str, store: str) -> LockInfo:
     return LockInfo(
         name, max(0.0, (row.expires - row.now) / MICROSECONDS_PER_SECOND), store=store, **fields
     )
+
+
+def _record_of(row: Row) -> Record | None:
+    try:
+        owner = json.loads(row.owner)
+    except ValueError:
+        return None
+    return record_of({**owner, "token": row.token}) if type(owner) is dict else None

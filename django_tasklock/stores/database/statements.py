@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
+from ..._values.owner import ADOPTIONS
 from .queue_statements import LOOKED_AHEAD, QUEUE, QueueStatements
 
 __all__ = ["RETENTION_SECONDS", "TABLE", "Parameters", "Statements"]
@@ -68,14 +69,16 @@ class Statements(QueueStatements):
 
     @cached_property
     def rewrite(self) -> str:
-        """Replace the owner of a lease: of one that has this ``mark`` (a part of its owner's JSON;
-        empty: of any), or has the new owner already. Waiters find the end of the lease when they
-        look: none is notified."""
-        marked = "(REPLACE(owner, %(mark)s, '') <> owner OR %(mark)s = '' OR owner = %(owner)s)"
+        """Replace the owner of a lease: the one that was read ``before`` (empty: any of a lease
+        that was never adopted), or the new owner itself. Waiters find the end of the lease when
+        they look: none is notified."""
+        # In JSON no text has quotes that are not escaped: only the key itself can be this.
+        never = f"%(before)s = '' AND REPLACE(owner, '\"{ADOPTIONS}\":', '') = owner"
+        expected = f"(owner = %(before)s OR owner = %(owner)s OR ({never}))"
         return (
             f"UPDATE {TABLE} SET owner = %(owner)s, "
             f"expires = {self.now} + {self._whole('%(ttl)s')} "
-            f"WHERE {_OURS} AND expires > {self.now} AND {marked}{self.rewritten}"
+            f"WHERE {_OURS} AND expires > {self.now} AND {expected}{self.rewritten}"
         )
 
     rewritten: ClassVar[str] = " RETURNING fence"

@@ -11,10 +11,11 @@ from typing import Any
 from ..._compat.native_threads import new_rlock
 from ..._values import clock
 from ..._values.lock_info import LockInfo
-from ..._values.owner import MARK, Owner
+from ..._values.owner import Owner
 from ..._values.weak_set import SharedWeakSet
 from ...conf import StoreSettings
 from ..base import Finding, Grant, Note, Refusal
+from ..record import may_rewrite
 from .ending import Ending, Expiring, today
 from .held import Held, next_fence
 from .memory_notes import MemoryNotes
@@ -133,7 +134,8 @@ class MemoryStore(MemoryTrail):
             held = self._holder(name)
             if held is None or held.token != token:
                 return None
-            if mark is not None and mark != held.owner.get(MARK) and held.owner != owner:
+            before = Owner.from_record(held.owner)
+            if held.owner != owner and not may_rewrite(before, owner, mark):
                 return None
             held.owner, held.ending = dict(owner), Ending.after(ttl)
             return Grant(held.fence, left=held.left)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..._values.lock_info import LockInfo
+from ..._values.owner import Owner
 
 __all__ = ["fence_votes", "identity", "leading", "majority_of", "merged", "verdict"]
 
@@ -41,6 +42,11 @@ def leading(held: Iterable[LockInfo | None]) -> tuple[Identity, int] | None:
     return min((who for who in votes if votes[who] == most), key=_order), most
 
 
+def _stage(owner: Owner) -> tuple[int, bool]:
+    """What is greater the later a lease had this owner: it is adopted, marked, adopted again."""
+    return owner.adoptions or 0, owner.mark is not None
+
+
 def _order(who: Identity) -> tuple[str, str]:
     return who[0] or "", who[1] or ""
 
@@ -62,11 +68,14 @@ def merged(
     mine = [info for info in held if info is not None and identity(info) == who]
     mine.sort(key=lambda info: float("inf") if info.ttl is None else info.ttl, reverse=True)
     last = mine[min(max(1, majority_of(size) - unknown), len(mine)) - 1]
+    owners = Counter(info.owner for info in mine)
     fences = Counter(info.fence for info in mine if info.fence is not None)
     begun = [info.acquired_at for info in mine if info.acquired_at is not None]
     return replace(
         last,
         store=store,
+        # A member may have missed that the lease was detached, or adopted.
+        owner=max(owners, key=lambda owner: (*_stage(owner), owners[owner])),
         # A member that was late, or got the lease again at a renewal, may have another one.
         fence=max(fences, key=lambda fence: (fences[fence], fence)) if fences else None,
         acquired_at=min(begun) if begun else None,

@@ -22,6 +22,12 @@ class QuorumRewriting(QuorumUpkeep):
     The members that have rewritten the lease must be a majority. If they are fewer, and nothing is
     known of others, that is a `StoreUnavailable`: at no member is the lease given back then, and
     it excludes until it ends, where it was rewritten after the new ttl, elsewhere as before.
+
+    A member may have missed that a lease was detached: it was cut off, or is slow. It has the lease
+    without the mark then, and lets itself be rewritten, because the adopter's record says how often
+    the lease was adopted (`Rewriting.rewrite`). At each member one adopter replaces what was there
+    before, whether or not that had the mark, and no late `detach` replaces the adopter. Nobody is
+    an adopter without a majority, so there is never more than one.
     """
 
     @property
@@ -43,7 +49,8 @@ class QuorumRewriting(QuorumUpkeep):
         at_members = self.at_members(ttl)
 
         def ask(member: Member) -> Grant | None:
-            own = lease.proofs.get(member.number)
+            # The proof of another caller of this process, or that of before a late answer.
+            own = lease.proofs.get(member.number) if mark is None else None
             store = member.store_of(name)
             answer = store.rewrite(name, token, at_members, owner, mark, own)
             if answer is not None:
@@ -81,7 +88,10 @@ class QuorumRewriting(QuorumUpkeep):
             if ask(member) is not None:
                 return True
             held = member.store_of(name).get(name)
-            return False if held is not None and held.token == token else None
+            if held is None or held.token != token:
+                return None
+            # It may have got the lease only now, from the process that has detached it.
+            return ask(member) is not None
 
         without = 0
         for member in self.members:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...exceptions import StoreUnavailable
 from ..base import Grant
-from ..record import fence_of, new_record
+from ..record import fence_of, may_rewrite, new_record
 from .client import milliseconds
 from .lookup import RedisLookup
 from .replicas import Replicas
@@ -50,19 +50,21 @@ class RedisRewriting(RedisLookup):
         *,
         private: bool = False,
     ) -> Grant | None:
-        before = proof or self._value_of(name, token, private=private)
-        record = None if before is None else self.records.record(before)
-        if before is None or record is None:
-            return None
-        value: bytes = self.client.encode(new_record(token, owner, record.at))
-        # The value tells whether this very call was made before, and its reply was lost.
-        if mark is not None and record.owner.mark != mark and before != value:
-            return None
-        args = (before, value, milliseconds(ttl), name)
         wait = self.replicas.wait(milliseconds(ttl))
-        fence = self.client.run(REWRITE, self.keyspace.keys(name), args, private=private, wait=wait)
-        if fence is None or fence is False:
-            return None
+        fence = None
+        while fence is None or fence is False:
+            before = proof or self._value_of(name, token, private=private)
+            record = None if before is None else self.records.record(before)
+            if before is None or record is None:
+                return None
+            value: bytes = self.client.encode(new_record(token, owner, record.at))
+            # The value tells whether this very call was made before, and its reply was lost.
+            if before != value and not may_rewrite(record.owner, owner, mark):
+                return None
+            keys, args = self.keyspace.keys(name), (before, value, milliseconds(ttl), name)
+            fence = self.client.run(REWRITE, keys, args, private=private, wait=wait)
+            if not fence and proof is not None:
+                return None
         if wait is not None and not wait.enough:
             raise StoreUnavailable(self.alias, f"{name} is not rewritten: {wait}")
         return Grant(fence_of(fence) if isinstance(fence, bytes) else None, value)

@@ -16,7 +16,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, Roll
 from ..._values import clock
 from ..._values.owner import HELD_BY, MARK
 from ..base import Grant
-from ..record import new_record
+from ..record import may_rewrite, new_record
 from .leases import Taken
 from .paths import next_generation
 from .records import FENCE, LASTS, encoded
@@ -45,7 +45,7 @@ def rewrite(
             return None
         new = new_record(token, owner, lease.record.at) | {LASTS: ttl, FENCE: lease.fence}
         # The record tells whether this very call was made before, and its reply was lost.
-        if mark not in (None, lease.record.owner.mark) and lease.fields != new:
+        if lease.fields != new and not may_rewrite(lease.record.owner, owner, mark):
             return None
         try:
             node = _replaced(

@@ -137,6 +137,7 @@ def test_list_json_carries_the_fields(on_redis: None) -> None:
         "mark",
         "slots",
         "waits_for",
+        "adoptions",
     }
     info = locks.get("video:123")
     assert info is not None
