@@ -17,8 +17,9 @@ __all__ = ["DatabaseRewriting"]
 class DatabaseRewriting(DatabaseCalls):
     """The part of `DatabaseStore` that replaces the owner of a lease.
 
-    One statement; on MariaDB a second one reads the fence, which does not change. If it matters
-    who is replaced, another one before it reads the owner, and the first replaces only that.
+    One statement; on MariaDB a second one reads the fence, which does not change. Where it depends
+    on the present owner whether the lease may be rewritten, a statement before them reads that
+    owner, and no other one is replaced.
     """
 
     supports_rewrite = True
