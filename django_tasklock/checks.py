@@ -4,7 +4,7 @@ System checks of the lock stores.
 ======================  =======  ====================================================
 id                      level    condition
 ======================  =======  ====================================================
-``E001``                error    the settings, an alias or a backend are wrong
+``E001``                error    a setting, an alias or a backend is wrong
 ``E002``                error    the cache is a DummyCache, which grants every lock
 ``W001``                warning  the cache is a LocMemCache: one process only
 ``W002``                warning  the cache is a FileBasedCache: its ``add`` is not atomic
@@ -33,7 +33,7 @@ from django.core.cache.backends.filebased import FileBasedCache
 from django.core.cache.backends.locmem import LocMemCache
 
 from ._values.describe import printable
-from .conf import configured_stores
+from .conf import configured_stores, task_url
 from .exceptions import InvalidLockConfig, StoreUnavailable
 from .stores import stores
 from .stores.base import BaseStore
@@ -58,7 +58,15 @@ def check_stores(**_: Any) -> list[checks.CheckMessage]:
         aliases = list(configured_stores())
     except InvalidLockConfig as error:
         return [checks.Error(str(error), id="django_tasklock.E001")]
-    return [message for alias in aliases for message in _check_store(alias)]
+    return _check_task_url() + [message for alias in aliases for message in _check_store(alias)]
+
+
+def _check_task_url() -> list[checks.CheckMessage]:
+    try:
+        task_url("id")
+    except InvalidLockConfig as error:
+        return [checks.Error(str(error), id="django_tasklock.E001")]
+    return []
 
 
 def check_servers(**_: Any) -> list[checks.CheckMessage]:

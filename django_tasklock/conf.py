@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 from django.conf import settings
 
 from ._values.arguments import checked_ttl
 from .exceptions import InvalidLockConfig
 
-__all__ = ["DEFAULT_ALIAS", "SETTING", "StoreSettings", "configured_stores"]
+__all__ = [
+    "DEFAULT_ALIAS",
+    "SETTING",
+    "TASK_URL_SETTING",
+    "StoreSettings",
+    "configured_stores",
+    "task_url",
+]
 
 SETTING = "TASKLOCK"
 DEFAULT_ALIAS = "default"
+TASK_URL_SETTING = "TASKLOCK_TASK_URL"
+TASK_ID_FIELD = "{task_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +90,31 @@ def _checked(alias: Any, given: Any) -> StoreSettings:
     except (TypeError, ValueError) as error:
         raise InvalidLockConfig(f"{where}['TTL']: {error}") from error
     return StoreSettings(alias=str(alias), **values)
+
+
+def task_url(task_id: str) -> str | None:
+    """Return the address of the page about a task, such as Flower's; None without the setting.
+
+    Raises `InvalidLockConfig` unless ``TASKLOCK_TASK_URL`` is None, or the address of a web page
+    with ``{task_id}`` behind the host.
+    """
+    template = getattr(settings, TASK_URL_SETTING, None)
+    if template is None:
+        return None
+    try:
+        parts = urlsplit(template) if isinstance(template, str) else None
+    except ValueError:
+        parts = None
+    if (
+        parts is None
+        or parts.scheme not in ("http", "https")
+        or not parts.netloc
+        or TASK_ID_FIELD in parts.netloc
+        or TASK_ID_FIELD not in template
+    ):
+        raise InvalidLockConfig(
+            f"{TASK_URL_SETTING} is an address such as 'https://flower.example.com/task/"
+            f"{TASK_ID_FIELD}', with http or https, not {template!r}"
+        )
+    # Not str.format: an address may have other braces. Task ids are anybody's text.
+    return str(template).replace(TASK_ID_FIELD, quote(task_id, safe="", errors="replace"))

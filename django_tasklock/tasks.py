@@ -86,7 +86,9 @@ def locked(
         def begin(args: Any, kwargs: Any) -> _Run:
             arguments = bind(args, kwargs)
             lock_name = fill(*args, **kwargs) if callable(name) else fill(arguments)
-            return _Run(lock_name, guard, arguments, on_conflict)
+            run = _Run(lock_name, guard, arguments, on_conflict)
+            run.use.template = f"{task}:{{lock_name}}" if callable(name) else name
+            return run
 
         def acquire(run: _Run) -> Steps[Lease | LockInfo]:
             return steps_of(LockService(store).try_acquire)(

@@ -89,7 +89,7 @@ def lock_view(
     times = cooling_times(hold_at_least, cooldown, cooldown_after_error)
 
     def acquire(lock_name: str, use: Use) -> Steps[Lease | LockInfo]:
-        service = LockService(store)
+        service, use.template = LockService(store), None if callable(name) else name
         return service._acquiring(lock_name, use, times, ttl=ttl, wait=wait, renew=renew)
 
     def refusal(holder: LockInfo, arguments: Sequence[Any]) -> HttpResponse:

@@ -10,7 +10,25 @@ from typing import Any
 REDIS_URL = os.environ.get("BENCHMARK_REDIS_URL", "redis://127.0.0.1:6379/0")
 
 SECRET_KEY = "for the benchmarks alone"
-INSTALLED_APPS = ["django_tasklock", "benchmarks.site"]
+INSTALLED_APPS = [
+    "django_tasklock", "benchmarks.site", "django.contrib.admin", "django.contrib.auth",
+    "django.contrib.contenttypes", "django.contrib.messages",
+]  # fmt: skip
+ROOT_URLCONF = "benchmarks.site.urls"
+STATIC_URL = "static/"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
 DATABASES: dict[str, Any] = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",

@@ -21,6 +21,7 @@ NAMES = (
     "stores",
     "renewal",
     "listing",
+    "pages",
     "celery_task",
     "recovery",
     "killed_holder",

@@ -17,8 +17,10 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner, owner_record
 from .._values.slots import checked_slots
 from .._values.tokens import new_token
-from ..signals import lock_acquired, lock_cleared, lock_contended
+from ..exceptions import StoreUnavailable
+from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavailable
 from ..stores.base import BaseStore, Grant, Note, Refusal
+from .causes import BY_TAKEOVER, cause_of_clear
 from .cooling import CoolingTimes, cooling_times
 from .handing_on import HandingOn
 from .history import LONG_WAIT_SECONDS, note_event
@@ -100,6 +102,7 @@ class Acquiring(HandingOn):
         Raises `StoreUnavailable`, and `TypeError` or `ValueError` for a wrong argument.
         """
         store = self.store
+        template = None if use is None else use.template
         checked_name(name)
         ttl = store.settings.ttl if ttl is None else checked_ttl(ttl)
         wait = checked_wait(wait)
@@ -118,6 +121,7 @@ class Acquiring(HandingOn):
         asked = started = clock.now()
         answer: Grant | Refusal | None = None
         lease: Lease | None = None
+        attempt: Attempt | None = None
         try:
             if permit is not None:
                 answer, started = yield from permit.acquire()
@@ -137,7 +141,7 @@ class Acquiring(HandingOn):
                     answer, started = yield from attempt.acquire_with_wait(answer, started)
             assert answer is not None
             if isinstance(answer, Refusal):
-                self._contended(store, name, answer.holder, record, asked)
+                self._contended(store, name, answer.holder, record, asked, template, wait)
                 return answer.holder
             if note is not None and not answer.noted:
                 store.set_note(note)
@@ -146,6 +150,7 @@ class Acquiring(HandingOn):
                 self, self.alias, taken, token, answer.fence, ttl, started + ttl, record,
                 answer.proof, renew, answer.left,
             )  # fmt: skip
+            lease.template = template
             if use is not None:
                 use.lease = lease
             if wait != 0 and (waited := clock.now() - asked) > LONG_WAIT_SECONDS:
@@ -153,9 +158,13 @@ class Acquiring(HandingOn):
             if renew:
                 renewal.add(lease, store)
             if lock_acquired.receivers:
-                lock_acquired.send_robust(type(self), lease=lease)
+                waited, met = clock.now() - asked, (permit or attempt)
+                lock_acquired.send_robust(
+                    type(self), lease=lease, template=template, waited=waited,
+                    holder=None if met is None else met.met,
+                )  # fmt: skip
             return lease
-        except BaseException:
+        except BaseException as error:
             # The store may have granted the lock, though its answer was not read.
             if lease is not None:
                 self.give_up(lease)
@@ -163,6 +172,11 @@ class Acquiring(HandingOn):
                 permit.abandon()
             else:
                 renewal.abandon(name, token, ttl, store)
+            if lock_unavailable.receivers and isinstance(error, StoreUnavailable):
+                lock_unavailable.send_robust(
+                    type(self), name=name, store=store.alias, template=template,
+                    waited=clock.now() - asked, wait=wait, error=error,
+                )  # fmt: skip
             raise
 
     contend = try_acquire  # Its old name.
@@ -179,13 +193,18 @@ class Acquiring(HandingOn):
         if store.clear(holder.name, holder.token):
             by = place(Owner.current())
             note_event(store.alias, "taken over", holder.name, holder.owner, by=by)
-            self._cleared(
-                store, holder.name, holder.token, holder, "takeover, its owner being gone"
-            )
+            self._cleared(store, holder.name, holder.token, holder, BY_TAKEOVER)
         return True
 
     def _contended(
-        self, store: BaseStore, name: str, holder: LockInfo, record: dict[str, Any], asked: float
+        self,
+        store: BaseStore,
+        name: str,
+        holder: LockInfo,
+        record: dict[str, Any],
+        asked: float,
+        template: str | None,
+        wait: float | None,
     ) -> None:
         """Send `lock_contended`. ``asked``: when the call began, on `clock.now`."""
         waited = clock.now() - asked
@@ -198,6 +217,8 @@ class Acquiring(HandingOn):
                 holder=holder,
                 owner=Owner.from_record(record),
                 waited=waited,
+                template=template,
+                wait=wait,
             )
 
     def _cleared(
@@ -209,5 +230,6 @@ class Acquiring(HandingOn):
         by: str | None,
     ) -> None:
         lock_cleared.send_robust(
-            type(self), name=name, store=store.alias, token=token, holder=holder, by=by
-        )
+            type(self), name=name, store=store.alias, token=token, holder=holder, by=by,
+            cause=cause_of_clear(by),
+        )  # fmt: skip

@@ -210,6 +210,7 @@ class LockContext(Generic[Held]):
         @functools.wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> R:
             use = self._new_use(None)
+            use.template = self.name
             try:
                 blocking(self._taker.take(template.fill(args, kwargs), use, self.wait))
             except BaseException as error:

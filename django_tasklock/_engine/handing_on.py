@@ -152,6 +152,7 @@ class HandingOn(Keeper):
             service, said.alias, said.name, said.token, fence, said.ttl, asked + said.ttl, record,
             grant.proof, renew, grant.left,
         )  # fmt: skip
+        lease.template = use.template
         try:
             if renew:
                 renewal.add(lease, store)

@@ -32,7 +32,7 @@ from ..stores import stores
 from ..stores.base import BaseStore
 from .aio.lanes import lanes_of
 
-__all__ = ["LONG_WAIT_SECONDS", "Remembering", "forget", "note_event"]
+__all__ = ["LONG_WAIT_SECONDS", "Remembering", "forget", "note_event", "write_events"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -121,6 +121,16 @@ def note_event(
         _ask_for_writer(alias, queue)
 
 
+def write_events(alias: str) -> None:
+    """Write the events that are not written yet, by the calling thread. Raises nothing.
+
+    For who makes hundreds of events in a moment, of which the queue would drop some.
+    """
+    queue = _queues.get(alias)
+    if queue is not None and queue.events:
+        _write_quietly(alias, queue)
+
+
 def forget() -> None:
     """Drop what is not written yet."""
     for queue in list(_queues.values()):
@@ -139,6 +149,10 @@ def _write_soon(alias: str, queue: _Queue) -> None:
     until = clock.now() + BATCH_SECONDS
     while queue.events and not _ending and clock.now() < until:
         time.sleep(LOOK_SECONDS)
+    _write_quietly(alias, queue)
+
+
+def _write_quietly(alias: str, queue: _Queue) -> None:
     try:
         _write(alias, queue)
     except StoreUnavailable as error:
@@ -166,8 +180,8 @@ def _write(alias: str, queue: _Queue) -> None:
 
 
 def _for_people(owner: Owner) -> Owner:
-    """An owner without what identifies a process for ever: it takes half of the room."""
-    return replace(owner, boot=None, pidns=None, start=None, group=None)
+    """An owner without what is for programs alone: it takes half of the room."""
+    return replace(owner, boot=None, pidns=None, start=None, group=None, trace=None)
 
 
 class Remembering:

@@ -71,7 +71,7 @@ class Holding(Acquiring):
         try:
             answer, _ = blocking(attempt.acquire_with_wait(*attempt._ask()))
             if isinstance(answer, Refusal):
-                self._contended(store, name, answer.holder, record, asked)
+                self._contended(store, name, answer.holder, record, asked, None, wait)
                 return answer
             info = store.get(name)
             if info is None or info.token != token:  # It was cleared at once, or was that short.

@@ -11,6 +11,7 @@ from ..signals import lock_lost, lock_released
 from ..stores.base import BaseStore, Note
 from . import cooling
 from .aio.lanes import off_loop
+from .causes import cause_of_loss
 from .extensions import await_extensions
 from .history import note_event
 from .lease import Lease
@@ -49,8 +50,12 @@ class Keeper:
             self.lost(lease, "the store no longer had it at its release")
             return False
         if lock_released.receivers:
-            lock_released.send_robust(type(self), lease=lease)
+            self._tell_released(lease)
         return True
+
+    def _tell_released(self, lease: Lease) -> None:
+        held = clock.now() - lease._since
+        lock_released.send_robust(type(self), lease=lease, template=lease.template, held=held)
 
     def _release_again(self, lease: Lease, note: Note | None) -> bool:
         """Whether an interrupted release has released the lease: True once. Tries again if that is
@@ -93,7 +98,7 @@ class Keeper:
         if not lease._given_back():
             return False
         if lock_released.receivers:
-            lock_released.send_robust(type(self), lease=lease)
+            self._tell_released(lease)
         return True
 
     def extend(self, lease: Lease, ttl: float) -> bool:
@@ -127,5 +132,7 @@ class Keeper:
         if not lease._end(LOST, reason):
             return
         if lock_lost.receivers:
-            off_loop(partial(lock_lost.send_robust, type(self), lease=lease, reason=reason))
+            told = {"template": lease.template, "held": clock.now() - lease._since}
+            told |= {"reason": reason, "cause": cause_of_loss(reason)}
+            off_loop(partial(lock_lost.send_robust, type(self), lease=lease, **told))
         note_event(lease.store, "lost", lease.name, lease._record, reason=reason)

@@ -26,7 +26,8 @@ class Lease(AsyncLease, LeaseState):
     """One timed grant of a lock to one holder.
 
     ``name``, ``token``, ``fence`` (None on a store without fences) and ``store`` (the alias) do not
-    change. ``ttl`` is the length of the last grant or extension, in seconds.
+    change. ``ttl`` is the length of the last grant or extension, in seconds. ``template`` is what
+    the name was filled from, such as "video:{video_id}"; None where that is not known.
 
     The lease is over ``ttl`` seconds after the moment just before that call was sent, by the clock
     of this process. That is final, whatever the server says later.
@@ -44,9 +45,11 @@ class Lease(AsyncLease, LeaseState):
         "_earliest",
         "_proof",
         "_record",
+        "_since",
         "fence",
         "name",
         "store",
+        "template",
         "token",
         "ttl",
     )
@@ -72,7 +75,9 @@ class Lease(AsyncLease, LeaseState):
         self.fence = fence
         self.ttl = ttl
         self.renew = renew
+        self.template: str | None = None
         self._deadline = deadline
+        self._since = deadline - ttl
         self._due = math.inf
         self._record = record
         self._proof = proof

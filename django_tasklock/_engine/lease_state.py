@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from .._values import clock
+from .causes import RAN_OUT
 
 __all__ = [
     "DETACHED",
@@ -82,7 +83,7 @@ class LeaseState:
             self._left_in_store is None or self._left_in_store() > 0
         ):
             return True
-        self._keeper.lost(self, "its ttl ran out")
+        self._keeper.lost(self, RAN_OUT)
         return False
 
     def _why(self) -> str:

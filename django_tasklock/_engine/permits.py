@@ -54,6 +54,8 @@ class PermitAttempt:
         self.names = permit_names(name, owner["slots"])
         self.taken = name
         """the name of the permit that was granted"""
+        self.met: LockInfo | None = None
+        """one of the holders for which it began to wait"""
         self._store, self._token, self._ttl, self._owner = store, token, ttl, owner
         self._deadline, self._take_over, self._note = deadline, take_over, note
         self._gate = Gate(store, name, ttl, owner, take_over)
@@ -69,6 +71,7 @@ class PermitAttempt:
                 while isinstance(answer, AllHeld):
                     if self._left() <= 0 or self._same_run(answer.holders):
                         return self._refusal(answer), 0.0
+                    self.met = self.met or next(iter(answer.holders), answer.gate)
                     first = yield from self._gate.enter(self._deadline)
                     if first is not None:
                         return self._refusal(AllHeld((), first)), 0.0

@@ -178,6 +178,7 @@ class ReentrantLock(OneLock):
                     return lease
                 use.drop()
         hold = Hold(self.service.alias, shared, who)
+        hold.template = use.template
         use.hold = hold
         hold.add(use)
         lease = yield from super().take(name, hold, wait)

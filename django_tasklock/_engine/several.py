@@ -110,5 +110,10 @@ class SeveralLocks:
         self, name: Sequence[str], use: UseOfSeveral, wait: float | None
     ) -> Steps[list[Lease]]:
         """Take the locks. Return the leases in the order of the names."""
-        one = self._one
-        return take_all(name, one.take, one.new_use, wait, use.parts, self.service)
+        one, templates = self._one, dict(zip(name, use.template or (), strict=False))
+
+        def take(each: str, part: Use, left: float | None) -> Steps[Lease]:
+            part.template = templates.get(each)
+            return one.take(each, part, left)
+
+        return take_all(name, take, one.new_use, wait, use.parts, self.service)

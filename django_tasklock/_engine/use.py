@@ -75,13 +75,16 @@ class Use:
     object, and another thread may close a block. A use that is garbage-collected with its lease
     gives the lease up: an exception from a signal handler may come just before the release.
     ``by_hand``: where to find the lease if ``__enter__`` was called without a ``with``.
+    ``template``: what the lock's name was filled from, None if that is not known; of several locks,
+    a list.
     """
 
-    __slots__ = ("__weakref__", "by_hand", "lease")
+    __slots__ = ("__weakref__", "by_hand", "lease", "template")
 
     def __init__(self, by_hand: ByHand | None) -> None:
         self.by_hand = by_hand
         self.lease: Lease | None = None
+        self.template: Any = None
 
     def __call__(
         self,

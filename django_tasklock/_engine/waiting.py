@@ -58,6 +58,8 @@ class Attempt:
     note: Note | None = None
     """written with the grant"""
     waiter: Waiter | None = None
+    met: LockInfo | None = None
+    """the holder for which it began to wait"""
 
     def queue_at_once(self) -> Steps[Answer | None]:
         """Ask for the lock and join its wait queue in the same round trip; then wait.
@@ -114,6 +116,8 @@ class Attempt:
         ``refusal`` is the answer that made the caller wait; None: nothing was asked yet.
         """
         waiter = self._waiter()
+        if refusal is not None:
+            self.met = self.met or refusal.holder
         try:
             delay = FIRST_POLL_SECONDS
             while True:
@@ -131,6 +135,7 @@ class Attempt:
                     if isinstance(answer, Grant):
                         return answer, asked
                     refusal = answer
+                    self.met = self.met or refusal.holder
                     continue
                 grant = None if waiter is None else waiter.leave()
                 return (refusal, 0.0) if grant is None else (grant, _since(grant, 0.0))
@@ -155,6 +160,7 @@ class Attempt:
                 return answer, asked
             if self.take_over(self.store, answer.holder):
                 continue
+            self.met = self.met or answer.holder
             grant: Grant | Refusal | None = answer
             again = _end(answer.holder) + QUEUE_RETRY_SECONDS
             if answer.holder.token is None:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -61,7 +61,8 @@ class Owner:
     `COOLING`, or a word that identifies the handle of a lease that was detached.
     The holder of a permit has ``slots``, the N that it gave. ``waits_for`` is the name of the
     permits for which the first of those who wait holds a lock of its own. ``adoptions`` is how
-    often the lease was adopted; None: never.
+    often the lease was adopted; None: never. ``trace`` is the trace
+    and the span in which it took the lock, for OpenTelemetry.
     """
 
     host: str | None = None
@@ -79,6 +80,7 @@ class Owner:
     slots: int | None = None
     waits_for: str | None = None
     adoptions: int | None = None
+    trace: str | None = None
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Owner:
@@ -87,7 +89,7 @@ class Owner:
         return cls(
             get("host"), get("pid"), get("task"), get("task_id"), get("thread"), get("boot"),
             get("pidns"), get("start"), get("group"), get("held_by"), get("reason"), get("mark"),
-            get("slots"), get("waits_for"), get("adoptions"),
+            get("slots"), get("waits_for"), get("adoptions"), get("trace"),
         )  # fmt: skip
 
     @classmethod
@@ -111,11 +113,11 @@ class Owner:
             return None
         host, task, task_id, thread = get("host"), get("task"), get("task_id"), get("thread")
         boot, pidns, mark = get("boot"), get("pidns"), get("mark")
-        waits_for = get("waits_for")
+        waits_for, trace = get("waits_for"), get("trace")
         if mark is not None and (type(mark) is not str or not 0 < len(mark) <= LONGEST_MARK):
             return None
         try:
-            texts = (host, task, task_id, thread, boot, pidns, mark, waits_for)
+            texts = (host, task, task_id, thread, boot, pidns, mark, waits_for, trace)
             text = "".join([text for text in texts if text is not None])
         except TypeError:
             return None
@@ -123,7 +125,7 @@ class Owner:
             return None
         return cls(
             host, pid, task, task_id, thread, boot, pidns, start, group, None, None, mark, slots,
-            waits_for, adoptions,
+            waits_for, adoptions, trace,
         )  # fmt: skip
 
     @classmethod
@@ -200,6 +202,8 @@ def is_number_of_adoptions(value: Any) -> bool:
 
 
 _this_process: dict[str, Any] = {}
+trace_source: Callable[[], str | None] | None = None
+"""returns the trace and the span to record, if any; set by the app for OpenTelemetry"""
 
 
 class _Acting(threading.local):
@@ -232,6 +236,8 @@ def owner_record(task: str | None = None, task_id: str | None = None) -> dict[st
         record["task"] = recorded(task)
     if task_id is not None:
         record["task_id"] = recorded(task_id)
+    if trace_source is not None and (trace := trace_source()) is not None:
+        record["trace"] = trace
     return record
 
 

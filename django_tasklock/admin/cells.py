@@ -7,7 +7,6 @@ from django.contrib.admin.utils import quote
 from django.db.models import Model
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
@@ -18,9 +17,11 @@ from .._values.owner import Owner
 from ..models import Lock
 from ..operators.guarded import label_of, row_if_known
 from ..operators.work import CeleryMissing
+from .moments import in_full, moment_in, on_hover
 from .page import LockModelAdmin
 from .seen import identity
 from .store_reader import problem_of
+from .task_links import task_link
 
 __all__ = ["ASKED_BY", "LockCells", "operator_words", "waiter_cells"]
 
@@ -55,12 +56,14 @@ class LockCells(LockModelAdmin):
                 '<span data-tasklock-row="{}">{}</span>', identity(lock), gettext("never expires")
             )
         return format_html(
-            '<span class="tasklock-ttl" data-tasklock-row="{}" data-tasklock-label="{}"'
-            ' data-tasklock-ttl="{}" data-tasklock-over="{}">{}</span>{}',
+            '<time class="tasklock-ttl"{} data-tasklock-row="{}" data-tasklock-label="{}"'
+            ' data-tasklock-ttl="{}" data-tasklock-over="{}">{}</time>{}',
+            on_hover(moment_in(seconds), gettext("expires at %(time)s")),
             identity(lock),
             gettext("TTL"),
             f"{seconds:.3f}",
-            gettext("expired"),
+            # It counts down also where nobody asks the store again.
+            gettext("expired") if info.renewing is False else gettext("expired or renewed"),
             duration(seconds),
             bar(seconds, info.granted),
         )
@@ -80,7 +83,9 @@ class LockCells(LockModelAdmin):
             return None
         seconds = age(acquired_at)
         return format_html(
-            '<span class="tasklock-age" data-tasklock-label="{}" data-tasklock-age="{}">{}</span>',
+            '<time class="tasklock-age"{} data-tasklock-label="{}"'
+            ' data-tasklock-age="{}">{}</time>',
+            on_hover(acquired_at, gettext("acquired at %(time)s")),
             gettext("age"),
             f"{seconds:.3f}",
             duration(seconds),
@@ -107,7 +112,9 @@ class LockCells(LockModelAdmin):
 
     @admin.display(description=gettext_lazy("task id"))
     def task_id(self, lock: Lock) -> str | None:
-        return text(info_of(lock).owner.task_id)
+        task_id = info_of(lock).owner.task_id
+        said = task_link(task_id)
+        return said and format_html('<span title="{}">{}</span>', text(task_id), said)
 
     @admin.display(description=gettext_lazy("guarded row"))
     def row(self, lock: Lock) -> str | None:
@@ -140,13 +147,13 @@ class LockCells(LockModelAdmin):
         acquired_at = info_of(lock).acquired_at
         if acquired_at is None:
             return None
-        return timezone.localtime(acquired_at).strftime("%Y-%m-%d %H:%M:%S %Z")
+        return in_full(acquired_at)
 
     @admin.display(description=gettext_lazy("fence"))
     def fence(self, lock: Lock) -> str | None:
         return text(info_of(lock).fence)
 
-    @admin.display(description=gettext_lazy("waiting"))
+    @admin.display(description=gettext_lazy("waiting"), ordering="waiters")
     def waiters(self, lock: Lock) -> str | None:
         waiters = info_of(lock).waiters
         if waiters is None:
@@ -155,7 +162,17 @@ class LockCells(LockModelAdmin):
 
     @admin.display(description=gettext_lazy("key"))
     def key(self, lock: Lock) -> str:
-        return printable(info_of(lock).key)
+        return copied(printable(info_of(lock).key))
+
+    @admin.display(description=gettext_lazy("name"))
+    def full_name(self, lock: Lock) -> str:
+        """The name on the lock's own page, to be copied."""
+        return copied(lock.name)
+
+
+def copied(words: str) -> SafeString:
+    """Return text that gets a button to copy it; one that is not printable is copied as shown."""
+    return format_html('<span class="tasklock-place" data-tasklock-copy="{0}">{0}</span>', words)
 
 
 def bar(seconds: float, granted: float | None) -> SafeString | str:
@@ -192,7 +209,7 @@ def operator_words(owner: Owner) -> str:
 def waiter_cells(owner: Owner) -> tuple[str | None, ...]:
     """Return the cells of one waiter; None where nothing is known."""
     where = text(owner.host) if owner.held_by is None else operator_words(owner)
-    return where, text(owner.pid), life(owner), text(owner.task), text(owner.task_id)
+    return where, text(owner.pid), life(owner), text(owner.task), task_link(owner.task_id)
 
 
 def life(owner: Owner) -> SafeString | str:

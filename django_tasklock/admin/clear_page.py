@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.admin.utils import label_for_field, lookup_field
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.urls import URLPattern
 from django.utils.translation import gettext, ngettext
 
-from .._values.describe import printable
-from .._values.lock_info import LockInfo
 from ..models import Lock
-from ..operators.clearing import Outcome, clear_seen
+from ..operators.clearing import LOCKS_PER_CLEAR, Cleared, Outcome, Seen, clear_all_seen
+from ..operators.meaning import meanings
+from .clear_log import ClearLog
+from .meaning_cells import meaning_cell, summary_of
 from .outcomes import show_outcomes
 from .page import Page, error_on_list
-from .seen import SeenLease, SelectedLeases, encode_many, row_of
+from .seen import SeenLease, SelectedLeases, encode_many
 
 __all__ = ["ClearPage"]
 
@@ -59,6 +60,8 @@ class ClearPage(Page):
                 messages.ERROR,
             )
             return self.redirect(request)
+        found = meanings([lock.info for lock in held if lock.info])
+        safe, summary = summary_of(found)
         columns = self.model_admin
         fields = [str(field) for field in columns.get_list_display(request) if field != "name"]
         return self.rendered(
@@ -68,9 +71,15 @@ class ClearPage(Page):
             {
                 "headers": [label_for_field(field, Lock, columns) for field in ("name", *fields)],
                 "rows": [
-                    (lock, [(field, lookup_field(field, lock, columns)[2]) for field in fields])
-                    for lock in held[:ROWS_TO_CONFIRM]
+                    (
+                        lock,
+                        [(field, lookup_field(field, lock, columns)[2]) for field in fields],
+                        meaning_cell(meaning),
+                    )
+                    for lock, meaning in zip(held[:ROWS_TO_CONFIRM], found, strict=False)
                 ],
+                "safe": safe,
+                "summary": summary,
                 "more": max(0, len(held) - ROWS_TO_CONFIRM),
                 "count": len(held),
                 "leases": leases,
@@ -87,29 +96,34 @@ class ClearPage(Page):
         self.require_delete(request)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        by = f"{request.user.get_username()} in the admin"
         names: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
         try:
-            for seen in SeenLease.decode_many(request.POST.get("leases", "")):
-                outcome, holder = clear_seen(
-                    seen.service, seen.name, seen.token, seen.digest, by=by
-                )
-                names[outcome].append(seen.name)
-                if outcome is Outcome.CLEARED and holder:
-                    # At once: the process may not live to the last of them.
-                    _log(request, holder)
+            for part in _parts(SeenLease.decode_many(request.POST.get("leases", ""))):
+                for name, outcome, _ in _clear(request, part):
+                    names[outcome].append(name)
         finally:
             # Also of those that were cleared before the store went away.
             show_outcomes(self.model_admin, request, names)
         return self.redirect(request)
 
 
-def _log(request: HttpRequest, info: LockInfo) -> None:
-    """Write a LogEntry: who cleared it, and who held it."""
-    LogEntry.objects.log_actions(
-        request.user.pk,
-        [row_of(info)],
-        DELETION,
-        gettext("Cleared. It was held by %(owner)s in the store “%(store)s”.")
-        % {"owner": printable(info.owner), "store": info.store},
-    )
+def _parts(leases: Iterable[SeenLease]) -> Iterator[list[SeenLease]]:
+    """Leases of one store each, as many as are cleared together, and no lock twice in one part."""
+    parts: dict[str, dict[str, SeenLease]] = {}
+    for seen in dict.fromkeys(leases):
+        part = parts.setdefault(seen.store, {})
+        if seen.name in part or len(part) == LOCKS_PER_CLEAR:
+            yield list(part.values())
+            part.clear()
+        part[seen.name] = seen
+    yield from (list(part.values()) for part in parts.values())
+
+
+def _clear(request: HttpRequest, leases: Sequence[SeenLease]) -> Sequence[Cleared]:
+    """Clear leases of one store, with a log entry for each."""
+    log = ClearLog(request)
+    by = f"{request.user.get_username()} in the admin"
+    seen = [Seen(lease.name, lease.token, lease.digest) for lease in leases]
+    done = clear_all_seen(leases[0].service, seen, by=by, before=log.asked)
+    log.answered({name for name, outcome, _ in done if outcome is Outcome.CLEARED})
+    return done

@@ -11,7 +11,6 @@ from django.utils.translation import gettext, gettext_lazy
 
 from .._values.describe import printable
 from .._values.lock_info import LockInfo
-from .rows import Test
 from .store_reader import aliases
 
 __all__ = ["ENDLESS", "FILTERS", "SOON_SECONDS", "LockFilter"]
@@ -24,7 +23,8 @@ ENDLESS = "endless"
 class LockFilter(ListFilter):
     """A filter, with one parameter in the list's URL.
 
-    Its choices come from the locks that the page has read anyway: they cost no query.
+    Its choices come from locks that the page has read, which are not all: a value that is not among
+    them can be searched for.
     """
 
     parameter: ClassVar[str]
@@ -36,9 +36,14 @@ class LockFilter(ListFilter):
         values = params.pop(self.parameter, None)
         self.value = values[-1] if values else None
 
-    def test(self) -> Test | None:
-        """Return the test that a lock must pass; None if this filter is not used."""
-        return None
+    @property
+    def parameter_name(self) -> str:
+        """The parameter, by the name that themes know it by."""
+        return self.parameter
+
+    def asks(self) -> dict[str, Any]:
+        """Return fields of `Criteria` that a lock must have; none if this filter is not used."""
+        return {}
 
     def options(self, infos: Iterable[LockInfo]) -> Mapping[str, str]:
         """Return the values to choose from, and the text of each."""
@@ -93,8 +98,8 @@ class TaskFilter(LockFilter):
     title = gettext_lazy("task")
     parameter = "task"
 
-    def test(self) -> Test | None:
-        return None if self.value is None else lambda info: info.owner.task == self.value
+    def asks(self) -> dict[str, Any]:
+        return {"task": self.value}
 
     def options(self, infos: Iterable[LockInfo]) -> Mapping[str, str]:
         return {info.owner.task: printable(info.owner.task) for info in infos if info.owner.task}
@@ -106,8 +111,8 @@ class HostFilter(LockFilter):
     title = gettext_lazy("host")
     parameter = "host"
 
-    def test(self) -> Test | None:
-        return None if self.value is None else lambda info: info.owner.host == self.value
+    def asks(self) -> dict[str, Any]:
+        return {"host": self.value}
 
     def options(self, infos: Iterable[LockInfo]) -> Mapping[str, str]:
         return {info.owner.host: printable(info.owner.host) for info in infos if info.owner.host}
@@ -120,14 +125,10 @@ class StateFilter(LockFilter):
     parameter = "state"
     sorted = False
 
-    def test(self) -> Test | None:
+    def asks(self) -> dict[str, Any]:
         if self.value == "soon":
-            return lambda info: info.ttl is not None and info.ttl <= SOON_SECONDS
-        if self.value == "cooling":
-            return lambda info: info.cooling
-        if self.value == "gone":
-            return lambda info: info.owner.alive() is False
-        return None
+            return {"within": SOON_SECONDS}
+        return {self.value: True} if self.value in ("cooling", "gone") else {}
 
     def options(self, infos: Iterable[LockInfo]) -> Mapping[str, str]:
         return {

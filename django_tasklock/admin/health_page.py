@@ -40,7 +40,10 @@ class HealthPage(Page):
     def health_view(self, request: HttpRequest) -> HttpResponse:
         """Return the page with all problems, the serious ones first. Raises `PermissionDenied`."""
         self.require_view(request)
-        context: dict[str, Any] = {"findings": []}
+        context: dict[str, Any] = {
+            "findings": [],
+            "contention_url": self.url_of(request, "contention"),
+        }
         try:
             found = map(_finding, diagnose())
             context["findings"] = sorted(found, key=lambda finding: not finding.serious)

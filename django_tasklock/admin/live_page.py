@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.templatetags.admin_list import pagination, results
@@ -16,6 +16,7 @@ from .changelist import LockChangeList
 from .page import Page, url_name
 from .seen import identity
 from .store_reader import problem_of
+from .summary import summary_of
 
 __all__ = ["LivePage"]
 
@@ -59,12 +60,26 @@ class LivePage(Page):
                     for lock, cells in rows
                 ],
                 "count": changelist.result_count,
-                "pagination": render_to_string(
-                    "admin/pagination.html", pagination(changelist), request
-                ),
+                "pagination": _pagination(changelist, request),
                 "problems": changelist.problems,
+                # As they are in the ids of the rows.
+                "silent": [quote(alias, safe="") for alias in changelist.silent],
+                "as_of": render_to_string("admin/django_tasklock/lock/as_of.html"),
+                "summary": summary_of(changelist, request, self.url_of(request, "contention")),
             }
         )
+
+
+def _pagination(changelist: LockChangeList, request: HttpRequest) -> str:
+    """What the list's own template has in its block of that name."""
+    parts = []
+    if changelist.not_counted:
+        template = "admin/django_tasklock/lock/not_counted.html"
+        parts.append(render_to_string(template, {"cl": changelist}, request))
+    if changelist.result_count or not changelist.not_counted:
+        shown: Any = pagination(changelist)
+        parts.append(render_to_string("admin/pagination.html", shown, request))
+    return "".join(parts)
 
 
 def _answer(content: dict[str, Any]) -> JsonResponse:

@@ -22,20 +22,25 @@ from .cells import ASKED_BY, LockCells, waiter_cells
 from .changelist import LockChangeList
 from .clear_page import ClearPage
 from .commands import commands_on
+from .contention_page import ContentionPage
 from .filters import FILTERS
 from .health_page import HealthPage
 from .hold_page import HoldPage
 from .live_page import LivePage
+from .not_locked_page import NotLockedPage, history_of
 from .page import LockModelAdmin, error_on_list, url_name, url_of
 from .queued_page import QueuedPage
 from .rows import Rows
 from .seen import SeenLease, SelectedLeases, row_of
 from .store_reader import StoreReader, aliases
+from .summary import summary_of
 
 __all__ = ["LockAdmin"]
 
 LIVE_EVERY_SECONDS = 4
-"""between two looks of the open page"""
+"""between two looks of the open page, unless its reader has chosen another pause"""
+PAUSES_SECONDS = (2, 4, 10, 30)
+"""what may be chosen"""
 
 
 class LockAdmin(LockCells):
@@ -53,27 +58,31 @@ class LockAdmin(LockCells):
     # A form may have 1000 fields (DATA_UPLOAD_MAX_NUMBER_FIELDS), and every ticked row is one: with
     # the form's own, a list of 1000 could not be ticked as a whole.
     list_max_show_all = 500
-    sortable_by = ("name", "ttl", "age")
+    sortable_by = ("name", "ttl", "age", "waiters")
     show_facets = ShowFacets.NEVER
     search_fields = ("name",)
-    search_help_text = gettext_lazy("Words of the name, task, task id, host or process id.")
+    search_help_text = gettext_lazy(
+        "Words of the name, task, task id, host or process id; video:* is the beginning of a name."
+    )
     actions = ("clear_selected",)
     fields = (
-        "name", "store", "ttl", "renewing", "acquired", "age", "held_by", "thread", "task",
+        "full_name", "store", "ttl", "renewing", "acquired", "age", "held_by", "thread", "task",
         "task_id", "row", "fence", "waiters", "key",
     )  # fmt: skip
     readonly_fields = fields
 
     class Media:
-        css = {"all": ("django_tasklock/locks.css",)}
-        js = ("django_tasklock/locks.js",)
+        css = {"all": ("django_tasklock/locks.css", "django_tasklock/themes.css")}
+        js = ("django_tasklock/locks.js", "django_tasklock/copy.js")
 
     def __init__(self, model: type[Lock], admin_site: AdminSite) -> None:
         super().__init__(model, admin_site)
         self.clear_page = ClearPage(self)
         self.live_page = LivePage(self)
+        self.not_locked_page = NotLockedPage(self)
         self.pages = (
-            QueuedPage(self), HealthPage(self), HoldPage(self), self.live_page, self.clear_page,
+            QueuedPage(self), HealthPage(self), HoldPage(self), ContentionPage(self),
+            self.live_page, self.clear_page,
         )  # fmt: skip
 
     @property
@@ -147,7 +156,7 @@ class LockAdmin(LockCells):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         may_hold = self.has_delete_permission(request)
-        return super().changelist_view(
+        answer = super().changelist_view(
             request,
             {
                 "hold_url": url_of(self, request, "hold") if may_hold else None,
@@ -156,11 +165,17 @@ class LockAdmin(LockCells):
                     f"admin:{url_name(self, 'live')}", current_app=self.admin_site.name
                 ),
                 "live_every": LIVE_EVERY_SECONDS,
+                "live_pauses": sorted({*PAUSES_SECONDS, LIVE_EVERY_SECONDS}),
+                "contention_url": url_of(self, request, "contention"),
                 "health_url": url_of(self, request, "health"),
                 "queued_url": url_of(self, request, "queued"),
                 **(extra_context or {}),
             },
         )
+        context = getattr(answer, "context_data", None)
+        if context and isinstance(context.get("cl"), LockChangeList):
+            context["summary"] = summary_of(context["cl"], request, context["contention_url"])
+        return answer
 
     @error_on_list
     def change_view(
@@ -188,6 +203,7 @@ class LockAdmin(LockCells):
         waiting = locks.using(info.store).waiters(info.name) if info.waiters else []
         context["waiting"] = [waiter_cells(owner) for owner in waiting]
         context["commands"] = commands_on(info, waiting)
+        context |= history_of(info.store, info.name)
         if self.has_delete_permission(request, lock):
             context["clear_url"] = url_of(self, request, "delete", quote(lock.pk))
             context["lease"] = SeenLease.of(lock.info).encode()
@@ -217,6 +233,9 @@ class LockAdmin(LockCells):
     def _get_obj_does_not_exist_redirect(
         self, request: HttpRequest, opts: Any, object_id: str
     ) -> HttpResponse:
+        shown = self.not_locked_page.answer(request, object_id)
+        if shown is not None:
+            return shown
         name = unquote(object_id).partition(":")[2] or object_id
         sentence = gettext("“%(name)s” is not locked.") % {"name": printable(name)}
         self.message_user(request, sentence, messages.WARNING)

@@ -22,6 +22,7 @@ from .outcomes import show_outcomes
 from .page import Page, error_on_list
 from .seen import from_json, to_json
 from .store_reader import MAX_LOCKS_READ, NOT_KNOWN, aliases, problem_of
+from .task_links import task_link
 
 __all__ = ["QueuedPage"]
 
@@ -38,7 +39,7 @@ class Row:
     store: str
     ttl: str
     task: str
-    task_id: str
+    task_id: str | None
     seen: str
 
 
@@ -128,7 +129,7 @@ def _text(job: QueuedJob) -> str:
 
 def _row(job: QueuedJob) -> Row:
     ttl = gettext("never expires") if job.ttl is None else duration(job.ttl)
-    words = printable(job.name), job.store, ttl, printable(job.task), printable(job.task_id)
+    words = printable(job.name), job.store, ttl, printable(job.task), task_link(job.task_id)
     return Row(*words, to_json(_parts(job)))
 
 

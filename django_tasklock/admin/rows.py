@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
+from django.utils.translation import gettext
+
+from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
+from .._values.ordering import in_order
 from ..models import Lock
-from ..operators.ordering import in_order
+from ..stores.criteria import Criteria
 from .seen import SelectedLeases, row_of
 from .store_reader import StoreReader
 
-__all__ = ["Rows", "Test"]
+__all__ = ["COUNTED_AHEAD", "Asked", "Rows"]
 
-Test = Callable[[LockInfo], bool]
+COUNTED_AHEAD = 1000
+"""locks that match, beyond those of the page, that are counted: to count all of them would mean to
+read them all"""
+
+
+class Asked(NamedTuple):
+    """What a page of the list asks for.
+
+    ``query`` is what was typed into the search. ``order`` is one of `ordering.ORDERS`.
+    ``endless``: only locks without a TTL. ``reach`` is the number of the last lock on the page.
+    """
+
+    criteria: Criteria
+    query: str = ""
+    order: str = "ttl"
+    endless: bool = False
+    reach: int = 100
+
+    @property
+    def narrows(self) -> bool:
+        """Whether it leaves locks out."""
+        return self.endless or self.criteria != Criteria()
 
 
 class Rows:
@@ -21,7 +47,7 @@ class Rows:
 
     A page costs one count for each store and one listing for each that the page reaches
     into, however many locks there are. What is searched, filtered or sorted by something
-    else reads the `MAX_LOCKS_READ` soonest to expire of each store, and no more.
+    else is a search of each store, which reads no more than the page and `COUNTED_AHEAD` need.
     """
 
     model = Lock
@@ -33,14 +59,20 @@ class Rows:
         found: list[Lock] | None = None,
         *,
         latest: bool = False,
+        whole: bool = False,
         looked_at: Sequence[LockInfo] | None = None,
+        notes: Sequence[str] = (),
         problem: str | None = None,
     ) -> None:
         self._readers = readers
         self._found = found
         self._latest = latest
+        self._whole = whole
+        """whether ``found`` is the beginning of all locks, in an order of their own"""
         self.looked_at = looked_at
-        """all locks that a search or filter read; None without one"""
+        """locks whose tasks and hosts the filters offer; None: those of the page"""
+        self.notes = notes
+        """a sentence for each store that has more matching locks than were counted"""
         self._problem = problem
 
     @property
@@ -50,9 +82,9 @@ class Rows:
         return own + [reader.problem for reader in self._readers if reader.problem]
 
     @property
-    def notes(self) -> list[str]:
-        """A sentence for each store of which only a part was read."""
-        return [reader.partly for reader in self._readers if reader.partly]
+    def silent(self) -> list[str]:
+        """The aliases of the stores that did not answer."""
+        return [reader.alias for reader in self._readers if reader.silent]
 
     @property
     def by_store(self) -> bool:
@@ -68,34 +100,39 @@ class Rows:
             return self
         return Rows([reader for reader in self._readers if reader.alias == alias])
 
-    def narrowed(
-        self, query: str, tests: Sequence[Test], order: str = "ttl", *, endless: bool = False
-    ) -> Rows:
-        """The locks that pass every test, and in whose name, task, task id, host or pid every
-        word of ``query`` occurs, by "ttl", "name" or "age", backwards with a "-" before it.
-
-        With ``endless`` those without a TTL, and no others.
-        """
-        words = query.casefold().split()
-        if not (words or tests or endless) and order in ("ttl", "-ttl"):
+    def narrowed(self, asked: Asked) -> Rows:
+        """The locks that are asked for, as far as the page reaches, and some more."""
+        order, criteria = asked.order, asked.criteria
+        if not asked.narrows and order in ("ttl", "-ttl"):
             return Rows(self._readers, latest=order == "-ttl")
+        most = asked.reach + (COUNTED_AHEAD if asked.narrows else 0)
         found: list[LockInfo] = []
         looked_at: list[LockInfo] = []
+        notes: list[str] = []
         for reader in self._readers:
-            infos = reader.endless if endless else reader.nearest
-            looked_at += infos
-            matches = [info for info in infos if _matches(info, words)]
-            exact = self._exact(reader, query.strip()) if words and not endless else None
-            if exact and all(info.name != exact.name for info in matches):
-                matches.append(exact)
-            found += [info for info in matches if all(test(info) for test in tests)]
+            if asked.endless:
+                infos, more = reader.endless(criteria, most)
+            else:
+                infos, more = reader.search(criteria, order, most)
+            exact = self._exact(reader, asked.query) if criteria.words else None
+            if (
+                exact
+                and (exact.ttl is None or not asked.endless)
+                and all(info.name != exact.name for info in infos)
+                and criteria.matches(exact, Liveness())
+            ):
+                infos = [*infos, exact]
+            found += infos
+            looked_at += [*infos[: len(reader.nearest)], *reader.nearest]
+            if more and asked.narrows:
+                notes.append(_said_of(reader.alias, len(infos)))
         rows = [row_of(info) for info in in_order(found, order)]
-        return Rows(self._readers, rows, looked_at=looked_at)
+        return Rows(self._readers, rows, whole=not asked.narrows, looked_at=looked_at, notes=notes)
 
     @staticmethod
     def _exact(reader: StoreReader, name: str) -> LockInfo | None:
         try:
-            return reader.get(name)
+            return reader.get(name.strip())
         except ValueError:  # no lock can have that name
             return None
 
@@ -109,7 +146,7 @@ class Rows:
 
     def count(self) -> int:
         """Return how many locks there are on all pages."""
-        if self._found is not None:
+        if self._found is not None and not self._whole:
             return len(self._found)
         return sum(reader.count for reader in self._readers)
 
@@ -124,9 +161,10 @@ class Rows:
         return iter(self._all)
 
     def __getitem__(self, window: slice) -> list[Lock]:
-        if self._found is not None:
-            return self._found[window]
         start, stop, _step = window.indices(self.count())
+        # All of what was only sorted are more than were read for one page.
+        if self._found is not None and (not self._whole or stop <= len(self._found)):
+            return self._found[window]
         rows: list[Lock] = []
         for reader in self._readers:
             if start < min(stop, reader.count):
@@ -139,21 +177,8 @@ class Rows:
         return self
 
 
-def _matches(info: LockInfo, words: list[str]) -> bool:
-    if not words:
-        return True
-    owner = info.owner
-    text = "\n".join(
-        str(value)
-        for value in (
-            info.name,
-            owner.task,
-            owner.task_id,
-            owner.host,
-            owner.pid,
-            owner.held_by,
-            owner.reason,
-        )
-        if value is not None
-    ).casefold()
-    return all(word in text for word in words)
+def _said_of(store: str, count: int) -> str:
+    return gettext(
+        "More than %(count)d locks of “%(store)s” match. Those beyond are counted when you open "
+        "the last page."
+    ) % {"count": count, "store": store}

@@ -130,14 +130,18 @@ class SelectedLeases:
 
     @classmethod
     def from_boxes(cls, boxes: Iterable[str]) -> SelectedLeases:
-        """Asks for each lock by itself. Raises `TaskLockError`, and `BadRequest`."""
+        """Asks each store once. Raises `TaskLockError`, and `BadRequest`."""
         selected = cls()
+        by_store: dict[str, list[SeenLease]] = {}
         for seen in map(SeenLease.decode, boxes):
-            info = seen.service.get(seen.name)
-            if info is None:
-                selected.ended.append(seen.name)
-            elif not seen.is_of(info):
-                selected.changed.append(seen.name)
-            else:
-                selected.held.append(row_of(info))
+            by_store.setdefault(seen.store, []).append(seen)
+        for leases in by_store.values():
+            found = leases[0].service.store.get_many([seen.name for seen in leases])
+            for seen, info in zip(leases, found, strict=True):
+                if info is None:
+                    selected.ended.append(seen.name)
+                elif not seen.is_of(info):
+                    selected.changed.append(seen.name)
+                else:
+                    selected.held.append(row_of(info))
         return selected

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from itertools import islice
 from typing import TypeVar
 
 from django.utils.translation import gettext
 
 from .._engine.service import LockService, locks
+from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
 from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable, TaskLockError
-from ..operators.hints import command_line
 from ..operators.work import CeleryMissing
 from ..stores import stores
+from ..stores.criteria import Criteria
+from ..stores.search import Found
 
 __all__ = ["MAX_LOCKS_READ", "NOT_KNOWN", "StoreReader", "aliases", "problem_of"]
 
 MAX_LOCKS_READ = 5000
-"""locks of a store that a search, a filter or an order reads: the soonest to expire. A page costs
-no more than that, however many there are."""
+"""reservations of a store that a page reads: the soonest to end"""
+CHOICES_LOCKS = 200
+"""locks of a store, the soonest to expire, whose tasks and hosts the filters offer"""
 NOT_KNOWN = (TaskLockError, InvalidLockConfig, ImportError)
 """errors that leave an operator without an answer; an import fails where a task's module needs a
 package that only its worker has"""
@@ -71,6 +75,11 @@ class StoreReader:
         self._reachable = True
         self._listable = True
 
+    @property
+    def silent(self) -> bool:
+        """Whether the store was asked, and did not answer."""
+        return not self._reachable
+
     @cached_property
     def count(self) -> int:
         """How many locks the store has; 0 if it did not answer, see ``problem``."""
@@ -78,30 +87,27 @@ class StoreReader:
 
     @cached_property
     def nearest(self) -> list[LockInfo]:
-        """The soonest to expire, `MAX_LOCKS_READ` of them."""
-        return self._list(lambda service: service.list(limit=MAX_LOCKS_READ), [])
+        """The soonest to expire, `CHOICES_LOCKS` of them."""
+        return self._list(lambda service: service.list(limit=CHOICES_LOCKS), [])
 
-    @cached_property
-    def endless(self) -> list[LockInfo]:
-        """All that never expire. No index has them: this walks through the whole store."""
+    def search(self, criteria: Criteria, order: str, most: int) -> Found:
+        """The first ``most`` locks that match, in an order of `ordering.ORDERS`."""
         return self._list(
-            lambda service: [info for info in service.store.scan() if info.ttl is None], []
+            lambda service: service.store.search(criteria, order, most), Found([], False)
         )
 
-    @property
-    def partly(self) -> str | None:
-        """A sentence where `nearest` is not all there is."""
-        if "nearest" not in self.__dict__ or self.count <= MAX_LOCKS_READ:
-            return None
-        return gettext(
-            "Only %(read)d of the %(count)d locks of “%(store)s” were read, those that expire "
-            "soonest. “%(command)s” reads all of them."
-        ) % {
-            "read": MAX_LOCKS_READ,
-            "store": self.alias,
-            "count": self.count,
-            "command": command_line("list", store=self.alias),
-        }
+    def endless(self, criteria: Criteria, most: int) -> Found:
+        """``most`` of those that match and never expire. No index has them: this walks through the
+        keys of the whole store until it has found as many."""
+        liveness = Liveness()
+
+        def found(service: LockService) -> Found:
+            every = service.store.endless(criteria.prefix)
+            matching = (info for info in every if criteria.matches(info, liveness))
+            some = list(islice(matching, most + 1))
+            return Found(some[:most], len(some) > most)
+
+        return self._list(found, Found([], False))
 
     def window(self, start: int, stop: int, *, latest: bool = False) -> list[LockInfo]:
         """Return the locks from ``start`` to ``stop`` in the order of expiry, or in its reverse."""

@@ -13,6 +13,7 @@ from celery.contrib.django.task import DjangoTask
 
 from .._compat.celery import push_own_request
 from .._engine.binding import Binder
+from .._engine.causes import BY_RUN
 from .._engine.cooling import CoolingTimes, cooling_times
 from .._engine.lease import Lease
 from .._engine.names import ArgumentNames, NameTemplate, digest_name
@@ -102,6 +103,16 @@ class TaskBase(DjangoTask):
         if callable(name):
             return checked_name(name(**arguments))
         return self._template.fill_from(arguments)
+
+    @property
+    def name_template(self) -> str:
+        """The lock's name with fields in the place of all values: the same for every call."""
+        name = type(self).lock_name
+        if isinstance(name, str):
+            return name
+        if isinstance(name, ArgumentNames):
+            return ":".join((str(self.name), *(f"{{{each}}}" for each in name.names)))
+        return f"{self.name}:{{arguments}}" if name is None else f"{self.name}:{{lock_name}}"
 
     def lock_slots_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         """Return how many calls with this name may run at once, for a call with these arguments.
@@ -210,7 +221,7 @@ class TaskBase(DjangoTask):
         that was handed on is not lost: whoever adopts it has it, with the same token.
         """
         if not lost._is_detached():
-            self.locks.clear(lost.name, lost.token, by="its own run, which had lost it")
+            self.locks.clear(lost.name, lost.token, by=BY_RUN)
 
 
 known_tasks: SharedWeakSet[type[TaskBase]] = SharedWeakSet()

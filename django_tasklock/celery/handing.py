@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from .._engine.causes import BY_WORKER
 from .._engine.lease import Lease
 from .._engine.use import Use
 from .._values.handle import Handle, read_handle
@@ -155,4 +156,4 @@ def clear_adopted(task: TaskBase, handle: Handle) -> None:
     """Clear a lease whose adopter is dead. Another run may have adopted it, which lives."""
     holder = task.locks.get(handle.name)
     if holder is not None and holder.token == handle.token and holder.owner.alive() is False:
-        task.locks.clear(handle.name, handle.token, by="the worker, whose pool child is dead")
+        task.locks.clear(handle.name, handle.token, by=BY_WORKER)

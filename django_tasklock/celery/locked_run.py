@@ -22,10 +22,11 @@ from .debounce import begin
 from .delivery import Delivery, Verdict
 from .exiting import running
 from .followup import FollowUp
+from .outcomes import tell_not_run
 from .requeue import requeue_redelivery
 from .unique import give_up, reserve_again
 
-__all__ = ["LockedRun", "VerdictUnknown", "beside_name", "held_leases"]
+__all__ = ["BESIDE_TEMPLATE", "LockedRun", "VerdictUnknown", "beside_name", "held_leases"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -34,6 +35,9 @@ RESTART_DELAY_SECONDS = 0.5
 
 held_leases: ContextVar[tuple[Lease, ...]] = ContextVar("tasklock_held", default=())
 """the leases of this run and of the runs around it, the innermost last"""
+
+
+BESIDE_TEMPLATE = "beside:{task_id}"
 
 
 def beside_name(task_id: Any) -> str:
@@ -107,15 +111,24 @@ class LockedRun:
             logger.info(
                 "dropped a redelivery of %s[%s]: %s", task.name, delivery.id, verdict.reason
             )
+            self._tell("dropped", "redelivery")
             raise Ignore(f"dropped a redelivery: {verdict.reason}")
         if verdict.action == "requeue":
             requeue_redelivery(delivery, self.args, self.kwargs, verdict.delay)
         if verdict.action == "fail":
+            self._tell("given_up", "too_many_attempts")
             raise TooManyAttempts(str(task.name), delivery.id, verdict.starts)
 
     def skip(self, reason: str, holder: str | None) -> dict[str, Any]:
         """Return the marker of a skipped call. ``holder``: the task id that holds the lock."""
+        if reason == "coalesced":
+            self._tell(reason, "follow_up")
+        else:
+            self._tell("skipped", reason)
         return {"status": "skipped", "reason": reason, "lock": self.name, "holder": holder}
+
+    def _tell(self, outcome: str, reason: str) -> None:
+        tell_not_run(self.task, outcome, reason, self.delivery.id, self.name)
 
     def skip_row(self, row: str) -> dict[str, Any]:
         """Log that the guard's ``row`` cannot be claimed, and return the marker."""
@@ -255,8 +268,11 @@ class LockedRun:
         if lease.slot is not None and holder is not None and not delivery.is_by(holder):
             holder = None  # Another permit may be free: the message comes back and asks for it.
         if holder is None:
-            requeue_redelivery(delivery, self.args, self.kwargs, RESTART_DELAY_SECONDS)
+            requeue_redelivery(
+                delivery, self.args, self.kwargs, RESTART_DELAY_SECONDS, why="lease_lost"
+            )
         if delivery.is_by(holder):
+            self._tell("dropped", "redelivery")
             raise Ignore("another delivery of this message runs")
         lease.assert_held()
         raise AssertionError("a lost lease is not held")

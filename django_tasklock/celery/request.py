@@ -21,6 +21,7 @@ from celery.exceptions import WorkerLostError
 from django.db import connections
 
 from .._compat.celery_worker import WorkerRequest
+from .._engine.causes import BY_WORKER
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from .base import TaskBase
@@ -203,9 +204,7 @@ class LockedRequest(WorkerRequest):
                 beside = [beside_name(self.id)] if task.on_conflict == "run" else []
                 for each in (*held, *beside):
                     if not self._stays(each):
-                        task.locks.clear(
-                            each, self._token, by="the worker, whose pool child is dead"
-                        )
+                        task.locks.clear(each, self._token, by=BY_WORKER)
                 if self._handle is not None:
                     clear_adopted(task, self._handle)
             if task.guard is not None and (self._ended or self._already_revoked):

@@ -14,6 +14,7 @@ from .._values.chance import chance
 from ..exceptions import RequeueFailed
 from .delivery import Delivery
 from .headers import ANYWAY, HEADER, REFUSED
+from .outcomes import tell_not_run
 from .sending import Sending
 
 __all__ = ["LONGEST_RETRY_DELAY_SECONDS", "requeue_redelivery", "retry_later"]
@@ -28,18 +29,23 @@ LONGEST_REDELIVERY_DELAY_SECONDS = 60.0
 
 
 def requeue_redelivery(
-    delivery: Delivery, args: Sequence[Any], kwargs: Mapping[str, Any], delay: float | None
+    delivery: Delivery,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    delay: float | None,
+    *,
+    why: str = "redelivery",
 ) -> NoReturn:
     """Requeue a message whose first run may not have ended, for about ``delay`` seconds.
 
     None means the longest delay. When the message is delivered again it is dropped if the first
-    run has ended well, and it runs if that one has died. Raises `Ignore`, or what `retry_later`
-    raises.
+    run has ended well, and it runs if that one has died. ``why``: the reason for `task_not_run`.
+    Raises `Ignore`, or what `retry_later` raises.
     """
     seconds = min(delay or LONGEST_REDELIVERY_DELAY_SECONDS, LONGEST_REDELIVERY_DELAY_SECONDS)
     ours = {**delivery.ours, "copy": delivery.redelivery_requeues + 1}
     # It reserves nothing: it may be dropped, and then no other call should have been refused.
-    _send(delivery, args, kwargs, ours, seconds, reserving=False)
+    _send(delivery, args, kwargs, ours, seconds, why, reserving=False)
 
 
 def retry_later(
@@ -80,7 +86,7 @@ def retry_later(
         ours[REFUSED] = [since, delivery.request.retries or 0]
     if delivery.redelivered:
         ours.setdefault("copy", 1)
-    _send(delivery, args, kwargs, ours, delay, expires=expires)
+    _send(delivery, args, kwargs, ours, delay, "held" if refused else "outage", expires=expires)
 
 
 def _send(
@@ -89,6 +95,7 @@ def _send(
     kwargs: Mapping[str, Any],
     ours: dict[str, Any],
     delay: float,
+    why: str,
     *,
     reserving: bool = True,
     expires: bool = True,
@@ -103,7 +110,7 @@ def _send(
     if visibility:
         delay = min(delay, float(visibility) / 2)
     headers = {**(request.headers or {}), HEADER: ours}
-    pause = FIRST_RETRY_DELAY_SECONDS
+    pause, call = FIRST_RETRY_DELAY_SECONDS, (args, kwargs)
     while True:
         try:
             message = task.signature_from_request(
@@ -127,6 +134,7 @@ def _send(
             time.sleep(pause)
             if task.acks_late:
                 # The broker still has the message, and delivers it again.
+                tell_not_run(task, "requeued", why, delivery.id, call)
                 raise Reject(error, requeue=True) from error
             pause = min(pause * 2, LONGEST_RETRY_DELAY_SECONDS)
         except SoftTimeLimitExceeded:
@@ -134,12 +142,15 @@ def _send(
         except Exception as error:
             # For example arguments that cannot be serialized: another try here would fail too.
             if not task.acks_late:
+                tell_not_run(task, "given_up", "requeue_failed", delivery.id, call)
                 raise RequeueFailed(str(task.name), delivery.id, str(error)) from error
             logger.warning(
                 "%s[%s] is rejected, so that the broker delivers it again: %s",
                 task.name, delivery.id, error,
             )  # fmt: skip
             time.sleep(pause)
+            tell_not_run(task, "requeued", why, delivery.id, call)
             raise Reject(error, requeue=True) from error
         else:
+            tell_not_run(task, "requeued", why, delivery.id, call)
             raise Ignore(f"requeued for {delay:.3g} s")

@@ -22,7 +22,8 @@ from .delivery import Delivery, Verdict
 from .ending import end_relied_on, reached
 from .followup import FOLLOW_UP_CHECK_SECONDS
 from .handing import adopted
-from .locked_run import LockedRun, VerdictUnknown, beside_name, held_leases
+from .locked_run import BESIDE_TEMPLATE, LockedRun, VerdictUnknown, beside_name, held_leases
+from .outcomes import tell_not_run
 from .requeue import LONGEST_RETRY_DELAY_SECONDS, requeue_redelivery, retry_later
 from .unique import give_up
 
@@ -87,6 +88,7 @@ class Run:
             later = None if verdict.starts else replaced_by(delivery, self.name)
             if later is not None:
                 return self.locked.skip_replaced(later)
+            self.use.template = self.task.name_template
             won = adopted(delivery, self.name, self.use, self.locked.body) or self._acquire(
                 self.task.lock_wait
             )
@@ -118,6 +120,7 @@ class Run:
         task, delivery = self.task, self.delivery
         if task.cooling_times is not None:
             task.cooling_times.check(task.locks.store)
+        self.use.template = BESIDE_TEMPLATE if name else task.name_template
         try:
             won = task.locks.try_acquire(
                 name or self.name,
@@ -183,6 +186,7 @@ class Run:
         if task.on_conflict == "run":
             return self._run_beside(holder)
         if task.on_conflict in ("raise", "retry"):
+            tell_not_run(task, "given_up", "held", delivery.id, self.name)
             raise taken
         reason = "coalesced" if coalesces else "cooling_down" if cooling else "already_processing"
         return self.locked.skip(reason, holder.owner.task_id)
@@ -248,6 +252,7 @@ class Run:
             return result
         if task.on_outage == "retry" and delivery.queued:
             retry_later(delivery, self.args, self.kwargs)
+        tell_not_run(task, "given_up", "outage", delivery.id, self.name)
         raise error
 
 

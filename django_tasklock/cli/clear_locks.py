@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -10,12 +10,14 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from .._engine.service import LockService, locks
 from .._values.describe import printable
 from .._values.lock_info import LockInfo
-from ..operators.clearing import Outcome, clear_seen
+from ..exceptions import StoreUnavailable
+from ..operators.clearing import LOCKS_PER_CLEAR, Outcome, Seen, clear_all_seen
 from .asking import ask
 from .list_queued import WOULD_CLEAR, clear_queued
+from .meaning_table import meaning_table
 from .parsing import lock_name
 from .select import chosen
-from .tables import LOCK_COLUMNS, as_json, as_lines, cells_of
+from .tables import as_json
 from .verb import Verb
 
 __all__ = ["VERB", "clear_locks"]
@@ -81,29 +83,43 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
         clear_queued(command, service.store, names, options)
         return
     if names:
-        seen = [(name, service.get(name)) for name in names]
+        seen = list(zip(names, service.store.get_many(names), strict=True))
     else:
         found = chosen(service, _everything | {"prefix": prefix or "", "task": task})
         if options["owner_gone"]:
             found = [info for info in found if info.owner.alive() is False]
+        # A list that is read in pages may show a lock twice that changed between two of them.
+        found = list({info.name: info for info in found}.values())
         seen = [(info.name, info) for info in found]
         if seen and options["interactive"] and not options["dry_run"]:
-            table = as_lines(LOCK_COLUMNS, [cells_of(info) for _, info in seen if info])
-            ask(command, table, "this lock" if len(seen) == 1 else f"these {len(seen)} locks")
-    outcomes = [
-        (name, info, _outcome(service, name, info, dry_run=options["dry_run"]))
-        for name, info in seen
-    ]
+            which = "this lock" if len(seen) == 1 else f"these {len(seen)} locks"
+            ask(command, meaning_table(command, found), which)
+    outcomes: list[tuple[str, LockInfo | None, str]] = []
+    try:
+        for part in _outcomes(service, seen, dry_run=options["dry_run"]):
+            outcomes += part
+    except StoreUnavailable:
+        if outcomes:  # Those that were cleared before the store went away.
+            _report(command, outcomes, options)
+        raise
     _report(command, outcomes, options)
     _fail_unless_done(outcomes, named=bool(names))
 
 
-def _outcome(service: LockService, name: str, info: LockInfo | None, *, dry_run: bool) -> str:
-    if info is None:
-        return Outcome.NOT_LOCKED.value
-    if dry_run:
-        return WOULD_CLEAR
-    return clear_seen(service, name, info.token, info.digest, by=BY)[0].value
+def _outcomes(
+    service: LockService, seen: Sequence[tuple[str, LockInfo | None]], *, dry_run: bool
+) -> Iterator[list[tuple[str, LockInfo | None, str]]]:
+    """Clear the locks, in parts that are cleared together. Yield the outcomes of each part."""
+    for start in range(0, len(seen), LOCKS_PER_CLEAR):
+        part = seen[start : start + LOCKS_PER_CLEAR]
+        held = [Seen(name, info.token, info.digest) for name, info in part if info is not None]
+        done: dict[str, str] = {}
+        if dry_run:
+            done = {each.name: WOULD_CLEAR for each in held}
+        elif held:
+            cleared = clear_all_seen(service, held, by=BY)
+            done = {each.name: each.outcome.value for each in cleared}
+        yield [(name, info, done.get(name, Outcome.NOT_LOCKED.value)) for name, info in part]
 
 
 def _report(

@@ -14,6 +14,7 @@ from . import (
     lock_history,
     run_command,
     show_lock,
+    state_metrics,
 )
 from .parsing import VerbParser
 
@@ -25,6 +26,7 @@ VERBS = (
     lock_history.VERB,
     clear_locks.VERB,
     findings.VERB,
+    state_metrics.VERB,
     explanation.VERB,
     run_command.VERB,
     lead_command.VERB,

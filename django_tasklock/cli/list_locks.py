@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,26 +11,22 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from .._engine.service import locks
 from .._values.describe import printable
-from .._values.lock_info import LockInfo
+from .._values.ordering import ORDERS
 from ..exceptions import StoreUnavailable
-from ..operators.ordering import ORDERS
 from ..operators.reservations import QueuedJob
 from . import list_queued
 from .list_queued import chosen_jobs
 from .output import stream_of
 from .parsing import count, pause, seconds
-from .select import chosen
-from .tables import LOCK_COLUMNS, as_json, as_lines, as_rich_table, cells_of, json_row
+from .select import streamed
+from .streaming import LOCK_CSV_FIELDS, as_csv, pieces_of
+from .tables import as_json, as_lines, as_rich_table
 from .verb import Verb
 from .watch import live_view
 
 __all__ = ["LOCK_CSV_FIELDS", "VERB", "list_locks"]
 
 WATCH_PAUSE_SECONDS = 2.0
-LOCK_CSV_FIELDS = (
-    "name", "ttl", "acquired_at", "host", "pid", "alive", "thread", "task", "task_id",
-    "fence", "waiters", "renewing", "token", "store", "key", "held_by", "reason", "slot", "cooling",
-)  # fmt: skip
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -91,19 +85,24 @@ def list_locks(command: BaseCommand, **options: Any) -> None:
     """
     service = locks.using(options["store"])
 
-    def look() -> str:
+    def look() -> Iterator[str]:
         if options["queued"]:
-            return _text_of_queued(chosen_jobs(service.store, options), command, options)
-        return _text(chosen(service, options), command, options)
+            text = _text_of_queued(chosen_jobs(service.store, options), command, options)
+            return iter([text.removesuffix("\n") + "\n"])
+        return pieces_of(streamed(service, options), command, options)
 
     if options["watch"] is None:
-        _write(command, look())
+        for piece in look():
+            command.stdout.write(piece, ending="")
+            command.stdout.flush()
+            if stream_of(command.stdout).error is not None:
+                return
         return
     try:
         with _screen(command, color=not options["no_color"]) as show:
             while stream_of(command.stdout).error is None:
                 try:
-                    text = look()
+                    text = "".join(look())
                 except StoreUnavailable as error:
                     text = printable(error)  # the next look may have an answer
                 show(text)
@@ -132,23 +131,13 @@ def _write(command: BaseCommand, text: str) -> None:
     command.stdout.write(text, ending="" if text.endswith("\n") else "\n")
 
 
-def _text(found: Sequence[LockInfo], command: BaseCommand, options: dict[str, Any]) -> str:
-    if options["format"] == "json":
-        return as_json(map(json_row, found))
-    if options["format"] == "csv":
-        return _csv(LOCK_CSV_FIELDS, ({**info.owner.as_dict(), **json_row(info)} for info in found))
-    if not found:
-        return "No locks."
-    return _table(LOCK_COLUMNS, [cells_of(info) for info in found], command, options)
-
-
 def _text_of_queued(
     found: Sequence[QueuedJob], command: BaseCommand, options: dict[str, Any]
 ) -> str:
     if options["format"] == "json":
         return as_json(job.as_json() for job in found)
     if options["format"] == "csv":
-        return _csv(list_queued.QUEUED_CSV_FIELDS, (job.as_json() for job in found))
+        return as_csv(list_queued.QUEUED_CSV_FIELDS, (job.as_json() for job in found))
     if not found:
         return list_queued.NONE
     return _table(
@@ -167,23 +156,6 @@ def _table(
         if table is not None:
             return table
     return as_lines(headers, rows)
-
-
-def _csv(headers: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """The CSV of some rows, with a line of headers."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(headers)
-    for row in rows:
-        # A token has 22 letters, digits, - and _ only, and others may need it as it is.
-        writer.writerow([row[name] if name == "token" else _cell(row[name]) for name in headers])
-    return out.getvalue()
-
-
-def _cell(value: object) -> str:
-    text = "" if value is None else printable(value)
-    # A spreadsheet would run it as a formula, and anybody may have written it.
-    return f"'{text}" if isinstance(value, str) and text[:1] in tuple("=+-@") else text
 
 
 VERB = Verb(

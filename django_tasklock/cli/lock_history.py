@@ -13,6 +13,7 @@ from .._engine.service import LockService, locks
 from .._values.describe import age, duration, place, printable
 from .._values.event import Event
 from ..exceptions import StoreUnavailable
+from .most_contended import show_most_contended
 from .output import stream_of
 from .parsing import count, lock_name
 from .tables import as_json, as_lines, as_rich_table
@@ -47,13 +48,22 @@ def add_arguments(parser: CommandParser) -> None:
         action="store_true",
         help="the oldest of them first, and then new ones as they come, until Ctrl-C",
     )
+    parser.add_argument(
+        "--top",
+        action="store_true",
+        help="instead of events, the locks with most refusals and long waits of the last hour",
+    )
 
 
 def show_history(command: BaseCommand, **options: Any) -> None:
     """Print the events, the newest first; with ``--follow`` the oldest first, and then new ones.
 
-    Raises `ListingNotSupported`, and `StoreUnavailable` unless it follows.
+    With ``--top`` the locks with most of them. Raises `ListingNotSupported`, and
+    `StoreUnavailable` unless it follows.
     """
+    if options["top"]:
+        show_most_contended(command, **options)
+        return
     name = None if options["name"] is None else lock_name(options["name"])
     service = locks.using(options["store"])
     if options["follow"]:
@@ -166,6 +176,7 @@ VERB = Verb(
     "  manage.py locks history\n"
     "  manage.py locks history video:123 --limit 20\n"
     "  manage.py locks history --follow\n"
+    "  manage.py locks history --top --limit 20\n"
     "  manage.py locks history --format json | jq -r '.[].kind' | sort | uniq -c",
     add_arguments,
     show_history,

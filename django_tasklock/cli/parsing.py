@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from .._values.arguments import checked_name
+from .._values.ordering import ORDERS
 from .._values.read_duration import read_ttl
-from ..operators.ordering import ORDERS
 
 __all__ = ["VerbParser", "count", "exit_status", "lock_name", "lock_ttl", "pause", "seconds"]
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any
 
 from .._engine.service import LockService
 from .._values.describe import place
 from .._values.lock_info import LockInfo
-from ..operators.ordering import in_order
+from .._values.ordering import first_in_order, in_order
 
-__all__ = ["chosen"]
+__all__ = ["chosen", "streamed"]
 
 
 def chosen(service: LockService, options: dict[str, Any]) -> list[LockInfo]:
@@ -19,18 +20,26 @@ def chosen(service: LockService, options: dict[str, Any]) -> list[LockInfo]:
 
     Raises `ListingNotSupported` and `StoreUnavailable`.
     """
+    return list(streamed(service, options))
+
+
+def streamed(service: LockService, options: dict[str, Any]) -> Iterator[LockInfo]:
+    """Yield what `chosen` returns; in the order of the TTLs while the rest is read."""
     tests = _tests(options)
     prefix, limit, sort = options["prefix"], options["limit"], options["sort"]
+    found: Iterable[LockInfo]
     if options["scan"]:
         found = in_order(service.store.scan(prefix), "ttl")
+    elif limit is not None and not tests and sort == "ttl":
+        found = service.list(prefix, limit=limit)
+    elif sort == "ttl":
+        found = service.store.walk(prefix)
     else:
-        # The store can apply the limit only if no lock is left out afterwards.
-        enough = limit if not tests and sort == "ttl" else None
-        found = service.list(prefix, limit=enough)
-    found = [info for info in found if all(test(info) for test in tests)]
-    if sort != "ttl":
-        found = in_order(found, sort)
-    return found[:limit]
+        found = service.list(prefix)
+    matching = (info for info in found if all(test(info) for test in tests))
+    if sort == "ttl":
+        return islice(matching, limit)
+    return iter(first_in_order(matching, sort, limit))
 
 
 def _tests(options: dict[str, Any]) -> list[Callable[[LockInfo], bool]]:

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .._values.describe import age, duration, place, printable
+from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 
 __all__ = [
     "LOCK_COLUMNS",
+    "NOTHING",
     "as_json",
     "as_lines",
     "as_rich_table",
@@ -21,6 +23,8 @@ __all__ = [
     "as_waiter_lines",
     "cells_of",
     "json_row",
+    "lines_of",
+    "widths_of",
 ]
 
 LOCK_COLUMNS = ("NAME", "TTL", "AGE", "HELD BY", "PROCESS", "TASK", "TASK ID")
@@ -29,14 +33,17 @@ NOTHING = "-"
 COOLING_DOWN = "cooling down: it has released the lock, which stays taken until its TTL ends"
 
 
-def cells_of(info: LockInfo) -> tuple[str, ...]:
-    """Return one row of the table; every cell is safe for a terminal, and none is empty."""
+def cells_of(info: LockInfo, liveness: Liveness | None = None) -> tuple[str, ...]:
+    """Return one row of the table; every cell is safe for a terminal, and none is empty.
+
+    ``liveness`` knows the processes of rows before this one.
+    """
     return (
         printable(info.name),
         _ttl(info),
         _age(info),
         place(info.owner) or NOTHING,
-        "cooling" if info.cooling else _life(info.owner),
+        "cooling" if info.cooling else _life(info.owner, liveness),
         _text(info.owner.task),
         _text(info.owner.task_id),
     )
@@ -44,12 +51,21 @@ def cells_of(info: LockInfo) -> tuple[str, ...]:
 
 def as_lines(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return aligned columns, two spaces apart, one row on each line, the headers first."""
-    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
-    lines = (
+    both = [headers, *rows]
+    return lines_of(both, widths_of(both))
+
+
+def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column, in characters."""
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
+def lines_of(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> str:
+    """Return rows as lines, two spaces apart, in columns of at least these widths."""
+    return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (headers, *rows)
+        for row in rows
     )
-    return "\n".join(lines)
 
 
 def as_rich_table(
@@ -138,10 +154,13 @@ def as_json(rows: Iterable[dict[str, Any]]) -> str:
     return f"[{lines}]"
 
 
-def json_row(info: LockInfo) -> dict[str, Any]:
-    """Return a lock as JSON-able values: the table's columns, and more of the lease and owner."""
+def json_row(info: LockInfo, liveness: Liveness | None = None) -> dict[str, Any]:
+    """Return a lock as JSON-able values: the table's columns, and more of the lease and owner.
+
+    ``liveness`` knows the processes of rows before this one.
+    """
     return info.as_json() | {
-        "fence": info.fence, "waiters": info.waiters, "alive": info.owner.alive(),
+        "fence": info.fence, "waiters": info.waiters, "alive": _alive(info.owner, liveness),
         "renewing": info.renewing, "held_by": info.held_by, "reason": info.reason,
         "slot": info.slot,
         "cooling": info.cooling,
@@ -158,10 +177,14 @@ def _age(info: LockInfo) -> str:
     return duration(age(info.acquired_at))
 
 
-def _life(owner: Owner) -> str:
+def _alive(owner: Owner, liveness: Liveness | None) -> bool | None:
+    return owner.alive() if liveness is None else liveness.of(owner)
+
+
+def _life(owner: Owner, liveness: Liveness | None = None) -> str:
     if owner.detached:
         return "detached"
-    alive = owner.alive()
+    alive = _alive(owner, liveness)
     return NOTHING if alive is None else "alive" if alive else "gone"
 
 

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import NamedTuple
 
+from .._engine.clear_many import clear_many
 from .._engine.service import LockService
 from .._values.lock_info import LockInfo
 
-__all__ = ["Outcome", "clear_seen", "is_seen", "token_digest"]
+__all__ = [
+    "LOCKS_PER_CLEAR",
+    "Cleared",
+    "Outcome",
+    "Seen",
+    "clear_all_seen",
+    "clear_seen",
+    "is_seen",
+    "token_digest",
+]
+
+LOCKS_PER_CLEAR = 500
+"""so many are looked at, logged and cleared together"""
 
 
 class Outcome(Enum):
@@ -54,3 +69,65 @@ def clear_seen(
     # The lease ended between the two calls; the lock may have another holder now.
     gone = service.get(name) is None
     return (Outcome.NOT_LOCKED if gone else Outcome.CHANGED_HANDS), holder
+
+
+class Seen(NamedTuple):
+    """A lock as an operator has seen it held; `is_seen` says what the proofs are."""
+
+    name: str
+    token: str | None = None
+    digest: str | None = None
+
+
+class Cleared(NamedTuple):
+    """What became of one lock, and its holder before that (None: it was not locked)."""
+
+    name: str
+    outcome: Outcome
+    holder: LockInfo | None
+
+
+def clear_all_seen(
+    service: LockService,
+    seen: Sequence[Seen],
+    *,
+    by: str,
+    before: Callable[[Sequence[LockInfo]], object] = tuple,
+) -> list[Cleared]:
+    """`clear_seen` for at most `LOCKS_PER_CLEAR` locks together, each of them at most once.
+
+    A store that can do so takes two round trips for all of them: one to look, and one to clear.
+    ``before`` is called between the two, with the holders that are to be cleared: whoever keeps a
+    record of clears writes it there. Raises `StoreUnavailable`; if ``before`` was called, some may
+    be cleared then.
+    """
+    names = [each.name for each in seen]
+    holders = service.store.get_many(names)
+    wanted = [
+        holder
+        for each, holder in zip(seen, holders, strict=True)
+        if holder is not None and is_seen(holder, each.token, each.digest)
+    ]
+    before(wanted)
+    cleared = clear_many(service, wanted, by=by)
+    outcomes = {
+        holder.name: Outcome.CLEARED for holder, done in zip(wanted, cleared, strict=True) if done
+    }
+    # The others ended between the two calls; the locks may have other holders now.
+    missed = {holder.name for holder in wanted} - outcomes.keys()
+    again = [each for each in seen if each.name in missed]
+    now = service.store.get_many([each.name for each in again]) if again else []
+    for each, holder in zip(again, now, strict=True):
+        if holder is None:
+            outcomes[each.name] = Outcome.NOT_LOCKED
+        elif is_seen(holder, each.token, each.digest):
+            # The same lease with another record: it was detached or adopted meanwhile.
+            outcomes[each.name], _ = clear_seen(service, *each, by=by)
+    return [
+        Cleared(name, outcomes.get(name, _if_not_cleared(holder)), holder)
+        for name, holder in zip(names, holders, strict=True)
+    ]
+
+
+def _if_not_cleared(holder: LockInfo | None) -> Outcome:
+    return Outcome.NOT_LOCKED if holder is None else Outcome.CHANGED_HANDS

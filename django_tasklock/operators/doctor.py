@@ -9,11 +9,11 @@ from contextlib import suppress
 from django.conf import settings
 from django.core import checks
 
-from .._values.lock_info import LockInfo
 from ..exceptions import ListingNotSupported, StoreUnavailable
 from ..stores import stores
 from ..stores.base import BaseStore
-from .guarded import claimed_row, label_of
+from .gone_owners import Orphan, gone_owners
+from .guarded import label_of
 from .hints import command_line
 from .lost_work import (
     LOOK_PAUSE_SECONDS,
@@ -73,41 +73,32 @@ def _no_tasks(error: ImportError) -> Iterator[Problem]:
 
 def _locks(store: BaseStore) -> Iterator[Problem]:
     try:
-        for info in store.list():
-            # Asked once more: its owner may have released it, and ended, since.
-            if info.owner.alive() is False and _is_held(store, info):
-                yield _owner_gone(store, info)
+        for orphan in gone_owners(store):
+            yield _owner_gone(store, orphan)
     except ListingNotSupported as error:
         yield Problem("server", store.alias, str(error), serious=False, error=error)
         return
     try:
-        for info in store.scan():
-            if info.ttl is None:
-                command = command_line("clear", info.name, store=store.alias)
-                yield Problem.worded("no ttl", info.name, NO_TTL, {"command": command})
+        for info in store.endless():
+            command = command_line("clear", info.name, store=store.alias)
+            yield Problem.worded("no ttl", info.name, NO_TTL, {"command": command})
     except ListingNotSupported:
         # A store without this method has no keys of other code.
         if type(store).scan is not BaseStore.scan:
             yield Problem.worded("server", store.alias, KEYS_SHARED, {}, serious=False)
 
 
-def _owner_gone(store: BaseStore, info: LockInfo) -> Problem:
+def _owner_gone(store: BaseStore, orphan: Orphan) -> Problem:
     """While the lock stands its row is not reported as lost, so this names the row as well."""
+    info, row, status = orphan
     command = command_line("clear", info.name, store=store.alias)
     wording, values = OWNER_GONE, {"owner": info.owner, "command": command}
-    claimed = claimed_row(info)
-    if claimed is not None:
-        row, status = claimed
+    if row is not None:
         requeue_command = command_line("doctor", store=store.alias, options="--requeue")
         wording = OWNER_GONE_WITH_ROW
         values |= {"row": label_of(row), "status": status, "requeue": requeue_command}
     # Without takeover, a lock is meant to outlast its process.
     return Problem.worded("owner gone", info.name, wording, values, serious=store.takeover)
-
-
-def _is_held(store: BaseStore, info: LockInfo) -> bool:
-    now = store.get(info.name)
-    return now is not None and now.token == info.token
 
 
 def _reservations(store: BaseStore) -> Iterator[Problem]:

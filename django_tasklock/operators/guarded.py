@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any
 from urllib.parse import unquote
 
 from django.core.exceptions import ValidationError
@@ -17,7 +16,7 @@ from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
 from .work import CeleryMissing, Work, works
 
-__all__ = ["claimed_row", "guarded_row", "label_of", "locks_of", "row_if_known"]
+__all__ = ["guarded_row", "key_texts", "label_of", "locks_of", "row_if_known"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -32,25 +31,6 @@ def guarded_row(info: LockInfo) -> Model | None:
     """
     work = _work_of(info)
     return None if work is None else _row_of(work, info)
-
-
-def claimed_row(info: LockInfo) -> tuple[Model, Any] | None:
-    """Return `guarded_row` and its status, if that is the guard's ``to``; else None.
-
-    None, with a log line, also if the database or the project's code fails. None if the tasks
-    cannot be imported, of which the doctor tells by itself.
-    """
-    try:
-        work = _work_of(info)
-        row = None if work is None else _row_of(work, info)
-        if work is None or row is None or not work.guard.is_claimed(row.pk):
-            return None
-        return row, work.guard.to
-    except ImportError:
-        return None
-    except Exception:
-        logger.exception("the row of the lock %s cannot be found out", printable(info.name))
-        return None
 
 
 def row_if_known(info: LockInfo) -> Model | None:
@@ -122,7 +102,7 @@ def _is_of(guard: StatusGuard, row: Model) -> bool:
 def _by_name(work: Work, name: str) -> Model | None:
     key = work.guard.model._meta.pk
     assert key is not None
-    for text in _parts(name):
+    for text in key_texts(name):
         try:
             pk = key.to_python(text)
         except ValidationError:
@@ -133,8 +113,8 @@ def _by_name(work: Work, name: str) -> Model | None:
     return None
 
 
-def _parts(name: str) -> list[str]:
-    """Parts of a name that may be a key: all of it, the parts between colons, and all numbers."""
+def key_texts(name: str) -> list[str]:
+    """Return what may be a row's key in a name: all of it, parts between colons, all numbers."""
     parts = [name, *name.split(":"), *re.findall(r"\d+", name)]
     return list(dict.fromkeys([*parts, *map(unquote, parts)]))
 

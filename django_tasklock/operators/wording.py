@@ -15,12 +15,15 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy, gettext_noop, ngettext_lazy
 
 from .clearing import Outcome
+from .meaning import Holder, Notice
 
 __all__ = [
+    "HOLDERS",
     "KEYS_SHARED",
     "KINDS",
     "LOCK_UNKNOWN",
     "LOST_WORK",
+    "NOTICES",
     "NO_MESSAGE",
     "NO_TTL",
     "OUTCOMES",
@@ -143,3 +146,35 @@ OUTCOMES_IN_QUEUE: Mapping[Outcome, Any] = {
     ),
 }
 """The same about reservations in the queue."""
+
+HOLDERS: Mapping[Holder, str] = {
+    Holder.ALIVE: gettext_noop("Its process is alive: two runs may overlap."),
+    Holder.GONE: gettext_noop("Its process is gone: no two runs overlap."),
+    Holder.GONE_WITH_CHILDREN: gettext_noop(
+        "Its process is gone, but its subprocesses may still work (TAKEOVER is off): two runs may "
+        "overlap."
+    ),
+    Holder.NOT_KNOWN: gettext_noop(
+        "Whether its process is alive is not known here: two runs may overlap."
+    ),
+    Holder.COOLING: gettext_noop("It is cooling, its work is over: no two runs overlap."),
+    Holder.DETACHED: gettext_noop(
+        "It is detached, and whether anyone works under it is not known: two runs may overlap."
+    ),
+    Holder.OPERATOR: gettext_noop("An operator holds it, so that no job runs: jobs may start."),
+    Holder.OTHER_CODE: gettext_noop(
+        "Whether the code that set it still works is not known: two runs may overlap."
+    ),
+}
+"""What a clear means for the runs under the lock; the page translates it."""
+
+NOTICES: Mapping[Notice, str] = {
+    Notice.RENEWAL: gettext_noop("It notices within %(duration)s, at its next renewal."),
+    Notice.END: gettext_noop(
+        "It is not renewed: it notices only at its end, or at its deadline in %(duration)s."
+    ),
+    Notice.PERHAPS: gettext_noop("It notices within %(duration)s, at its deadline or earlier."),
+    Notice.NEVER: gettext_noop("It is not told."),
+    Notice.NOBODY: "",
+}
+"""By when the holder notices a clear; the page translates it."""

@@ -4,8 +4,10 @@
 * `LeaseNotes` (lease_notes.py): notes and reservations, with a default made of those five.
 * `AnyOf` (any_of.py): taking any one of several locks, with a default made of those five.
 * `MemberMethods` (membership.py): what a store of several stores calls on its members.
+* `ManyLocks` (many_locks.py): looking at many locks, and clearing them.
 * `Rewriting` (rewriting.py): a lease goes on without its process, or in another one.
 * `Trail` (trail.py): a history of what happened to the locks.
+* `Search` (search.py): looking at many locks, with defaults made of the methods below.
 * `BaseStore`: the rest is optional too, and has a default.
 
 `django_tasklock.testing.StoreContract` tests a store against all of it.
@@ -21,8 +23,11 @@ from .._values.owner import Owner
 from ..conf import StoreSettings
 from ..exceptions import InvalidLockConfig, ListingNotSupported
 from .any_of import AnyOf
+from .criteria import Criteria
+from .many_locks import ManyLocks
 from .membership import MemberMethods
 from .rewriting import Rewriting
+from .search import Found, Search
 from .trail import Trail
 from .values import (
     LISTED_KEY_PREFIX,
@@ -45,8 +50,10 @@ __all__ = [
     "AllHeld",
     "BaseStore",
     "CannotSubscribe",
+    "Criteria",
     "Extension",
     "Finding",
+    "Found",
     "Grant",
     "Memory",
     "Note",
@@ -61,7 +68,7 @@ LISTED = LISTED_KEY_PREFIX
 """the old name"""
 
 
-class BaseStore(AnyOf, MemberMethods, Rewriting, Trail):
+class BaseStore(AnyOf, ManyLocks, MemberMethods, Rewriting, Search, Trail):
     """Where leases live. All threads of a process share one store.
 
     A subclass implements `acquire`, `extend`, `release`, `clear` and `get`, sets the flags that

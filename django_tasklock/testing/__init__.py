@@ -27,6 +27,7 @@ if "pytest" in sys.modules:
     # Before they are imported. Otherwise an assert that fails does not say what it compared.
     for part in (
         "any_of",
+        "finding",
         "granting",
         "holding",
         "noting",
@@ -34,6 +35,7 @@ if "pytest" in sys.modules:
         "recording",
         "rewriting",
         "seeing",
+        "seeing_many",
         "steps",
         "waiting",
     ):
@@ -42,6 +44,7 @@ if "pytest" in sys.modules:
 from ..stores.memory import MemoryStore
 from .any_of import TakingAny
 from .assertions import assert_locked, assert_not_locked
+from .finding import Finding
 from .granting import Granting
 from .holding import Holding
 from .in_memory import LocksInMemory, locks_in_memory
@@ -50,6 +53,7 @@ from .outages import Outages
 from .recording import Recording
 from .rewriting import Rewriting
 from .seeing import Seeing
+from .seeing_many import SeeingMany
 from .situations import held, outage
 from .waiting import Waiting
 
@@ -66,7 +70,17 @@ __all__ = [
 
 
 class StoreContract(
-    Granting, Holding, Noting, Outages, Recording, Rewriting, Seeing, TakingAny, Waiting
+    Finding,
+    Granting,
+    Holding,
+    Noting,
+    Outages,
+    Recording,
+    Rewriting,
+    Seeing,
+    SeeingMany,
+    TakingAny,
+    Waiting,
 ):
     """What every store keeps. A subclass implements ``make_store``, and ``make_silent_store``
     where that is possible."""

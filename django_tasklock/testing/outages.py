@@ -30,6 +30,7 @@ class Outages(Contract):
             "clear": lambda: store.clear(name),
             "clear with a token": lambda: store.clear(name, token),
             "get": lambda: store.get(name),
+            "get_many": lambda: store.get_many([name]),
             "held": lambda: store.held([name]),
             "get_note": lambda: store.get_note(name),
             "set_note": lambda: store.set_note(Note(name, "a", LONG_SECONDS)),

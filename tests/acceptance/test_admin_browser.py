@@ -89,7 +89,10 @@ def errors() -> list[str]:
 def open_as(
     browser: Browser, live_server: LiveServer, use_redis: UseRedis, errors: list[str]
 ) -> Iterator[Open]:
-    """``open_as("view_lock", path=..., **context)``: a page, logged in with these permissions."""
+    """``open_as("view_lock", path=..., **context)``: a page, logged in with these permissions.
+
+    With ``through`` it asks that port of localhost instead of the site's own.
+    """
     use_redis()
     contexts: list[BrowserContext] = []
 
@@ -97,17 +100,20 @@ def open_as(
         if message.type in ("error", "warning"):
             errors.append(message.text)
 
-    def open_page(*codenames: str, path: str = LIST, **options: Any) -> Page:
+    def open_page(
+        *codenames: str, path: str = LIST, through: int | None = None, **options: Any
+    ) -> Page:
+        url = live_server.url if through is None else f"http://localhost:{through}"
         user = User.objects.create_user(f"user-{len(contexts)}", is_staff=True)
         user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
         client = Client()
         client.force_login(user)
-        context = browser.new_context(base_url=live_server.url, **options)
+        context = browser.new_context(base_url=url, **options)
         contexts.append(context)
         context.set_default_timeout(TIMEOUT_MS)
         cookie = client.cookies[settings.SESSION_COOKIE_NAME]
-        context.add_cookies([{"name": cookie.key, "value": cookie.value, "url": live_server.url}])
-        context.route(lambda url: not url.startswith(live_server.url), lambda route: route.abort())
+        context.add_cookies([{"name": cookie.key, "value": cookie.value, "url": url}])
+        context.route(lambda to: not to.startswith(url), lambda route: route.abort())
         page = context.new_page()
         page.on("console", complain)
         page.on("pageerror", lambda error: errors.append(str(error)))

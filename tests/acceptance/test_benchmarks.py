@@ -109,6 +109,16 @@ def test_a_page_is_two_round_trips(tmp_path: Path) -> None:
         assert _listed(tables[slug])["round trips"] <= 2
 
 
+def test_pages_are_measured_beside_a_tenth_of_the_locks(tmp_path: Path) -> None:
+    rows = bench(tmp_path, "pages")["pages"]
+    for begin in ("first page", "by TTL, the last first"):
+        page = row(rows, begin)
+        assert page["round trips"] == page["with 30"], begin
+    # The store is asked by the hundred, never once for each owner
+    assert row(rows, "doctor: owners, all gone")["round trips"] <= 6
+    assert row(rows, "locks list, the first lines")["round trips"] == 2
+
+
 def _listed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return next(row for row in rows if row["column"] == OURS)
 

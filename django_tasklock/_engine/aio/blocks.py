@@ -108,6 +108,7 @@ def locked_coroutine(
     @functools.wraps(function)
     async def locked(*args: Any, **kwargs: Any) -> Any:
         use = taker.new_use(None)
+        use.template = block.name
         taking = taker.take(template.fill(args, kwargs), use, block.wait)
         try:
             await drive(alias, taking, left(use))

@@ -144,6 +144,17 @@ class ClusterListing:
                 if int(cursor) == 0:
                     break
 
+    def walk(self, prefix: str) -> Iterator[LockInfo]:
+        pages = [Pages(bucket) for bucket in range(BUCKETS)]
+        # All names first: mostly one page of each bucket, so that none is missed while they change.
+        entries = self._in_order(pages, prefix, NAMES_PER_SCRIPT)
+        seen: set[str] = set()
+        while part := list(islice(entries, RECORDS_PER_SCRIPT)):
+            # A lease that was extended comes again.
+            found = [info for info in self._read_records(pages, part) if info.name not in seen]
+            seen.update(info.name for info in found)
+            yield from found
+
     def _in_order(self, pages: Sequence[Pages], prefix: str, size: int) -> Iterator[Entry]:
         """All names, the soonest to end first."""
         self._read(pages, prefix, size)

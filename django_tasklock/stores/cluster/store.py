@@ -69,6 +69,12 @@ class RedisClusterStore(ClusterNotes):
             found.update(name for name, held in zip(group, answers, strict=True) if held)
         return found
 
+    def _groups(self, names: Sequence[str]) -> Iterator[Sequence[int]]:
+        return _by_bucket((name, at) for at, name in enumerate(names))
+
+    def _look(self, calls: Sequence[Call]) -> list[Any]:
+        return self.client.run_many(calls)
+
     def _extend(self, batch: Sequence[Extension], *, private: bool) -> list[bool]:
         if len(batch) == 1:
             return [self._extend_one(batch[0], private=private)]
@@ -107,6 +113,9 @@ class RedisClusterStore(ClusterNotes):
 
     def count(self, prefix: str = "") -> int:
         return self._listing.count(prefix)
+
+    def walk(self, prefix: str = "") -> Iterator[LockInfo]:
+        return self._listing.walk(prefix)
 
     def scan(self, prefix: str = "") -> Iterator[LockInfo]:
         return self._listing.scan(prefix)

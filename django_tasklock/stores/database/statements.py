@@ -127,13 +127,12 @@ class Statements(QueueStatements):
         """``sql``, which ends a lease; where the database can, it notifies waiters as well."""
         return sql
 
-    def held(self, keys: Sequence[str]) -> tuple[str, Parameters]:
+    def held(self, keys: Sequence[str], *, whole: bool = False) -> tuple[str, Parameters]:
+        """The keys of those that are held; with ``whole`` their rows."""
         parameters = {f"key{at}": key for at, key in enumerate(keys)}
         listed = ", ".join(f"%({each})s" for each in parameters)
-        return (
-            f"SELECT lock_key FROM {TABLE} WHERE lock_key IN ({listed}) AND expires > {self.now}",
-            parameters,
-        )
+        what = self._select if whole else f"SELECT lock_key FROM {TABLE}"
+        return f"{what} WHERE lock_key IN ({listed}) AND expires > {self.now}", parameters
 
     def live(self, first: str, last: str, *, count: bool = False) -> tuple[str, Parameters]:
         """The live locks whose keys are in a range, without ``last``, and without the notes' range

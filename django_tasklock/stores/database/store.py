@@ -153,12 +153,20 @@ class DatabaseStore(DatabaseRewriting):
             found.update(self.name(key) for (key,) in self.run(*self.statements.held(keys)).rows)
         return found
 
+    def get_many(self, names: Sequence[str]) -> builtins.list[LockInfo | None]:
+        found: dict[str, LockInfo] = {}
+        for start in range(0, len(names), ROWS_PER_STATEMENT):
+            keys = [self.key(name) for name in names[start : start + ROWS_PER_STATEMENT]]
+            infos = self._infos(*self.statements.held(keys, whole=True))
+            found.update((info.name, info) for info in infos)
+        return [found.get(name) for name in names]
+
     def list(self, prefix: str = "", limit: int | None = None, offset: int = 0) -> list[LockInfo]:
         sql, parameters = self._live(prefix)
         # PostgreSQL knows no LIMIT -1, and MariaDB and SQLite no OFFSET without a LIMIT.
         parameters |= {"limit": 2**62 if limit is None else limit, "offset": offset}
         sql += " ORDER BY expires, lock_key LIMIT %(limit)s OFFSET %(offset)s"
-        return [self._info(Row(*row)) for row in self.run(sql, parameters).rows]
+        return self._infos(sql, parameters)
 
     def count(self, prefix: str = "") -> int:
         return int(self.run(*self._live(prefix, count=True)).rows[0][0])
@@ -174,6 +182,20 @@ class DatabaseStore(DatabaseRewriting):
             if len(rows) < ROWS_PER_STATEMENT:
                 return
             after = rows[-1][0]
+
+    def walk(self, prefix: str = "") -> Iterator[LockInfo]:
+        sql, parameters = self._live(prefix)
+        sql += (
+            " AND (expires > %(end)s OR (expires = %(end)s AND lock_key > %(after)s)) "
+            "ORDER BY expires, lock_key LIMIT %(limit)s"
+        )
+        asked = {**parameters, "end": 0, "after": "", "limit": ROWS_PER_STATEMENT}
+        seen: set[str] = set()
+        while rows := [Row(*row) for row in self.run(sql, asked).rows]:
+            # A lease that was extended comes again.
+            yield from (self._info(row) for row in rows if row.key not in seen)
+            seen.update(row.key for row in rows)
+            asked |= {"end": rows[-1].expires, "after": rows[-1].key}
 
     def check(self) -> Iterable[Finding]:
         self.count()
@@ -195,6 +217,9 @@ class DatabaseStore(DatabaseRewriting):
             last = _after(first)
         sql, parameters = self.statements.live(first, last, count=count)
         return sql, {**parameters, "notes": notes, "past_notes": _after(notes)}
+
+    def _infos(self, sql: str, parameters: Parameters) -> builtins.list[LockInfo]:
+        return [self._info(Row(*row)) for row in self.run(sql, parameters).rows]
 
     def _info(self, row: Row) -> LockInfo:
         return info_of(row, self.name(row.key), self.alias)

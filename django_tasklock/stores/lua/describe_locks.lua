@@ -1,11 +1,6 @@
 -- Included by the scripts that list.
 
--- The length of a wait queue; 0 where the key has another type.
-local function length_of(queue)
-  local length = redis.pcall('ZCARD', queue)
-  if type(length) == 'number' then return length end
-  return redis.call('TYPE', queue)['ok'] == 'zset' and redis.call('ZCARD', queue) or 0
-end
+--- include length_of
 
 -- The records of some locks, their fences (both false where there is none), and the lengths of
 -- their queues. Removes the names whose key is gone from the index.

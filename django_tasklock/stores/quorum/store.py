@@ -113,17 +113,25 @@ class QuorumStore(QuorumListing, QuorumRewriting):
         now = time.time_ns() // 1000
         return max(now, self._last_floor + 1, *(each or 0 for each in answers.given.values()))
 
+    def get_many(self, names: Sequence[str]) -> builtins.list[LockInfo | None]:
+        found = {
+            info.name: info
+            for info in self._all_of(lambda member: member.store.get_many(names) if names else [])
+        }
+        return [found.get(name) for name in names]
+
     def scan(self, prefix: str = "") -> Iterator[LockInfo]:
-        answers = self.poll(
-            lambda member: list(member.store.scan(prefix)),
-            self.hopeless,
-            longest=LONG_SECONDS,
-        )
+        yield from self._all_of(lambda member: list(member.store.scan(prefix)))
+
+    def _all_of(self, ask: Callable[[Member], Sequence[LockInfo | None]]) -> Iterator[LockInfo]:
+        """Those locks, of what each member answers, that a majority has."""
+        answers = self.poll(ask, self.hopeless, longest=LONG_SECONDS)
         self.assert_answered(answers)
         by_name: dict[str, builtins.list[LockInfo]] = {}
         for infos in answers.given.values():
             for info in infos:
-                by_name.setdefault(info.name, []).append(info)
+                if info is not None:
+                    by_name.setdefault(info.name, []).append(info)
         for held in by_name.values():
             first = leading(held)
             if first is not None and first[1] + answers.unknown >= self.majority:

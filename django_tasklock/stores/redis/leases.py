@@ -15,6 +15,7 @@ from ..base import Extension, Grant, Note, Refusal
 from ..record import digest_of, new_record
 from .client import SOCKET_TIMEOUT_OPTION, ReplyLost, as_bytes, milliseconds
 from .keyspace import Keyspace
+from .many_at_once import RedisManyLocks
 from .mending import mend
 from .notes import seconds
 from .replicas import REPLICAS_OPTION, Replicas
@@ -33,7 +34,7 @@ CLEAR = Script("clear")
 LEAVE_QUEUE = Script("leave_queue")
 
 
-class RedisLeases(RedisRewriting, RedisTrail):
+class RedisLeases(RedisManyLocks, RedisRewriting, RedisTrail):
     """The part of a store on Redis that grants, releases and clears leases.
 
     A subclass says where the keys are, and does what is about many locks.

@@ -35,6 +35,7 @@ LIST_PAGE = Script("list_page")
 LIST_RECORDS = Script("list_records")
 COUNT_LOCKS = Script("count_locks")
 VALUES_OF_KEYS = Script("values_of_keys")
+ENDLESS_VALUES = Script("endless_values")
 
 Found: TypeAlias = list[LockInfo]
 
@@ -104,6 +105,22 @@ class Listing:
                 return total
 
     def scan(self, prefix: str) -> Iterator[LockInfo]:
+        for found in self._keys(prefix):
+            flat = self._client.run(VALUES_OF_KEYS, list(found))
+            for name, value, left in zip(found.values(), flat[::2], flat[1::2], strict=True):
+                if value is not None:
+                    yield self._records.info(name, value, None if left < 0 else left / 1000)
+
+    def endless(self, prefix: str) -> Iterator[LockInfo]:
+        for found in self._keys(prefix):
+            names = list(found.values())
+            flat = self._client.run(ENDLESS_VALUES, list(found))
+            for number, value in zip(flat[::2], flat[1::2], strict=True):
+                if value is not None:
+                    yield self._records.info(names[number - 1], value, None)
+
+    def _keys(self, prefix: str) -> Iterator[dict[bytes, str]]:
+        """The keys of all locks, some at a time, each with the lock's name."""
         client, key_prefix = self._client, self._keyspace.key("")
         if not self._keyspace.tells_locks_apart():
             raise ListingNotSupported(client.alias, SCAN)
@@ -120,10 +137,8 @@ class Listing:
                 key: name for key in keys if key not in seen and (name := lock_name(key[start:]))
             }
             seen.update(found)
-            flat = client.run(VALUES_OF_KEYS, list(found)) if found else []
-            for name, value, left in zip(found.values(), flat[::2], flat[1::2], strict=True):
-                if value is not None:
-                    yield self._records.info(name, value, None if left < 0 else left / 1000)
+            if found:
+                yield found
             if int(cursor) == 0:
                 return
 

@@ -43,6 +43,13 @@ class RecordReader:
             name, ttl, self._client.alias, waiters, self._rest, name, value, fence
         )
 
+    def value_of(self, info: LockInfo) -> bytes | None:
+        """The value that `info` was called with; None for one that this reader has not made."""
+        if getattr(info, "_rest", None) is not self._rest:
+            return None
+        value: bytes = info._of[1]
+        return value
+
     def record(self, value: bytes) -> Record | None:
         """The record that a value is; None if it is none of ours, which is a lock all the same."""
         try:

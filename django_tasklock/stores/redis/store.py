@@ -9,13 +9,17 @@ from ..._values.lock_info import LockInfo
 from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
 from ..base import Extension, Finding
+from ..criteria import Criteria
+from ..search import Found
 from .any_of import RedisAnyOf
 from .client import Client, milliseconds
 from .keyspace import Keyspace
 from .listing import Listing
 from .script import Script
+from .searching import Searcher
 from .server import findings, next_fence
 from .subscriber import Subscriber
+from .walking import IndexWalk
 
 __all__ = ["EXTEND", "LEASES_PER_SCRIPT", "WHICH_ARE_HELD", "RedisStore"]
 
@@ -83,6 +87,15 @@ class RedisStore(RedisAnyOf):
 
     def scan(self, prefix: str = "") -> Iterator[LockInfo]:
         return self._listing.scan(prefix)
+
+    def walk(self, prefix: str = "") -> Iterator[LockInfo]:
+        return IndexWalk(self.client, self.keyspace, prefix).infos(self.records)
+
+    def endless(self, prefix: str = "") -> Iterator[LockInfo]:
+        return self._listing.endless(prefix)
+
+    def search(self, criteria: Criteria, order: str = "ttl", most: int | None = None) -> Found:
+        return Searcher(self.client, self.keyspace, self.records, criteria, order).search(most)
 
     def check(self) -> Iterable[Finding]:
         return findings(self._server, self.replicas.needed)

@@ -11,6 +11,7 @@ DEBUG = False
 INSTALLED_APPS = ["tests.acceptance.hard_cases.site"]
 if importlib.util.find_spec("django_tasklock.apps"):
     INSTALLED_APPS.append("django_tasklock")
+INSTALLED_APPS += os.environ.get("HARD_CASES_APPS", "").split()
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",

@@ -26,9 +26,14 @@ from redis import Redis
 
 from django_tasklock import Lease, LockInfo, locks
 from django_tasklock._values.describe import duration
+from django_tasklock._values.owner import owner_record
+from django_tasklock._values.tokens import new_token
 from django_tasklock.models import Lock
 from django_tasklock.signals import lock_cleared
+from django_tasklock.stores import stores
+from django_tasklock.stores.redis.many_at_once import CLEAR_MANY
 from tests.conftest import UseCaches, UseRedis
+from tests.proxy import CutProxy
 from tests.servers import RedisServer
 from tests.store_cases import redis_cache
 
@@ -792,7 +797,7 @@ def test_what_was_cleared_before_the_store_went_down_is_logged(
 def test_what_was_cleared_before_the_process_was_killed_is_logged(
     on_redis: None, process_env: Callable[[], dict[str, str]], atomic: bool
 ) -> None:
-    """Only the lock that was being cleared in that very moment may have no entry."""
+    """Each that was cleared has an entry; those of the part that was being cleared say less."""
     leases = [acquire(f"video:{n}") for n in range(20)]
     boxes = json.dumps([[lease.store, lease.token, lease.name] for lease in leases])
     program = (
@@ -802,6 +807,8 @@ def test_what_was_cleared_before_the_process_was_killed_is_logged(
         "from django.db import connections\n"
         "from django.test import Client\n"
         "from django_tasklock.signals import lock_cleared\n"
+        "from django_tasklock.admin import clear_page\n"
+        "clear_page.LOCKS_PER_CLEAR = 5\n"
         f"connections.settings['default']['ATOMIC_REQUESTS'] = {atomic}\n"
         "cleared = []\n"
         "def kill(**_):\n"
@@ -815,10 +822,78 @@ def test_what_was_cleared_before_the_process_was_killed_is_logged(
     )
     done = subprocess.run([sys.executable, "-c", program, boxes], env=process_env(), check=False)
     assert done.returncode == -signal.SIGKILL
-    assert locks.count() == 12
+    assert locks.count() == 10
     cleared = [lease.name for lease in leases if not locks.is_locked(lease.name)]
-    logged = LogEntry.objects.order_by("pk").values_list("object_repr", flat=True)
-    assert list(logged) == cleared[:7]
+    entries = LogEntry.objects.order_by("pk")
+    assert [entry.object_repr for entry in entries] == cleared
+    said = [entry.change_message.partition(" It was")[0] for entry in entries]
+    assert said == ["Cleared."] * 5 + ["Asked to clear it; no answer yet."] * 5
+
+
+def test_entries_of_a_clear_without_an_answer_say_so(
+    use_redis: UseRedis, cut_proxy: CutProxy, operator: Client
+) -> None:
+    use_redis(cut_proxy.url)
+    acquire("warm")
+    confirmation = tick(operator, boxes_of(operator.get(LIST)))
+    operator.post(CLEAR, {"leases": leases_of(confirmation)})
+    acquire("video:1")
+    confirmation = tick(operator, boxes_of(operator.get(LIST)))
+    # When the lock is cleared, and the reply is lost
+    cut_proxy.drop_reply(CLEAR_MANY.sha)
+    response = operator.post(CLEAR, {"leases": leases_of(confirmation)}, follow=True)
+
+    words = words_of(response)
+    assert "The store “default” is unavailable:" in words
+    assert "was cleared" not in words
+    assert not locks.is_locked("video:1")
+    entry = LogEntry.objects.order_by("pk")[1]
+    assert entry.object_repr == "video:1"
+    assert entry.change_message.startswith("Asked to clear it; no answer yet. It was held by pid")
+
+
+def test_lock_that_was_left_alone_has_no_entry(on_redis: None, operator: Client) -> None:
+    acquire("kept")
+    changing = acquire("changing")
+    confirmation = tick(operator, boxes_of(operator.get(LIST)))
+    changing.release()
+    acquire("changing")
+    operator.post(CLEAR, {"leases": leases_of(confirmation)})
+    (entry,) = LogEntry.objects.all()
+    assert entry.object_repr == "kept"
+    assert entry.change_message.startswith("Cleared. It was held by pid")
+
+
+def test_pages_of_hundreds_of_locks_ask_for_all_of_them_at_once(
+    use_redis: UseRedis, own_redis_server: RedisServer, operator: Client
+) -> None:
+    # Given three hundred locks, one of which has a waiter, on a server that knows the scripts
+    use_redis(own_redis_server.url)
+    acquire("first")
+    confirmation = tick(operator, boxes_of(operator.get(LIST)))
+    operator.post(CLEAR, {"leases": leases_of(confirmation)})
+    stores["default"].next_waiters(["first"])
+    for number in range(300):
+        acquire(f"video:{number}")
+    waiter = stores["default"].waiter("video:7", new_token(), 60, owner_record())
+    assert waiter is not None
+    waiter.ask()
+    boxes = boxes_of(operator.get(LIST, {"all": ""}))
+    assert len(boxes) == 300
+
+    # I expect the page that asks to cost two questions: who holds them, and who is next
+    before = scripts_run(own_redis_server)
+    confirmation = tick(operator, boxes, f"{LIST}?all=")
+    counted = scripts_run(own_redis_server) - before
+    assert "Clear 300 locks" in page_of(confirmation)
+    assert "1 waits; next is pid" in words_of(confirmation)
+    assert counted <= 5  # with the three of the list that the form was sent to
+
+    # And the clear two more: who holds them now, and the clear itself
+    before = scripts_run(own_redis_server)
+    operator.post(CLEAR, {"leases": leases_of(confirmation)})
+    assert scripts_run(own_redis_server) == before + 2
+    assert LogEntry.objects.count() == 301
 
 
 def test_one_store_down_does_not_hide_the_other(a_store_down: None, operator: Client) -> None:

@@ -17,7 +17,10 @@ from django.urls import reverse
 from redis import Redis
 
 from django_tasklock import locks
-from django_tasklock.admin import store_reader
+from django_tasklock._values.owner import owner_record
+from django_tasklock._values.tokens import new_token
+from django_tasklock.admin import changelist, rows
+from django_tasklock.stores.redis import searching, walking
 from tests.conftest import UseCaches, UseRedis
 from tests.integration.admin.test_admin import (
     LIST,
@@ -53,10 +56,10 @@ def names(response: Any) -> list[str]:
     return [json.loads(box)[2] for box in boxes_of(response)]
 
 
-def orphan(name: str, env: dict[str, str]) -> None:
+def orphan(name: str, env: dict[str, str], ttl: int = 60) -> None:
     script = (
         "import django, os; django.setup(); from django_tasklock import locks; "
-        f"assert locks.acquire({name!r}, ttl=60); os._exit(0)"
+        f"assert locks.acquire({name!r}, ttl={ttl}); os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", script], env=env, check=True, timeout=180)
 
@@ -308,10 +311,10 @@ def test_order(three: None, operator: Client, column: int, expected: list[str]) 
     assert names(operator.get(LIST, searched)) == expected
 
 
-def test_headers_offer_the_three_orders(three: None, operator: Client) -> None:
+def test_headers_offer_the_four_orders(three: None, operator: Client) -> None:
     page = page_of(operator.get(LIST))
     (head,) = re.findall(r"<thead>.*?</thead>", page, re.DOTALL)
-    assert len(re.findall(r'<th scope="col" class="sortable', head)) == 3
+    assert len(re.findall(r'<th scope="col" class="sortable', head)) == 4
     # The list is in the order of its TTLs, and says so
     assert re.search(r'class="sortable column-ttl sorted ascending"', head)
 
@@ -370,18 +373,23 @@ def commands(server: RedisServer) -> dict[str, int]:
     return {verb.removeprefix("cmdstat_"): stat["calls"] for verb, stat in stats.items()}
 
 
-def test_page_costs_no_more_than_what_it_looks_at(
-    use_redis: UseRedis,
-    own_redis_server: RedisServer,
-    operator: Client,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.fixture
+def little_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages count few locks beyond their own; the server reads few at once."""
+    monkeypatch.setattr(rows, "COUNTED_AHEAD", 50)
+    monkeypatch.setattr(walking, "FIRST_NAMES", 100)
+    monkeypatch.setattr(walking, "NAMES_PER_WINDOW", 200)
+    monkeypatch.setattr(searching, "RECORDS_PER_TEST", 100)
+
+
+def test_page_costs_no_more_where_many_match(
+    use_redis: UseRedis, own_redis_server: RedisServer, operator: Client, little_windows: None
 ) -> None:
-    # Given a Redis that nobody else uses, and pages that look at 500 locks
-    monkeypatch.setattr(store_reader, "MAX_LOCKS_READ", 500)
+    # Given a Redis that nobody else uses
     use_redis(own_redis_server.url)
     asked: list[dict[str, str]] = [
-        {}, {"p": "3"}, {"o": "-2"}, {"o": "1"}, {"o": "3"}, {"q": "job"}, {"task": "jobs.run"},
-        {"state": "soon"}, {"state": "gone"},
+        {}, {"p": "3"}, {"o": "-2"}, {"q": "job"}, {"q": "job*"}, {"task": "jobs.run"},
+        {"p": "2", "task": "jobs.run"},
     ]  # fmt: skip
 
     def cost() -> list[dict[str, int]]:
@@ -406,27 +414,102 @@ def test_page_costs_no_more_than_what_it_looks_at(
     cost()  # scripts are loaded, connections made
     few = cost()
 
-    # When there are six times as many
-    for number in range(2500):
+    # When there are four times as many
+    for number in range(1500):
         acquire(f"more:{number}", 4000 + number, task="jobs.run")
 
     # I expect the same commands, as many times
     assert cost() == few
 
 
-def test_page_says_when_it_did_not_look_at_all(
+def test_what_is_there_is_found_however_many_there_are(
+    on_redis: None,
+    operator: Client,
+    little_windows: None,
+    process_env: Callable[[], dict[str, str]],
+) -> None:
+    # Given what is sought at the end of a list of many windows
+    for number in range(700):
+        acquire(f"job:{number:03}", 100 + number, task="jobs.run")
+    acquire("Report:Last", 9000, task="reports.build", task_id="abc-1")
+    orphan("orphan", process_env(), ttl=9001)
+    for asked, expected in (
+        ({"q": "report:last"}, ["Report:Last"]),
+        ({"q": "Rep*"}, ["Report:Last"]),
+        ({"q": "rep*"}, []),
+        ({"q": "orts.bui ABC-1"}, ["Report:Last"]),
+        ({"task": "reports.build"}, ["Report:Last"]),
+        ({"state": "gone"}, ["orphan"]),
+        ({"q": "job:699"}, ["job:699"]),
+        ({"q": "job:6*", "o": "-1", "p": "1"}, [f"job:6{n:02}" for n in reversed(range(100))]),
+    ):
+        response = operator.get(LIST, asked)
+        assert names(response) == expected, asked
+        assert f"{len(expected)} result" in words_of(response)
+    oldest = names(operator.get(LIST, {"o": "-3"}))
+    assert oldest == [f"job:{number:03}" for number in range(100)]
+    assert names(operator.get(LIST, {"o": "3"}))[:3] == ["orphan", "Report:Last", "job:699"]
+    assert names(operator.get(LIST, {"o": "-3", "p": "8"})) == ["Report:Last", "orphan"]
+
+
+def test_page_says_when_more_match_than_were_counted(
+    on_redis: None, operator: Client, little_windows: None
+) -> None:
+    for number in range(320):
+        acquire(f"job:{number:03}", 1000 + number, task="jobs.run")
+    asked: dict[str, Any] = {"task": "jobs.run"}
+
+    def note(count: int) -> str:
+        return f"More than {count} locks of “default” match."
+
+    first = operator.get(LIST, asked)
+    assert names(first) == [f"job:{number:03}" for number in range(100)]
+    assert note(150) in words_of(first)
+    # The last page shows what comes after it
+    assert note(250) in words_of(operator.get(LIST, {**asked, "p": 2}))
+    whole = operator.get(LIST, {**asked, "p": 4})
+    assert names(whole) == [f"job:{number:03}" for number in range(300, 320)]
+    assert "More than" not in words_of(whole)
+    not_asked: list[dict[str, Any]] = [{}, {"o": "1"}]
+    for not_narrowed in not_asked:
+        response = operator.get(LIST, not_narrowed)
+        assert "More than" not in words_of(response)
+        assert "320 locks" in words_of(response)
+
+
+def test_order_by_waiters_shows_first_what_is_waited_for(on_redis: None, operator: Client) -> None:
+    for name in ("a", "b", "c"):
+        acquire(name)
+    waiter = locks.store.waiter("b", new_token(), 60.0, owner_record())
+    assert waiter is not None
+    waiter.ask()
+    assert names(operator.get(LIST, {"o": "-6"})) == ["b", "a", "c"]
+    waiter.leave()
+
+
+def test_page_that_walks_through_a_large_store_does_not_update_itself(
     on_redis: None, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_reader, "MAX_LOCKS_READ", 10)
-    for number in range(12):
-        acquire(f"job:{number}", 100 + number, task="jobs.run")
-    note = "Only 10 of the 12 locks of “default” were read, those that expire soonest."
-    response = operator.get(LIST, {"task": "jobs.run"})
-    assert len(names(response)) == 10
-    assert note in words_of(response)
-    assert note not in words_of(operator.get(LIST))
-    # A name that is known is found all the same
-    assert names(operator.get(LIST, {"q": "job:11"})) == ["job:11"]
+    monkeypatch.setattr(changelist, "MAX_LOCKS_REFRESHED", 2)
+    for number in range(3):
+        acquire(f"job:{number}")
+    assert "tasklock-live" in page_of(operator.get(LIST))
+    assert "tasklock-live" not in page_of(operator.get(LIST, {"q": "job"}))
+    locks.clear("job:1")
+    assert "tasklock-live" in page_of(operator.get(LIST, {"q": "job"}))
+
+
+def test_page_of_keys_without_a_ttl_has_no_more_rows_than_others(
+    on_redis: None, operator: Client, little_windows: None
+) -> None:
+    for number in range(170):
+        cache.add(f"lock:old:{number}", "x", timeout=None)
+    acquire("young")
+    response = operator.get(LIST, {"state": "endless"})
+    assert len(names(response)) == 100
+    assert "More than 150 locks" in words_of(response)
+    assert len(names(operator.get(LIST, {"state": "endless", "p": "2"}))) == 70
+    assert names(operator.get(LIST, {"state": "endless", "q": "old:169"})) == ["old:169"]
 
 
 def test_store_without_a_list_has_filters_all_the_same(on_locmem: None, operator: Client) -> None:

@@ -138,6 +138,7 @@ def test_list_json_carries_the_fields(on_redis: None) -> None:
         "slots",
         "waits_for",
         "adoptions",
+        "trace",
     }
     info = locks.get("video:123")
     assert info is not None
@@ -287,6 +288,24 @@ def test_question_shows_what_would_be_cleared(
     assert err.getvalue().endswith("Clear this lock? [y/N] ")
     (row,) = json.loads(out.getvalue())
     assert (row["name"], row["outcome"], row["was"]["name"]) == ("video:1", "cleared", "video:1")
+
+
+def test_question_says_what_a_clear_means(on_redis: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    acquire("video:1", 60, renew=True)
+    locks.acquire("video:2", ttl=60, hold_at_least=60).release()  # type: ignore[union-attr]
+    answering(monkeypatch, "yes")
+    err = io.StringIO()
+    call_command("locks", "clear", "--all", stdout=io.StringIO(), stderr=err)
+    header, *rows, summary, question = err.getvalue().splitlines()
+    assert header.split("  ")[-1] == "WHY"
+    lines = {line.split()[0]: line for line in rows}
+    assert lines["video:1"].endswith(
+        "NOT SAFE  Its process is alive: two runs may overlap. It notices within 20s, at its "
+        "next renewal."
+    )
+    assert lines["video:2"].endswith("It is cooling, its work is over: no two runs overlap.")
+    assert summary == "Not safe to clear: 1 of 2."
+    assert question == "Clear these 2 locks? [y/N] "
 
 
 def test_lease_that_changes_hands_while_it_is_asked_is_left_alone(

@@ -13,18 +13,24 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.core.cache import cache
 from django.core.management import CommandError
+from django.core.management.base import BaseCommand
 from redis import Redis
 
 from django_tasklock import LockService, locks
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
+from django_tasklock.cli import streaming
+from django_tasklock.cli.select import streamed
+from django_tasklock.cli.streaming import pieces_of
 from django_tasklock.operators import work
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant
+from django_tasklock.stores.redis import walking
 from tests.app.models import Job
 from tests.conftest import UseRedis
 from tests.integration.admin.test_admin_guarded import MakeTask, held_by, make_task
@@ -113,6 +119,45 @@ def test_limit_reads_no_more_than_it_shows(
     assert names("--limit", "0") == []
     with pytest.raises(CommandError):
         run("list", "--limit", "-1")
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_first_lines_come_before_the_rest_is_read(
+    use_redis: UseRedis,
+    own_redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+) -> None:
+    monkeypatch.setattr(walking, "FIRST_NAMES", 50)
+    monkeypatch.setattr(walking, "NAMES_PER_WINDOW", 100)
+    monkeypatch.setattr(streaming, "FIRST_ROWS", 50)
+    use_redis(own_redis_server.url)
+    for number in range(700):
+        acquire(f"job:{number}", 50 + 10 * number)
+    acquire("job:" + "long" * 20, 9000)
+    command: Any = BaseCommand(stdout=io.StringIO())
+    options = {
+        "prefix": "", "limit": None, "sort": "ttl", "scan": False, "task": None, "owner": None,
+        "expiring": None, "format": form, "no_color": True,
+    }  # fmt: skip
+    before = keys_read(own_redis_server)
+    pieces = pieces_of(streamed(locks, options), command, options)
+    first = next(pieces)
+    # The first records, and their fences: not those of all others
+    assert 0 < keys_read(own_redis_server) - before < 200
+    text = first + "".join(pieces)
+    if form == "json":
+        assert [row["name"] for row in json.loads(text)] == [info.name for info in locks.list()]
+        return
+    lines = text.splitlines()
+    assert len(lines) == 702
+    assert [re.split("[ ,]", line)[0] for line in lines[1:]] == [i.name for i in locks.list()]
+    if form == "table":
+        # A longer name moves the rest of its own line only
+        column = lines[0].index("HELD BY")
+        holder = lines[1][column:].split()[0]
+        assert all(line[column:].startswith(holder) for line in lines[1:-1])
+        assert not lines[-1][column:].startswith(holder)
 
 
 def keys_read(server: RedisServer) -> int:

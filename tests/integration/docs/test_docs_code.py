@@ -124,6 +124,15 @@ from django_tasklock.stores import stores
 assert stores["default"].takeover and not stores["reports"].takeover
 """,
     ),
+    Around(
+        "# settings.py",
+        "",
+        """
+from django_tasklock.conf import task_url
+with override_settings(TASKLOCK_TASK_URL=TASKLOCK_TASK_URL):
+    assert task_url("a/b") == "https://flower.example.com/task/a%2Fb"
+""",
+    ),
 ]
 
 SLOTS_STEPS = [
@@ -553,6 +562,76 @@ assert not locks.is_locked("stock:7")
     ),
 ]
 
+METRICS_STEPS = [
+    Around(
+        "# settings.py",
+        "",
+        """
+from django.conf import settings
+from django.test.utils import override_settings
+override_settings(
+    INSTALLED_APPS=[*settings.INSTALLED_APPS, INSTALLED_APPS[-1]],
+    TASKLOCK_METRICS=TASKLOCK_METRICS, ROOT_URLCONF="pages", ALLOWED_HOSTS=["*"],
+).enable()
+from django_tasklock import locks
+assert locks.acquire("order:7").held
+""",
+    ),
+    Around(
+        "# urls.py",
+        "",
+        """
+import sys, types
+from django.test import Client
+page = sys.modules["pages"] = types.ModuleType("pages")
+page.urlpatterns = urlpatterns
+authorized = {"Authorization": f"Bearer {TASKLOCK_METRICS['TOKEN']}"}
+counted = Client().get("/metrics/", headers=authorized).content.decode()
+assert 'tasklock_acquires_total{lock="order:{order_id}",outcome="acquired"' in counted, counted
+assert "tasklock_locks{" in Client().get("/metrics/locks/", headers=authorized).content.decode()
+assert Client().get("/metrics/").status_code == 403
+""",
+    ),
+]
+
+SENTRY_STEPS = [
+    Around(
+        "# reports/tasks.py",
+        """
+import contextlib, sys, types
+check_ins, messages, built = [], [], []
+sentry_sdk, crons = types.ModuleType("sentry_sdk"), types.ModuleType("sentry_sdk.crons")
+@contextlib.contextmanager
+def monitor(monitor_slug):
+    check_ins.append(monitor_slug)
+    yield
+crons.monitor, sentry_sdk.capture_message = monitor, messages.append
+sys.modules |= {"sentry_sdk": sentry_sdk, "sentry_sdk.crons": crons}
+def build_report():
+    built.append(1)
+    return "report"
+""",
+        """
+from django_tasklock import locks
+assert daily_report() == "report" and check_ins == ["daily-report"]
+assert daily_report()["reason"] == "cooling_down"
+assert check_ins == ["daily-report"] and built == [1]
+""",
+    ),
+    Around(
+        "# shop/reporting.py",
+        "",
+        """
+from django_tasklock.signals import task_not_run
+told = {"task": "shop.pay", "template": "pay:{order_id}"}
+task_not_run.send(None, outcome="requeued", reason="held", **told)
+assert messages == []
+task_not_run.send(None, outcome="requeued", reason="outage", **told)
+assert messages == ["shop.pay: no answer of the lock store, for pay:{order_id}"]
+""",
+    ),
+]
+
 MONITORING_STEPS = [
     Around(
         "# settings.py",
@@ -895,7 +974,9 @@ STEPS = {
     "docs/howto/slots.md": SLOTS_STEPS,
     "docs/howto/testing.md": TESTING_STEPS,
     "docs/howto/unique-jobs.md": UNIQUE_STEPS,
+    "docs/operations/metrics.md": METRICS_STEPS,
     "docs/operations/redis.md": REDIS_STEPS,
+    "docs/howto/sentry-crons.md": SENTRY_STEPS,
     "docs/howto/views.md": VIEWS_STEPS,
     "docs/howto/zookeeper.md": ZOOKEEPER_STEPS,
     "docs/reference/api.md": API_STEPS,

@@ -28,6 +28,7 @@ from django_tasklock import (
     Lease,
     LockInfo,
     LockService,
+    StoreUnavailable,
     conf,
     exceptions,
     lock,
@@ -41,7 +42,7 @@ from django_tasklock._engine.history import Remembering
 from django_tasklock._engine.hold import Holding
 from django_tasklock._values.owner import Owner, owner_record
 from django_tasklock._values.tokens import new_token
-from django_tasklock.celery import delivery, requeue, run
+from django_tasklock.celery import LockedTask, delivery, requeue, run
 from django_tasklock.celery.options import CHOICES, OPTIONS
 from django_tasklock.celery.runnote import RunNote
 from django_tasklock.cli.run_command import HELD_ELSEWHERE, LOST, OUTAGE
@@ -56,6 +57,7 @@ from django_tasklock.stores.memory import MemoryStore
 from django_tasklock.stores.quorum import QuorumStore
 from django_tasklock.stores.redis import RedisStore
 from django_tasklock.stores.zookeeper import ZooKeeperStore
+from django_tasklock.testing import outage
 from tests.conftest import UseRedis
 from tests.page_site import Site
 from tests.pages import (
@@ -344,7 +346,8 @@ def test_signals(use_redis: UseRedis) -> None:
         code(name)[0]: set(code(arguments))
         for name, arguments in table(SIGNALS, "Signals", "Signal")
     }
-    assert set(shown) == set(signals.__all__)
+    sendable = {name for name in signals.__all__ if isinstance(getattr(signals, name), Signal)}
+    assert set(shown) == sendable
     sent: dict[str, set[str]] = {}
     senders: list[Any] = []
 
@@ -354,6 +357,10 @@ def test_signals(use_redis: UseRedis) -> None:
             sent[name] = set(arguments)
 
         return receive
+
+    @Celery("signals", set_as_current=False).task(base=LockedTask, lock_name="e", name="not-run")
+    def not_run() -> None:
+        pass
 
     receivers = {name: receiver(name) for name in shown}
     for name, receive in receivers.items():
@@ -367,11 +374,23 @@ def test_signals(use_redis: UseRedis) -> None:
         assert locks.clear("b")
         assert lost.extend() is False
         assert locks.hold("c", 60) is not None
+        with outage(), pytest.raises(StoreUnavailable):
+            locks.acquire("d")
+        with lock("e"):
+            assert not_run()["status"] == "skipped"
     finally:
         for name, receive in receivers.items():
             getattr(signals, name).disconnect(receive)
     assert sent == shown
-    assert set(senders) == {LockService}
+    assert set(senders) == {LockService, not_run.__class__}
+
+
+def test_outcomes_of_tasks() -> None:
+    shown = {
+        code(outcome)[0]: tuple(code(reasons))
+        for outcome, reasons, _ in table(SIGNALS, "Calls that did not run", "Outcome")
+    }
+    assert shown == signals.OUTCOMES
 
 
 def test_system_checks() -> None:
@@ -579,4 +598,6 @@ def test_words(page: Path) -> None:
         re.IGNORECASE,
     )
     assert wrong == []
-    assert not re.search(r"https?://(?!keepachangelog|semver)", page.read_text("utf-8"))
+    assert not re.search(
+        r"https?://(?!keepachangelog|semver|flower\.example)", page.read_text("utf-8")
+    )

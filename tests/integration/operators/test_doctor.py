@@ -23,7 +23,7 @@ from django_tasklock import locks
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.guards import StatusGuard
-from django_tasklock.operators import work
+from django_tasklock.operators import claimed_rows, gone_owners, work
 from django_tasklock.operators.doctor import Problem, diagnose, requeue
 from django_tasklock.stores import stores
 from tests.app.models import Job
@@ -506,13 +506,65 @@ def test_an_owner_that_is_gone_is_told_of_also_if_its_row_cannot_be_looked_at(
     name = f"job:{job.pk}"
     in_child(lambda: str(locks.try_acquire(name, ttl=600, task=task.name)))
 
-    def silent(self: StatusGuard, pk: Any) -> bool:
+    def silent(guard: StatusGuard, condition: models.Q) -> Any:
         raise DatabaseError("the server has gone away")
 
-    monkeypatch.setattr(StatusGuard, "is_claimed", silent)
+    monkeypatch.setattr(claimed_rows, "rows_with", silent)
     (problem,) = diagnose()
     assert problem.hint == f"It ends by itself; or: manage.py locks clear -- {name}"
-    assert f"the row of the lock {name} cannot be found out" in caplog.messages
+    said = f"the row of the lock {name}, and of 0 others, cannot be found out"
+    assert said in caplog.messages
+
+
+def test_many_locks_whose_owner_is_gone_are_asked_for_together(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: Any
+) -> None:
+    # Given locks of one process that has ended, and rows that are stuck behind some of them
+    monkeypatch.setattr(gone_owners, "LOCKS_PER_LOOK", 40)
+    task = room.task(guard=fenced())
+    stuck = {
+        f"job:{Job.objects.create(status='processing').pk}"
+        if number % 3
+        else f"job:{Job.objects.create(status='done').pk}": number % 3 > 0
+        for number in range(90)
+    }
+    gone = owner_record(task.name, "id") | {"start": 1}
+    for name in [*stuck, *(f"other:{number}" for number in range(30))]:
+        locks.store.acquire(name, new_token(), 600, gone)
+    fenced_row = Job.objects.create(status="processing", lock_fence=7)
+    locks.store.acquire("not-its-name", new_token(), 600, gone)
+    info = locks.get("not-its-name")
+    assert info is not None
+    Job.objects.filter(pk=fenced_row.pk).update(lock_fence=info.fence)
+    taken("alive")
+    store: Any = locks.store
+    asked: list[str] = []
+    together: list[int] = []
+    get, get_many = store.get, store.get_many
+
+    def counting(name: str) -> Any:
+        asked.append(name)
+        return get(name)
+
+    def counting_many(names: list[str]) -> Any:
+        together.append(len(names))
+        return get_many(names)
+
+    monkeypatch.setattr(store, "get", counting)
+    monkeypatch.setattr(store, "get_many", counting_many)
+
+    # When the doctor looks
+    with django_assert_max_num_queries(40):
+        found = {problem.what: problem for problem in problems("owner gone")}
+
+    # Then each is found, with its row, and none was asked for by itself
+    assert set(found) == {*stuck, *(f"other:{number}" for number in range(30)), "not-its-name"}
+    for name, is_stuck in stuck.items():
+        assert ("and its row app.Job" in found[name].message) == is_stuck, name
+    assert f"its row app.Job {fenced_row.pk} " in found["not-its-name"].message
+    assert asked == []
+    assert sum(together) == 121
+    assert max(together) <= 40
 
 
 def test_a_process_that_released_its_lock_and_ended_is_not_gone_with_it(room: Mailroom) -> None:

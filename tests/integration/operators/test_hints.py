@@ -13,7 +13,6 @@ from django.core.cache import caches
 from django.test import Client
 
 from django_tasklock import LockInfo, locks
-from django_tasklock.admin import store_reader
 from django_tasklock.admin.commands import commands_on
 from django_tasklock.operators.doctor import diagnose, requeue
 from django_tasklock.operators.hints import command_line
@@ -149,16 +148,6 @@ def test_what_the_page_of_their_health_says(operator: Client) -> None:
     words = words_of(operator.get(f"{LIST}health/"))
     for name in NAMES:
         assert command_line("clear", name, store=OTHER) in words
-
-
-def test_what_the_list_says_when_it_did_not_look_at_all(
-    operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_reader, "MAX_LOCKS_READ", 1)
-    assert locks.using(OTHER).acquire("a", ttl=60)
-    assert locks.using(OTHER).acquire("b", ttl=60)
-    words = words_of(operator.get(LIST, {"state": "gone"}))
-    assert f"“manage.py locks list --store '{OTHER}'” reads all of them." in words
 
 
 def test_command_line_is_one_line_of_words() -> None:

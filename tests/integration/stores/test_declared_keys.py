@@ -39,8 +39,8 @@ local redis = setmetatable({
 
 SCRIPTS = {path.stem for path in Path(django_tasklock.stores.__file__).parent.glob("lua/*.lua")}
 PARTS = {
-    "describe_locks", "hand_over", "join_queue", "memory", "next_fence", "notify_waiters",
-    "value_of_lock",
+    "describe_locks", "hand_over", "join_queue", "length_of", "memory", "next_fence",
+    "notify_waiters", "value_of_lock",
 }  # fmt: skip
 """what is included by scripts"""
 

@@ -12,13 +12,15 @@ from django.test.utils import override_settings
 from django_tasklock import (
     LeaseLost,
     ListingNotSupported,
+    LockInfo,
     LockNotAcquired,
     StoreUnavailable,
     lock,
     locks,
 )
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import BaseStore, Extension, Note
+from django_tasklock.stores.base import BaseStore, Extension, Note, Owner
+from django_tasklock.stores.criteria import Criteria
 from django_tasklock.testing import (
     LocksInMemory,
     MemoryStore,
@@ -122,7 +124,12 @@ def verbs_of(store: BaseStore) -> dict[str, Callable[[], object]]:
         "abandon": lambda: store.abandon(name, token),
         "clear": lambda: store.clear(name),
         "clear_foreign": lambda: store.clear_foreign(name, "digest"),
+        "clear_many": lambda: store.clear_many(
+            [LockInfo(name, LONG, None, token, Owner(), store.alias, "")]
+        ),
         "get": lambda: store.get(name),
+        "get_many": lambda: store.get_many([name]),
+        "next_waiters": lambda: store.next_waiters([name]),
         "held": lambda: store.held([name]),
         "get_note": lambda: store.get_note(name),
         "set_note": lambda: store.set_note(Note("a", "b", LONG)),
@@ -135,6 +142,9 @@ def verbs_of(store: BaseStore) -> dict[str, Callable[[], object]]:
         "list": store.list,
         "count": store.count,
         "scan": lambda: list(store.scan()),
+        "walk": lambda: list(store.walk()),
+        "endless": lambda: list(store.endless()),
+        "search": lambda: store.search(Criteria()),
         "reservations": store.reservations,
         "record": lambda: store.record([]),
         "events": store.events,

@@ -1,15 +1,16 @@
-"""The orders in which the command and the admin list locks."""
+"""The orders in which locks are listed."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .._values.lock_info import LockInfo
+from .lock_info import LockInfo
 
-__all__ = ["ORDERS", "in_order"]
+__all__ = ["ORDERS", "first_in_order", "in_order"]
 
-ORDERS = ("ttl", "name", "age", "-ttl", "-name", "-age")
+ORDERS = ("ttl", "name", "age", "waiters", "-ttl", "-name", "-age", "-waiters")
 
 
 def in_order(infos: Iterable[LockInfo], order: str) -> list[LockInfo]:
@@ -20,6 +21,14 @@ def in_order(infos: Iterable[LockInfo], order: str) -> list[LockInfo]:
     return sorted(
         infos, key=_LOCK_SORT_KEYS[order.removeprefix("-")], reverse=order.startswith("-")
     )
+
+
+def first_in_order(infos: Iterable[LockInfo], order: str, most: int | None) -> list[LockInfo]:
+    """Return the first ``most`` (None: all) of what `in_order` returns, and keep no others."""
+    if most is None:
+        return in_order(infos, order)
+    first = heapq.nlargest if order.startswith("-") else heapq.nsmallest
+    return first(most, infos, key=_LOCK_SORT_KEYS[order.removeprefix("-")])
 
 
 def _ttl(info: LockInfo) -> tuple[bool, float]:
@@ -35,4 +44,5 @@ _LOCK_SORT_KEYS: dict[str, Callable[[LockInfo], Any]] = {
     "ttl": _ttl,
     "name": lambda info: info.name,
     "age": _age,
+    "waiters": lambda info: info.waiters or 0,
 }

@@ -1,0 +1,66 @@
+"""``manage.py locks history --top``: the locks that were most wanted in the last hour."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from .._engine.service import locks
+from .._values.describe import duration, place, printable
+from ..operators.contention import EVENTS_READ, Contended, contended, past_hour
+from .tables import as_json, as_lines, as_rich_table
+
+__all__ = ["CONTENTION_COLUMNS", "show_most_contended"]
+
+CONTENTION_COLUMNS = (
+    "NAME", "REFUSED", "WAITED", "LONGEST", "LOST", "CLEARED", "LAST HOLDER", "TASK",
+)  # fmt: skip
+NOTHING = "-"
+NONE = "Nobody was refused a lock, or waited long for one, in the last hour."
+
+
+def show_most_contended(command: BaseCommand, **options: Any) -> None:
+    """Print the locks with most refusals and long waits, and from when on they are known.
+
+    Raises `CommandError` for options that say which events to show, `ListingNotSupported`, and
+    `StoreUnavailable`.
+    """
+    if options["name"] is not None or options["follow"]:
+        raise CommandError("--top counts the events of all locks: it takes no NAME, nor --follow.")
+    past = past_hour(locks.using(options["store"]))
+    rows = contended(past.events)[: options["limit"]]
+    reaches = None if past.reaches is None else past.reaches.astimezone()
+    if options["format"] == "json":
+        found = (row.as_json() for row in rows)
+        command.stdout.write(as_json(found))
+        return
+    if not rows:
+        command.stdout.write(NONE)
+    else:
+        cells = [_cells(row) for row in rows]
+        table = None
+        if command.stdout.isatty():
+            table = as_rich_table(CONTENTION_COLUMNS, cells, color=not options["no_color"])
+        command.stdout.write(table or as_lines(CONTENTION_COLUMNS, cells))
+    if reaches is not None:
+        # Not in the table: a program that reads it finds rows alone on standard output.
+        command.stderr.write(
+            f"The oldest of at most {EVENTS_READ} events that were read is of {reaches:%H:%M:%S}."
+        )
+
+
+def _cells(row: Contended) -> tuple[str, ...]:
+    """The cells of a row; every cell is safe for a terminal, and none empty."""
+    last = row.last
+    task = last and last.task and (f"{last.task}[{last.task_id}]" if last.task_id else last.task)
+    return (
+        printable(row.name),
+        str(row.refused),
+        str(row.waited),
+        duration(row.longest),
+        str(row.lost),
+        str(row.cleared),
+        (place(last) if last else "") or NOTHING,
+        printable(task) if task else NOTHING,
+    )

@@ -1,0 +1,1 @@
+"""Optional apps for INSTALLED_APPS. Nothing else in the package imports them."""

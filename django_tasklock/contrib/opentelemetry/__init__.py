@@ -1,0 +1,5 @@
+"""Counters and histograms by OpenTelemetry's API, and a span for each wait.
+
+Add ``"django_tasklock.contrib.opentelemetry"`` to INSTALLED_APPS, and install the extra of that
+name.
+"""

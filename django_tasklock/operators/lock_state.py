@@ -1,0 +1,118 @@
+"""The state of the stores and of guarded rows as gauges, for ``locks metrics`` and the view.
+
+What is not known has no value: a store that does not answer is "down", and none of its other gauges
+is there, since 0 would be a false word.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from .._values.describe import age
+from .._values.lock_info import LockInfo
+from ..exceptions import ListingNotSupported, StoreUnavailable
+from ..stores import stores
+from ..stores.base import BaseStore
+from .exposition import Gauge
+from .lost_work import lost_rows, works_by_rows
+
+__all__ = ["STATES", "lock_state"]
+
+STATES = ("held", "cooling", "detached", "operator", "foreign", "orphaned")
+"""the values of the label "state"; each lock is in one of them"""
+
+
+def lock_state(aliases: Sequence[str] | None = None, *, rows: bool = True) -> list[Gauge]:
+    """Return the gauges of the stores behind ``aliases`` (None: all stores).
+
+    ``rows``: look for lost rows too, of the tasks that use these stores. That imports the tasks,
+    and asks the database for each guard. Raises `InvalidLockConfig` for an unknown alias.
+    """
+    up = Gauge("tasklock_store_up", "Whether the lock store answered: 1, or 0.")
+    locks = Gauge("tasklock_locks", "Locks that are taken, by their state.")
+    waiters = Gauge("tasklock_waiters", "Callers that wait for a lock.")
+    oldest = Gauge("tasklock_oldest_lock_age_seconds", "Age of the lock that was taken first.")
+    lost = Gauge("tasklock_lost_rows", "Rows at work whose lock nobody holds.")
+    chosen = list(stores) if aliases is None else list(aliases)
+    for alias in chosen:
+        store = stores[alias]
+        try:
+            found = store.list()
+            gone = _gone(store, found)
+        except StoreUnavailable:
+            up.add(0, store=alias)
+            continue
+        except ListingNotSupported:
+            continue  # Nothing can be asked that would tell.
+        up.add(1, store=alias)
+        _add_locks(alias, found, gone, locks, waiters, oldest)
+    if rows:
+        _add_lost(chosen, lost)
+    return [up, locks, waiters, oldest, lost]
+
+
+def _gone(store: BaseStore, found: Iterable[LockInfo]) -> set[str]:
+    """The names of locks whose process, on this machine, is gone."""
+    suspects = [info.name for info in found if info.owner.alive() is False]
+    # Asked once more: the owner may have released it, and ended, since.
+    return set(store.held(suspects)) if suspects else set()
+
+
+def _add_locks(
+    alias: str,
+    found: Iterable[LockInfo],
+    gone: set[str],
+    locks: Gauge,
+    waiters: Gauge,
+    oldest: Gauge,
+) -> None:
+    counts = Counter(dict.fromkeys(STATES, 0))
+    queued, counted, since = 0, False, None
+    for info in found:
+        if info.waiters is not None:
+            counted = True
+            if info.owner.slots is None:
+                # In the queue of a permit is the holder of the gate alone, who is counted once.
+                queued += info.waiters
+        if info.owner.waits_for is not None:
+            queued += 1  # It holds the gate, and waits for a permit.
+            continue
+        counts[_state(info, gone)] += 1
+        if info.acquired_at is not None and (since is None or info.acquired_at < since):
+            since = info.acquired_at
+    for state in STATES:
+        locks.add(counts[state], store=alias, state=state)
+    if counted or not sum(counts.values()):
+        waiters.add(queued, store=alias)
+    if since is not None:
+        oldest.add(max(0.0, age(since)), store=alias)
+
+
+def _state(info: LockInfo, gone: set[str]) -> str:
+    if info.name in gone:
+        return "orphaned"
+    if info.token is None:
+        return "foreign"
+    if info.held_by is not None:
+        return "operator"
+    if info.cooling:
+        return "cooling"
+    return "detached" if info.detached else "held"
+
+
+def _add_lost(chosen: Sequence[str], lost: Gauge) -> None:
+    """Count the lost rows of each model. Without the tasks, or an answer, nothing is known."""
+    try:
+        all_work = list(works_by_rows())
+    except ImportError:
+        return
+    counts: Counter[str] = Counter()
+    for same_rows in all_work:
+        if any(work.store in chosen for work in same_rows):
+            with suppress(StoreUnavailable):
+                found = sum(problem.kind == "lost work" for problem in lost_rows(same_rows))
+                counts[str(same_rows[0].guard.label)] += found
+    for rows, count in counts.items():
+        lost.add(count, rows=rows)

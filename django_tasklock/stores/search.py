@@ -1,0 +1,80 @@
+"""What a store may implement to look at many locks in little time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, NamedTuple
+
+from .._values.liveness import Liveness
+from .._values.lock_info import LockInfo
+from .._values.ordering import first_in_order
+from .criteria import Criteria
+from .required import RequiredMethods
+
+__all__ = ["Found", "Search"]
+
+
+class Found(NamedTuple):
+    """What a search has found."""
+
+    infos: list[LockInfo]
+    more: bool
+    """whether there are others, which were not counted"""
+
+
+class Search(RequiredMethods):
+    """Optional methods, with defaults made of `list` and `scan`.
+
+    While one of them reads in several steps, locks come and go. A lock that is held all the time is
+    seen once, unless it is extended to end sooner than before.
+    """
+
+    if TYPE_CHECKING:  # `BaseStore` has them.
+
+        def scan(self, prefix: str = "") -> Iterator[LockInfo]: ...
+
+        def list(
+            self, prefix: str = "", limit: int | None = None, offset: int = 0
+        ) -> list[LockInfo]: ...
+
+    def walk(self, prefix: str = "") -> Iterator[LockInfo]:
+        """All live locks, the soonest to expire first; read piece by piece where the store can.
+
+        Args:
+            prefix: only those whose names begin with it.
+
+        Raises `ListingNotSupported`.
+        """
+        return iter(self.list(prefix))
+
+    def endless(self, prefix: str = "") -> Iterator[LockInfo]:
+        """Every key that is a lock and never expires, in no order: `scan`, without the others.
+
+        Raises `ListingNotSupported`.
+        """
+        return (info for info in self.scan(prefix) if info.ttl is None)
+
+    def search(self, criteria: Criteria, order: str = "ttl", most: int | None = None) -> Found:
+        """The first locks that match. Locks that the store's list does not have are not found.
+
+        Args:
+            criteria: what a lock must be.
+            order: "ttl" (the soonest to expire first), "name", "age" (the youngest first) or
+                "waiters" (the fewest first); with a "-" before it the reverse.
+            most: how many to return at most; None: all.
+
+        Raises `ListingNotSupported`.
+        """
+        liveness = Liveness()
+        walk: Iterable[LockInfo] = self.walk(criteria.prefix)
+        within = criteria.within
+        if within is not None:
+            walk = takewhile(lambda info: info.ttl is not None and info.ttl <= within, walk)
+        matching = (info for info in walk if criteria.matches(info, liveness))
+        enough = None if most is None else most + 1
+        if order == "ttl":
+            found = [*islice(matching, enough)]
+        else:
+            found = first_in_order(matching, order, enough)
+        return Found(found[:most], most is not None and len(found) > most)

@@ -1,0 +1,81 @@
+"""Many locks are described and cleared at once."""
+
+from __future__ import annotations
+
+from .._values.owner import owner_record
+from .._values.tokens import new_token
+from ..stores.base import Grant
+from .steps import LONG_SECONDS, Contract, granted, handed_over, needs, new_name, waiting_in_queue
+
+__all__ = ["SeeingMany"]
+
+
+class SeeingMany(Contract):
+    """The contract of `get_many`, `next_waiters` and `clear_many`."""
+
+    def test_get_many_describes_each_lock_as_get_does(self) -> None:
+        store, names = self.make_store(), [new_name() for _ in range(5)]
+        for name in names[1:4]:
+            granted(store, name)
+        found = store.get_many(names)
+        assert [info and info.name for info in found] == [None, *names[1:4], None]
+        for info in found[1:4]:
+            assert info is not None
+            alone = store.get(info.name)
+            assert alone is not None
+            assert (info.token, info.owner, info.fence) == (alone.token, alone.owner, alone.fence)
+            assert (info.key, info.waiters) == (alone.key, alone.waiters)
+            assert info.ttl is not None
+            assert alone.ttl is not None
+            assert alone.ttl <= info.ttl <= LONG_SECONDS + 1
+        assert store.get_many([]) == []
+
+    def test_next_waiters_are_the_first_of_each_queue(self) -> None:
+        store, names = self.make_store(), [new_name() for _ in range(3)]
+        assert store.next_waiters(names) == [None, None, None]
+        needs(store.supports_waiting, "hands over to waiters")
+        for name in names[:2]:
+            granted(store, name)
+        owner = owner_record("videos.process", "id-4")
+        first = store.waiter(names[1], new_token(), LONG_SECONDS, owner)
+        assert first is not None
+        first.ask()
+        second = waiting_in_queue(store, names[1])
+        none, following, nothing = store.next_waiters(names)
+        assert none is None
+        assert following is not None
+        assert following.task_id == "id-4"
+        assert nothing is None
+        del second
+
+    def test_clear_many_removes_those_that_are_held_as_shown(self) -> None:
+        store, names = self.make_store(), [new_name() for _ in range(5)]
+        tokens = {name: new_token() for name in names}
+        proofs = {name: granted(store, name, token).proof for name, token in tokens.items()}
+        shown = [info for info in store.get_many(names) if info is not None]
+        # One changes hands, and one is released, after they were shown.
+        successor = new_token()
+        for name in names[1:3]:
+            assert store.release(name, tokens[name], proofs[name])
+        assert isinstance(store.acquire(names[1], successor, LONG_SECONDS, owner_record()), Grant)
+        assert store.clear_many(shown) == [True, False, False, True, True]
+        left = [info and info.token for info in store.get_many(names)]
+        assert left == [None, successor, None, None, None]
+        assert store.clear_many(shown) == [False] * 5
+        assert store.clear_many([]) == []
+        assert store.release(names[0], tokens[names[0]], proofs[names[0]]) is False
+
+    def test_clear_many_hands_each_lock_over(self) -> None:
+        store, names = self.make_store(), [new_name() for _ in range(3)]
+        needs(store.supports_waiting, "hands over to waiters")
+        for name in names:
+            granted(store, name)
+        token, waiter = waiting_in_queue(store, names[1])
+        shown = [info for info in store.get_many(names) if info is not None]
+        assert store.clear_many(shown) == [True] * 3
+        grant = handed_over(waiter)
+        first, second, third = store.get_many(names)
+        assert second is not None
+        assert (second.token, second.fence) == (token, grant.fence)
+        assert first is None
+        assert third is None
