@@ -51,7 +51,8 @@ class NameTemplate:
     that Python makes; of a dict, that text depends on the order of the keys.
 
     Raises `TypeError` if the template is not a str. Raises `ValueError` for a field that is not a
-    parameter, and for a template that could never make a valid name.
+    parameter or reads an attribute such as ``__class__``, and for a template that could never make
+    a valid name.
     """
 
     def __init__(self, template: str, signature: inspect.Signature) -> None:
@@ -71,6 +72,9 @@ class NameTemplate:
             name = _root(field)
             if not name or name.isdigit():
                 raise ValueError(f"a field of {template!r} has no name: {{{field}}}")
+            if ".__" in field:
+                # What belongs to a class or a module is no value of a call, and may be a secret.
+                raise ValueError(f"a field of {template!r} reads a special attribute: {{{field}}}")
             _check_argument(repr(template), name, signature)
         if literals or self.constant:
             checked_name(literals)

@@ -94,6 +94,7 @@ def test_option_that_does_not_exist_is_an_error(typo: str, meant: str | None) ->
         ({"lock_name": "v:{self.pk}"}, "'self', and there is no such parameter"),
         ({"lock_name": "v:{}"}, "no name"),
         ({"lock_name": "v:{video"}, "expected"),
+        ({"lock_name": "v:{video.__class__.__module__}"}, "reads a special attribute"),
         ({"lock_name": ""}, "empty"),
         ({"lock_name": "a video:{video}"}, "no spaces"),
         ({"lock_name": "x" * 201}, "at most 200"),

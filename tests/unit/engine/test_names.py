@@ -163,6 +163,8 @@ class TestTemplate:
             ("v:{}", "no name"),
             ("v:{0}", "no name"),
             ("v:{video", "expected '}'"),
+            ("v:{video.__class__}", "special attribute: {video.__class__}"),
+            ("v:{video[0].__init__.__globals__}", "special attribute"),
             ("", "empty"),
             ("a b:{video}", "spaces"),
             ("a\n{video}", "printable"),
