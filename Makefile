@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo serve test test-fast matrix hard-cases chaos coverage lint docs bench beside clean
+.PHONY: help demo serve test test-fast matrix hard-cases chaos mutants coverage lint docs bench beside clean
 
 help:
 	@echo "make demo       the example project at work, with real workers, from nothing (STORE=database: without Redis; ARGS=--examples: the short ones alone)"
@@ -15,6 +15,7 @@ help:
 	@echo "make matrix     the fast tests on every Python, Django and Redis that is here (ARGS='NAME...' for some)"
 	@echo "make hard-cases ROUNDS=200  the randomised kills, stops and cuts, for as long as you like"
 	@echo "make chaos SECONDS=1200  processes play with locks under faults; their history is checked (SEED=... plays it again)"
+	@echo "make mutants     takes the protections out, one at a time; the tests must notice each"
 	@echo "make coverage   all tests, and what they did not reach"
 	@echo "make lint       style, types, direction of imports, missing migrations"
 	@echo "make docs       the docs site, in .docs/html; warnings are errors"
@@ -81,6 +82,10 @@ hard-cases: $(VENV)/.installed-dev
 SECONDS ?= 60
 chaos: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed "$(SEED)" $(ARGS)
+
+# A quarter of an hour.
+mutants: $(VENV)/.installed-dev
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 coverage: $(VENV)/.installed-dev
 	@$(BIN)/coverage erase

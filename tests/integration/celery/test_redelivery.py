@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -165,3 +166,17 @@ def test_a_guarded_run_whose_lease_ended_while_redis_was_away_starts_over(
         assert room.work_off() == [("SUCCESS", None)]
     row.refresh_from_db()
     assert (row.status, runs) == ("done", [row.pk, row.pk])
+
+
+def test_a_redelivery_whose_result_is_stored_is_dropped_after_the_note_of_its_run_has_ended(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The note lasts for minutes, a result mostly for a day."""
+    monkeypatch.setattr("django_tasklock.celery.delivery.END_NOTE_WITH_RESULT_SECONDS", 0.001)
+    runs: list[Any] = []
+    room.task(lambda self, job: runs.append(job), acks_late=True).delay(1)
+    message = room.take()
+    assert room.deliver(message) == ("SUCCESS", None)
+    time.sleep(0.05)
+    assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+    assert runs == [1]

@@ -123,6 +123,16 @@ class TestOutage:
         assert lease not in [told["lease"] for told in lost]
         assert lease.release()
 
+    def test_a_lease_that_was_cleared_is_lost_at_the_next_renewal(self) -> None:
+        """Not only at its end, until which its body would go on."""
+        with sent(signals.lock_lost) as lost:
+            lease = taken("video:1", ttl=RENEWED, renew=True)
+            assert stores["default"].clear("video:1")
+            until(lambda: [told for told in lost if told["lease"] is lease], "the loss")
+        (told,) = [told for told in lost if told["lease"] is lease]
+        assert (told["reason"], told["cause"]) == ("the store no longer has it", "gone")
+        assert not lease.held
+
     def test_outage_longer_than_the_lease_is_a_loss(self, cut_proxy: CutProxy) -> None:
         """It is told without anybody asking, once, and it stays lost."""
         with sent(signals.lock_lost) as lost:

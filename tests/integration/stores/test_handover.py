@@ -15,7 +15,7 @@ from django_tasklock.stores.base import Grant, Refusal
 from tests.conftest import UseRedis
 from tests.integration.engine.test_waiting import waiter
 from tests.servers import RedisServer
-from tests.steps import LONG, taken
+from tests.steps import LONG, holder, taken
 from tests.waiting import until
 
 
@@ -64,3 +64,42 @@ def test_a_word_is_sent_before_a_release_where_others_of_the_process_wait(
 def pings(store: Any) -> int:
     stats = store.client.redis.info("commandstats")
     return int(stats.get("cmdstat_ping", {"calls": 0})["calls"])
+
+
+def test_a_waiter_that_leaves_in_the_moment_it_is_handed_the_lock_has_it(
+    use_redis: UseRedis,
+) -> None:
+    """Nobody else would release it."""
+    use_redis()
+    store: Any = stores["default"]
+    lease, token = taken("video:1"), new_token()
+    asking = store.waiter("video:1", token, LONG, owner_record())
+    assert isinstance(asking.ask(), Refusal)
+    assert lease.release()
+    grant = asking.leave()
+    assert isinstance(grant, Grant)
+    assert holder("video:1").fence == grant.fence
+    assert store.release("video:1", token, grant.proof)
+
+
+def test_a_lease_that_ends_while_it_is_cleared_leaves_the_next_one_alone(
+    use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clear reads the record first, to find the token in it. The script compares it again."""
+    use_redis()
+    store: Any = stores["default"]
+    lease, read, following = taken("video:1"), store._value_of, []
+
+    def read_and_then(*args: Any, **kwargs: Any) -> Any:
+        value = read(*args, **kwargs)
+        if not following:
+            following.append(None)
+            assert lease.release()
+            following[:] = [taken("video:1")]
+        return value
+
+    monkeypatch.setattr(store, "_value_of", read_and_then)
+    assert not store.clear("video:1", lease.token)
+    monkeypatch.undo()
+    assert holder("video:1").token == following[0].token
+    assert following[0].release()
