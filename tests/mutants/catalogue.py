@@ -11,7 +11,7 @@ SCRIPTS = "django_tasklock/stores/lua"
 ENGINE = "django_tasklock/_engine"
 CELERY = "django_tasklock/celery"
 OPERATORS = "django_tasklock/operators"
-ON_SCRIPTS = "tests/integration/stores"
+ON_STORES = "tests/integration/stores"
 ON_ENGINE = "tests/integration/engine"
 ON_CELERY = "tests/integration/celery"
 HARD_CASES = "tests/acceptance/hard_cases"
@@ -39,18 +39,18 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "release without its token compare", f"{SCRIPTS}/release.lua",
         "if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then", "if false then",
-        [f"{ON_SCRIPTS}/test_store_contract.py", "-k", "Redis"],
+        [f"{ON_STORES}/test_store_contract.py", "-k", "Redis"],
     ),
     Mutant(
         "extension without its token compare", f"{SCRIPTS}/extend.lua",
         "if value_of_lock(KEYS[i]) == ARGV[at + 1] then", "if value_of_lock(KEYS[i]) then",
-        [f"{ON_SCRIPTS}/test_store_contract.py", "-k", "Redis"],
+        [f"{ON_STORES}/test_store_contract.py", "-k", "Redis"],
     ),
     Mutant(
         "clear without its token compare", f"{SCRIPTS}/clear.lua",
         "if not held or (ARGV[2] and held ~= ARGV[2]) then return 0 end",
         "if not held then return 0 end",
-        [f"{ON_SCRIPTS}/test_handover.py"],
+        [f"{ON_STORES}/test_handover.py"],
     ),
     Mutant(
         "clear of many without the token compare", f"{SCRIPTS}/clear_many.lua",
@@ -60,12 +60,12 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "acquire that refuses its own token after a lost reply", f"{SCRIPTS}/acquire.lua",
         "if held == value then", "if false then",
-        [f"{ON_SCRIPTS}/test_store_contract.py", "-k", "Redis"],
+        [f"{ON_STORES}/test_store_contract.py", "-k", "Redis"],
     ),
     Mutant(
         "acquire past the queue of a lease that expired", f"{SCRIPTS}/acquire.lua",
         "if redis.call('EXISTS', queue) == 1 then", "if false then",
-        [f"{ON_SCRIPTS}/test_handover.py", f"{ON_SCRIPTS}/test_queue_order.py",
+        [f"{ON_STORES}/test_handover.py", f"{ON_STORES}/test_queue_order.py",
          f"{ON_ENGINE}/test_waiting.py"],
     ),
     Mutant(
@@ -77,27 +77,27 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "hand-over to a waiter that is dead", f"{SCRIPTS}/notify_waiters.lua",
         "local to = (counts[2 * i] > 0 or member == me) and found or dead", "local to = found",
-        [f"{ON_SCRIPTS}/test_handover.py", f"{ON_SCRIPTS}/test_queue_order.py"],
+        [f"{ON_STORES}/test_handover.py", f"{ON_STORES}/test_queue_order.py"],
     ),
     Mutant(
         "waiter that leaves with the lock it was handed", f"{SCRIPTS}/leave_queue.lua",
         "if held == ARGV[2] then return fence end", "",
-        [f"{ON_SCRIPTS}/test_handover.py"],
+        [f"{ON_STORES}/test_handover.py"],
     ),
     Mutant(
         "waiter that loses its place when it asks again", f"{SCRIPTS}/join_queue.lua",
         "number = redis.call('ZSCORE', queue, before) or number", "number = ''",
-        [f"{ON_SCRIPTS}/test_queue_order.py", f"{ON_ENGINE}/test_waiters.py"],
+        [f"{ON_STORES}/test_queue_order.py", f"{ON_ENGINE}/test_waiters.py"],
     ),
     Mutant(
         "fence that follows the clock back", f"{SCRIPTS}/next_fence.lua",
         "if last >= fence then fence = last + 1 end", "",
-        [f"{ON_SCRIPTS}/test_outage.py", f"{ON_ENGINE}/test_service.py"],
+        [f"{ON_STORES}/test_outage.py", f"{ON_ENGINE}/test_service.py"],
     ),
     Mutant(
         "reservation that another message can end", f"{SCRIPTS}/unreserve.lua",
         "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end", "",
-        [f"{ON_SCRIPTS}/test_store_contract.py", "-k", "Redis"],
+        [f"{ON_STORES}/test_store_contract.py", "-k", "Redis"],
     ),
     # What a lease knows by itself.
     Mutant(
@@ -132,7 +132,7 @@ MUTANTS: Sequence[Mutant] = (
         "django_tasklock/stores/cache.py",
         "if proof is not None and proof.at - clock.now() < min(",
         "if proof is not None and proof.at < min(",
-        [f"{ON_SCRIPTS}/test_store_contract.py", "tests/unit/stores", "-k", "ache"],
+        [f"{ON_STORES}/test_cache_store.py"],
     ),
     # What the guard compares in the database.
     Mutant(
