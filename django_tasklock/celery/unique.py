@@ -225,8 +225,8 @@ def is_own(task: TaskBase, task_id: str | None, options: Mapping[str, Any]) -> b
 
 def _duplicate(task: TaskBase, name: str, other: str | LockInfo, on_duplicate: str) -> Any:
     task_id = other.owner.task_id if isinstance(other, LockInfo) else other
-    reason = "running" if isinstance(other, LockInfo) else "queued"
-    tell_not_run(task, "duplicate", reason, task_id, name)
+    where = "running" if isinstance(other, LockInfo) else "queued"
+    tell_not_run(task, "duplicate", where, task_id, name)
     if on_duplicate == "raise":
         raise AlreadyQueued(name, other if isinstance(other, LockInfo) else None, task_id)
     logger.info(

@@ -106,9 +106,10 @@ def test_without_redis_the_doctor_finds_the_row_of_a_killed_worker(tmp_path: Pat
         until(lambda: "ready." in (tmp_path / "second.log").read_text(), within=60)
         assert list(files.glob("broker/queues/*.celery.msg")) == []
         said = manage("locks", "doctor")
-        assert "locks clear -- video:1" in said
         assert "locks doctor --requeue" in said
-        manage("locks", "clear", "--noinput", "--", "video:1")
+        if "nobody holds its lock" not in said:  # On a slow machine its lease has ended by now.
+            assert "locks clear -- video:1" in said
+            manage("locks", "clear", "--noinput", "--", "video:1")
         assert "sent again" in manage("locks", "doctor", "--requeue")
         until(lambda: list(files.glob("media/hls/1/*/index.m3u8")), within=60)
         second.terminate()

@@ -161,3 +161,17 @@ def test_every_kind_of_lock_name_has_a_template_without_values(room: Mailroom) -
         assert task.name_template == expected
     task = room.task(lock_name=lambda job, other=None: f"of {job}")
     assert task.name_template == f"{task.name}:{{lock_name}}"
+
+
+def test_a_receiver_that_fails_changes_nothing(room: Mailroom) -> None:
+    def broken(**_: Any) -> None:
+        raise RuntimeError("a receiver of somebody's")
+
+    room.task().delay(1)
+    task_not_run.connect(broken)
+    try:
+        with lock("job:1", ttl=60):
+            state, marker = room.deliver(room.take())
+    finally:
+        task_not_run.disconnect(broken)
+    assert (state, marker["reason"]) == ("SUCCESS", "already_processing")

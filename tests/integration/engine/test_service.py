@@ -257,7 +257,10 @@ class TestSignals:
         assert (told["name"], told["store"], told["by"]) == ("video:1", "default", "alice")
         assert told["holder"].token == lease.token
 
-    @pytest.mark.parametrize("name", signals.__all__)
+    @pytest.mark.parametrize(
+        "name", ["lock_acquired", "lock_cleared", "lock_contended", "lock_held", "lock_lost",
+                 "lock_released"]
+    )  # fmt: skip
     def test_broken_receiver_stops_nothing(self, name: str) -> None:
         signal: Signal = getattr(signals, name)
         called = []

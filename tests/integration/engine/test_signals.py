@@ -141,3 +141,17 @@ def test_a_loss_and_a_clear_say_their_cause(use_redis: UseRedis) -> None:
     assert [one["cause"] for one in lost] == ["gone", "expired"]
     assert [one["cause"] for one in cleared] == ["cleared"]
     assert lost[1]["held"] >= 0.01
+
+
+def test_a_receiver_that_fails_does_not_replace_the_outage(use_redis: UseRedis) -> None:
+    use_redis()
+
+    def broken(**_: Any) -> None:
+        raise RuntimeError("a receiver of somebody's")
+
+    lock_unavailable.connect(broken)
+    try:
+        with outage(), pytest.raises(StoreUnavailable):
+            locks.acquire("video:1")
+    finally:
+        lock_unavailable.disconnect(broken)

@@ -74,7 +74,9 @@ def hold(count: int, seed: int = 0) -> None:
             if kind == 2:
                 owner[MARK] = COOLING
         name = f"{chance.choice(['video', 'Report', 'ﬁlm', 'café'])}:{number}"
-        ttl = chance.choice([60.0, 90.0, 600.0 + number, 6000 * chance.random() + 60])
+        # Minutes away from what `some_criteria` asks for: a search comes later than the list.
+        soon, late = chance.choice([1000.0, 2500.0]), 4000 + 6000 * chance.random()
+        ttl = chance.choice([soon, 5000.0 + number, late])
         store.acquire(name, new_token(), ttl, owner)
 
 
@@ -94,7 +96,7 @@ def some_criteria(chance: random.Random) -> Criteria:
         words=words,
         task=perhaps(chance.choice(TASKS)),
         host=perhaps(chance.choice(HOSTS)),
-        within=perhaps(chance.choice([30.0, 75.0, 3000.0])),
+        within=perhaps(chance.choice([30.0, 1500.0, 3300.0])),
         gone=bool(perhaps(True)),
         cooling=bool(perhaps(True)),
     )
