@@ -110,12 +110,6 @@ def no_lease_outlives_its_test() -> Iterator[None]:
         link.close()
 
 
-@pytest.fixture
-def keeping_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores on Redis keep a history in this test, unless their settings say otherwise."""
-    monkeypatch.setattr("django_tasklock.stores.redis.trail.DEFAULT_EVENTS", 10_000)
-
-
 # ------------------------------------------------------------------------------ servers
 
 

@@ -146,7 +146,8 @@ class Traffic:
     def _counts(self) -> Counter[str]:
         calls = self._all_counts()
         calls["evalsha"] -= calls.pop("xtrim", 0)
-        calls.pop("xadd", None)
+        for command in ("xadd", "expire"):
+            calls.pop(command, None)
         return calls
 
     def _all_counts(self) -> Counter[str]:

@@ -48,6 +48,9 @@ TASKLOCK: dict[str, Any] = {
     "default": {"TTL": 60},
     # As seen from another machine, where nobody can tell whether the owner still lives.
     "elsewhere": {"TTL": 60, "OPTIONS": {"TAKEOVER": False}},
+    # The same locks, with a history of what happened to them and without.
+    "recorded": {"TTL": 60, "OPTIONS": {"HISTORY": 10_000}},
+    "unrecorded": {"TTL": 60, "OPTIONS": {"HISTORY": 0}},
 }
 # More databases, caches, stores and apps, for the workload that compares the stores.
 MORE: dict[str, Any] = json.loads(os.environ.get("BENCHMARK_MORE", "{}"))

@@ -16,6 +16,7 @@ NAMES = (
     "verbs",
     "acquire_release",
     "parts",
+    "refused",
     "handoff",
     "event_loop",
     "stores",

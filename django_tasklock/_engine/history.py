@@ -1,93 +1,90 @@
 """The history of locks: what happened is queued in the process, and written in batches.
 
 Nothing is written for a lock that is taken and released without anybody in the way. For everything
-else the caller only appends to a queue: a thread writes what has come together, so that a thousand
-refusals in a moment are a few round trips. Events are for people who look later: those that cannot
-be written are dropped, and nobody is told but the log.
+else the caller only appends to a queue: a thread writes what has come together in a second, so that
+thousands of refusals are one round trip. Events are for people who look later: those that cannot be
+written are dropped, and nobody is told but the log.
 """
 
 from __future__ import annotations
 
 import atexit
 import builtins
-import datetime as dt
 import logging
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._compat.native_threads import are_patched
 from .._values import clock
 from .._values.arguments import checked_name, checked_number
 from .._values.event import Event, Kind
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner, recorded
+from .._values.owner import Owner
 from ..exceptions import ListingNotSupported, StoreUnavailable
 from ..stores import stores
 from ..stores.base import BaseStore
-from .aio.lanes import lanes_of
+from .aio.lanes import LAST_CALLS_SECONDS, lanes_of
+from .noted import Gathered, Noted
 
-__all__ = ["LONG_WAIT_SECONDS", "Remembering", "forget", "note_event", "write_events"]
+__all__ = [
+    "LONG_WAIT_SECONDS",
+    "Remembering",
+    "forget",
+    "note_event",
+    "write_events",
+    "write_last_events",
+]
 
 logger = logging.getLogger("django_tasklock")
 
 LONG_WAIT_SECONDS = 1.0
 """who waited longer, and got the lock, is an event"""
-BATCH_SECONDS = 0.2
+BATCH_SECONDS = 1.0
 """how long events come together before they are written"""
-LOOK_SECONDS = 0.02
-"""how often the writer looks whether the process is about to end"""
-LOST_WRITER_SECONDS = 2.0
+GATHER_SECONDS = 0.1
+"""how often the writer makes one of events that say the same"""
+LOOK_SECONDS = 0.01
+"""how often a process that ends looks whether all is written"""
+LOST_WRITER_SECONDS = 5.0
 """a writer that has not begun to write by then was interrupted before it was asked for"""
-MOST_QUEUED = 1000
-"""events of one store that a process keeps in mind"""
+MOST_QUEUED = 2000
+"""events of one store that are noted between two gatherings, or while the writer writes"""
 DROPPED_LOG_SECONDS = 60.0
-
-
-class _Happened(NamedTuple):
-    """An event as it was noted. Owners are read by the writer: to decode them takes a while."""
-
-    store: BaseStore
-    kind: Kind
-    name: str
-    at: dt.datetime
-    owner: Mapping[str, Any] | Owner
-    holder: LockInfo | None
-    seconds: float | None
-    by: str | None
-    reason: str | None
-
-    def event(self) -> Event:
-        owner = self.owner if isinstance(self.owner, Owner) else Owner.from_record(self.owner)
-        return Event(
-            self.kind, self.name, self.store.alias, self.at, _for_people(owner),
-            None if self.holder is None else _for_people(self.holder.owner), self.seconds,
-            None if self.by is None else recorded(self.by),
-            None if self.reason is None else recorded(self.reason),
-        )  # fmt: skip
 
 
 class _Queue:
     """The events of one store that are not written yet."""
 
     def __init__(self) -> None:
-        self.events: deque[_Happened] = deque()
+        self.events: deque[Noted] = deque()
         self.due = 0.0
         """until then, on `clock.now`, a writer is expected to take the events"""
         self.dropped = 0
         self.told = -DROPPED_LOG_SECONDS
         """when the log was told, on `clock.now`"""
+        self.gathered = Gathered()
+        self.gathering = threading.RLock()
+        """held for moments by who writes, and never by who notes an event. It can be entered again:
+        a signal's handler may read the history"""
+
+    def gather(self) -> None:
+        """Make one of events that say the same. Raises nothing."""
+        with self.gathering, suppress(IndexError):
+            for _ in range(MOST_QUEUED):
+                if not self.gathered.add(self.events.popleft()):
+                    self.dropped += 1
 
 
 _queues: dict[str, _Queue] = {}
 """by the store's alias"""
-_ending: builtins.list[None] = []
-"""not empty when the process ends"""
+_ending = threading.Event()
+"""set when the process ends: there is no time to wait for more"""
 
 
 def note_event(
@@ -112,9 +109,9 @@ def note_event(
     if len(queue.events) >= MOST_QUEUED:
         queue.dropped += 1
     else:
-        # Not `from datetime import datetime`: a module imported while time is frozen may keep that.
-        at = dt.datetime.now(dt.timezone.utc)
-        queue.events.append(_Happened(store, kind, name, at, owner, holder, seconds, by, reason))
+        queue.events.append(
+            Noted(store, kind, name, time.time(), owner, holder, seconds, by, reason)
+        )
     # Under gevent a loss may be noted by the renewal's thread, in which no greenlet can be started;
     # it is written with the next event.
     if clock.now() >= queue.due and not (kind == "lost" and are_patched()):
@@ -127,7 +124,7 @@ def write_events(alias: str) -> None:
     For who makes hundreds of events in a moment, of which the queue would drop some.
     """
     queue = _queues.get(alias)
-    if queue is not None and queue.events:
+    if queue is not None and (queue.events or queue.gathered):
         _write_quietly(alias, queue)
 
 
@@ -135,6 +132,21 @@ def forget() -> None:
     """Drop what is not written yet."""
     for queue in list(_queues.values()):
         queue.events.clear()
+        with queue.gathering:
+            queue.gathered.take()
+    _queues.clear()
+
+
+def write_last_events() -> None:
+    """Have what is not written yet written, and wait for that, though not for long.
+
+    For a process that ends without the handlers of `atexit`. Raises nothing.
+    """
+    _end()
+    deadline = clock.now() + LAST_CALLS_SECONDS
+    for alias in list(_queues):
+        while not lanes_of(alias).noting.is_done() and clock.now() < deadline:
+            time.sleep(LOOK_SECONDS)
 
 
 def _ask_for_writer(alias: str, queue: _Queue) -> None:
@@ -147,8 +159,10 @@ def _ask_for_writer(alias: str, queue: _Queue) -> None:
 def _write_soon(alias: str, queue: _Queue) -> None:
     """Wait for more events, and write them. Raises nothing."""
     until = clock.now() + BATCH_SECONDS
-    while queue.events and not _ending and clock.now() < until:
-        time.sleep(LOOK_SECONDS)
+    while (queue.events or queue.gathered) and clock.now() < until:
+        if _ending.wait(GATHER_SECONDS):
+            break
+        queue.gather()
     _write_quietly(alias, queue)
 
 
@@ -164,24 +178,17 @@ def _write_quietly(alias: str, queue: _Queue) -> None:
 def _write(alias: str, queue: _Queue) -> None:
     """Write the events. Raises `StoreUnavailable`; they are dropped then."""
     queue.due = 0.0  # Before the look: of an event that comes later another writer is told.
-    batches: dict[BaseStore, builtins.list[Event]] = {}
-    with suppress(IndexError):
-        for _ in range(MOST_QUEUED):
-            happened = queue.events.popleft()
-            batches.setdefault(happened.store, []).append(happened.event())
+    with queue.gathering:
+        queue.gather()
+        batches = queue.gathered.take()
     if queue.dropped and clock.now() >= queue.told + DROPPED_LOG_SECONDS:
         dropped, queue.dropped, queue.told = queue.dropped, 0, clock.now()
         logger.info(
             "%s events of the lock store %s were dropped: they came faster than they are written",
             dropped, alias,
         )  # fmt: skip
-    for store, events in batches.items():
+    for store, events in batches:
         store.record(events)
-
-
-def _for_people(owner: Owner) -> Owner:
-    """An owner without what is for programs alone: it takes half of the room."""
-    return replace(owner, boot=None, pidns=None, start=None, group=None, trace=None)
 
 
 class Remembering:
@@ -198,7 +205,10 @@ class Remembering:
 
         ``name``: only of this lock and of its permits (``slots=N``); None: of all locks of the
         store. ``limit``: how many at most. The store keeps the newest ones, of all locks together.
-        What happened in other processes may be there a second later.
+        What happened in other processes may be there two seconds later.
+
+        Refusals of one lock by the same lease, of one process and the same task, are one event for
+        each second: its ``count`` says how many.
 
         Raises `ListingNotSupported` on a store that keeps no history.
         """
@@ -216,15 +226,22 @@ class Remembering:
 
 def _end() -> None:
     """The lanes wait at exit for what they were asked for, though not for long."""
-    _ending.append(None)
+    _ending.set()
     for alias, queue in list(_queues.items()):
-        if queue.events:
+        if queue.events or queue.gathered:
             _ask_for_writer(alias, queue)
 
 
 # Called before that of lanes.py, which was registered before it.
 atexit.register(_end)
 
+
+def _forget_parent() -> None:
+    """What is queued is the parent's to write, and its threads may hold what is locked."""
+    global _ending
+    _queues.clear()
+    _ending = threading.Event()
+
+
 if hasattr(os, "register_at_fork"):
-    # They are the parent's to write.
-    os.register_at_fork(after_in_child=_queues.clear)
+    os.register_at_fork(after_in_child=_forget_parent)

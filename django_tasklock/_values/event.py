@@ -32,6 +32,11 @@ class Event:
     ``name`` of a permit is ``NAME#K``. ``at`` is by the clock of the store's server, where it has
     one. The owners have the fields for people; those that identify a process for ever (``boot``,
     ``pidns``, ``start``, ``group``) are None. Fields that do not apply are None.
+
+    Refusals that say the same are one event: ``count`` is how many they were, within about a
+    second, of the same lock, by the same lease, to the same process and the same task. ``at`` and
+    ``owner`` are of the last of them, ``since`` is the moment of the first, and ``seconds`` is the
+    longest wait. Of a single event ``count`` is 1, and ``since`` is None.
     """
 
     kind: Kind
@@ -43,6 +48,8 @@ class Event:
     seconds: float | None = None
     by: str | None = None
     reason: str | None = None
+    count: int = 1
+    since: datetime | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON-able values."""
@@ -56,4 +63,6 @@ class Event:
             "seconds": self.seconds,
             "by": self.by,
             "reason": self.reason,
+            "count": self.count,
+            "since": None if self.since is None else self.since.isoformat(),
         }

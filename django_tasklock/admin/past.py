@@ -61,7 +61,7 @@ def event_rows(events: list[Event]) -> list[tuple[Any, ...]]:
     return [
         (
             moment(event.at),
-            EVENT_KINDS[event.kind],
+            _kind(event),
             owner_words(event.owner),
             _text(event.owner.task),
             task_link(event.owner.task_id),
@@ -78,6 +78,11 @@ def owner_words(owner: Owner) -> str:
     if owner.held_by is not None:
         return operator_words(owner)
     return place(owner) or gettext("other code")
+
+
+def _kind(event: Event) -> str:
+    kind = str(EVENT_KINDS[event.kind])
+    return kind if event.count == 1 else f"{kind} \N{MULTIPLICATION SIGN} {event.count}"
 
 
 def _by(event: Event) -> SafeString | str | None:

@@ -2,12 +2,18 @@
 
 With a pool of threads or greenlets, a worker ends a cold shutdown by leaving the interpreter: the
 ``finally`` blocks of its tasks do not run. Such an interruption does not count as a death.
+
+A child of a prefork pool ends without the handlers of `atexit`, and has events to write all the
+same.
 """
 
 from __future__ import annotations
 
 import atexit
 
+from celery.signals import worker_process_shutdown
+
+from .._engine.history import write_last_events
 from .._engine.lease import Lease
 from ..exceptions import StoreUnavailable
 from .delivery import Delivery
@@ -27,3 +33,8 @@ def _take_starts_back() -> None:
                 delivery.task.locks.store.set_note(note)
             except StoreUnavailable:
                 return  # It would not answer for the other runs either, and the process exits.
+
+
+@worker_process_shutdown.connect
+def _write_last_events(**_: object) -> None:
+    write_last_events()

@@ -159,8 +159,9 @@ def _cells(event: Event) -> tuple[str, ...]:
     if event.holder is not None:
         by = place(event.holder) or "another program"
     task = owner.task and (f"{owner.task}[{owner.task_id}]" if owner.task_id else owner.task)
+    times = "" if event.count == 1 else f" \N{MULTIPLICATION SIGN} {event.count}"
     return (
-        event.kind,
+        event.kind + times,
         printable(event.name),
         place(owner) or NOTHING,
         printable(task) if task else NOTHING,

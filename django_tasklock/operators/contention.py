@@ -90,10 +90,10 @@ def contended(events: Iterable[Event]) -> list[Contended]:
         row = found.setdefault((event.store, name), Contended(event.store, name))
         if event.kind in ("refused", "waited"):
             row.longest = max(row.longest, event.seconds or 0.0)
-        row.refused += event.kind == "refused"
-        row.waited += event.kind == "waited"
-        row.lost += event.kind == "lost"
-        row.cleared += event.kind == "cleared"
+        row.refused += event.count * (event.kind == "refused")
+        row.waited += event.count * (event.kind == "waited")
+        row.lost += event.count * (event.kind == "lost")
+        row.cleared += event.count * (event.kind == "cleared")
         if row.last is None and event.kind != "given up":
             row.last = event.holder if event.kind == "refused" else event.owner
     wanted = [row for row in found.values() if row.refused or row.waited]
@@ -103,10 +103,11 @@ def contended(events: Iterable[Event]) -> list[Contended]:
 def counts(past: Past, parts: int) -> list[int]:
     """Return how many events each part of the hour has, the oldest part first.
 
-    An event that the clock of a server puts after now counts as one of now.
+    An event that happened several times counts as often. One that the clock of a server puts after
+    now counts as one of now.
     """
     found = [0] * parts
     for event in past.events:
         ago = max(0.0, (past.until - event.at).total_seconds())
-        found[parts - 1 - min(parts - 1, int(ago * parts / LAST_SECONDS))] += 1
+        found[parts - 1 - min(parts - 1, int(ago * parts / LAST_SECONDS))] += event.count
     return found

@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import fields
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from .._values.arguments import LONGEST_TTL_SECONDS, is_name, is_remark
@@ -19,10 +21,13 @@ __all__ = ["MAX_EVENT_BYTES", "Trail", "event_of", "is_about", "text_of"]
 
 MAX_EVENT_BYTES = 8192
 """of an event's text; events.lua has it too"""
+MOST_COUNTED = 10**9
 
 _permit_number = re.compile(r"#[1-9][0-9]{0,3}").fullmatch
 _OWNER_FIELDS = tuple(field.name for field in fields(Owner))
+_owner_values = attrgetter(*_OWNER_FIELDS)
 _NUMBERS = frozenset({int, float})
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Trail(RequiredMethods):
@@ -46,8 +51,9 @@ class Trail(RequiredMethods):
         Called from a thread that nobody waits for. What it raises is dropped with the events.
 
         Args:
-            events: of this store, the oldest first; ``at`` is by the clock of this host. All texts
-                are checked names, or remarks: printable, of 255 bytes of UTF-8 at most.
+            events: of this store, the oldest first; ``at`` and ``since`` are by the clock of this
+                host. All texts are checked names, or remarks: printable, of 255 bytes of UTF-8 at
+                most.
         """
         raise NotImplementedError(f"the store {type(self).__name__} does not implement record()")
 
@@ -77,19 +83,18 @@ def is_about(event_name: str, name: str | None) -> bool:
 
 def text_of(event: Event) -> str:
     """The text of an event, without its store and its time."""
-    written = {
-        "kind": event.kind,
-        "name": event.name,
-        "owner": _known(event.owner),
-        "holder": None if event.holder is None else _known(event.holder),
-        "seconds": event.seconds,
-        "by": event.by,
-        "reason": event.reason,
-    }
-    return json.dumps(
-        {field: value for field, value in written.items() if value is not None},
-        separators=(",", ":"),
-    )
+    written: dict[str, Any] = {"kind": event.kind, "name": event.name}
+    for field in ("seconds", "by", "reason"):
+        if (value := getattr(event, field)) is not None:
+            written[field] = value
+    if event.count > 1:
+        written["count"] = event.count
+        if event.since is not None:
+            written["within"] = round(max(0.0, (event.at - event.since).total_seconds()), 3)
+    owners = f',"owner":{_owner_text(event.owner)}'
+    if event.holder is not None:
+        owners += f',"holder":{_owner_text(event.holder)}'
+    return f"{_encode(written)[:-1]}{owners}}}"
 
 
 def event_of(text: bytes, store: str, at: datetime) -> Event | None:
@@ -104,6 +109,7 @@ def event_of(text: bytes, store: str, at: datetime) -> Event | None:
     get = read.get
     kind, name, seconds, by, reason = map(get, ("kind", "name", "seconds", "by", "reason"))
     owner, holder = _owner(get("owner")), _owner(get("holder"))
+    count, within = get("count", 1), get("within")
     if (
         type(kind) is str
         and kind in KINDS
@@ -111,15 +117,28 @@ def event_of(text: bytes, store: str, at: datetime) -> Event | None:
         and is_name(name)
         and owner is not None
         and (holder is not None or get("holder") is None)
-        and (seconds is None or (type(seconds) in _NUMBERS and 0 <= seconds <= LONGEST_TTL_SECONDS))
+        and (seconds is None or _is_duration(seconds))
+        and (within is None or _is_duration(within))
+        and type(count) is int
+        and 0 < count <= MOST_COUNTED
         and all(each is None or (type(each) is str and is_remark(each)) for each in (by, reason))
     ):
-        return Event(kind, name, store, at, owner, holder, seconds, by, reason)
+        try:
+            since = None if within is None else at - timedelta(seconds=within)
+        except OverflowError:  # Before the year 1.
+            return None
+        return Event(kind, name, store, at, owner, holder, seconds, by, reason, count, since)
     return None
 
 
-def _known(owner: Owner) -> dict[str, Any]:
-    return {name: value for name in _OWNER_FIELDS if (value := getattr(owner, name)) is not None}
+def _is_duration(value: Any) -> bool:
+    return type(value) in _NUMBERS and 0 <= value <= LONGEST_TTL_SECONDS
+
+
+@lru_cache(128)
+def _owner_text(owner: Owner) -> str:
+    values = zip(_OWNER_FIELDS, _owner_values(owner), strict=True)
+    return _encode({name: value for name, value in values if value is not None})
 
 
 def _owner(read: Any) -> Owner | None:

@@ -64,6 +64,15 @@ class Recording(Contract):
         assert (first.seconds, first.by, first.reason) == (0.5, "维", "r" * 255)
         assert (found[0].owner, found[0].holder, found[0].by) == (Owner(), None, None)
 
+    def test_an_event_that_happened_several_times(self) -> None:
+        store, name = self.make_recording_store(), new_name()
+        since = datetime.now(timezone.utc) - timedelta(seconds=0.75)
+        store.record([an_event(store, name), an_event(store, name, count=37, since=since)])
+        several, once = store.events(name)
+        assert (several.count, once.count, once.since) == (37, 1, None)
+        assert several.since is not None
+        assert 0.7 < (several.at - several.since).total_seconds() < CLOCKS_SECONDS
+
     def test_the_newest_events_of_a_lock_and_of_its_permits(self) -> None:
         store, name = self.make_recording_store(), new_name()
         mine = [f"{name}#{1 + number % 20}" if number % 2 else name for number in range(30)]

@@ -28,7 +28,7 @@ from tests.acceptance.test_admin_browser import (
 )
 
 __all__ = ["browser", "errors", "live_server", "open_as"]
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("keeping_history")]
+pytestmark = pytest.mark.slow
 TOO_WIDE = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 WORKER = Owner(host="worker-3", pid=4711, task="videos.tasks.process", task_id="7d0a61-93f5")
 HOLDER = Owner(host="worker-1", pid=1105, task="videos.tasks.process", task_id="6b9f6ff9-6c6b")

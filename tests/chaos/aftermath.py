@@ -32,6 +32,9 @@ def write_aftermath(server: RedisServer, history: History) -> None:
             fields = [field for field in client.hkeys(key) if field.strip()]
             if fields:
                 history.write("left", what=f"fences of {fields}")
+        elif key == keyspace.history:
+            if client.ttl(key) < 0:
+                history.write("left", what="a history that stays for ever")
         elif key == index:
             live = client.zrangebyscore(key, time.time() * 1000, "+inf")
             if live:

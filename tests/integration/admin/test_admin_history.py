@@ -34,7 +34,7 @@ from tests.store_cases import redis_cache
 from tests.waiting import until
 
 __all__ = ["client_with", "on_redis", "operator"]
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("keeping_history")]
+pytestmark = pytest.mark.django_db
 HOLDER = Owner(host="worker-1", pid=8, task="videos.process", task_id="id/1")
 CALLER = Owner(host="web-1", pid=7)
 MEMORY = "django_tasklock.stores.memory.MemoryStore"
@@ -73,6 +73,17 @@ def test_the_page_of_a_lock_has_its_last_20_events(on_redis: None, operator: Cli
     assert "alice" in rows[0]
     assert all("refused" in row and "worker-1:8" in row for row in rows[1:])
     assert "manage.py locks history -- video:1" in events
+
+
+def test_what_happened_several_times_is_one_row_and_counts_as_often(
+    on_redis: None, operator: Client
+) -> None:
+    acquire("video:1")
+    happened("video:1", count=37, since=datetime.now(timezone.utc))
+    assert "refused × 37" in words_of(operator.get(change("video:1")))
+    assert "37 events" in summary_of(page_of(operator.get(LIST)))
+    contention = page_of(operator.get(f"{LIST}contention/"))
+    assert '<td class="tasklock-number">37</td>' in contention
 
 
 def test_a_lock_that_is_gone_has_a_page_if_anything_is_known_of_it(

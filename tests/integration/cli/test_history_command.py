@@ -26,7 +26,7 @@ from tests.steps import taken
 from tests.waiting import PATIENCE, until
 
 __all__ = ["on_redis"]
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("keeping_history")]
+pytestmark = pytest.mark.django_db
 
 KEPT = {"OPTIONS": {"HISTORY": 1000}}
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
@@ -74,6 +74,15 @@ def test_as_json(on_redis: None) -> None:
     assert (row["kind"], row["name"], row["store"]) == ("refused", "video:1", "default")
     assert (row["owner"]["pid"], row["holder"]["held_by"], row["seconds"]) == (7, "alice", 0.5)
     assert datetime.fromisoformat(row["at"]) - datetime.now(timezone.utc) < timedelta(minutes=1)
+
+
+def test_what_happened_several_times_is_one_row(on_redis: None) -> None:
+    happened(count=37, since=datetime.now(timezone.utc) - timedelta(seconds=0.5))
+    assert rows(run("history"))[1][1] == "refused × 37"
+    (row,) = json.loads(run("history", "--format", "json"))
+    assert row["count"] == 37
+    assert datetime.fromisoformat(row["since"]) < datetime.fromisoformat(row["at"])
+    assert rows(run("history", "--top"))[1][1] == "37"
 
 
 def test_a_real_refusal(on_redis: None) -> None:

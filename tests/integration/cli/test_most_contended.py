@@ -17,7 +17,7 @@ from tests.conftest import UseCaches
 from tests.integration.cli.test_command import on_redis, run
 
 __all__ = ["on_redis"]
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("keeping_history")]
+pytestmark = pytest.mark.django_db
 HOLDER = Owner(host="worker-1", pid=8, task="videos.process", task_id="id-1")
 
 

@@ -9,6 +9,8 @@ import logging
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
@@ -18,19 +20,19 @@ import redis
 
 from django_tasklock import Event, InvalidLockConfig, ListingNotSupported, LockInfo, locks
 from django_tasklock._engine import history
+from django_tasklock._engine.noted import MOST_GATHERED, Noted
 from django_tasklock._values import clock
 from django_tasklock._values.owner import Owner, owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.memory import MemoryStore
+from django_tasklock.stores.redis.trail import _event_of
 from tests.conftest import UseCaches, UseRedis
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, Traffic, in_child, taken, waiting
 from tests.waiting import until
 
 MEMORY = "django_tasklock.stores.memory.MemoryStore"
-
-pytestmark = pytest.mark.usefixtures("keeping_history")
 
 
 @pytest.fixture
@@ -173,6 +175,73 @@ class TestWhatIsWritten:
             locks.history(limit=limit)
 
 
+@pytest.mark.usefixtures("with_history")
+class TestRefusalsThatSayTheSame:
+    """They are one event with a count, for each second."""
+
+    @pytest.fixture(autouse=True)
+    def _all_in_one_batch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(history, "BATCH_SECONDS", LONG)
+
+    def test_they_are_counted(self) -> None:
+        taken("video:1")
+        for _ in range(36):
+            assert locks.acquire("video:1") is None
+        assert locks.acquire("video:1", wait=0.3) is None
+        event = only()
+        assert (event.kind, event.name, event.count) == ("refused", "video:1", 37)
+        assert event.seconds is not None
+        assert event.seconds >= 0.3
+        assert event.since is not None
+        assert (event.at - event.since).total_seconds() >= 0.3
+        assert (event.as_json()["count"], event.as_json()["since"]) == (
+            37, event.since.isoformat(),
+        )  # fmt: skip
+
+    def test_a_single_one_has_no_first_moment(self) -> None:
+        taken("video:1")
+        assert locks.acquire("video:1") is None
+        assert (only().count, only().since) == (1, None)
+
+    def test_another_lock_holder_or_task_is_another_event(self) -> None:
+        first = taken("video:1")
+        taken("video:2")
+        for _ in range(2):
+            assert locks.acquire("video:1") is None
+            assert locks.acquire("video:2") is None
+            for task_id in ("id-1", "id-2"):
+                locks.try_acquire("video:1", task="videos.run", task_id=task_id)
+        first.release()
+        second = taken("video:1")
+        assert locks.acquire("video:1") is None
+        second.release()
+        assert [(event.name, event.count, event.owner.task_id) for event in locks.history()] == [
+            ("video:1", 1, None),
+            ("video:1", 4, "id-2"),
+            ("video:2", 2, None),
+            ("video:1", 2, None),
+        ]
+
+    def test_other_events_are_never_one(self) -> None:
+        for _ in range(3):
+            locks.give_up(taken("video:1"))
+            until(lambda: not locks.is_locked("video:1"))
+        assert [(event.kind, event.count) for event in locks.history()] == [("given up", 1)] * 3
+
+    def test_too_many_different_ones_are_dropped_and_other_events_are_not(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "django_tasklock")
+        taken("video:1")
+        for number in range(MOST_GATHERED + 100):
+            history.note_event("default", "refused", f"video:{number}", owner_record())
+        history.note_event("default", "lost", "video:1", owner_record())
+        found = locks.history(limit=10**6)
+        assert found[0].kind == "lost"
+        assert len(found) == MOST_GATHERED + 1
+        assert "100 events of the lock store default were dropped" in caplog.text
+
+
 class TestWhereThereIsNone:
     def test_a_store_that_keeps_none_says_so(self, on_locmem: None) -> None:
         taken("video:1")
@@ -183,12 +252,16 @@ class TestWhereThereIsNone:
     def test_it_can_be_turned_off(self, use_redis: UseRedis, own_redis_server: RedisServer) -> None:
         use_redis(own_redis_server.url, {"OPTIONS": {"HISTORY": 0}})
         traffic = Traffic(own_redis_server)
-        taken("video:1")
-        assert locks.acquire("video:1") is None
-        assert "default" not in history._queues or not history._queues["default"].events
+
+        def work() -> list[Any]:
+            taken("video:1")
+            assert locks.acquire("video:1") is None
+            return [list(history._queues), writers()]
+
+        assert in_child(work) == [[], []]
+        assert traffic.batches() == 0
         with pytest.raises(ListingNotSupported, match="its option HISTORY is 0"):
             locks.history()
-        assert traffic.batches() == 0
 
     @pytest.mark.parametrize("wrong", [-1, True, "100", 1.5, 10**7])
     def test_a_wrong_number_of_events(self, use_redis: UseRedis, wrong: Any) -> None:
@@ -197,7 +270,40 @@ class TestWhereThereIsNone:
             locks.history()
 
 
+def writers() -> list[str]:
+    """The threads of this process that may write a history."""
+    return [thread.name for thread in threading.enumerate() if thread.name == "tasklock-async"]
+
+
 class TestWhatItCosts:
+    def test_no_thread_before_something_happens(self, on_redis: None) -> None:
+        def work() -> list[int]:
+            assert taken("video:1").release()
+            before = len(writers())
+            taken("video:1")
+            assert locks.acquire("video:1") is None
+            until(writers)
+            return [before, len(writers())]
+
+        assert in_child(work) == [0, 1]
+
+    def test_it_goes_away_when_nothing_happens_any_more(self, on_redis: None) -> None:
+        taken("video:1")
+        assert locks.acquire("video:1") is None
+        assert only().kind == "refused"
+        store: Any = stores["default"]
+        week = 7 * 24 * 3600
+        assert week - 60 < store.client.redis.ttl(store.keyspace.history) <= week
+
+    def test_what_was_read_is_not_read_again(self, on_redis: None) -> None:
+        taken("video:1")
+        for _ in range(3):
+            assert locks.acquire("video:1") is None
+            assert locks.history()
+        before = _event_of.cache_info().misses
+        assert len(locks.history()) == 3
+        assert _event_of.cache_info().misses == before
+
     def test_nothing_where_nobody_is_met(
         self, use_redis: UseRedis, own_redis_server: RedisServer
     ) -> None:
@@ -225,10 +331,9 @@ class TestWhatItCosts:
         for _ in range(1000):
             assert locks.acquire("video:1") is None
         assert traffic.scripts() == 1000
-        queue = history._queues["default"]
-        until(lambda: not queue.events)
-        # As many as fifths of a second, on a machine however busy, and none for most of them.
-        until(lambda: len(locks.history(limit=2000)) + queue.dropped == 1001)
+        until(lambda: sum(event.count for event in locks.history(limit=2000)) == 1001)
+        # As many as seconds, and as there were looks, on a machine however busy.
+        assert len(locks.history(limit=2000)) <= 100
         assert 1 <= traffic.batches() <= 100
 
     def test_a_crowd_of_events_is_dropped_and_counted_once(
@@ -239,22 +344,22 @@ class TestWhatItCosts:
         caplog.set_level(logging.INFO, "django_tasklock")
         own_redis_server.pause()
         try:
-            for _ in range(3 * history.MOST_QUEUED):
-                history.note_event("default", "refused", "video:1", owner_record())
+            for number in range(3 * history.MOST_QUEUED):
+                history.note_event("default", "refused", f"video:{number}", owner_record())
         finally:
             own_redis_server.resume()
         lines = until(lambda: [line for line in caplog.messages if "were dropped" in line])
         history._write("default", history._queues["default"])
         assert len(lines) == 1
         assert len(history._queues["default"].events) <= history.MOST_QUEUED
-        assert len(locks.history(limit=10**6)) <= 2 * history.MOST_QUEUED
+        assert MOST_GATHERED <= len(locks.history(limit=10**6)) <= 3 * MOST_GATHERED
 
     def test_the_newest_events_are_kept(self, use_redis: UseRedis) -> None:
         use_redis(tasklock={"OPTIONS": {"HISTORY": 300}})
         assert locks.history() == []
         for number in range(50):
             for _ in range(20):
-                history.note_event("default", "refused", f"video:{number}", owner_record())
+                history.note_event("default", "given up", f"video:{number}", owner_record())
             found = locks.history(limit=10**6)
             assert found[0].name == f"video:{number}"
             assert len(found) <= 300 + 100  # The server removes whole nodes of its list.
@@ -327,11 +432,9 @@ class TestWhatCanGoWrong:
         taken("video:1")
         queued = history._Queue()
         history._queues["default"] = queued
-        now = datetime.now(timezone.utc)
+        now = time.time()
         queued.events.append(
-            history._Happened(
-                stores["default"], "refused", "parent", now, Owner(), None, None, None, None
-            )
+            Noted(stores["default"], "refused", "parent", now, Owner(), None, None, None, None)
         )
 
         def work() -> list[str]:
@@ -353,12 +456,103 @@ class TestWhatCanGoWrong:
         subprocess.run([sys.executable, "-c", program], env=process_env(), check=True)
         assert kinds() == ["refused"]
 
+    def test_a_server_that_refuses_to_keep_it_is_told_once_and_left_alone(
+        self, use_redis: UseRedis, own_redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        admin: Any = redis.Redis.from_url(own_redis_server.url)
+        rules = ("reset", "on", ">secret", "~*", "&*", "+@all", "-@stream")
+        admin.execute_command("ACL", "SETUSER", "worker", *rules)
+        use_redis(own_redis_server.url.replace("//", "//worker:secret@"))
+        lease = taken("video:1")
+        traffic = Traffic(own_redis_server)
+        for number in range(3):
+            assert locks.acquire("video:1") is None
+            history.write_events("default")
+            assert traffic.scripts() == number + 2
+        warnings = [line for line in caplog.messages if "is not written" in line]
+        assert len(warnings) == 1
+        assert "xadd" in warnings[0]
+        assert "HISTORY: 0" in warnings[0]
+        assert lease.extend()
+        assert lease.release()
+
+    def test_a_server_whose_memory_is_full(
+        self, use_redis: UseRedis, own_redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        use_redis(own_redis_server.url)
+        lease = taken("video:1")
+        admin: Any = redis.Redis.from_url(own_redis_server.url)
+        admin.config_set("maxmemory-policy", "noeviction")
+        admin.config_set("maxmemory", 1)
+        history.note_event("default", "refused", "video:1", owner_record())
+        until(lambda: any("is not written" in line for line in caplog.messages))
+        assert lease.release()
+
+    def test_under_gevent(
+        self, use_redis: UseRedis, process_env: Callable[[], dict[str, str]]
+    ) -> None:
+        use_redis()
+        taken("video:1")
+        program = (
+            "from gevent import monkey; monkey.patch_all(); import gevent, time; "
+            "import django; django.setup(); from django_tasklock import locks; "
+            "gevent.joinall([gevent.spawn(locks.acquire, 'video:1') for _ in range(20)]); "
+            "time.sleep(2.5); "
+            "assert locks.acquire('video:1') is None"
+        )
+        subprocess.run([sys.executable, "-c", program], env=process_env(), check=True)
+        assert sum(event.count for event in locks.history()) == 21
+
+    def test_the_end_of_a_process_does_not_wait_for_a_silent_server(
+        self,
+        use_redis: UseRedis,
+        own_redis_server: RedisServer,
+        process_env: Callable[[], dict[str, str]],
+    ) -> None:
+        use_redis(own_redis_server.url)
+        taken("video:1")
+        program = (
+            "import sys, django; django.setup(); from django_tasklock import locks; "
+            "assert locks.acquire('video:1') is None; print('refused', flush=True); "
+            "sys.stdin.readline()"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", program], env=process_env(),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout.readline() == b"refused\n"
+            own_redis_server.pause()
+            try:
+                process.stdin.close()
+                assert process.wait(60) == 0
+            finally:
+                own_redis_server.resume()
+
 
 def raise_interrupt(*_: Any) -> Any:
     raise KeyboardInterrupt
 
 
 class TestStrangersEntries:
+    @pytest.mark.parametrize(
+        "late", ["18446744073709551615-18446744073709551615", "99999999999999-0", "4102444800000-1"]
+    )
+    def test_an_id_that_no_clock_reaches(
+        self, on_redis: None, caplog: pytest.LogCaptureFixture, late: str
+    ) -> None:
+        taken("video:1")
+        assert locks.acquire("video:1") is None
+        assert kinds() == ["refused"]
+        store: Any = stores["default"]
+        store.client.redis.xadd(store.keyspace.history, {"a": "b"}, id=late)
+        for _ in range(2):
+            history.note_event("default", "lost", "video:1", owner_record())
+            assert kinds()[0] == "lost"
+        assert kinds() == ["lost", "lost"]
+        assert len([line for line in caplog.messages if "begins again" in line]) == 1
+
     def add(self, **fields: Any) -> None:
         store: Any = stores["default"]
         store.client.redis.xadd(store.keyspace.history, fields)
@@ -371,7 +565,8 @@ class TestStrangersEntries:
             {"owner": {"host": "a" * 3000}}, {"holder": 7}, {"holder": {"host": "\x1b[2J"}},
             {"seconds": "1"}, {"seconds": True}, {"seconds": -1}, {"seconds": float("nan")},
             {"seconds": 1e30}, {"by": "\x1b[2J"}, {"by": "a" * 300}, {"reason": 7},
-            {"reason": "\ud800"},
+            {"reason": "\ud800"}, {"count": 0}, {"count": True}, {"count": "2"}, {"count": 10**10},
+            {"count": 1.5}, {"within": -1}, {"within": "1"}, {"within": 1e30}, {"count": None},
         ]  # fmt: skip
         for fields in wrong:
             self.add(name="video:1", event=f"0 {json.dumps(good | fields)}")

@@ -85,7 +85,6 @@ def test_each_minute_is_counted(in_memory: None) -> None:
     assert {at: number for at, number in enumerate(numbers) if number} == {0: 1, 29: 2, 59: 2}
 
 
-@pytest.mark.usefixtures("keeping_history")
 def test_a_thousand_events_are_one_round_trip(
     use_redis: UseRedis, own_redis_server: RedisServer
 ) -> None:
@@ -102,3 +101,14 @@ def test_a_thousand_events_are_one_round_trip(
 def test_a_store_that_keeps_none_says_so(on_locmem: None) -> None:
     with pytest.raises(ListingNotSupported):
         past_hour(locks)
+
+
+def test_an_event_that_happened_several_times_counts_as_often(in_memory: None) -> None:
+    happened("often", "refused", holder=HOLDER, count=37, since=datetime.now(timezone.utc))
+    for _ in range(3):
+        happened("thrice", "refused", holder=HOLDER)
+    past = past_hour(locks)
+    assert [(row.name, row.refused) for row in contended(past.events)] == [
+        ("often", 37), ("thrice", 3),
+    ]  # fmt: skip
+    assert sum(counts(past, 60)) == 40

@@ -70,9 +70,7 @@ def strict_scripts() -> Iterator[None]:
     params=[StoreCase("redis", lambda request: redis_cache(_url(request))), CLUSTER_CASE],
     ids=lambda case: case.id,
 )
-def strict_store(
-    request: pytest.FixtureRequest, use_caches: UseCaches, keeping_history: None
-) -> BaseStore:
+def strict_store(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
     case: StoreCase = request.param
     made = case.tasklock
     tasklock = made(request) if callable(made) else made

@@ -20,9 +20,7 @@ TTL_SECONDS = 30.0
 
 class TestEveryStore(StoreContract):
     @pytest.fixture(autouse=True)
-    def _every_store(
-        self, keeping_history: None, store: BaseStore, request: pytest.FixtureRequest
-    ) -> None:
+    def _every_store(self, store: BaseStore, request: pytest.FixtureRequest) -> None:
         self.store = store
         # Its add is a look and then a write.
         self.excludes = "file-based" not in request.node.callspec.id
