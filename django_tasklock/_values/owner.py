@@ -14,6 +14,7 @@ from typing import Any
 from .arguments import LONGEST_TEXT_BYTES, is_remark
 from .processes import boot_id, group_lives, pid_namespace, start_of
 from .slots import LARGEST_SLOTS
+from .strands import name_of_thread
 
 __all__ = [
     "ADOPTIONS",
@@ -228,10 +229,11 @@ def recorded_as(name: str) -> Iterator[None]:
 def owner_record(task: str | None = None, task_id: str | None = None) -> dict[str, Any]:
     """The owner's fields as a new dict of JSON-able values, for a store's record.
 
-    The fields that are the same for the whole process are read once.
+    The fields that are the same for the whole process are read once. ``thread`` is a name that no
+    other thread, or asyncio task, of this process has now.
     """
     record = _process_fields().copy()
-    record["thread"] = recorded(_acting.name or threading.current_thread().name)
+    record["thread"] = recorded(_acting.name or name_of_thread())
     if task is not None:
         record["task"] = recorded(task)
     if task_id is not None:

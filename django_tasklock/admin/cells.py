@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.contrib.admin.utils import quote
-from django.db.models import Model
-from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
@@ -19,6 +15,7 @@ from ..operators.guarded import label_of, row_if_known
 from ..operators.work import CeleryMissing
 from .moments import in_full, moment_in, on_hover
 from .page import LockModelAdmin
+from .row_links import row_url
 from .seen import identity
 from .store_reader import problem_of
 from .task_links import task_link
@@ -125,17 +122,10 @@ class LockCells(LockModelAdmin):
             return problem_of(error)
         if row is None:
             return None
-        if not self.may_view(vars(lock).get(ASKED_BY), row):
+        url = row_url(self, vars(lock).get(ASKED_BY), row)
+        if url is None:
             return printable(label_of(row))
-        view = f"admin:{row._meta.app_label}_{row._meta.model_name}_change"
-        url = reverse(view, args=[quote(row.pk)], current_app=self.admin_site.name)
         return format_html('<a href="{}">{}</a>', url, printable(row))
-
-    def may_view(self, request: HttpRequest | None, row: Model) -> bool:
-        """Whether this site has a page of the row, and the user of the request may see it."""
-        if request is None or not self.admin_site.is_registered(type(row)):
-            return False
-        return self.admin_site.get_model_admin(type(row)).has_view_permission(request, row)
 
     @admin.display(description=gettext_lazy("thread"))
     def thread(self, lock: Lock) -> str | None:

@@ -44,9 +44,9 @@ class ClearPage(Page):
             request,
             {Outcome.CHANGED_HANDS: selected.changed, Outcome.NOT_LOCKED: selected.ended},
         )
-        held = selected.held
+        held, back = selected.held, _back(request)
         if not held:
-            return self.redirect(request)
+            return self.redirect(request, back)
         leases = encode_many(SeenLease.of(lock.info) for lock in held if lock.info)
         most = cast("int | None", settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
         if most is not None and len(leases) > most - OTHER_FIELDS_BYTES:
@@ -59,7 +59,7 @@ class ClearPage(Page):
                 % {"count": len(held)},
                 messages.ERROR,
             )
-            return self.redirect(request)
+            return self.redirect(request, back)
         found = meanings([lock.info for lock in held if lock.info])
         safe, summary = summary_of(found)
         columns = self.model_admin
@@ -84,6 +84,8 @@ class ClearPage(Page):
                 "count": len(held),
                 "leases": leases,
                 "clear_url": self.url_of(request, "clear"),
+                "back": back,
+                "back_url": self.url_of(request, back),
             },
         )
 
@@ -104,7 +106,12 @@ class ClearPage(Page):
         finally:
             # Also of those that were cleared before the store went away.
             show_outcomes(self.model_admin, request, names)
-        return self.redirect(request)
+        return self.redirect(request, _back(request))
+
+
+def _back(request: HttpRequest) -> str:
+    """The view to go back to: the one that asked for the confirmation."""
+    return "health" if request.POST.get("back") == "health" else "changelist"
 
 
 def _parts(leases: Iterable[SeenLease]) -> Iterator[list[SeenLease]]:

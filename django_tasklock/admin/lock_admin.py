@@ -81,8 +81,8 @@ class LockAdmin(LockCells):
         self.live_page = LivePage(self)
         self.not_locked_page = NotLockedPage(self)
         self.pages = (
-            QueuedPage(self), HealthPage(self), HoldPage(self), ContentionPage(self),
-            self.live_page, self.clear_page,
+            QueuedPage(self), HealthPage(self, self.clear_page), HoldPage(self),
+            ContentionPage(self), self.live_page, self.clear_page,
         )  # fmt: skip
 
     @property

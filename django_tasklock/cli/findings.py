@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .._values.describe import printable
 from ..operators.doctor import Problem, Sent, diagnose, requeue
-from .tables import as_json, as_lines
+from .streaming import json_pieces, line_pieces
+from .tables import lines_of, widths_of
 from .verb import Verb
 
 __all__ = ["VERB", "doctor"]
@@ -19,6 +22,9 @@ SENT_BEFORE = "sent a moment ago"
 MENDED = frozenset({SENT, SENT_BEFORE})
 """what became of a row for which nothing is left to do"""
 NOT_SENT = None, None
+NOTHING_WRONG = "Nothing is wrong.\n"
+Printed = tuple[Problem, "str | None", "Sent | None"]
+"""a problem, what became of its row, and the message that was sent for it"""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -31,35 +37,42 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def doctor(command: BaseCommand, **options: Any) -> None:
-    """Print all problems; with ``--requeue`` send the tasks of lost rows again.
+    """Print all problems while they are found; with ``--requeue`` send the tasks of lost rows
+    again. Then say on standard error how many there are of each kind.
 
     Raises `CommandError` if a problem is serious. A lost row that was sent again is none any more.
     """
-    found: list[Problem] = []
-    done: dict[int, tuple[str, Sent | None]] = {}
-    for problem in diagnose([options["store"]] if options["store"] else None):
-        found.append(problem)
-        if options["requeue"] and problem.kind == "lost work":
-            done[len(found) - 1] = _send(problem)
+    counts: Counter[tuple[str, bool]] = Counter()
+
+    def found() -> Iterator[Printed]:
+        for problem in diagnose([options["store"]] if options["store"] else None):
+            done, sent = NOT_SENT
+            if options["requeue"] and problem.kind == "lost work":
+                done, sent = _send(problem)
+            counts[problem.kind, problem.serious and done not in MENDED] += 1
+            yield problem, done, sent
+
     if options["format"] == "json":
-        command.stdout.write(
-            as_json(_as_json(problem, *done.get(at, NOT_SENT)) for at, problem in enumerate(found))
-        )
-    elif found:
-        command.stdout.write(
-            as_lines(
-                HEADERS,
-                [_cells(problem, *done.get(at, NOT_SENT)) for at, problem in enumerate(found)],
-            )
-        )
+        pieces = json_pieces(_as_json(*each) for each in found())
     else:
-        command.stdout.write("Nothing is wrong.")
-    serious = sum(
-        problem.serious and done.get(at, NOT_SENT)[0] not in MENDED
-        for at, problem in enumerate(found)
-    )
+        pieces = line_pieces(HEADERS, (_cells(*each) for each in found()), NOTHING_WRONG)
+    for piece in pieces:
+        command.stdout.write(piece, ending="")
+    if options["format"] != "json" and sum(counts.values()) > 1:
+        command.stdout.flush()
+        command.stderr.write(_summary(counts), lambda text: text)
+    serious = sum(count for (_, is_serious), count in counts.items() if is_serious)
     if serious:
-        raise CommandError(f"{serious} {'problem' if serious == 1 else 'problems'}.")
+        raise CommandError(f"{serious:,} {'problem' if serious == 1 else 'problems'}.")
+
+
+def _summary(counts: Mapping[tuple[str, bool], int]) -> str:
+    """How many problems of each kind there are, the serious ones first."""
+    rows = [
+        (kind, f"{count:,}", "serious" if serious else "note")
+        for (kind, serious), count in sorted(counts.items(), key=lambda each: not each[0][1])
+    ]
+    return lines_of(rows, widths_of(rows))
 
 
 def _send(problem: Problem) -> tuple[str, Sent | None]:
@@ -86,8 +99,8 @@ def _cells(problem: Problem, done: str | None, sent: Sent | None) -> tuple[str, 
 
 VERB = Verb(
     "doctor",
-    "Find lost work, locks whose owner is gone, keys without a TTL, and servers that may "
-    "lose locks. Exits 1 if a problem is serious and was not mended by --requeue.",
+    "Find lost work, deadlocks, locks whose owner is gone, keys without a TTL, and servers that "
+    "may lose locks. Exits 1 if a problem is serious and was not mended by --requeue.",
     "  manage.py locks doctor\n"
     "  manage.py locks doctor --requeue\n"
     "  */5 * * * *  manage.py locks doctor --format json || mail -s locks ops",

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from django.core.management.base import BaseCommand
 
@@ -16,7 +16,9 @@ from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
 from .tables import LOCK_COLUMNS, as_rich_table, cells_of, json_row, lines_of, widths_of
 
-__all__ = ["LOCK_CSV_FIELDS", "as_csv", "pieces_of"]
+__all__ = ["LOCK_CSV_FIELDS", "as_csv", "json_pieces", "line_pieces", "pieces_of"]
+
+T = TypeVar("T")
 
 FIRST_ROWS = 200
 """rows whose cells say how wide the columns are; a terminal gets a table of no more"""
@@ -46,7 +48,34 @@ def pieces_of(
     return _table(pieces, command, options)
 
 
-def _in_pieces(found: Iterable[LockInfo]) -> Iterator[list[LockInfo]]:
+def json_pieces(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a JSON array of some rows, piece by piece, and the end of its last line."""
+    before = "["
+    for piece in _in_pieces(rows):
+        yield before + ",\n ".join(map(json.dumps, piece))
+        before = ",\n "
+    yield "[]\n" if before == "[" else "]\n"
+
+
+def line_pieces(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], nothing: str
+) -> Iterator[str]:
+    """Yield aligned columns of some rows, piece by piece; ``nothing`` if there are none.
+
+    The first rows say how wide the columns are; a cell that is longer moves the rest of its line.
+    """
+    pieces = _in_pieces(rows)
+    first = next(pieces, None)
+    if first is None:
+        yield nothing
+        return
+    widths = widths_of([headers, *first])
+    yield lines_of([headers, *first], widths) + "\n"
+    for piece in pieces:
+        yield lines_of(piece, widths) + "\n"
+
+
+def _in_pieces(found: Iterable[T]) -> Iterator[list[T]]:
     rest, size = iter(found), FIRST_ROWS
     while piece := list(islice(rest, size)):
         yield piece
@@ -54,12 +83,8 @@ def _in_pieces(found: Iterable[LockInfo]) -> Iterator[list[LockInfo]]:
 
 
 def _json(pieces: Iterator[list[LockInfo]]) -> Iterator[str]:
-    liveness, before = Liveness(), "["
-    for piece in pieces:
-        rows = ",\n ".join(json.dumps(json_row(info, liveness)) for info in piece)
-        yield before + rows
-        before = ",\n "
-    yield "[]\n" if before == "[" else "]\n"
+    liveness = Liveness()
+    return json_pieces(json_row(info, liveness) for piece in pieces for info in piece)
 
 
 def _csv(pieces: Iterator[list[LockInfo]]) -> Iterator[str]:

@@ -17,7 +17,9 @@ def command_line(verb: str, *names: str, store: str = DEFAULT_ALIAS, options: st
     """
     words = ["manage.py", "locks", verb]
     if store != DEFAULT_ALIAS:
-        words += ["--store", shlex.quote(store)]
+        # As one word: an alias may begin with "-" too.
+        apart = "=" if store.startswith("-") else " "
+        words.append(f"--store{apart}{shlex.quote(store)}")
     words += options.split()
     if names:
         words += ["--", *map(shlex.quote, names)]

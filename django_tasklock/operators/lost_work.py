@@ -10,7 +10,7 @@ claimed, its lock is then not held, and it is still claimed after that.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
@@ -85,11 +85,11 @@ def works_by_rows() -> Iterable[list[Work]]:
     return found.values()
 
 
-def lost_rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
+def lost_rows(same_rows: Sequence[Work], only: Collection[Any] | None = None) -> Iterator[Problem]:
     """Yield a problem for each lost row of tasks that claim the same rows, and one for all rows
     whose locks' names are not known. A lost row whose fence refuses every run is another problem.
 
-    Raises `StoreUnavailable`.
+    ``only``: look at the rows with these keys; None: at all. Raises `StoreUnavailable`.
     """
     guard, unknown = same_rows[0].guard, 0
     fence_field: str | None = guard.fence_field
@@ -98,6 +98,8 @@ def lost_rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
             fence_field = None
     fields = ["pk", *([fence_field] if fence_field else [])]
     claimed = guard.rows().filter(Q((guard.field, guard.to)))
+    if only is not None:
+        claimed = claimed.filter(pk__in=list(only))
     rows = iter(claimed.order_by("pk").values_list(*fields).iterator(ROWS_PER_LOOK))
     while chunk := list(islice(rows, ROWS_PER_LOOK)):
         fences = {row[0]: row[1] if fence_field else None for row in chunk}
@@ -120,8 +122,9 @@ def lost_rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
             "status": guard.to, "count": unknown, "task": tasks[0], "tasks": ", ".join(tasks),
         }  # fmt: skip
         yield Problem.worded(
-            "unknown", guard.label, LOCK_UNKNOWN, values, serious=False, work=same_rows[0]
-        )
+            "unknown", guard.label, LOCK_UNKNOWN, values, serious=False, work=same_rows[0],
+            task=same_rows[0].task, model=guard.model,
+        )  # fmt: skip
 
 
 def _lost(
@@ -130,7 +133,11 @@ def _lost(
     guard, work = same_rows[0].guard, _responsible(same_rows, pk)
     command = command_line("doctor", store=work.store, options="--requeue")
     values = {"status": guard.to, "lock": lock, "command": command}
-    what, of = f"{guard.label} {pk}", {"work": work, "pk": pk, "fence": fence}
+    what = f"{guard.label} {pk}"
+    of = {
+        "work": work, "pk": pk, "fence": fence, "store": work.store, "lock": lock,
+        "task": work.task, "model": guard.model,
+    }  # fmt: skip
     if fence is not None and following is not None and fence >= following:
         values |= {"fence": fence, "field": guard.fence_field}
         return Problem.worded("fence", what, ROW_FENCE_TOO_LARGE, values, **of)

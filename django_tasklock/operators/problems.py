@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.db.models import Model
+
+from .._values.lock_info import LockInfo
 from ..exceptions import ListingNotSupported, StoreUnavailable
 from .wording import Wording
 from .work import Work
@@ -21,8 +24,12 @@ class Problem:
     and for tasks that cannot be imported. ``what`` names the row, lock, store or check.
     ``message`` and ``hint`` are the command's texts; ``wording`` and ``values`` are what they were
     made of, None for a text that comes from a check or an error. ``serious`` problems make the
-    command exit with 1. ``work``, ``pk`` and ``fence`` say which row was lost; ``error`` is what
-    was raised.
+    command exit with 1.
+
+    What it is about, None where it is not about such a thing: the ``lock``, by its name, and its
+    ``store``; ``info``, the lock's holder as it was seen; the ``task``; the row, by its ``model``
+    and ``pk``, and ``row`` itself where it was read. ``work`` and ``fence`` belong to a lost row;
+    ``error`` is what was raised.
     """
 
     kind: str
@@ -36,6 +43,12 @@ class Problem:
     pk: Any = None
     fence: int | None = None
     error: StoreUnavailable | ListingNotSupported | ImportError | None = None
+    store: str | None = None
+    lock: str | None = None
+    info: LockInfo | None = None
+    task: str | None = None
+    model: type[Model] | None = None
+    row: Model | None = None
 
     @classmethod
     def worded(
@@ -58,6 +71,9 @@ class Problem:
             "message": self.message,
             "hint": self.hint,
             "serious": self.serious,
-            "task": self.work.task if self.work else None,
+            "task": self.task,
             "pk": None if self.pk is None else str(self.pk),
+            "model": None if self.model is None else self.model._meta.label,
+            "store": self.store,
+            "lock": self.lock,
         }

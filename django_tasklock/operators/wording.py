@@ -7,10 +7,11 @@ The command prints its texts in English. The page translates its own, which are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils import translation
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy, gettext_noop, ngettext_lazy
 
@@ -18,12 +19,15 @@ from .clearing import Outcome
 from .meaning import Holder, Notice
 
 __all__ = [
+    "DEADLOCK",
+    "DEADLOCK_WITHOUT_END",
     "HOLDERS",
     "KEYS_SHARED",
     "KINDS",
     "LOCK_UNKNOWN",
     "LOST_WORK",
     "NOTICES",
+    "NOT_ALL_WAITS",
     "NO_MESSAGE",
     "NO_TTL",
     "OUTCOMES",
@@ -31,6 +35,7 @@ __all__ = [
     "OWNER_GONE",
     "OWNER_GONE_WITH_ROW",
     "ROW_FENCE_TOO_LARGE",
+    "SELF_DEADLOCK",
     "Wording",
 ]
 
@@ -40,19 +45,40 @@ class Wording:
     """The texts of one problem; each has ``%(name)s`` where a value of the problem goes.
 
     ``message`` is the command's: it follows the name of what is wrong. ``page_message`` is the
-    page's. ``hint`` says what to do; ``page_hint`` is the page's, where it is another.
+    page's. ``hint`` says what to do; ``page_hint`` is the page's, where it is another. ``part`` is
+    said of each of the value ``parts``, and ``parts`` in the other texts is all of that.
     """
 
     message: str
     page_message: str
     hint: str = ""
     page_hint: str = ""
+    part: str = ""
 
     def filled(self, values: Mapping[str, Any]) -> tuple[str, str]:
         """Return the command's message and hint with the ``values`` filled in."""
+        values = self._with_parts(values, str)
         return self.message % values, self.hint % values
 
+    def page_filled(self, values: Mapping[str, Any]) -> tuple[str, str]:
+        """Return the page's message and hint, in the language of the request."""
+        values, hint = self._with_parts(values, translation.gettext), self.page_hint or self.hint
+        return (
+            translation.gettext(self.page_message) % values,
+            # gettext of an empty string is the catalog's header.
+            translation.gettext(hint) % values if hint else "",
+        )
 
+    def _with_parts(
+        self, values: Mapping[str, Any], said: Callable[[str], str]
+    ) -> Mapping[str, Any]:
+        if not self.part:
+            return values
+        parts = [said(self.part) % each for each in values["parts"]]
+        return {**values, "parts": said(BETWEEN_PARTS).join(parts)}
+
+
+BETWEEN_PARTS = gettext_noop("; ")
 ENDS_BY_ITSELF = gettext_noop("It ends by itself; or: %(command)s")
 
 LOST_WORK = Wording(
@@ -106,6 +132,39 @@ NO_MESSAGE = Wording(
     page_message=gettext_noop("Calls are duplicates of a message that the broker does not have."),
     hint=ENDS_BY_ITSELF,
 )
+DEADLOCK = Wording(
+    message="%(parts)s; the first of these leases ends in %(left)s unless renewed",
+    page_message=gettext_noop(
+        "%(parts)s. The first of these leases ends in %(left)s unless renewed."
+    ),
+    hint=gettext_noop(
+        "Stop one of them, or: %(command)s. The code is to take these locks in one order, or all "
+        "of them at once."
+    ),
+    part=gettext_noop("%(waiter)s waits for the lock %(lock)s, held by %(holder)s"),
+)
+SELF_DEADLOCK = Wording(
+    message="%(parts)s; the lease ends in %(left)s unless renewed",
+    page_message=gettext_noop("%(parts)s. The lease ends in %(left)s unless renewed."),
+    hint=gettext_noop(
+        "Stop it, or: %(command)s. The code is to take the lock once, or with reentrant=True."
+    ),
+    part=gettext_noop("%(waiter)s waits for the lock %(lock)s, which it holds itself"),
+)
+DEADLOCK_WITHOUT_END = Wording(
+    message="%(parts)s; none of these leases ends by itself",
+    page_message=gettext_noop("%(parts)s. None of these leases ends by itself."),
+    hint=DEADLOCK.hint,
+    part=DEADLOCK.part,
+)
+NOT_ALL_WAITS = Wording(
+    message="deadlocks were looked for among %(waiters)d waiters of %(locks)d locks, and there are "
+    "more",
+    page_message=gettext_noop(
+        "Deadlocks were looked for among %(waiters)d waiters of %(locks)d locks, and there are "
+        "more."
+    ),
+)
 KEYS_SHARED = Wording(
     message="its locks' keys have no prefix of their own: those without a TTL cannot be found",
     page_message=gettext_noop(
@@ -117,6 +176,7 @@ KINDS: Mapping[str, str | Promise] = {
     "lost work": gettext_lazy("lost work"),
     "fence": gettext_lazy("fence"),
     "unknown": gettext_lazy("unknown"),
+    "deadlock": gettext_lazy("deadlock"),
     "owner gone": gettext_lazy("owner gone"),
     "no ttl": gettext_lazy("no TTL"),
     "no message": gettext_lazy("no message"),

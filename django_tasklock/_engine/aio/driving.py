@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 from weakref import ref
 
 from ..._values.owner import Owner, recorded_as
+from ..._values.strands import name_of_task, name_of_thread
 from ...exceptions import StoreUnavailable
 from ..running import acting_for, running
 from ..steps import Pause, Steps
@@ -60,7 +61,7 @@ class Drive(Generic[T]):
         self._context = copy_context()
         self._who = running()
         task = self._who.task
-        self._name = threading.current_thread().name + (f" {task.get_name()}" if task else "")
+        self._name = name_of_thread() if task is None else name_of_task(task)
         me = ref(self)
         # What is told of news must not keep a task alive whose loop is gone.
         self._wake = lambda: _wake(me)

@@ -207,6 +207,9 @@ def test_a_row_says_which_lock_nobody_holds(room: Mailroom) -> None:
         "serious": True,
         "task": task.name,
         "pk": str(job.pk),
+        "model": "app.Job",
+        "store": "default",
+        "lock": f"job:{job.pk}",
     }
     said, status = doctor()
     assert status == 1
@@ -599,6 +602,71 @@ def test_keys_without_a_ttl(room: Mailroom) -> None:
     (problem,) = diagnose()
     assert (problem.kind, problem.what, problem.serious) == ("no ttl", "for-ever", True)
     assert doctor()[1] == 1
+
+
+# ------------------------------------------------------------------------------ the output
+
+
+class Pieces(io.StringIO):
+    """Keeps what was written, and in how many pieces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.pieces.append(text)
+        return super().write(text)
+
+
+def test_findings_of_each_kind_are_counted_on_standard_error(room: Mailroom) -> None:
+    room.task(guard=fenced())
+    room.task(guard=guard(to="working"), lock_name="{job}:{other}")
+    Job.objects.create(status="processing")
+    Job.objects.create(status="working")
+    for number in range(3):
+        cache.set(f"lock:for-ever:{number}", 1, timeout=None)
+    out, err = Pieces(), Pieces()
+    with pytest.raises(CommandError, match=r"^4 problems\.$"):
+        call_command("locks", "doctor", stdout=out, stderr=err)
+    counted = {line.split("  ")[0]: line.split()[-2:] for line in err.getvalue().splitlines()}
+    assert counted == {
+        "lost work": ["1", "serious"], "no ttl": ["3", "serious"], "unknown": ["1", "note"],
+    }  # fmt: skip
+    assert len(out.getvalue().splitlines()) == 1 + 5
+    # What is sent again is serious no more, and JSON is for programs.
+    err = Pieces()
+    with pytest.raises(CommandError):
+        call_command("locks", "doctor", "--requeue", stdout=Pieces(), stderr=err)
+    assert "lost work  1  note" in err.getvalue()
+    err = Pieces()
+    with pytest.raises(CommandError):
+        call_command("locks", "doctor", "--format", "json", stdout=Pieces(), stderr=err)
+    assert err.getvalue() == ""
+
+
+def test_one_finding_needs_no_count(room: Mailroom) -> None:
+    cache.set("lock:for-ever", 1, timeout=None)
+    err = Pieces()
+    with pytest.raises(CommandError, match=r"^1 problem\.$"):
+        call_command("locks", "doctor", stdout=Pieces(), stderr=err)
+    assert err.getvalue() == ""
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_many_findings_are_printed_while_they_are_found(room: Mailroom, form: str) -> None:
+    gone = owner_record() | {"start": 1}
+    for number in range(450):
+        locks.store.acquire(f"gone:{number:03}", new_token(), 600, gone)
+    out = Pieces()
+    with pytest.raises(CommandError):
+        call_command("locks", "doctor", "--format", form, stdout=out, stderr=Pieces())
+    first = next(piece for piece in out.pieces if piece)
+    assert 199 <= first.count("\n") <= 201
+    if form == "json":
+        assert len(json.loads(out.getvalue())) == 450
+    else:
+        assert len(out.getvalue().splitlines()) == 451
 
 
 # ------------------------------------------------------------------------------ servers

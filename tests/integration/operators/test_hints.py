@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import pytest
 from django.core.cache import caches
+from django.core.management import call_command
 from django.test import Client
 
 from django_tasklock import LockInfo, locks
+from django_tasklock._values.owner import owner_record
+from django_tasklock._values.tokens import new_token
 from django_tasklock.admin.commands import commands_on
 from django_tasklock.operators.doctor import diagnose, requeue
 from django_tasklock.operators.hints import command_line
@@ -22,8 +26,9 @@ from tests.integration.admin.test_admin import LIST, change_url, client_with, op
 from tests.integration.operators.test_doctor import guard
 from tests.mailroom import mailroom
 from tests.servers import RedisServer
-from tests.steps import in_child
+from tests.steps import Meanwhile, in_child
 from tests.store_cases import redis_cache
+from tests.waiting import until
 
 __all__ = ["client_with", "operator"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -148,6 +153,67 @@ def test_what_the_page_of_their_health_says(operator: Client) -> None:
     words = words_of(operator.get(f"{LIST}health/"))
     for name in NAMES:
         assert command_line("clear", name, store=OTHER) in words
+
+
+ODD = "-odd;`id>pwned`$(id>pwned)'"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alias", [OTHER, "--all"])
+def test_the_hint_of_each_kind_of_finding_runs_whatever_the_names(
+    use_caches: UseCaches,
+    redis_server: RedisServer,
+    own_redis_server: RedisServer,
+    paste: Callable[..., str],
+    alias: str,
+) -> None:
+    """Run by a shell; ``doctor --requeue`` here, where the tasks are."""
+    caches_of = {"default": redis_cache(redis_server.url), "second": redis_cache(redis_server.url)}
+    other = {} if alias == "default" else {alias: {"CACHE": "second"}}
+    use_caches(caches_of, {"default": {}, **other})
+    service = locks.using(alias)
+    with mailroom(own_redis_server.url) as room:
+        # Given one finding of each kind that names a command, all of them with odd names
+        common = {"lock_name": ODD + ":{job}", "lock_store": alias}
+        task = room.task(guard=guard(fence_field="lock_fence"), name="-t;x", **common)
+        fenced = Job.objects.create(status="processing", lock_fence=10**16)
+        Job.objects.create(status="processing")
+        stuck = Job.objects.create(status="processing")
+        gone = owner_record() | {"start": 1}
+        for name, who in (
+            (f"{ODD}:{stuck.pk}", {**gone, "task": task.name}), (f"{ODD}:gone", gone),
+        ):  # fmt: skip
+            service.store.acquire(name, new_token(), 600, who)
+        caches["default" if alias == "default" else "second"].add(
+            f"lock:{ODD}:endless", 1, timeout=None
+        )
+        room.task(unique_while="queued", name="-u;x", **common).delay(99)
+        room.take()
+
+        def twice() -> bool:
+            assert service.acquire(f"{ODD}:own", ttl=600)
+            return bool(service.acquire(f"{ODD}:own", ttl=600, wait=300))
+
+        waits = Meanwhile(twice)
+        until(lambda: getattr(service.get(f"{ODD}:own"), "waiters", 0) == 1)
+
+        # When each command is run, I expect it to do what it says
+        found = [problem for problem in diagnose([alias]) if problem.command]
+        assert {problem.kind for problem in found} == {
+            "lost work", "fence", "owner gone", "no ttl", "no message", "deadlock",
+        }  # fmt: skip
+        clears = [problem.command for problem in found if " doctor " not in problem.command]
+        assert all(" -- " in command for command in clears)
+        paste(*clears)
+        assert waits.result()  # The clear has ended the deadlock.
+        assert service.clear(f"{ODD}:own")
+        sends = {problem.command for problem in found} - set(clears)
+        sends |= {str(each.values["requeue"]) for each in found if "requeue" in each.values}
+        (send,) = sends
+        Job.objects.filter(pk=fenced.pk).update(lock_fence=None)
+        call_command(*shlex.split(send)[1:], stdout=io.StringIO(), stderr=io.StringIO())
+        assert len(room.waiting()) == 3
+        assert [p for p in diagnose([alias]) if p.kind not in ("lost work", "server")] == []
 
 
 def test_command_line_is_one_line_of_words() -> None:
