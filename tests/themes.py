@@ -22,7 +22,9 @@ PAGES = {
     "list": LIST,
     "detail": f"{LIST}default_3Avideo_3A123456/change/",
     "confirm": f"{LIST}default_3Avideo_3A123456/delete/",
+    "gone": f"{LIST}default_3Avideo_3A99/change/",
     "health": f"{LIST}health/",
+    "contention": f"{LIST}contention/",
     "hold": f"{LIST}hold/",
     "queued": f"{LIST}queued/",
 }

@@ -105,7 +105,9 @@ class LockCells(LockModelAdmin):
 
     @admin.display(description=gettext_lazy("task"))
     def task(self, lock: Lock) -> str | None:
-        return text(info_of(lock).owner.task)
+        said = text(info_of(lock).owner.task)
+        # The list shortens it where it has no room.
+        return said and format_html('<span title="{0}">{0}</span>', said)
 
     @admin.display(description=gettext_lazy("task id"))
     def task_id(self, lock: Lock) -> str | None:
