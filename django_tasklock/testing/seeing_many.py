@@ -25,6 +25,7 @@ class SeeingMany(Contract):
             assert alone is not None
             assert (info.token, info.owner, info.fence) == (alone.token, alone.owner, alone.fence)
             assert (info.key, info.waiters) == (alone.key, alone.waiters)
+            assert info.waiting_since is None
             assert info.ttl is not None
             assert alone.ttl is not None
             assert alone.ttl <= info.ttl <= LONG_SECONDS + 1
