@@ -6,12 +6,13 @@ Its lease is short, so that a waiter that died on another machine soon makes roo
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._values import clock
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner, recorded
+from .._values.owner import SINCE, Owner, recorded
 from .._values.slots import gate_name
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
@@ -43,7 +44,10 @@ class Gate:
         self.name = gate_name(name)
         self._store, self._take_over = store, take_over
         self._ttl = min(max(ttl, SHORTEST_GATE_SECONDS), LONGEST_GATE_SECONDS)
-        record = {**owner, "waits_for": recorded(name), "ttl": self._ttl, "renew": True}
+        self.since = time.time()
+        """when this caller began to wait, in seconds since the epoch: it may enter several times"""
+        waits = {SINCE: self.since, "waits_for": recorded(name)}
+        record = {**owner, **waits, "ttl": self._ttl, "renew": True}
         del record["slots"]
         self._owner = record
         self._token = ""

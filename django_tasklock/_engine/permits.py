@@ -14,7 +14,7 @@ from typing import Any
 
 from .._values import clock
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner
+from .._values.owner import SINCE, Owner
 from .._values.slots import permit_names
 from ..exceptions import StoreUnavailable
 from ..stores.base import AllHeld, BaseStore, Grant, Note, OneOf, Refusal
@@ -133,10 +133,9 @@ class PermitAttempt:
             if won is not None:
                 self._gate.leave()
                 return won
+        owner = {**self._owner, SINCE: self._gate.since}
         queues = [
-            PermitQueue(
-                store, name, self._token, self._ttl, self._owner, self._take_over, self._note
-            )
+            PermitQueue(store, name, self._token, self._ttl, owner, self._take_over, self._note)
             for name in self.names
         ]
         try:

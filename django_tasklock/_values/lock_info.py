@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from .deferred import Deferred
@@ -20,7 +20,9 @@ class LockInfo(Deferred):
 
     ``ttl`` is in seconds, None for a key that never expires. For a key that somebody else
     set, ``token``, ``acquired_at``, ``fence`` and all of the owner's fields are None.
-    ``waiters`` is the length of the wait queue, None where it was not counted. ``granted`` is the
+    ``waiters`` is the length of the wait queue, None where it was not counted, and
+    ``waiting_since`` when the next of them first asked, by the clock of its host; None where nobody
+    waits, or that is not known. ``granted`` is the
     ttl, in seconds, that the lease was granted with, and ``renewing`` whether its holder extends
     it by itself; both are None where the record does not say. ``digest`` identifies a
     value that other code set, as ``token`` identifies a lease.
@@ -38,6 +40,7 @@ class LockInfo(Deferred):
     granted: float | None = None
     renewing: bool | None = None
     digest: str | None = None
+    waiting_since: datetime | None = None
 
     @classmethod
     def deferred(
@@ -71,6 +74,17 @@ class LockInfo(Deferred):
         """Why the operator holds the lock, "" if that was not said; None unless an operator holds
         it."""
         return self.owner.reason
+
+    @property
+    def longest_wait(self) -> float | None:
+        """For how many seconds the next waiter waits by now, which is normally the longest wait.
+
+        None where nobody waits, or that is not known.
+        """
+        if self.waiting_since is None:
+            return None
+        # The clocks of two machines differ.
+        return max(0.0, (datetime.now(timezone.utc) - self.waiting_since).total_seconds())
 
     @property
     def cooling(self) -> bool:

@@ -8,7 +8,8 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any
 
 from .arguments import LONGEST_TEXT_BYTES, is_remark
@@ -21,6 +22,7 @@ __all__ = [
     "COOLING",
     "HELD_BY",
     "MARK",
+    "SINCE",
     "Owner",
     "is_number_of_adoptions",
     "operator_record",
@@ -40,6 +42,8 @@ LONGEST_MARK = 64
 ADOPTIONS = "adoptions"
 """a key of the record of a lease that was adopted, and of no other"""
 MOST_ADOPTIONS = 2**31 - 1
+SINCE = "since"
+"""a key of the record of a waiter: when it began to wait, in seconds since the epoch"""
 
 LARGEST_PID = 2**31 - 1
 LARGEST_START_TICKS = 2**63 - 1
@@ -64,6 +68,9 @@ class Owner:
     permits for which the first of those who wait holds a lock of its own. ``adoptions`` is how
     often the lease was adopted; None: never. ``trace`` is the trace
     and the span in which it took the lock, for OpenTelemetry.
+
+    ``waiting_since`` is when a waiter first asked for the lock, by the clock of its host; None for
+    all others, and where that is not known. Two owners that differ in it alone are equal.
     """
 
     host: str | None = None
@@ -82,6 +89,7 @@ class Owner:
     waits_for: str | None = None
     adoptions: int | None = None
     trace: str | None = None
+    waiting_since: datetime | None = field(default=None, compare=False)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Owner:
@@ -149,8 +157,10 @@ class Owner:
         return cls.from_record(owner_record(task, task_id))
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON-able values."""
-        return asdict(self)
+        """The fields as plain JSON-able values; without ``waiting_since`` where that is None."""
+        fields = asdict(self)
+        since = fields.pop("waiting_since")
+        return fields if since is None else {**fields, "waiting_since": since.isoformat()}
 
     @property
     def operator(self) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -75,18 +77,7 @@ class LockCells(LockModelAdmin):
 
     @admin.display(description=gettext_lazy("age"), ordering="age")
     def age(self, lock: Lock) -> str | None:
-        acquired_at = info_of(lock).acquired_at
-        if acquired_at is None:
-            return None
-        seconds = age(acquired_at)
-        return format_html(
-            '<time class="tasklock-age"{} data-tasklock-label="{}"'
-            ' data-tasklock-age="{}">{}</time>',
-            on_hover(acquired_at, gettext("acquired at %(time)s")),
-            gettext("age"),
-            f"{seconds:.3f}",
-            duration(seconds),
-        )
+        return passed(info_of(lock).acquired_at, gettext("age"), gettext("acquired at %(time)s"))
 
     @admin.display(description=gettext_lazy("held by"))
     def held_by(self, lock: Lock) -> str:
@@ -152,6 +143,18 @@ class LockCells(LockModelAdmin):
             return None
         return format_html('<span data-tasklock-label="{}">{}</span>', gettext("waiting"), waiters)
 
+    @admin.display(description=gettext_lazy("wait"), ordering="wait")
+    def longest_wait(self, lock: Lock) -> str | None:
+        """For how long the next waiter waits, which is normally the longest wait."""
+        return passed(
+            info_of(lock).waiting_since, gettext("longest wait"), gettext("waits since %(time)s")
+        )
+
+    @admin.display(description=gettext_lazy("longest wait"))
+    def wait_by_name(self, lock: Lock) -> str | None:
+        """The same on the lock's own page, where there is room for its name."""
+        return self.longest_wait(lock)
+
     @admin.display(description=gettext_lazy("key"))
     def key(self, lock: Lock) -> str:
         return copied(printable(info_of(lock).key))
@@ -160,6 +163,24 @@ class LockCells(LockModelAdmin):
     def full_name(self, lock: Lock) -> str:
         """The name on the lock's own page, to be copied."""
         return copied(lock.name)
+
+
+def passed(since: datetime | None, label: str, words: str) -> SafeString | None:
+    """Return the time since a moment, which goes on with JavaScript; None for None.
+
+    ``label`` is said before it where no heading is seen, and ``words``, with ``%(time)s``, on
+    hover.
+    """
+    if since is None:
+        return None
+    seconds = age(since)
+    return format_html(
+        '<time class="tasklock-age"{} data-tasklock-label="{}" data-tasklock-age="{}">{}</time>',
+        on_hover(since, words),
+        label,
+        f"{seconds:.3f}",
+        duration(seconds),
+    )
 
 
 def copied(words: str) -> SafeString:
@@ -201,7 +222,8 @@ def operator_words(owner: Owner) -> str:
 def waiter_cells(owner: Owner) -> tuple[str | None, ...]:
     """Return the cells of one waiter; None where nothing is known."""
     where = text(owner.host) if owner.held_by is None else operator_words(owner)
-    return where, text(owner.pid), life(owner), text(owner.task), task_link(owner.task_id)
+    waits = passed(owner.waiting_since, gettext("waits"), gettext("waits since %(time)s"))
+    return waits, where, text(owner.pid), life(owner), text(owner.task), task_link(owner.task_id)
 
 
 def life(owner: Owner) -> SafeString | str:

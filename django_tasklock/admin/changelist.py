@@ -74,7 +74,7 @@ class LockChangeList(ChangeList):
     def _order(self) -> str:
         """The first column of the list that is sorted by, with "-" before it for backwards."""
         for field, backwards in sorted_columns(self):
-            if field in ("name", "ttl", "age", "waiters"):
+            if field in ("name", "ttl", "age", "waiters", "wait"):
                 return f"-{field}" if backwards else field
         return "ttl"
 

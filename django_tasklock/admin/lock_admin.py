@@ -51,14 +51,15 @@ class LockAdmin(LockCells):
     """
 
     list_display = (
-        "name", "store", "ttl", "age", "renewing", "held_by", "waiters", "task", "task_id",
+        "name", "store", "ttl", "age", "renewing", "held_by", "waiters", "longest_wait", "task",
+        "task_id",
     )  # fmt: skip
     list_filter = FILTERS
     list_per_page = 100
     # A form may have 1000 fields (DATA_UPLOAD_MAX_NUMBER_FIELDS), and every ticked row is one: with
     # the form's own, a list of 1000 could not be ticked as a whole.
     list_max_show_all = 500
-    sortable_by = ("name", "ttl", "age", "waiters")
+    sortable_by = ("name", "ttl", "age", "waiters", "longest_wait")
     show_facets = ShowFacets.NEVER
     search_fields = ("name",)
     search_help_text = gettext_lazy(
@@ -67,7 +68,7 @@ class LockAdmin(LockCells):
     actions = ("clear_selected",)
     fields = (
         "full_name", "store", "ttl", "renewing", "acquired", "age", "held_by", "thread", "task",
-        "task_id", "row", "fence", "waiters", "key",
+        "task_id", "row", "fence", "waiters", "wait_by_name", "key",
     )  # fmt: skip
     readonly_fields = fields
 
@@ -200,7 +201,8 @@ class LockAdmin(LockCells):
         assert lock.info is not None
         context["list_url"] = url_of(self, request, "changelist")
         info = lock.info
-        waiting = locks.using(info.store).waiters(info.name) if info.waiters else []
+        # None: the store does not count them with the lock, but may know them.
+        waiting = locks.using(info.store).waiters(info.name) if info.waiters != 0 else []
         context["waiting"] = [waiter_cells(owner) for owner in waiting]
         context["commands"] = commands_on(info, waiting)
         context |= history_of(info.store, info.name)

@@ -9,7 +9,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 
-from .._values.describe import duration, printable
+from .._values.describe import age, duration, printable
 from ..operators.meaning import Meaning
 from ..operators.wording import HOLDERS, NOTICES
 
@@ -54,6 +54,11 @@ def _queue(meaning: Meaning) -> str:
     waiting, following = meaning.waiting, meaning.next
     if following is not None:
         who = printable(following)
+        if following.waiting_since is not None:
+            waits = duration(age(following.waiting_since))
+            who = gettext("%(owner)s, who waits for %(duration)s") % {
+                "owner": who, "duration": waits,
+            }  # fmt: skip
         if waiting is None:
             return gettext("Next is %(owner)s.") % {"owner": who}
         sentence = ngettext(

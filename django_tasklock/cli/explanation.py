@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from .._engine.service import locks
 from .._values.describe import duration, printable
 from .._values.lock_info import LockInfo
+from .._values.owner import Owner
 from ..exceptions import StoreUnavailable
 from ..operators.explain import Explanation, duplicate_of, explain, row_of, similar_tasks
 from ..operators.hints import command_line
@@ -54,7 +55,7 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
         raise CommandError(f"No task {printable(task)} takes a lock.{_did_you_mean(task)}")
     held: LockInfo | str | None
     permits: list[LockInfo] = []
-    waiting = 0
+    waiting: list[Owner] = []
     copy: LockInfo | str | None = None
     silent = False
     try:
@@ -62,7 +63,7 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
         held = service.get(found.name)
         if held is None:
             permits = held_permits(service, found.name)
-            waiting = len(service.waiters(found.name)) if permits or found.slots > 1 else 0
+            waiting = service.waiters(found.name) if permits or found.slots > 1 else []
         copy = duplicate_of(found)
     except StoreUnavailable as error:
         held, silent = str(error), True
@@ -120,7 +121,9 @@ def _holder(held: LockInfo | str | None) -> str:
     gone = " (gone)" if held.owner.alive() is False else ""
     if held.detached:
         gone = " (detached: waits for its run)"
-    return "by other code" if held.token is None else f"by {held.owner}{gone}"
+    wait = held.longest_wait
+    waits = "" if wait is None else f"; {held.waiters} waiting, the longest for {duration(wait)}"
+    return ("by other code" if held.token is None else f"by {held.owner}{gone}") + waits
 
 
 def _did_you_mean(task: str) -> str:

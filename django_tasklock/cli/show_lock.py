@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from .._engine.service import LockService, locks
 from .._values.describe import printable
 from .._values.lock_info import LockInfo
+from .._values.owner import Owner
 from ..operators.guarded import label_of, row_if_known
 from ..operators.permits import held_permits
 from ..operators.work import CeleryMissing
@@ -42,9 +43,10 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
         row = _row(info)
     except CeleryMissing as error:
         not_known = str(error)
-    waiting = service.waiters(name) if info.waiters else []
+    # None: the store does not count them with the lock, but may know them.
+    waiting = service.waiters(name) if info.waiters != 0 else []
     if options["format"] == "json":
-        more = {"row": row, "waiting": [owner.as_dict() for owner in waiting]}
+        more = {"row": row, "waiting": [_waiter(owner) for owner in waiting]}
         command.stdout.write(json.dumps(json_row(info) | more, indent=2))
     else:
         command.stdout.write(as_sheet(info, row or not_known))
@@ -61,7 +63,7 @@ def _show_permits(command: BaseCommand, service: LockService, name: str, form: s
         found = {
             "name": name,
             "permits": [json_row(info) for info in permits],
-            "waiting": [owner.as_dict() for owner in waiting],
+            "waiting": [_waiter(owner) for owner in waiting],
         }
         command.stdout.write(json.dumps(found, indent=2))
         return True
@@ -70,6 +72,11 @@ def _show_permits(command: BaseCommand, service: LockService, name: str, form: s
     if waiting:
         command.stdout.write(f"\n{as_waiter_lines(waiting)}")
     return True
+
+
+def _waiter(owner: Owner) -> dict[str, Any]:
+    """A waiter as JSON-able values."""
+    return {"waiting_since": None, **owner.as_dict()}
 
 
 def _row(info: LockInfo) -> str | None:

@@ -23,13 +23,21 @@ T = TypeVar("T")
 FIRST_ROWS = 200
 """rows whose cells say how wide the columns are; a terminal gets a table of no more"""
 ROWS_PER_PIECE = 1000
-ROOM = {"NAME": (4, 0), "TTL": (0, 7), "AGE": (0, 7), "HELD BY": (3, 0), "PROCESS": (0, 8)}
+ROOM = {
+    "NAME": (4, 0),
+    "TTL": (0, 7),
+    "AGE": (0, 7),
+    "WAIT": (0, 7),
+    "HELD BY": (3, 0),
+    "PROCESS": (0, 8),
+}
 """how much wider columns are than the first rows need, and how wide at least: numbers grow, and the
 later rows have longer TTLs"""
 NO_LOCKS = "No locks.\n"
 LOCK_CSV_FIELDS = (
     "name", "ttl", "acquired_at", "host", "pid", "alive", "thread", "task", "task_id",
-    "fence", "waiters", "renewing", "token", "store", "key", "held_by", "reason", "slot", "cooling",
+    "fence", "waiters", "longest_wait", "renewing", "token", "store", "key", "held_by", "reason",
+    "slot", "cooling",
 )  # fmt: skip
 
 

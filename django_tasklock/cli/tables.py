@@ -27,8 +27,8 @@ __all__ = [
     "widths_of",
 ]
 
-LOCK_COLUMNS = ("NAME", "TTL", "AGE", "HELD BY", "PROCESS", "TASK", "TASK ID")
-WAITER_COLUMNS = ("POSITION", "HOST", "PID", "PROCESS", "TASK", "TASK ID")
+LOCK_COLUMNS = ("NAME", "TTL", "AGE", "WAIT", "HELD BY", "PROCESS", "TASK", "TASK ID")
+WAITER_COLUMNS = ("POSITION", "WAITS", "SINCE", "HOST", "PID", "PROCESS", "TASK", "TASK ID")
 NOTHING = "-"
 COOLING_DOWN = "cooling down: it has released the lock, which stays taken until its TTL ends"
 
@@ -42,6 +42,7 @@ def cells_of(info: LockInfo, liveness: Liveness | None = None) -> tuple[str, ...
         printable(info.name),
         _ttl(info),
         _age(info),
+        _wait(info),
         place(info.owner) or NOTHING,
         "cooling" if info.cooling else _life(info.owner, liveness),
         _text(info.owner.task),
@@ -81,7 +82,9 @@ def as_rich_table(
         return None
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for header in headers:
-        table.add_column(header, overflow="fold", no_wrap=header in ("TTL", "AGE", "PROCESS"))
+        table.add_column(
+            header, overflow="fold", no_wrap=header in ("TTL", "AGE", "WAIT", "PROCESS")
+        )
     for row in rows:
         # Text, so that no cell is read as rich's own markup.
         table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
@@ -120,6 +123,8 @@ def as_sheet(info: LockInfo, row: str | None = None) -> str:
         "waiters": info.waiters,
         "renewed": None if info.renewing is None else "yes" if info.renewing else "no",
     }
+    if info.waiting_since is not None:
+        fields["longest wait"] = _wait(info)
     if info.slot is not None:
         fields["permit"] = f"{info.slot} of {owner.slots}"
     if owner.waits_for is not None:
@@ -137,6 +142,7 @@ def as_waiter_lines(waiting: Sequence[Owner]) -> str:
     rows = [
         (
             str(number),
+            *_since(owner),
             _text(owner.operator or owner.host),
             _text(owner.pid),
             _life(owner),
@@ -160,7 +166,8 @@ def json_row(info: LockInfo, liveness: Liveness | None = None) -> dict[str, Any]
     ``liveness`` knows the processes of rows before this one.
     """
     return info.as_json() | {
-        "fence": info.fence, "waiters": info.waiters, "alive": _alive(info.owner, liveness),
+        "fence": info.fence, "waiters": info.waiters, "longest_wait": info.longest_wait,
+        "alive": _alive(info.owner, liveness),
         "renewing": info.renewing, "held_by": info.held_by, "reason": info.reason,
         "slot": info.slot,
         "cooling": info.cooling,
@@ -175,6 +182,19 @@ def _age(info: LockInfo) -> str:
     if info.acquired_at is None:
         return NOTHING
     return duration(age(info.acquired_at))
+
+
+def _wait(info: LockInfo) -> str:
+    wait = info.longest_wait
+    return NOTHING if wait is None else duration(wait)
+
+
+def _since(waiter: Owner) -> tuple[str, str]:
+    """For how long a waiter waits, and since when."""
+    since = waiter.waiting_since
+    if since is None:
+        return NOTHING, NOTHING
+    return duration(age(since)), since.isoformat(timespec="seconds")
 
 
 def _alive(owner: Owner, liveness: Liveness | None) -> bool | None:

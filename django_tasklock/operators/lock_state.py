@@ -34,6 +34,9 @@ def lock_state(aliases: Sequence[str] | None = None, *, rows: bool = True) -> li
     locks = Gauge("tasklock_locks", "Locks that are taken, by their state.")
     waiters = Gauge("tasklock_waiters", "Callers that wait for a lock.")
     oldest = Gauge("tasklock_oldest_lock_age_seconds", "Age of the lock that was taken first.")
+    longest = Gauge(
+        "tasklock_longest_wait_seconds", "How long the one who waits longest for a lock has waited."
+    )
     lost = Gauge("tasklock_lost_rows", "Rows at work whose lock nobody holds.")
     chosen = list(stores) if aliases is None else list(aliases)
     for alias in chosen:
@@ -48,9 +51,10 @@ def lock_state(aliases: Sequence[str] | None = None, *, rows: bool = True) -> li
             continue  # Nothing can be asked that would tell.
         up.add(1, store=alias)
         _add_locks(alias, found, gone, locks, waiters, oldest)
+        _add_longest_wait(alias, found, longest)
     if rows:
         _add_lost(chosen, lost)
-    return [up, locks, waiters, oldest, lost]
+    return [up, locks, waiters, longest, oldest, lost]
 
 
 def _gone(store: BaseStore, found: Iterable[LockInfo]) -> set[str]:
@@ -88,6 +92,18 @@ def _add_locks(
         waiters.add(queued, store=alias)
     if since is not None:
         oldest.add(max(0.0, age(since)), store=alias)
+
+
+def _add_longest_wait(alias: str, found: Iterable[LockInfo], longest: Gauge) -> None:
+    """Add the longest wait, if anybody is known to wait. Who holds the gate waits for a permit."""
+    moments = [
+        moment
+        for info in found
+        for moment in (info.waiting_since, info.owner.waiting_since)
+        if moment is not None
+    ]
+    if moments:
+        longest.add(max(0.0, age(min(moments))), store=alias)
 
 
 def _state(info: LockInfo, gone: set[str]) -> str:

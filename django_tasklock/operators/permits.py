@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .._engine.service import LockService
 from .._values.arguments import LONGEST_NAME_CHARACTERS
-from .._values.describe import place, printable
+from .._values.describe import age, duration, place, printable
 from .._values.lock_info import LockInfo
+from .._values.owner import Owner
 from .._values.slots import LARGEST_SLOTS, base_of, permit_name
 from ..exceptions import ListingNotSupported
 
@@ -28,11 +31,13 @@ def held_permits(service: LockService, name: str) -> list[LockInfo]:
     return sorted(held, key=lambda info: info.slot or 0)
 
 
-def in_words(permits: list[LockInfo], waiting: int) -> str:
-    """Return the permits and their holders, and how many wait, as one line."""
+def in_words(permits: list[LockInfo], waiting: Sequence[Owner]) -> str:
+    """Return the permits and their holders, and how many wait for how long, as one line."""
     each = ", ".join(f"#{info.slot} by {place(info.owner)}" for info in permits)
     count = f"{len(permits)} permit{'' if len(permits) == 1 else 's'}"
-    return printable(f"{count} ({each}); {waiting} waiting")
+    since = waiting[0].waiting_since if waiting else None
+    longest = "" if since is None else f", the longest for {duration(age(since))}"
+    return printable(f"{count} ({each}); {len(waiting)} waiting{longest}")
 
 
 def _probed(service: LockService, name: str) -> list[LockInfo]:

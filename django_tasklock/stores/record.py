@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from .._values.arguments import LONGEST_TTL_SECONDS, is_token
-from .._values.owner import ADOPTIONS, COOLING, Owner
+from .._values.owner import ADOPTIONS, COOLING, SINCE, Owner
 
 __all__ = [
     "Record",
@@ -25,6 +26,7 @@ __all__ = [
     "new_record",
     "record_of",
     "token_of",
+    "waiter_of",
 ]
 
 MAX_TIMESTAMP_SECONDS = 253402300799.0
@@ -45,7 +47,8 @@ _INTERRUPTS = frozenset({"billiard", "celery", "eventlet", "gevent"})
 class Record(NamedTuple):
     """The fields of a lease's record; None for those that it does not have.
 
-    ``at`` and ``ends`` are seconds since the epoch, by the clock of the host that wrote them.
+    ``at``, ``ends`` and ``since`` are seconds since the epoch, by the clock of the host that wrote
+    them.
     """
 
     token: str
@@ -54,6 +57,7 @@ class Record(NamedTuple):
     ttl: float | None
     renew: bool | None
     ends: float | None
+    since: float | None
 
 
 def new_record(token: str, owner: Mapping[str, Any], at: float | None = None) -> dict[str, Any]:
@@ -74,18 +78,19 @@ def record_of(value: Any) -> Record | None:
         return None
     get = value.get
     token, at, ttl, ends = get("token"), get("at"), get("ttl"), get("ends")
-    renew = get("renew")
+    renew, since = get("renew"), get(SINCE)
     if (
         type(token) is str
         and is_token(token)
         and (at is None or (type(at) in _NUMBERS and 0 <= at <= MAX_TIMESTAMP_SECONDS))
         and (ttl is None or (type(ttl) in _NUMBERS and 0 < ttl <= LONGEST_TTL_SECONDS))
         and (ends is None or (type(ends) in _NUMBERS and 0 <= ends <= MAX_TIMESTAMP_SECONDS))
+        and (since is None or (type(since) in _NUMBERS and 0 <= since <= MAX_TIMESTAMP_SECONDS))
         and (renew is None or renew is True or renew is False)
     ):
         owner = Owner.of_anybody(value)
         if owner is not None:
-            return Record(token, owner, at, ttl, renew, ends)
+            return Record(token, owner, at, ttl, renew, ends, since)
     return None
 
 
@@ -95,6 +100,20 @@ def may_rewrite(held: Owner, owner: Mapping[str, Any], mark: str | None) -> bool
     if mark is None:
         return bool(before <= after)
     return held.mark == mark or bool(held.mark != COOLING and before < after)
+
+
+def waiter_of(record: Record | None) -> Owner:
+    """The owner in a waiter's record, with the moment at which it began to wait.
+
+    That is ``since``, or else the time at which its record was made. A record without both, which
+    was written by an earlier version, has no such moment.
+    """
+    if record is None:
+        return _NO_OWNER
+    moment = record.at if record.since is None else record.since
+    if moment is None:
+        return record.owner
+    return replace(record.owner, waiting_since=datetime.fromtimestamp(moment, tz=timezone.utc))
 
 
 def token_of(value: Any) -> str | None:
@@ -135,7 +154,9 @@ def fields_of(
             "token": None, "owner": _NO_OWNER, "fence": None, "acquired_at": None, "granted": None,
             "renewing": None, "key": key, "digest": digest,
         }  # fmt: skip
-    token, owner, at, ttl, renew, _ = record
+    token, owner, at, ttl, renew, _, _ = record
+    if owner.waits_for is not None:
+        owner = waiter_of(record)  # It holds the gate, and waits for a permit.
     if since is not None:
         at = since
     return {

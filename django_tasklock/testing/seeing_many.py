@@ -24,7 +24,7 @@ class SeeingMany(Contract):
             alone = store.get(info.name)
             assert alone is not None
             assert (info.token, info.owner, info.fence) == (alone.token, alone.owner, alone.fence)
-            assert info.waiters == alone.waiters
+            assert (info.waiters, info.waiting_since) == (alone.waiters, None)
             if self.one_clock:  # Otherwise it has several members, each with its own keys.
                 assert info.key == alone.key
             assert info.ttl is not None

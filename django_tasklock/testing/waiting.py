@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 from .._values import clock
 from .._values.owner import owner_record
 from .._values.tokens import new_token
-from ..stores.base import Grant, Refusal
+from ..stores.base import BaseStore, Grant, Refusal
+from ..stores.criteria import Criteria
 from .steps import (
     LONG_SECONDS,
     TIMEOUT_SECONDS,
@@ -14,6 +17,7 @@ from .steps import (
     handed_over,
     needs,
     new_name,
+    until,
     waiting_in_queue,
 )
 
@@ -107,6 +111,54 @@ class Waiting(Contract):
         grant = handed_over(waiter)
         assert store.release(name, next_token, grant.proof)
 
+    def test_a_waiter_that_asks_again_waits_since_its_first_question(self) -> None:
+        store, name = self.make_store(), new_name()
+        needs(store.supports_waiting, "hands over to waiters")
+        granted(store, name)
+        _, waiter = waiting_in_queue(store, name)
+        since = _waiting_since(store, name)
+        assert since.utcoffset() is not None
+        # Two machines' clocks may differ; the same instant in two time zones is an hour apart.
+        assert abs(datetime.now(timezone.utc) - since) < timedelta(minutes=5)
+        later = datetime.now(timezone.utc) + timedelta(seconds=0.05)
+        until(lambda: datetime.now(timezone.utc) > later)
+        assert isinstance(waiter.ask(), Refusal)
+        assert _waiting_since(store, name) == since
+        assert waiter.leave() is None
+
+    def test_a_lock_shows_since_when_its_next_waiter_waits(self) -> None:
+        store, name, other = self.make_store(), new_name(), new_name()
+        needs(store.supports_waiting, "hands over to waiters")
+        granted(store, name)
+        granted(store, other)
+        _, first = waiting_in_queue(store, name)
+        _, second = waiting_in_queue(store, name)
+        since = _waiting_since(store, name)
+        held = store.get(name)
+        assert held is not None
+        needs(held.waiters is not None, "counts its waiters")
+        assert held.waiting_since == since
+        assert [info and info.waiting_since for info in store.get_many([other, name])] == [
+            None,
+            since,
+        ]
+        if store.supports_listing:
+            for infos in (
+                store.list(name),
+                list(store.walk(name)),
+                store.search(Criteria(name)).infos,
+                store.search(Criteria(name), "-wait").infos,
+            ):
+                assert [info.waiting_since for info in infos] == [since]
+        assert first.leave() is None
+        held = store.get(name)
+        assert held is not None
+        assert held.waiting_since == _waiting_since(store, name) >= since
+        assert second.leave() is None
+        held = store.get(name)
+        assert held is not None
+        assert held.waiting_since is None
+
     def test_wait_without_news_returns_none_in_time(self) -> None:
         store, name = self.make_store(), new_name()
         needs(store.supports_waiting, "hands over to waiters")
@@ -116,3 +168,11 @@ class Waiting(Contract):
         assert waiter.wait(0.05) is None
         assert clock.now() - before < TIMEOUT_SECONDS
         assert waiter.leave() is None
+
+
+def _waiting_since(store: BaseStore, name: str) -> datetime:
+    """Since when the next waiter of a lock waits."""
+    since = store.waiters(name, 1)[0].waiting_since
+    needs(since is not None, "knows since when its waiters wait")
+    assert since is not None
+    return since

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from pytest_django.live_server_helper import LiveServer
 
 from django_tasklock import Lease, locks
 from django_tasklock._values.describe import duration
+from tests.agent import Agent
 from tests.conftest import UseRedis
 from tests.servers import RedisServer
 
@@ -153,6 +155,42 @@ def test_countdown_moves(open_as: Open, errors: list[str]) -> None:
     page.get_by_role("button", name="Pause").click()
     ttl.evaluate("cell => cell.dataset.tasklockTtl = performance.now() / 1000 + 1")
     expect(ttl).to_have_text("expired")
+    assert errors == []
+
+
+def test_wait_comes_with_a_refresh_and_grows(open_as: Open, errors: list[str]) -> None:
+    # Given an open list on which nobody waits
+    acquire("video:1", 900)
+    lease = acquire("video:2", 910)
+    page = open_as("view_lock")
+    cell = row(page, "video:2").locator(".field-longest_wait")
+    expect(cell).to_have_text("-")
+
+    # When another process begins to wait
+    with Agent() as agent:
+        agent.tell("acquire", name="video:2", ttl=600.0, wait=None)
+
+        # I expect its wait without a reload, counting up, and since when on hover
+        wait = cell.locator("time")
+        expect(wait).to_have_text(re.compile(r"^(\d+\.\d|\d+)s$"))
+        expect(wait).to_have_attribute("title", re.compile("^waits since 20"))
+        shown = wait.inner_text()
+        expect(wait).not_to_have_text(shown)
+        expect(row(page, "video:1").locator(".field-longest_wait")).to_have_text("-")
+
+        # And the lock to come first by its column's header, clicked twice
+        for _ in range(2):
+            page.locator("thead .column-longest_wait .text a").click()
+        expect(page.locator("#result_list .field-name")).to_have_text(["video:2", "video:1"])
+
+        # And the same on the lock's page, for the lock and for its waiter
+        row(page, "video:2").get_by_role("link").click()
+        for found in (".field-wait_by_name time", ".tasklock-waiting time"):
+            shown = page.locator(found).inner_text()
+            expect(page.locator(found)).not_to_have_text(shown)
+            expect(page.locator(found)).to_have_attribute("title", re.compile("^waits since 20"))
+        locks.clear("video:2")
+    lease.release()
     assert errors == []
 
 

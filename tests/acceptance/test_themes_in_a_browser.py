@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,10 @@ from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from django_tasklock import Lease, locks
+from django_tasklock._values.owner import SINCE, owner_record
+from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
+from django_tasklock.stores.base import Refusal
 from tests.conftest import UseRedis
 from tests.integration.operators.test_reservations import reserve
 from tests.themes import HOST, LIST, NAME, PAGES, TASK, THEMES, served, task_id
@@ -187,8 +192,14 @@ TOO_WIDE = "document.documentElement.scrollWidth > document.documentElement.clie
 
 @under_each_theme
 def test_every_column_is_seen_in_one_line_at_1280(site: Site) -> None:
+    # With as long a wait as there is in two units
+    since = time.time() - 23 * 3600 - 59 * 60
+    waiter = locks.store.waiter(NAME, new_token(), 600.0, owner_record() | {SINCE: since})
+    assert waiter is not None
+    assert isinstance(waiter.ask(), Refusal)
     page = site.open()
     expect(row(page, NAME)).to_be_visible()
+    expect(row(page, NAME).locator(".field-longest_wait")).to_have_text(re.compile("^23h59m$"))
     assert page.evaluate(CUT) == []
     assert page.evaluate(BROKEN) == []
     for path in PAGES.values():
@@ -198,6 +209,7 @@ def test_every_column_is_seen_in_one_line_at_1280(site: Site) -> None:
     page.goto(LIST)
     cell = row(page, NAME).locator(".field-task_id")
     expect(cell.get_by_title(task_id(0))).to_have_text(task_id(0))
+    waiter.quit()
 
 
 CONTROLS = """() => [...document.querySelectorAll(

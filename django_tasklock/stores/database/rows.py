@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..._values.lock_info import LockInfo
-from ..._values.owner import Owner
-from ..record import Record, digest_of, fence_of, fields_of, record_of
+from ..._values.owner import SINCE, Owner
+from ..record import Record, digest_of, fence_of, fields_of, record_of, waiter_of
 
-__all__ = ["Queued", "Row", "info_of", "microseconds", "owner_of", "owner_text"]
+__all__ = ["Queued", "Row", "info_of", "microseconds", "owner_of", "owner_text", "waiter_text"]
 
 MICROSECONDS_PER_SECOND = 1_000_000
 
@@ -43,6 +44,10 @@ class Queued(NamedTuple):
         """The waiter as what holds the lock: nobody else gets it while it is alive."""
         return Row(key, self.token, self.alive, self.now, 0, self.owner, self.now)
 
+    def as_owner(self) -> Owner:
+        """The waiter, and since when it waits."""
+        return waiter_of(_record_of(self.as_row("")))
+
 
 def microseconds(seconds: float) -> int:
     """Seconds as the table has them."""
@@ -52,6 +57,11 @@ def microseconds(seconds: float) -> int:
 def owner_text(owner: Mapping[str, Any]) -> str:
     """The owner's fields as they are stored: ASCII, which every character set has."""
     return json.dumps(owner, separators=(",", ":"))
+
+
+def waiter_text(owner: Mapping[str, Any]) -> str:
+    """The fields of an owner that begins to wait now, unless they say since when it waits."""
+    return owner_text({SINCE: time.time(), **owner})
 
 
 def owner_of(row: Row) -> Owner | None:

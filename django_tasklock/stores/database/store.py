@@ -129,13 +129,10 @@ class DatabaseStore(DatabaseRewriting):
         )
 
     def waiter(self, name: str, token: str, ttl: float, owner: Mapping[str, Any]) -> Waiter:
-        return DatabaseWaiter(self, name, token, ttl, owner_text(owner))
+        return DatabaseWaiter(self, name, token, ttl, owner)
 
     def waiters(self, name: str, limit: int = 100) -> builtins.list[Owner]:
-        key = self.key(name)
-        return [
-            info_of(each.as_row(key), name, self.alias).owner for each in self.queued(name, limit)
-        ]
+        return [each.as_owner() for each in self.queued(name, limit)]
 
     def queued(self, name: str, limit: int) -> Iterator[Queued]:
         """The live waiters of a lock, the next one first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..._values import clock
@@ -11,6 +11,7 @@ from ...exceptions import StoreUnavailable
 from ..base import Grant, Note, Refusal
 from .notifications import Wakeup
 from .queue_statements import ALIVE_SECONDS, LOOKED_AHEAD
+from .rows import owner_text, waiter_text
 
 __all__ = ["DatabaseWaiter"]
 
@@ -35,11 +36,15 @@ class DatabaseWaiter:
     ready = False
     cut = False
 
-    def __init__(self, store: Any, name: str, token: str, ttl: float, owner: str) -> None:
+    def __init__(
+        self, store: Any, name: str, token: str, ttl: float, owner: Mapping[str, Any]
+    ) -> None:
         self._store, self._name, self._token = store, name, token
-        self._ttl, self._owner = ttl, owner
+        self._ttl, self._owner, self._fields = ttl, owner_text(owner), owner
         self._key = store.key(name)
         self.note: Note | None = None
+        self._entry = ""
+        """the owner in this waiter's row, with the moment of the first question"""
         self._position: int | None = None
         self._stays_until = 0.0
         self._seen: str | int | None = None
@@ -108,7 +113,8 @@ class DatabaseWaiter:
         statements = self._store.statements
         if self._position is None and self._store.notifications is not None:
             self._wakeup = self._store.notifications.join(self._key)
-        asked = {"key": self._key, "token": self._token, "owner": self._owner}
+        self._entry = self._entry or waiter_text(self._fields)
+        asked = {"key": self._key, "token": self._token, "owner": self._entry}
         if (
             self._position is None
             or self._store.run(statements.stay, {"position": self._position}).count == 0

@@ -1,18 +1,22 @@
 -- Included by the scripts that list.
 
 --- include length_of
+--- include head_of
 
--- The records of some locks, their fences (both false where there is none), and the lengths of
--- their queues. Removes the names whose key is gone from the index.
+-- The records of some locks, their fences (both false where there is none), the lengths of their
+-- queues, and of each queue that is not empty the lock's number and the first member, as a flat
+-- list. Removes the names whose key is gone from the index.
 local function describe_locks(index, fences, names, keys, queues)
-  if #names == 0 then return {}, {}, {} end
+  if #names == 0 then return {}, {}, {}, {} end
   local values = redis.call('MGET', unpack(keys))
   local numbers = redis.call('HMGET', fences, unpack(names))
-  local lengths = {}
+  local lengths, heads = {}, {}
   -- Mostly none of them has waiters: one command for all of them shows that.
   local waiting = redis.call('EXISTS', unpack(queues)) > 0
   for i, name in ipairs(names) do
     lengths[i] = waiting and length_of(queues[i]) or 0
+    local head = lengths[i] > 0 and head_of(queues[i])
+    if head then heads[#heads + 1], heads[#heads + 2] = i, head end
     local value = values[i]
     -- MGET returns nothing for a key of another type.
     if not value or #value > MAX_VALUE_BYTES then values[i] = value_of_lock(keys[i]) end
@@ -21,5 +25,5 @@ local function describe_locks(index, fences, names, keys, queues)
       redis.call('HDEL', fences, name)
     end
   end
-  return values, numbers, lengths
+  return values, numbers, lengths, heads
 end

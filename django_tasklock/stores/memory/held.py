@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..._values.owner import Owner
+from ..record import new_record, record_of, waiter_of
 from .ending import Ending, today
 
 __all__ = ["Held", "next_fence"]
@@ -24,6 +26,12 @@ class Held:
     began: float
     """on `today`"""
     ending: Ending
+
+    def as_owner(self) -> Owner:
+        """Who holds it; of the first who waits for a permit, since when it waits as well."""
+        if "waits_for" in self.owner:
+            return waiter_of(record_of(new_record(self.token, self.owner, self.began)))
+        return Owner.from_record(self.owner)
 
     def left(self) -> float:
         """The seconds that are left."""

@@ -171,7 +171,7 @@ class MemoryStore(MemoryTrail):
 
     def waiters(self, name: str, limit: int = 100) -> list[Owner]:
         with self.guard:
-            return [Owner.from_record(waiter.owner) for waiter in self.queues.waiting(name)[:limit]]
+            return [waiter.as_owner() for waiter in self.queues.waiting(name)[:limit]]
 
     def list(self, prefix: str = "", limit: int | None = None, offset: int = 0) -> list[LockInfo]:
         found = sorted(self.scan(prefix), key=lambda info: info.ttl or 0.0)
@@ -214,10 +214,12 @@ class MemoryStore(MemoryTrail):
 
     def _info(self, name: str, held: Held) -> LockInfo:
         began = datetime.fromtimestamp(held.began, tz=timezone.utc)
+        waiting = self.queues.waiting(name)
+        since = waiting[0].as_owner().waiting_since if waiting else None
         return LockInfo(
-            name, max(0.0, held.left()), began, held.token, Owner.from_record(held.owner),
-            self.alias, self.key(name), held.fence, len(self.queues.waiting(name)),
-            held.owner.get("ttl"), held.owner.get("renew"),
+            name, max(0.0, held.left()), began, held.token, held.as_owner(),
+            self.alias, self.key(name), held.fence, len(waiting),
+            held.owner.get("ttl"), held.owner.get("renew"), waiting_since=since,
         )  # fmt: skip
 
     def new_process(self) -> None:

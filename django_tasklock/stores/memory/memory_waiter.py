@@ -8,7 +8,9 @@ from typing import Any
 from weakref import ref
 
 from ..._values import clock
-from ..base import Grant, Note, Refusal
+from ..base import Grant, Note, Owner, Refusal
+from ..record import new_record, record_of, waiter_of
+from .ending import today
 
 __all__ = ["MemoryWaiter", "WaitQueues"]
 
@@ -30,6 +32,8 @@ class MemoryWaiter:
         self.token = token
         self.ttl = ttl
         self.owner = owner
+        self.since: float | None = None
+        """when it first asked, on `today`"""
         self.note: Note | None = None
         self.cut = False
         """set by the store when it has forgotten its wait queues"""
@@ -46,6 +50,8 @@ class MemoryWaiter:
     def ask(self) -> Grant | Refusal:
         with self._store.guard:
             self._grant, self.cut = None, False
+            if self.since is None:
+                self.since = today()
             answer: Grant | Refusal = self._store.ask(
                 self.name, self.token, self.ttl, self.owner, self.note, self
             )
@@ -62,6 +68,10 @@ class MemoryWaiter:
             if grant is not None or left <= 0 or self.cut:
                 return grant
             self._wakeup.acquire(timeout=min(left, LOOK_SECONDS))
+
+    def as_owner(self) -> Owner:
+        """Who waits, and since when."""
+        return waiter_of(record_of(new_record(self.token, self.owner, self.since)))
 
     def wake_by(self, wake: Callable[[], None]) -> float:
         """`WakingWaiter.wake_by`."""

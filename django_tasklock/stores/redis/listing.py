@@ -155,7 +155,8 @@ def page_call(keyspace: Keyspace, offset: int, size: int, prefix: str) -> Call:
 def records_call(keyspace: Keyspace, names: Sequence[str]) -> Call:
     """The script that reads the records of a page.
 
-    It returns the values, the fences and the lengths of the wait queues.
+    It returns the values, the fences, the lengths of the wait queues, and the first members of
+    those that are not empty, each after the number of its lock.
     """
     keys = [keyspace.key(name).encode() for name in names]
     queues = [key + QUEUE for key in keys]
@@ -188,13 +189,16 @@ def infos(
     values: Sequence[bytes | None],
     fences: Sequence[bytes | None],
     lengths: Sequence[int],
+    heads: Sequence[Any],
 ) -> Found:
     """The `LockInfo` of all but those whose key is gone."""
-    info = records.info
+    info, all_heads = records.info, [None] * len(names)
+    for number, head in zip(heads[::2], heads[1::2], strict=True):
+        all_heads[number - 1] = head
     return [
-        info(name, value, left, fence, length)
-        for name, left, value, fence, length in zip(
-            names, _all_left(ends, now), values, fences, lengths, strict=True
+        info(name, value, left, fence, length, head)
+        for name, left, value, fence, length, head in zip(
+            names, _all_left(ends, now), values, fences, lengths, all_heads, strict=True
         )
         if value is not None
     ]

@@ -8,7 +8,6 @@ from ..._values.lock_info import LockInfo
 from ..._values.owner import Owner
 from .notes import RedisNotes, seconds
 from .script import Script
-from .waiter import value_of_member
 
 __all__ = ["RedisLookup"]
 
@@ -26,14 +25,14 @@ class RedisLookup(RedisNotes):
         reply = self._read(name)
         if reply is None:
             return None
-        value, left, fence, waiters = reply
-        return self.records.info(name, value, seconds(left), fence, waiters)
+        value, left, fence, waiters, head = reply
+        return self.records.info(name, value, seconds(left), fence, waiters, head)
 
     def waiters(self, name: str, limit: int = 100) -> list[Owner]:
         if limit <= 0:
             return []
         members = self.client.ask("ZRANGE", self.keyspace.keys(name)[3:], 0, limit - 1)
-        return [self.records.info(name, value_of_member(member), None).owner for member in members]
+        return [self.records.waiter(member) for member in members]
 
     def _read(self, name: str, *, private: bool = False) -> Any:
         key, _, fences, queue = self.keyspace.keys(name)

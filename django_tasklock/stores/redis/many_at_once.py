@@ -12,7 +12,6 @@ from .lookup import RedisLookup
 from .notes import seconds
 from .script import Script
 from .server_client import Call
-from .waiter import value_of_member
 
 __all__ = ["CLEAR_MANY", "LOCKS_PER_SCRIPT", "RedisManyLocks"]
 
@@ -42,10 +41,10 @@ class RedisManyLocks(RedisLookup):
         groups = list(self._groups(names))
         calls = [self._get_call([names[at] for at in group]) for group in groups]
         for group, flat in zip(groups, self._look(calls), strict=True):
-            rows = zip(group, flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
-            for at, value, left, fence, waiters in rows:
+            rows = zip(group, *(flat[field::5] for field in range(5)), strict=True)
+            for at, value, left, *rest in rows:
                 if value is not None:
-                    found[at] = self.records.info(names[at], value, seconds(left), fence, waiters)
+                    found[at] = self.records.info(names[at], value, seconds(left), *rest)
         return found
 
     def _get_call(self, names: Sequence[str]) -> Call:
@@ -65,8 +64,7 @@ class RedisManyLocks(RedisLookup):
         for group, members in zip(groups, self._look(calls), strict=True):
             for at, member in zip(group, members, strict=True):
                 if member is not None:
-                    value = value_of_member(member)
-                    found[at] = self.records.info(names[at], value, None).owner
+                    found[at] = self.records.waiter(member)
         return found
 
     def clear_many(self, holders: Sequence[LockInfo]) -> list[bool]:

@@ -6,9 +6,19 @@ from functools import lru_cache
 from typing import Any
 
 from ..._values.lock_info import LockInfo
-from ..record import Record, digest_of, fence_of, fields_of, interrupts, record_of
+from ..._values.owner import Owner
+from ..record import (
+    Record,
+    digest_of,
+    fence_of,
+    fields_of,
+    interrupts,
+    record_of,
+    waiter_of,
+)
 from .keyspace import Keyspace
 from .store_client import StoreClient
+from .waiter import value_of_member
 
 __all__ = ["RecordReader"]
 
@@ -33,14 +43,16 @@ class RecordReader:
         ttl: float | None,
         fence: bytes | None = None,
         waiters: int | None = None,
+        head: bytes | None = None,
     ) -> LockInfo:
         """The `LockInfo` of a lock; the value is decoded when it is needed.
 
         ``value`` is that of the lock's key, ``ttl`` is in seconds (None: it never ends), ``fence``
-        is as Redis returns it, and ``waiters`` is the length of the wait queue, where it is known.
+        is as Redis returns it, ``waiters`` is the length of the wait queue, where it is known, and
+        ``head`` is its first member.
         """
         return LockInfo.deferred(
-            name, ttl, self._client.alias, waiters, self._rest, name, value, fence
+            name, ttl, self._client.alias, waiters, self._rest, name, value, fence, head
         )
 
     def value_of(self, info: LockInfo) -> bytes | None:
@@ -60,7 +72,17 @@ class RecordReader:
             return None
         return record_of(decoded)
 
-    def _fields(self, name: str, value: bytes, fence: bytes | None) -> dict[str, Any]:
+    def waiter(self, member: bytes) -> Owner:
+        """Who has this member of a wait queue, and since when."""
+        return waiter_of(self.record(value_of_member(member)))
+
+    def _fields(
+        self, name: str, value: bytes, fence: bytes | None, head: bytes | None
+    ) -> dict[str, Any]:
+        since = None if head is None else self.waiter(head).waiting_since
+        return {**self._of_holder(name, value, fence), "waiting_since": since}
+
+    def _of_holder(self, name: str, value: bytes, fence: bytes | None) -> dict[str, Any]:
         # A refusal has no fence, and mostly the same record as the refusal before it.
         record = self.record(value) if fence is not None else self._cached_record(value)
         key = self._keyspace.key(name)

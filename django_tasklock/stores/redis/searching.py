@@ -24,6 +24,7 @@ from .walking import IndexWalk, Window
 __all__ = ["Searcher"]
 
 FIND_RECORDS = Script("find_records")
+NEXT_WAITERS = Script("next_waiters")
 QUEUE_LENGTHS = Script("queue_lengths")
 DESCRIBE_FOUND = Script("describe_found")
 
@@ -40,6 +41,8 @@ class Match(NamedTuple):
     """in milliseconds, by the server's clock"""
     fence: bytes | None = None
     waiters: int = 0
+    head: bytes | None = None
+    """the first member of its wait queue"""
 
 
 class Searcher:
@@ -90,8 +93,10 @@ class Searcher:
         by, backwards = self._order.removeprefix("-"), self._order.startswith("-")
         matches: Iterable[Match] = self._matches()
         if by == "waiters":
-            matches = self._with_waiters(matches)
-        key = _SORT_KEYS[by]
+            matches = self._with_waiters(matches, QUEUE_LENGTHS, "waiters")
+        elif by == "wait":
+            matches = self._with_waiters(matches, NEXT_WAITERS, "head")
+        key = _SORT_KEYS.get(by, self._wait_of)
         if enough is None:
             return sorted(matches, key=key, reverse=backwards)
         return (heapq.nlargest if backwards else heapq.nsmallest)(enough, matches, key=key)
@@ -142,13 +147,19 @@ class Searcher:
                     self._test.learn(value, self._liveness.of(info.owner))
         return sorted(by_name)
 
-    def _with_waiters(self, matches: Iterable[Match]) -> Iterator[Match]:
+    def _with_waiters(
+        self, matches: Iterable[Match], script: Script, field: str
+    ) -> Iterator[Match]:
+        """The matches, each with what the script says of its wait queue as this field."""
         matches = iter(matches)
         while part := list(islice(matches, RECORDS_PER_TEST)):
             queues = [self._keyspace.key(match.name).encode() + QUEUE for match in part]
-            lengths = self._client.run(QUEUE_LENGTHS, queues)
-            for match, length in zip(part, lengths, strict=True):
-                yield match._replace(waiters=length)
+            for match, found in zip(part, self._client.run(script, queues), strict=True):
+                yield match._replace(**{field: found})
+
+    def _wait_of(self, match: Match) -> tuple[bool, float]:
+        since = None if match.head is None else self._records.waiter(match.head).waiting_since
+        return since is not None, -since.timestamp() if since else 0.0
 
     def _described(self, matches: Sequence[Match]) -> list[LockInfo]:
         """The locks themselves, without those that have gone or do not match any more."""

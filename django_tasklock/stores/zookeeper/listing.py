@@ -12,7 +12,7 @@ from .records import Lease
 from .requests import PIPELINED, Requests
 from .verbs import First, Verbs
 
-__all__ = ["infos_of", "names_below"]
+__all__ = ["head_of", "infos_of", "names_below"]
 
 
 def names_below(z: Requests, prefix: str) -> list[str]:
@@ -31,7 +31,8 @@ def infos_of(
 ) -> Iterator[tuple[str, LockInfo]]:
     """What holds each of some locks, of those that are held. ``keys`` are their paths, by name.
 
-    Two reads for each, of which many are sent before the first is answered.
+    Two reads for each, and one more where somebody waits, of which many are sent before the first
+    is answered.
     """
     names = list(keys)
     for start in range(0, len(names), PIPELINED):
@@ -43,8 +44,11 @@ def infos_of(
             )
             if children
         ]
-        nodes = z.nodes([f"{keys[name]}/{children[0]}" for name, children in found])
-        for (name, children), node in zip(found, nodes, strict=True):
+        waited_for = [(name, children[1]) for name, children in found if len(children) > 1]
+        firsts = [(name, children[0]) for name, children in found]
+        read = z.nodes([f"{keys[name]}/{child}" for name, child in (*firsts, *waited_for)])
+        heads = {node.path: Lease(node) for node in read[len(firsts) :] if node is not None}
+        for (name, children), node in zip(found, read[: len(firsts)], strict=True):
             first: First | None
             if node is None:
                 # It went, and somebody else may hold the lock now.
@@ -55,4 +59,11 @@ def infos_of(
                     first = verbs.first(z, keys[name])
             if first is not None:
                 waiters = len(first.children) - 1
-                yield name, first.lease.info(name, store, keys[name], first.left, waiters)
+                head = heads.get(f"{keys[name]}/{first.children[1]}") if waiters else None
+                yield name, first.lease.info(name, store, keys[name], first.left, waiters, head)
+
+
+def head_of(z: Requests, key: str, children: list[str]) -> Lease | None:
+    """The next waiter of a lock with these children; None if nobody waits any more."""
+    node = z.node(f"{key}/{children[1]}") if len(children) > 1 else None
+    return None if node is None else Lease(node)

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..._values.arguments import LONGEST_TTL_SECONDS
 from ..._values.lock_info import LockInfo
-from ..record import Record, digest_of, fields_of, new_record, record_of
+from ..._values.owner import Owner
+from ..record import Record, digest_of, fields_of, new_record, record_of, waiter_of
 from .paths import token_of
 from .requests import Node
 
@@ -28,9 +29,9 @@ def lease_record(token: str, owner: Mapping[str, Any], ttl: float) -> dict[str, 
     return {**new_record(token, owner), LASTS: ttl}
 
 
-def waiter_record(token: str, owner: Mapping[str, Any], ttl: float) -> dict[str, Any]:
-    """The record of one who waits for a lease."""
-    return {**lease_record(token, owner, ttl), WAITING: True}
+def waiter_record(token: str, owner: Mapping[str, Any], ttl: float, since: float) -> dict[str, Any]:
+    """The record of one who waits for a lease since this time, in seconds since the epoch."""
+    return {**new_record(token, owner, since), LASTS: ttl, WAITING: True}
 
 
 def lasting(record: Mapping[str, Any], ttl: float) -> dict[str, Any]:
@@ -82,10 +83,20 @@ class Lease:
         """What identifies something that is not ours."""
         return digest_of(repr((self.node.path, self.node.data, self.node.stat.mzxid)).encode())
 
+    def as_waiter(self) -> Owner:
+        """Who waits, and since when."""
+        return waiter_of(self.record)
+
     def info(
-        self, name: str, store: str, key: str, ttl: float | None, waiters: int | None = None
+        self,
+        name: str,
+        store: str,
+        key: str,
+        ttl: float | None,
+        waiters: int | None = None,
+        head: Lease | None = None,
     ) -> LockInfo:
-        """What holds the lock, for those who do not."""
+        """What holds the lock, for those who do not; ``head`` is the next waiter."""
         ours = self.record is not None
         fields = fields_of(
             self.record,
@@ -93,7 +104,8 @@ class Lease:
             self.fence if ours else None,
             digest=None if ours else self.digest,
         )
-        return LockInfo(name, ttl, store=store, waiters=waiters, **fields)
+        since = None if head is None else head.as_waiter().waiting_since
+        return LockInfo(name, ttl, store=store, waiters=waiters, waiting_since=since, **fields)
 
 
 def _decoded(node: Node) -> dict[str, Any]:

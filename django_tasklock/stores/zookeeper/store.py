@@ -18,6 +18,7 @@ from .options import OPTIONS, options_of
 from .paths import quoted
 
 if TYPE_CHECKING:
+    from .records import Lease
     from .requests import Requests
     from .verbs import First
     from .waiter import ZooKeeperWaiter
@@ -148,18 +149,14 @@ class ZooKeeperStore(BaseStore):
         def waiting(z: Requests) -> builtins.list[Owner]:
             children = z.children(lock)[1:][:limit]
             nodes = z.nodes([f"{lock}/{child}" for child in children])
-            infos = [
-                Lease(node).info(name, self.alias, lock, None) for node in nodes if node is not None
-            ]
-            return [info.owner for info in infos]
+            return [Lease(node).as_waiter() for node in nodes if node is not None]
 
         return self.call(waiting)
 
     # ------------------------------------------------------------------------ look
 
     def get(self, name: str) -> LockInfo | None:
-        first = self.call(lambda z: self.verbs.first(z, self.key(name)))
-        return None if first is None else self._info(name, first)
+        return self.call(lambda z: self._held(z, name))
 
     def held(self, names: Sequence[str]) -> set[str]:
         return {name for name, _ in self._infos(lambda _: names)}
@@ -236,10 +233,13 @@ class ZooKeeperStore(BaseStore):
     def _held(self, z: Requests, name: str | None) -> LockInfo | None:
         if name is None:
             return None
-        first = self.verbs.first(z, self.key(name))
-        return None if first is None else self._info(name, first)
+        from .listing import head_of
 
-    def _info(self, name: str, first: First) -> LockInfo:
-        return first.lease.info(
-            name, self.alias, self.key(name), first.left, len(first.children) - 1
-        )
+        first = self.verbs.first(z, self.key(name))
+        if first is None:
+            return None
+        return self._info(name, first, head_of(z, self.key(name), first.children))
+
+    def _info(self, name: str, first: First, head: Lease | None = None) -> LockInfo:
+        waiters = len(first.children) - 1
+        return first.lease.info(name, self.alias, self.key(name), first.left, waiters, head)

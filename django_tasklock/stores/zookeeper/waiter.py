@@ -3,6 +3,7 @@ before it."""
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -43,6 +44,8 @@ class ZooKeeperWaiter:
         self._owner = dict(owner)
         self._lock: str = store.key(name)
         self.note: Note | None = None
+        self._since = 0.0
+        """when it first asked, in seconds since the epoch: it may have to join the queue again"""
         self._gone = False
         self._holder: str | None = None
         """the token of the holder that `ask` or `wait` has returned last"""
@@ -57,6 +60,7 @@ class ZooKeeperWaiter:
 
     def ask(self) -> Grant | Refusal:
         self._gone = False
+        self._since = self._since or time.time()
         answer: Grant | Refusal = self._store.call(self._look)
         if isinstance(answer, Refusal):
             self._holder = answer.holder.token
@@ -104,7 +108,7 @@ class ZooKeeperWaiter:
             children = z.children(self._lock)
             own = next((child for child in children if token_of(child) == self._token), None)
             if own is None:
-                record = waiter_record(self._token, self._owner, self._ttl)
+                record = waiter_record(self._token, self._owner, self._ttl, self._since)
                 # An operator's hold outlives its process. As a waiter that has died it is removed
                 # when its turn has come.
                 ephemeral = HELD_BY not in self._owner

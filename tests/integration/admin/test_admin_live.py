@@ -34,7 +34,7 @@ from tests.integration.admin.test_admin import (
     words_of,
 )
 from tests.servers import RedisServer
-from tests.steps import waiting
+from tests.steps import Traffic, waiting
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
@@ -311,10 +311,10 @@ def test_order(three: None, operator: Client, column: int, expected: list[str]) 
     assert names(operator.get(LIST, searched)) == expected
 
 
-def test_headers_offer_the_four_orders(three: None, operator: Client) -> None:
+def test_headers_offer_the_five_orders(three: None, operator: Client) -> None:
     page = page_of(operator.get(LIST))
     (head,) = re.findall(r"<thead>.*?</thead>", page, re.DOTALL)
-    assert len(re.findall(r'<th scope="col" class="sortable', head)) == 4
+    assert len(re.findall(r'<th scope="col" class="sortable', head)) == 5
     # The list is in the order of its TTLs, and says so
     assert re.search(r'class="sortable column-ttl sorted ascending"', head)
 
@@ -485,6 +485,50 @@ def test_order_by_waiters_shows_first_what_is_waited_for(on_redis: None, operato
     waiter.ask()
     assert names(operator.get(LIST, {"o": "-6"})) == ["b", "a", "c"]
     waiter.leave()
+
+
+def test_order_by_wait_shows_first_what_is_waited_for_longest(
+    on_redis: None, operator: Client
+) -> None:
+    for name in ("a", "b", "c"):
+        acquire(name)
+    waiters = [locks.store.waiter(name, new_token(), 60.0, owner_record()) for name in ("c", "b")]
+    for waiter in waiters:
+        assert waiter is not None
+        waiter.ask()
+    response = operator.get(LIST, {"o": "-7"})
+    assert names(response) == ["c", "b", "a"]
+    first, second, third = re.findall(
+        r'<td class="field-longest_wait[^>]*>(.*?)</td>', page_of(response)
+    )
+    (since,) = (owner.waiting_since for owner in locks.waiters("c"))
+    assert since is not None
+    assert f'datetime="{since.replace(microsecond=0).isoformat()}"' in first
+    assert 'title="waits since 20' in second
+    assert third == "-"
+    for waiter in waiters:
+        assert waiter is not None
+        waiter.leave()
+
+
+def test_page_with_waiters_costs_as_many_round_trips_as_one_without(
+    use_redis: UseRedis, own_redis_server: RedisServer, operator: Client
+) -> None:
+    use_redis(own_redis_server.url)
+    for name in ("a", "b", "c"):
+        acquire(name)
+    for order in ("", "7", "-7"):
+        operator.get(LIST, {"o": order})
+        traffic = Traffic(own_redis_server)
+        operator.get(LIST, {"o": order})
+        before = traffic.scripts()
+        waiter = locks.store.waiter("b", new_token(), 60.0, owner_record())
+        assert waiter is not None
+        waiter.ask()
+        traffic = Traffic(own_redis_server)
+        operator.get(LIST, {"o": order})
+        assert traffic.scripts() == before
+        waiter.leave()
 
 
 def test_page_that_walks_through_a_large_store_does_not_update_itself(

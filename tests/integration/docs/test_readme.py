@@ -145,7 +145,7 @@ from example_project import celery
 from example_project.videos.models import Video
 for pk in {videos!r}:
     Video.objects.create(pk=pk, title="a clip", file="clip.mp4", status="processing")
-for number, (name, _, _, place, _, task, task_id) in enumerate({rows!r}):
+for number, (name, _, _, _, place, _, task, task_id) in enumerate({rows!r}):
     host, pid = place.split(":")
     owner = {{"host": host, "pid": int(pid), "thread": "MainThread"}}
     if task != "-":
@@ -170,7 +170,7 @@ def comparable(line: str) -> list[str]:
         return [label, "…" if value.strip() else ""]
     cells = re.split(r"  +", line)
     if len(cells) == len(LOCK_COLUMNS) and cells[0] != LOCK_COLUMNS[0]:
-        cells[1] = cells[2] = cells[4] = "…"  # TTL, AGE, PROCESS
+        cells[1] = cells[2] = cells[5] = "…"  # TTL, AGE, PROCESS
     return cells
 
 

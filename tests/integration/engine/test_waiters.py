@@ -5,26 +5,44 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import re
+import time
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
+import redis
 from django.core.cache import cache
 from django.core.management import call_command
 from django.test import Client
 
 from django_tasklock import locks
-from django_tasklock._values.owner import Owner
+from django_tasklock._values.describe import age
+from django_tasklock._values.owner import Owner, owner_record
+from django_tasklock._values.tokens import new_token
+from django_tasklock.operators.permits import in_words
 from django_tasklock.stores import stores
+from django_tasklock.stores.base import Refusal
+from django_tasklock.stores.database import DatabaseStore
 from tests.agent import Agent
 from tests.conftest import UseCaches, UseRedis
-from tests.integration.admin.test_admin import change_url, client_with, operator, page_of, words_of
+from tests.integration.admin.test_admin import (
+    change_url,
+    client_with,
+    delete_url,
+    operator,
+    page_of,
+    words_of,
+)
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, Traffic, holder, taken, waiting
 from tests.store_cases import own_prefix
 from tests.waiting import until
 
 __all__ = ["client_with", "operator"]
+
+DURATION = re.compile(r"[\d.]+s|\d+m\d\ds")
 
 
 @pytest.fixture
@@ -43,6 +61,12 @@ def agents(on_redis: None) -> Iterator[list[Agent]]:
         yield [first, second]
     locks.clear("video:1")
     lease.release()
+
+
+def moments() -> list[datetime]:
+    """Since when those wait that wait for video:1."""
+    found = [owner.waiting_since for owner in locks.waiters("video:1")]
+    return [moment for moment in found if moment is not None]
 
 
 def wait_as(task: str, task_id: str, position: int) -> Meanwhile[object]:
@@ -111,6 +135,83 @@ def test_name_is_checked(on_redis: None) -> None:
         locks.waiters("a b")
 
 
+def test_entries_of_an_earlier_version_are_shown_without_a_moment(
+    use_redis: UseRedis, own_redis_server: RedisServer
+) -> None:
+    use_redis(own_redis_server.url)
+    lease = taken("video:1")
+    token = new_token()
+    record = pickle.dumps({**owner_record("videos.1", "id:1"), "token": token})
+    queue = stores["default"].key("video:1") + " queue"  # type: ignore[attr-defined]
+    with redis.Redis.from_url(own_redis_server.url) as server:
+        server.zadd(queue, {token.encode() + new_token().encode() + b"1:60000:" + record: 1})
+    (owner,) = locks.waiters("video:1")
+    assert (owner.task, owner.waiting_since) == ("videos.1", None)
+    info = holder("video:1")
+    assert (info.waiters, info.waiting_since, info.longest_wait) == (1, None, None)
+    assert json.loads(run("list", "--format", "json"))[0]["longest_wait"] is None
+    shown = json.loads(run("show", "video:1", "--format", "json"))
+    assert (shown["longest_wait"], shown["waiting"][0]["waiting_since"]) == (None, None)
+    assert re.search(r"^1 +- +- +", run("show", "video:1"), re.M)
+    lease.release()
+
+
+def test_a_moment_that_no_clock_shows_makes_the_entry_a_strangers(
+    use_redis: UseRedis, own_redis_server: RedisServer
+) -> None:
+    use_redis(own_redis_server.url)
+    lease = taken("video:1")
+    queue = stores["default"].key("video:1") + " queue"  # type: ignore[attr-defined]
+    with redis.Redis.from_url(own_redis_server.url) as server:
+        for number, since in enumerate((float("nan"), -1.0, 1e18, "now", True)):
+            record = {**owner_record("videos.1"), "token": new_token(), "since": since}
+            member = b"x" * 44 + b"%d:60000:" % number + pickle.dumps(record)
+            server.zadd(queue, {member: number})
+    assert [owner.task for owner in locks.waiters("video:1")] == [None] * 5
+    assert holder("video:1").longest_wait is None
+    lease.release()
+
+
+def test_a_moment_of_a_clock_that_is_ahead_is_no_negative_wait(
+    use_redis: UseRedis, own_redis_server: RedisServer
+) -> None:
+    use_redis(own_redis_server.url)
+    lease = taken("video:1")
+    queue = stores["default"].key("video:1") + " queue"  # type: ignore[attr-defined]
+    record = {**owner_record(), "token": new_token(), "at": time.time() + 3600}
+    with redis.Redis.from_url(own_redis_server.url) as server:
+        server.zadd(queue, {b"x" * 44 + b"1:60000:" + pickle.dumps(record): 1})
+    assert holder("video:1").longest_wait == 0.0
+    lease.release()
+
+
+def test_the_first_who_waits_for_a_permit_waits_since_it_first_asked(on_redis: None) -> None:
+    held = [taken("export", slots=2) for _ in range(2)]
+
+    def use() -> bool:
+        won = locks.acquire("export", ttl=LONG, wait=None, slots=2)
+        return won is not None and won.release()
+
+    first = Meanwhile(use)
+    until(lambda: len(locks.waiters("export")) == 1)
+    second = Meanwhile(use)
+    until(lambda: len(locks.waiters("export")) == 2)
+    # It joins the queue of each permit some time after it began to wait at the gate.
+    until(lambda: all(holder(f"export#{slot}").waiters == 1 for slot in (1, 2)))
+    one, two = (owner.waiting_since for owner in locks.waiters("export"))
+    assert one is not None
+    assert two is not None
+    assert one <= two
+    assert [holder(f"export#{slot}").waiting_since for slot in (1, 2)] == [one, one]
+    for lease in held:
+        lease.release()
+    assert first.result()
+    assert second.result()
+    lease = taken("export", slots=2)
+    assert holder(lease.name).owner.waiting_since is None
+    lease.release()
+
+
 def test_they_are_asked_for_by_one_command_and_the_gate_of_permits_by_another(
     use_redis: UseRedis, own_redis_server: RedisServer
 ) -> None:
@@ -140,12 +241,40 @@ def test_show_lists_the_waiters(agents: list[Agent]) -> None:
     sheet, table = run("show", "video:1").split("\n\n")
     assert re.search(r"^waiters: +2$", sheet, re.M)
     header, *rows = table.splitlines()
-    assert re.split(" {2,}", header) == ["POSITION", "HOST", "PID", "PROCESS", "TASK", "TASK ID"]
+    assert re.split(" {2,}", header) == [
+        "POSITION", "WAITS", "SINCE", "HOST", "PID", "PROCESS", "TASK", "TASK ID",
+    ]  # fmt: skip
     host = Owner.current().host
-    assert [row.split() for row in rows] == [
-        ["1", host, str(agents[0].pid), "alive", "-", "-"],
-        ["2", host, str(agents[1].pid), "gone", "-", "-"],
-    ]
+    since = [moment.isoformat(timespec="seconds") for moment in moments()]
+    for row, expected in zip(
+        rows,
+        [
+            ["1", since[0], host, str(agents[0].pid), "alive", "-", "-"],
+            ["2", since[1], host, str(agents[1].pid), "gone", "-", "-"],
+        ],
+        strict=True,
+    ):
+        position, waits, *others = row.split()
+        assert [position, *others] == expected
+        assert DURATION.fullmatch(waits)
+    assert re.search(r"^longest wait: +\d", sheet, re.M)
+
+
+def test_show_says_since_when_those_wait_that_the_list_does_not_count(
+    database_store: DatabaseStore,
+) -> None:
+    lease = taken("video:1")
+    waiter = database_store.waiter("video:1", new_token(), LONG, owner_record("videos.1", "id:1"))
+    assert isinstance(waiter.ask(), Refusal)
+    (since,) = moments()
+    sheet, table = run("show", "video:1").split("\n\n")
+    assert re.search(r"^waiters: +-$", sheet, re.M)
+    assert since.isoformat(timespec="seconds") in table
+    assert "id:1" in table
+    (shown,) = json.loads(run("show", "video:1", "--format", "json"))["waiting"]
+    assert shown["waiting_since"] == since.isoformat()
+    assert waiter.leave() is None
+    assert lease.release()
 
 
 def test_show_as_json_lists_the_waiters(agents: list[Agent]) -> None:
@@ -153,6 +282,29 @@ def test_show_as_json_lists_the_waiters(agents: list[Agent]) -> None:
     assert shown["waiters"] == 2
     assert shown["waiting"] == [owner.as_dict() for owner in locks.waiters("video:1")]
     assert [owner["pid"] for owner in shown["waiting"]] == [agent.pid for agent in agents]
+    since = [datetime.fromisoformat(owner["waiting_since"]) for owner in shown["waiting"]]
+    assert since == moments()
+    assert shown["longest_wait"] <= age(since[0])
+
+
+def test_list_has_the_longest_wait_of_each_lock(agents: list[Agent]) -> None:
+    taken("video:2")
+    header, *rows = run("list", "--sort=-wait").splitlines()
+    column = header.index("WAIT")
+    first, second = (row[column:].split()[0] for row in rows)
+    assert DURATION.fullmatch(first)
+    assert second == "-"
+    (since, _), before = moments(), age(moments()[0])
+    first, second = json.loads(run("list", "--format", "json", "--sort=-wait"))
+    assert first["name"] == "video:1"
+    assert before <= first["longest_wait"] <= age(since)
+    assert second["longest_wait"] is None
+    assert ",longest_wait," in run("list", "--format", "csv")
+
+
+def test_permits_in_words_say_the_longest_wait(agents: list[Agent]) -> None:
+    text = in_words([], locks.waiters("video:1"))
+    assert re.search(r"; 2 waiting, the longest for [\dm.]+s$", text)
 
 
 # ------------------------------------------------------------------------------ the admin
@@ -171,11 +323,30 @@ def test_detail_lists_the_waiters(agents: list[Agent], operator: Client) -> None
     agents[0].kill()
     response = operator.get(change_url(holder("video:1")))
     host = Owner.current().host
-    assert rows_of(page_of(response)) == [
+    rows = rows_of(page_of(response))
+    assert all(DURATION.fullmatch(row[1]) for row in rows)
+    assert [[position, *others] for position, _, *others in rows] == [
         ["1", host, str(agents[0].pid), "gone", "-", "-"],
         ["2", host, str(agents[1].pid), "alive", "-", "-"],
     ]
-    assert f"2 {host} {agents[1].pid} alive - -" in words_of(response).partition(" position ")[2]
+    assert f"{host} {agents[1].pid} alive - -" in words_of(response).partition(" position ")[2]
+
+
+@pytest.mark.django_db
+def test_detail_says_since_when_each_waits(agents: list[Agent], operator: Client) -> None:
+    page = page_of(operator.get(change_url(holder("video:1"))))
+    (section,) = re.findall(r'<section class="tasklock-waiting".*?</section>', page, re.S)
+    assert re.findall(r'<time[^>]* datetime="([^"]+)" title="waits since [^"]+"', section) == [
+        moment.replace(microsecond=0).isoformat() for moment in moments()
+    ]
+
+
+@pytest.mark.django_db
+def test_confirmation_says_how_long_the_next_one_waits(
+    agents: list[Agent], operator: Client
+) -> None:
+    words = words_of(operator.get(delete_url(holder("video:1"))))
+    assert re.search(rf"2 wait; next is [^.]*{agents[0].pid}[^.]*, who waits for [\d.]+s\.", words)
 
 
 @pytest.mark.django_db

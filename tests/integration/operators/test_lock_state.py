@@ -11,6 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_tasklock import lock, locks
+from django_tasklock._values.describe import age
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.guards import StatusGuard
@@ -82,12 +83,20 @@ def test_waiters_are_counted_those_for_permits_too(use_redis: UseRedis) -> None:
     def waiting() -> float:
         return values()['tasklock_waiters{store="default"}']
 
+    def longest_wait() -> float:
+        return values()['tasklock_longest_wait_seconds{store="default"}']
+
     until(lambda: waiting() == 4, "four waiters")
+    moments = [locks.waiters(name)[0].waiting_since for name in ("video:1", "export")]
+    first = min(moment for moment in moments if moment is not None)
+    before = age(first)
+    assert before <= longest_wait() <= age(first)
     assert in_state(values()) == {"held": 3}
     for lease in held:
         lease.release()
     assert all(waiter.result() for waiter in waiters)
     assert waiting() == 0
+    assert not any("longest_wait" in name for name in values())
 
 
 def test_every_store_that_lists_has_gauges_and_every_other_none(store: BaseStore) -> None:

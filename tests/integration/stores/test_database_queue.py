@@ -227,7 +227,7 @@ class TestNotifications:
         self, store: DatabaseStore, verb: str
     ) -> None:
         lease, other = taken("video:1"), taken("video:2")
-        waiter = DatabaseWaiter(store, "video:1", new_token(), LONG, "{}")
+        waiter = DatabaseWaiter(store, "video:1", new_token(), LONG, {})
         assert isinstance(waiter.ask(), Refusal)
         notifications = store.notifications
         assert notifications is not None

@@ -124,7 +124,7 @@ def test_in_session_mode_notifications_arrive(behind: Behind) -> None:
     store = behind("session")
     notifications = notifications_of(store)
     lease = taken("video:1")
-    waiter = DatabaseWaiter(store, "video:1", new_token(), LONG, "{}")
+    waiter = DatabaseWaiter(store, "video:1", new_token(), LONG, {})
     assert isinstance(waiter.ask(), Refusal)
     until(lambda: notifications.arrive)
     waiter._wakeup.clear()

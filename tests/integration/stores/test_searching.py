@@ -154,6 +154,32 @@ def test_locks_with_waiters_come_last_and_backwards_first(use_redis: UseRedis) -
         waiter.leave()
 
 
+def test_what_is_waited_for_longest_comes_last_and_backwards_first(use_redis: UseRedis) -> None:
+    use_redis()
+    hold(300)
+    found = locks.list()
+    first, second = found[200].name, found[100].name
+    waiters = []
+    for name in (first, second, first):
+        waiter = locks.store.waiter(name, new_token(), 60.0, owner_record())
+        assert waiter is not None
+        waiter.ask()
+        waiters.append(waiter)
+    try:
+        for criteria in (Criteria(), Criteria(gone=False, words=("video",))):
+            longest = locks.store.search(criteria, "-wait", 5).infos
+            assert names(longest)[:2] == [first, second]
+            waits = [info.longest_wait for info in longest]
+            assert waits[0] is not None
+            assert waits[1] is not None
+            assert waits[0] > waits[1] >= 0
+            assert waits[2:] == [None] * 3
+            assert names(locks.store.search(criteria, "wait").infos)[-2:] == [second, first]
+    finally:
+        for waiter in waiters:
+            waiter.leave()
+
+
 def test_what_is_held_all_the_time_is_found_while_others_come_and_go(use_redis: UseRedis) -> None:
     use_redis()
     store, chance = locks.store, random.Random(3)
