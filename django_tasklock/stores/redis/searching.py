@@ -147,8 +147,11 @@ class Searcher:
         while part := list(islice(matches, RECORDS_PER_TEST)):
             queues = [self._keyspace.key(match.name).encode() + QUEUE for match in part]
             lengths = self._client.run(QUEUE_LENGTHS, queues)
+            if not lengths:
+                yield from part
+                continue
             for match, length in zip(part, lengths, strict=True):
-                yield match._replace(waiters=length)
+                yield match._replace(waiters=length) if length else match
 
     def _described(self, matches: Sequence[Match]) -> list[LockInfo]:
         """The locks themselves, without those that have gone or do not match any more."""
