@@ -21,6 +21,13 @@ class Deferred:
     _rest: Callable[..., Mapping[str, Any]]
     _of: tuple[Any, ...]
 
+    def is_like(self, other: Deferred) -> bool:
+        """Whether the fields that were left empty were, or would be, computed from the same."""
+        try:
+            return self._rest is other._rest and self._of == other._of
+        except AttributeError:  # One of them was made with all of its fields.
+            return False
+
     def __getattr__(self, name: str) -> Any:
         # Python asks here only for what it did not find.
         if name.startswith("_"):

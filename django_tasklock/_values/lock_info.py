@@ -101,6 +101,15 @@ class LockInfo(Deferred):
         """The number of the permit, from 1, if the lock is held with ``slots=N``; else None."""
         return slot_of(self.name, self.owner.slots)
 
+    def is_same_lease(self, other: LockInfo | None) -> bool:
+        """Whether both are of one lease. False for None, and for keys that other code set."""
+        if other is None:
+            return False
+        # What was read in the same bytes need not be decoded; of a long list that is most.
+        if self.is_like(other) and self.token is not None:
+            return True
+        return self.token is not None and self.token == other.token
+
     def as_json(self) -> dict[str, Any]:
         """The fields that are known of any lock, as JSON-able values."""
         return {

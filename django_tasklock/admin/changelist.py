@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -64,9 +65,17 @@ class LockChangeList(ChangeList):
     @property
     def refreshes(self) -> bool:
         """Whether the page updates itself: not if each update would walk through a large store."""
+        if self.queryset.keeps_searches:
+            return True
         if self.params.get("state") == ENDLESS:
             return False
         return self.queryset.looked_at is None or self.root_queryset.count() <= MAX_LOCKS_REFRESHED
+
+    @property
+    def searched_at(self) -> datetime | None:
+        """When it was looked which locks match; None if that was for this page."""
+        at = self.queryset.searched_at
+        return None if at is None else datetime.fromtimestamp(at, tz=timezone.utc)
 
     def _get_default_ordering(self) -> list[str]:
         return ["ttl"]

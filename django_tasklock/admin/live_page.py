@@ -64,7 +64,9 @@ class LivePage(Page):
                 "problems": changelist.problems,
                 # As they are in the ids of the rows.
                 "silent": [quote(alias, safe="") for alias in changelist.silent],
-                "as_of": render_to_string("admin/django_tasklock/lock/as_of.html"),
+                "as_of": render_to_string(
+                    "admin/django_tasklock/lock/as_of.html", {"cl": changelist}
+                ),
                 "summary": summary_of(changelist, request, self.url_of(request, "contention")),
             }
         )

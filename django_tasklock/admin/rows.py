@@ -14,7 +14,7 @@ from .._values.ordering import in_order
 from ..models import Lock
 from ..stores.criteria import Criteria
 from .seen import SelectedLeases, row_of
-from .store_reader import StoreReader
+from .store_reader import Searched, StoreReader
 
 __all__ = ["COUNTED_AHEAD", "Asked", "Rows"]
 
@@ -60,8 +60,10 @@ class Rows:
         *,
         latest: bool = False,
         whole: bool = False,
+        reach: int = 0,
         looked_at: Sequence[LockInfo] | None = None,
         notes: Sequence[str] = (),
+        searched_at: float | None = None,
         problem: str | None = None,
     ) -> None:
         self._readers = readers
@@ -69,10 +71,14 @@ class Rows:
         self._latest = latest
         self._whole = whole
         """whether ``found`` is the beginning of all locks, in an order of their own"""
+        self._reach = reach
+        """how many locks were looked for, at least: some may have gone since they were counted"""
         self.looked_at = looked_at
         """locks whose tasks and hosts the filters offer; None: those of the page"""
         self.notes = notes
         """a sentence for each store that has more matching locks than were counted"""
+        self.searched_at = searched_at
+        """when it was looked which locks match, in seconds since the epoch; None: now"""
         self._problem = problem
 
     @property
@@ -80,6 +86,11 @@ class Rows:
         """A sentence for each store that did not answer, or for a wrong setting."""
         own = [self._problem] if self._problem else []
         return own + [reader.problem for reader in self._readers if reader.problem]
+
+    @property
+    def keeps_searches(self) -> bool:
+        """Whether all stores keep what a long search has found: to ask again costs little."""
+        return all(reader.keeps_searches for reader in self._readers)
 
     @property
     def silent(self) -> list[str]:
@@ -105,15 +116,16 @@ class Rows:
         order, criteria = asked.order, asked.criteria
         if not asked.narrows and order in ("ttl", "-ttl"):
             return Rows(self._readers, latest=order == "-ttl")
-        most = asked.reach + (COUNTED_AHEAD if asked.narrows else 0)
+        ahead = COUNTED_AHEAD if asked.narrows else 0
+        searched = Searched(criteria, order, asked.endless)
         found: list[LockInfo] = []
         looked_at: list[LockInfo] = []
         notes: list[str] = []
+        times: list[float] = []
         for reader in self._readers:
-            if asked.endless:
-                infos, more = reader.endless(criteria, most)
-            else:
-                infos, more = reader.search(criteria, order, most)
+            infos, more, at = reader.search(searched, asked.reach, ahead)
+            if at is not None:
+                times.append(at)
             exact = self._exact(reader, asked.query) if criteria.words else None
             if (
                 exact
@@ -127,7 +139,15 @@ class Rows:
             if more and asked.narrows:
                 notes.append(_said_of(reader.alias, len(infos)))
         rows = [row_of(info) for info in in_order(found, order)]
-        return Rows(self._readers, rows, whole=not asked.narrows, looked_at=looked_at, notes=notes)
+        return Rows(
+            self._readers,
+            rows,
+            whole=not asked.narrows,
+            reach=asked.reach,
+            looked_at=looked_at,
+            notes=notes,
+            searched_at=min(times, default=None),
+        )
 
     @staticmethod
     def _exact(reader: StoreReader, name: str) -> LockInfo | None:
@@ -163,7 +183,9 @@ class Rows:
     def __getitem__(self, window: slice) -> list[Lock]:
         start, stop, _step = window.indices(self.count())
         # All of what was only sorted are more than were read for one page.
-        if self._found is not None and (not self._whole or stop <= len(self._found)):
+        if self._found is not None and (
+            not self._whole or stop <= max(self._reach, len(self._found))
+        ):
             return self._found[window]
         rows: list[Lock] = []
         for reader in self._readers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from django.utils.translation import gettext
 
@@ -13,21 +13,33 @@ from .._engine.service import LockService, locks
 from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
 from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable, TaskLockError
+from ..operators.kept_search import FoundAt, kept_search, question
 from ..operators.work import CeleryMissing
 from ..stores import stores
 from ..stores.criteria import Criteria
 from ..stores.search import Found
 
-__all__ = ["MAX_LOCKS_READ", "NOT_KNOWN", "StoreReader", "aliases", "problem_of"]
+__all__ = ["MAX_LOCKS_READ", "NOT_KNOWN", "Searched", "StoreReader", "aliases", "problem_of"]
 
 MAX_LOCKS_READ = 5000
 """reservations of a store that a page reads: the soonest to end"""
 CHOICES_LOCKS = 200
 """locks of a store, the soonest to expire, whose tasks and hosts the filters offer"""
+KEPT_FROM_LOCKS = 5000
+"""in stores with more locks, what a long search has found is kept for some seconds"""
 NOT_KNOWN = (TaskLockError, InvalidLockConfig, ImportError)
 """errors that leave an operator without an answer; an import fails where a task's module needs a
 package that only its worker has"""
 T = TypeVar("T")
+
+
+class Searched(NamedTuple):
+    """What is searched for, and the order, one of `ordering.ORDERS`."""
+
+    criteria: Criteria
+    order: str
+    endless: bool
+    """only locks that never expire"""
 
 
 def problem_of(error: Exception) -> str:
@@ -90,24 +102,42 @@ class StoreReader:
         """The soonest to expire, `CHOICES_LOCKS` of them."""
         return self._list(lambda service: service.list(limit=CHOICES_LOCKS), [])
 
-    def search(self, criteria: Criteria, order: str, most: int) -> Found:
-        """The first ``most`` locks that match, in an order of `ordering.ORDERS`."""
-        return self._list(
-            lambda service: service.store.search(criteria, order, most), Found([], False)
-        )
+    @property
+    def keeps_searches(self) -> bool:
+        """Whether searches of this store, if it is a large one, are kept for some seconds."""
+        return self._ask(lambda service: service.store.keeps_searches, False)
 
-    def endless(self, criteria: Criteria, most: int) -> Found:
-        """``most`` of those that match and never expire. No index has them: this walks through the
-        keys of the whole store until it has found as many."""
+    def search(self, asked: Searched, reach: int, ahead: int) -> FoundAt:
+        """The first locks that match: those that a page needs, and some ahead.
+
+        No index has those that never expire: they are searched for among the keys of the whole
+        store, until as many were found.
+        """
         liveness = Liveness()
 
-        def found(service: LockService) -> Found:
-            every = service.store.endless(criteria.prefix)
-            matching = (info for info in every if criteria.matches(info, liveness))
-            some = list(islice(matching, most + 1))
-            return Found(some[:most], len(some) > most)
+        def matches(info: LockInfo) -> bool:
+            if asked.endless and info.ttl is not None:
+                return False
+            return asked.criteria.matches(info, liveness)
 
-        return self._list(found, Found([], False))
+        def found(service: LockService) -> FoundAt:
+            store = service.store
+
+            def look(most: int) -> Found:
+                if not asked.endless:
+                    return store.search(asked.criteria, asked.order, most)
+                every = store.endless(asked.criteria.prefix)
+                some = list(islice(filter(matches, every), most + 1))
+                return Found(some[:most], len(some) > most)
+
+            # A store with few locks may have any number of other keys.
+            large = asked.endless or self.count > KEPT_FROM_LOCKS
+            if large and store.keeps_searches:
+                return kept_search(store, question(*asked), look, matches, reach, ahead)
+            infos, more = look(reach + ahead)
+            return FoundAt(infos, more)
+
+        return self._list(found, FoundAt([], False))
 
     def window(self, start: int, stop: int, *, latest: bool = False) -> list[LockInfo]:
         """Return the locks from ``start`` to ``stop`` in the order of expiry, or in its reverse."""

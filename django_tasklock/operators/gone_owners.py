@@ -42,11 +42,7 @@ def gone_owners(store: BaseStore) -> Iterator[Orphan]:
             continue
         # Asked once more: an owner may have released its lock, and ended, since.
         now = store.get_many([info.name for info in gone])
-        gone = [
-            info
-            for info, held in zip(gone, now, strict=True)
-            if held is not None and held.token == info.token
-        ]
+        gone = [info for info, held in zip(gone, now, strict=True) if info.is_same_lease(held)]
         rows = claimed_rows(gone)
         for info in gone:
             row, status = rows.get(info.name, (None, None))

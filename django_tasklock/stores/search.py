@@ -30,6 +30,10 @@ class Search(RequiredMethods):
     seen once, unless it is extended to end sooner than before.
     """
 
+    keeps_searches = False
+    """Whether a note may hold thousands of names and costs little, so that what a long search has
+    found can be kept for those who ask the same."""
+
     if TYPE_CHECKING:  # `BaseStore` has them.
 
         def scan(self, prefix: str = "") -> Iterator[LockInfo]: ...

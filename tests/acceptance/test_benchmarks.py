@@ -110,13 +110,17 @@ def test_a_page_is_two_round_trips(tmp_path: Path) -> None:
 
 
 def test_pages_are_measured_beside_a_tenth_of_the_locks(tmp_path: Path) -> None:
-    rows = bench(tmp_path, "pages")["pages"]
+    tables = bench(tmp_path, "pages")
+    rows = tables["pages"]
     for begin in ("first page", "by TTL, the last first"):
         page = row(rows, begin)
         assert page["round trips"] == page["with 30"], begin
     # The store is asked by the hundred, never once for each owner
     assert row(rows, "doctor: owners, all gone")["round trips"] <= 6
     assert row(rows, "locks list, the first lines")["round trips"] == 2
+    # What was searched once is not searched again
+    for begin in ("by name", "host, of none"):
+        assert "ms, 300 locks" in row(tables["pages-kept"], begin), begin
 
 
 def _listed(rows: list[dict[str, Any]]) -> dict[str, Any]:

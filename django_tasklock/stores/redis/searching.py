@@ -154,8 +154,12 @@ class Searcher:
         matches = iter(matches)
         while part := list(islice(matches, RECORDS_PER_TEST)):
             queues = [self._keyspace.key(match.name).encode() + QUEUE for match in part]
-            for match, found in zip(part, self._client.run(script, queues), strict=True):
-                yield match._replace(**{field: found})
+            answers = self._client.run(script, queues)
+            if not answers:
+                yield from part
+                continue
+            for match, found in zip(part, answers, strict=True):
+                yield match._replace(**{field: found}) if found else match
 
     def _wait_of(self, match: Match) -> tuple[bool, float]:
         since = None if match.head is None else self._records.waiter(match.head).waiting_since

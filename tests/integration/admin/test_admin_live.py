@@ -19,7 +19,8 @@ from redis import Redis
 from django_tasklock import locks
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
-from django_tasklock.admin import changelist, rows
+from django_tasklock.admin import changelist, rows, store_reader
+from django_tasklock.operators import kept_search
 from django_tasklock.stores.redis import searching, walking
 from tests.conftest import UseCaches, UseRedis
 from tests.integration.admin.test_admin import (
@@ -241,8 +242,6 @@ def test_filters_by_state(
     assert sorted(names(operator.get(LIST, {"state": "soon"}))) == ["orphan", "short"]
     endless = operator.get(LIST, {"state": "endless"})
     assert names(endless) == ["forever"]
-    # What walks the whole store is not asked again by itself
-    assert "tasklock-live" not in page_of(endless)
     assert "tasklock-live" in page_of(operator.get(LIST))
     assert len(names(operator.get(LIST, {"state": "nonsense"}))) == 3
 
@@ -531,16 +530,53 @@ def test_page_with_waiters_costs_as_many_round_trips_as_one_without(
         waiter.leave()
 
 
-def test_page_that_walks_through_a_large_store_does_not_update_itself(
+def test_page_of_a_large_store_updates_itself_where_searches_are_kept(
     on_redis: None, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changelist, "MAX_LOCKS_REFRESHED", 2)
     for number in range(3):
         acquire(f"job:{number}")
+    for asked in ({}, {"q": "job"}, {"state": "endless"}):
+        assert "tasklock-live" in page_of(operator.get(LIST, asked)), asked
+    monkeypatch.setattr(type(locks.store), "keeps_searches", False)
     assert "tasklock-live" in page_of(operator.get(LIST))
     assert "tasklock-live" not in page_of(operator.get(LIST, {"q": "job"}))
+    assert "tasklock-live" not in page_of(operator.get(LIST, {"state": "endless"}))
     locks.clear("job:1")
     assert "tasklock-live" in page_of(operator.get(LIST, {"q": "job"}))
+
+
+@pytest.mark.parametrize("asked", [{"q": "job"}, {"o": "1"}, {"state": "endless"}])
+def test_page_of_a_kept_search_says_when_it_was_searched(
+    on_redis: None, operator: Client, monkeypatch: pytest.MonkeyPatch, asked: dict[str, str]
+) -> None:
+    monkeypatch.setattr(store_reader, "KEPT_FROM_LOCKS", 2)
+    monkeypatch.setattr(kept_search, "KEPT_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(kept_search, "SHORTEST_KEPT_SECONDS", 60.0)
+    for number in range(4):
+        acquire(f"job:{number}")
+        cache.add(f"lock:job:old:{number}", "x", timeout=None)
+    matched = "of the locks that matched at"
+    first = operator.get(LIST, asked)
+    assert matched not in words_of(first)
+    shown = names(first)
+    assert len(shown) == 4
+
+    # Given one that is gone, and one that is new
+    locks.clear(shown[1])
+    acquire("job:9")
+    second = operator.get(LIST, asked)
+    assert matched in words_of(second)
+    assert names(second) == [shown[0], *shown[2:]]
+    said = live(operator, **asked)
+    assert matched in said["as_of"]
+    assert len(said["rows"]) == 3
+
+    # What is not searched, and what a store does not keep, is of now
+    assert matched not in words_of(operator.get(LIST))
+    monkeypatch.setattr(type(locks.store), "keeps_searches", False)
+    if "state" not in asked:
+        assert "job:9" in names(operator.get(LIST, asked))
 
 
 def test_page_of_keys_without_a_ttl_has_no_more_rows_than_others(

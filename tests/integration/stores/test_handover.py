@@ -88,7 +88,8 @@ def test_a_lease_that_ends_while_it_is_cleared_leaves_the_next_one_alone(
     """A clear reads the record first, to find the token in it. The script compares it again."""
     use_redis()
     store: Any = stores["default"]
-    lease, read, following = taken("video:1"), store._value_of, []
+    following: list[Any] = []
+    lease, read = taken("video:1"), store._value_of
 
     def read_and_then(*args: Any, **kwargs: Any) -> Any:
         value = read(*args, **kwargs)
