@@ -24,10 +24,13 @@ class SeeingMany(Contract):
             alone = store.get(info.name)
             assert alone is not None
             assert (info.token, info.owner, info.fence) == (alone.token, alone.owner, alone.fence)
-            assert (info.key, info.waiters) == (alone.key, alone.waiters)
+            assert info.waiters == alone.waiters
             assert info.ttl is not None
             assert alone.ttl is not None
-            assert alone.ttl <= info.ttl <= LONG_SECONDS + 1
+            assert info.ttl <= LONG_SECONDS + 1
+            if self.one_clock:  # Else each look may be answered by other ones of several servers.
+                assert info.key == alone.key
+                assert alone.ttl <= info.ttl
         assert store.get_many([]) == []
 
     def test_next_waiters_are_the_first_of_each_queue(self) -> None:
