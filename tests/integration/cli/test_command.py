@@ -111,7 +111,7 @@ def test_list_is_aligned_lines_soonest_to_expire_first(on_redis: None) -> None:
     assert first.split()[:2] == ["report", "2h02m"]
     process = f"{lease.owner.host}:{lease.owner.pid}"
     assert second.split()[:2] == ["video:123", "1d00h"]
-    assert second.split()[3:] == [process, "alive", "videos.transcode", "0a1b"]
+    assert second.split()[3:] == ["-", process, "alive", "videos.transcode", "0a1b"]
     for title, cell in (("HELD BY", process), ("TASK", "videos.transcode"), ("TASK ID", "0a1b")):
         assert header.index(title) == second.index(cell)
 
