@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand
 from .._values.describe import printable
 from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
-from .tables import LOCK_COLUMNS, as_rich_table, cells_of, json_row, lines_of, widths_of
+from .tables import LOCK_COLUMNS, NOTHING, as_rich_table, cells_of, json_row, lines_of, widths_of
 
 __all__ = ["LOCK_CSV_FIELDS", "as_csv", "json_pieces", "line_pieces", "pieces_of"]
 
@@ -114,7 +114,8 @@ def _table(
         yield NO_LOCKS
         return
     if command.stdout.isatty() and len(first) < FIRST_ROWS:
-        table = as_rich_table(LOCK_COLUMNS, first, color=not options["no_color"])
+        both = _without_empty_wait([LOCK_COLUMNS, *first])
+        table = as_rich_table(both[0], both[1:], color=not options["no_color"])
         if table is not None:
             yield table
             return
@@ -128,6 +129,14 @@ def _table(
     yield lines_of([LOCK_COLUMNS, *first], widths) + "\n"
     for piece in pieces:
         yield lines_of([cells_of(info, liveness) for info in piece], widths) + "\n"
+
+
+def _without_empty_wait(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The rows, headers first, without the waits if nobody waits: a terminal is narrow."""
+    at = LOCK_COLUMNS.index("WAIT")
+    if any(row[at] != NOTHING for row in rows[1:]):
+        return rows
+    return [(*row[:at], *row[at + 1 :]) for row in rows]
 
 
 def as_csv(
