@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
@@ -15,6 +14,7 @@ from .._values.owner import Owner
 from ..models import Lock
 from ..operators.guarded import label_of, row_if_known
 from ..operators.work import CeleryMissing
+from .cell import cell, info_of, text
 from .moments import in_full, moment_in, on_hover
 from .page import LockModelAdmin
 from .row_links import row_url
@@ -28,24 +28,13 @@ ASKED_BY = "asked_by"
 """attribute of a lock with the request that it is shown to: Django calls a cell without it"""
 
 
-def info_of(lock: Lock) -> LockInfo:
-    """Return what the store said of the lock."""
-    assert lock.info is not None, "only what a store said is shown"
-    return lock.info
-
-
-def text(value: object) -> str | None:
-    """Return the value as text that is safe to show; None stays None."""
-    return None if value is None else printable(value)
-
-
 class LockCells(LockModelAdmin):
     """The fields of a lock: Django looks them up by name on the admin, so they are its methods.
 
     Each takes a lock with its ``info``, and returns text or HTML; None shows the admin's own dash.
     """
 
-    @admin.display(description=gettext_lazy("TTL"), ordering="ttl")
+    @cell(gettext_lazy("TTL"), ordering="ttl")
     def ttl(self, lock: Lock) -> str:
         """The TTL when the page was made; with JavaScript it counts down."""
         info = info_of(lock)
@@ -67,7 +56,7 @@ class LockCells(LockModelAdmin):
             bar(seconds, info.granted),
         )
 
-    @admin.display(description=gettext_lazy("renewed"))
+    @cell(gettext_lazy("renewed"))
     def renewing(self, lock: Lock) -> str | None:
         """Whether the holder renews it, as recorded when it took the lock."""
         renewing = info_of(lock).renewing
@@ -75,15 +64,17 @@ class LockCells(LockModelAdmin):
             return None
         return gettext("renewed") if renewing else gettext("not renewed")
 
-    @admin.display(description=gettext_lazy("age"), ordering="age")
+    @cell(gettext_lazy("age"), ordering="age")
     def age(self, lock: Lock) -> str | None:
         return passed(info_of(lock).acquired_at, gettext("age"), gettext("acquired at %(time)s"))
 
-    @admin.display(description=gettext_lazy("held by"))
+    @cell(gettext_lazy("held by"))
     def held_by(self, lock: Lock) -> str:
         info = info_of(lock)
         if info.held_by is not None:
-            reason = format_html('<span class="tasklock-reason">{}</span>', text(info.reason))
+            reason = format_html(
+                '<span class="tasklock-reason" title="{0}">{0}</span>', text(info.reason) or ""
+            )
             who = operator_words(info.owner)
             return format_html('<span class="tasklock-place">{}</span> {}', who, reason)
         where = place(info.owner)
@@ -91,22 +82,25 @@ class LockCells(LockModelAdmin):
             return gettext("other code (its key was not set by a lease)")
         state = pill("cooling", gettext("cooling")) if info.cooling else life(info.owner)
         return format_html(
-            '<span class="tasklock-place">{}</span>{}{}', where, state, permit_words(info)
+            '<span class="tasklock-place" title="{0}">{0}</span>{1}{2}',
+            where,
+            state,
+            permit_words(info),
         )
 
-    @admin.display(description=gettext_lazy("task"))
+    @cell(gettext_lazy("task"))
     def task(self, lock: Lock) -> str | None:
         said = text(info_of(lock).owner.task)
         # The list shortens it where it has no room.
         return said and format_html('<span title="{0}">{0}</span>', said)
 
-    @admin.display(description=gettext_lazy("task id"))
+    @cell(gettext_lazy("task id"))
     def task_id(self, lock: Lock) -> str | None:
         task_id = info_of(lock).owner.task_id
         said = task_link(task_id)
         return said and format_html('<span title="{}">{}</span>', text(task_id), said)
 
-    @admin.display(description=gettext_lazy("guarded row"))
+    @cell(gettext_lazy("guarded row"))
     def row(self, lock: Lock) -> str | None:
         """The row that its task works on; its text and a link for users who may see its page."""
         try:
@@ -120,11 +114,11 @@ class LockCells(LockModelAdmin):
             return printable(label_of(row))
         return format_html('<a href="{}">{}</a>', url, printable(row))
 
-    @admin.display(description=gettext_lazy("thread"))
+    @cell(gettext_lazy("thread"))
     def thread(self, lock: Lock) -> str | None:
         return text(info_of(lock).owner.thread)
 
-    @admin.display(description=gettext_lazy("acquired"))
+    @cell(gettext_lazy("acquired"))
     def acquired(self, lock: Lock) -> str | None:
         """To the second, in the site's time zone, as logs have it."""
         acquired_at = info_of(lock).acquired_at
@@ -132,34 +126,34 @@ class LockCells(LockModelAdmin):
             return None
         return in_full(acquired_at)
 
-    @admin.display(description=gettext_lazy("fence"))
+    @cell(gettext_lazy("fence"))
     def fence(self, lock: Lock) -> str | None:
         return text(info_of(lock).fence)
 
-    @admin.display(description=gettext_lazy("waiting"), ordering="waiters")
+    @cell(gettext_lazy("waiting"), ordering="waiters")
     def waiters(self, lock: Lock) -> str | None:
         waiters = info_of(lock).waiters
         if waiters is None:
             return None
         return format_html('<span data-tasklock-label="{}">{}</span>', gettext("waiting"), waiters)
 
-    @admin.display(description=gettext_lazy("wait"), ordering="wait")
+    @cell(gettext_lazy("wait"), ordering="wait")
     def longest_wait(self, lock: Lock) -> str | None:
         """For how long the next waiter waits, which is normally the longest wait."""
         return passed(
             info_of(lock).waiting_since, gettext("longest wait"), gettext("waits since %(time)s")
         )
 
-    @admin.display(description=gettext_lazy("longest wait"))
+    @cell(gettext_lazy("longest wait"))
     def wait_by_name(self, lock: Lock) -> str | None:
         """The same on the lock's own page, where there is room for its name."""
         return self.longest_wait(lock)
 
-    @admin.display(description=gettext_lazy("key"))
+    @cell(gettext_lazy("key"))
     def key(self, lock: Lock) -> str:
         return copied(printable(info_of(lock).key))
 
-    @admin.display(description=gettext_lazy("name"))
+    @cell(gettext_lazy("name"))
     def full_name(self, lock: Lock) -> str:
         """The name on the lock's own page, to be copied."""
         return copied(lock.name)

@@ -269,6 +269,13 @@ def test_pictures_of_every_page(site: Site, tmp_path: Path) -> None:
     folder = Path(PICTURES or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)
     kinds = [("light", 1280, "light"), ("dark", 1280, "dark"), ("phone", 390, "light")]
+    # As in the night: somebody waits, a process is gone, an operator holds a lock
+    store, gone = locks.store, {"pid": 4194303, "start": 1}
+    waiter = store.waiter(NAME, new_token(), 600.0, owner_record(TASK, task_id(5)))
+    assert waiter is not None
+    waiter.ask()
+    store.acquire("report:2026-11-20", new_token(), 500.0, owner_record(TASK, task_id(9)) | gone)
+    assert locks.hold("deploy", 3600, by="anna", reason="migration 0042") is not None
     for kind, width, scheme in kinds if PICTURES else kinds[:1]:
         page = site.open(width=width, scheme=scheme)
         for name, path in PAGES.items():
@@ -276,3 +283,4 @@ def test_pictures_of_every_page(site: Site, tmp_path: Path) -> None:
             file = folder / f"{site.theme}-{name}-{kind}.png"
             picture = page.screenshot(path=file, full_page=kind == "phone")
             assert picture.startswith(b"\x89PNG\r\n")
+    waiter.quit()

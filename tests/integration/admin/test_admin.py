@@ -970,3 +970,10 @@ def test_commands_over_all_models_pass_by_the_lock(tmp_path: Any) -> None:
 
 def test_no_migration_is_missing() -> None:
     call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+
+
+def test_what_a_lock_does_not_have_is_a_dash_on_its_page(on_redis: None, operator: Client) -> None:
+    acquire("video:1")
+    words = words_of(operator.get(f"{LIST}default_3Avideo_3A1/change/"))
+    assert "Guarded row: -" in words
+    assert "None" not in words
