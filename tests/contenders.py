@@ -62,7 +62,7 @@ def work(ledger: Ledger, slot: int, rounds: int, seed: int) -> None:
         lease = acquired(chance)
         ledger.write("E", lease.fence, os.getpid(), slot)
         if chance.random() < 0.2:
-            time.sleep(chance.uniform(0, 0.01))
+            time.sleep(chance.uniform(0, 0.03))
         lease.assert_held()
         ledger.write("L", lease.fence, os.getpid(), slot)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._values.owner import COOLING, MARK, owner_record
+from .._values.owner import ADOPTIONS, COOLING, MARK, owner_record
 from .._values.tokens import new_token
 from ..stores.base import BaseStore, Grant
 from .steps import (
@@ -108,7 +108,8 @@ class Rewriting(Contract):
         assert store.rewrite(name, token, LONG_SECONDS, owner_record("b"), "first") is None
         assert store.rewrite(name, token, LONG_SECONDS, marked("first"))
         assert store.rewrite(name, token, LONG_SECONDS, owner_record("b"), "second") is None
-        assert store.rewrite(name, token, LONG_SECONDS, owner_record("b"), "first")
+        adopter = owner_record("b") | {ADOPTIONS: 1}
+        assert store.rewrite(name, token, LONG_SECONDS, adopter, "first")
         info = store.get(name)
         assert info is not None
         assert (info.owner.task, info.owner.mark) == ("b", None)
@@ -122,7 +123,8 @@ class Rewriting(Contract):
 
         def adopt() -> None:
             task = new_token()
-            if store.rewrite(name, token, LONG_SECONDS, owner_record(task), "handle"):
+            adopter = owner_record(task) | {ADOPTIONS: 1}
+            if store.rewrite(name, token, LONG_SECONDS, adopter, "handle"):
                 won.append(task)
 
         in_threads(8, adopt)

@@ -153,7 +153,7 @@ class Stage:
 
     # -- what happened
 
-    def started(self, job: int, times: int = 1, within: float = 20.0) -> Entry:
+    def started(self, job: int, times: int = 1, within: float = 60.0) -> Entry:
         """Wait until the job's body has started so many times; returns the last start."""
         return until(
             lambda: self.ledger.entries("start", job=job)[times - 1 : times],
@@ -161,7 +161,7 @@ class Stage:
             within,
         )[0]
 
-    def completed(self, job: int, within: float = 20.0) -> Entry:
+    def completed(self, job: int, within: float = 60.0) -> Entry:
         """Wait until the job's body has run to its end; returns that entry."""
         return until(lambda: self.ledger.entries("end", job=job), f"job {job} completed", within)[0]
 
@@ -173,7 +173,7 @@ class Stage:
         """Have the ledger learn of a process's death at the moment it dies."""
         workers.watch(pid, self.ledger.path)
 
-    def until_dead(self, pid: int, within: float = 20.0) -> None:
+    def until_dead(self, pid: int, within: float = 60.0) -> None:
         """Wait until a watched process has died, and the ledger says so."""
         until(lambda: self.ledger.entries("death", of=pid), f"the death of {pid}", within)
 
@@ -185,7 +185,7 @@ class Stage:
         """The path of a gate for a script; it opens when the file is made."""
         return self.folder / f"gate-{uuid.uuid4().hex[:8]}"
 
-    def deliveries(self, task_id: str, times: int, within: float = 30.0) -> None:
+    def deliveries(self, task_id: str, times: int, within: float = 60.0) -> None:
         """Wait until workers have received a message of this id so many times."""
         until(
             lambda: len(self.ledger.entries("received", task_id=task_id)) >= times,
@@ -220,7 +220,7 @@ class Stage:
             time.sleep(0.05)
         return received == len(self.ledger.entries("received"))
 
-    def assert_settled(self, within: float = 20.0) -> None:
+    def assert_settled(self, within: float = 60.0) -> None:
         """Nothing is left: no message in the queue or in a worker, no lock held."""
         until(self.quiet, "the queue is empty", within, every=0.1)
         until(lambda: not self.held(), "no lock is left", within, every=0.1)

@@ -21,7 +21,7 @@ def test_21_a_job_that_rejects_itself_runs_again_each_time(
     stage.worker()
     job = stage.job()
     result = stage.send("once", job, [*[{"then": "reject"}] * 6, {}])
-    assert result.get(timeout=20) == f"done:{job}"
+    assert result.get(timeout=60) == f"done:{job}"
     stage.assert_settled()
     stage.assert_done_once(job)
     assert len(stage.ledger.runs(job=job)) == 7
@@ -43,7 +43,7 @@ def test_22_a_job_that_a_killed_worker_had_only_prefetched_runs(
     stage.kill(worker.pid)
     assert stage.ledger.runs(job=prefetched) == []
     stage.worker()
-    assert result.get(timeout=20) == f"done:{prefetched}"
+    assert result.get(timeout=60) == f"done:{prefetched}"
     stage.assert_settled()
     stage.assert_done_once(prefetched)
     stage.assert_done_once(first)
@@ -60,9 +60,9 @@ def test_23_a_job_that_a_cold_shutdown_cut_short_runs_again(
     result = stage.send("once", job, [{"seconds": 60}, {"seconds": 0.1}])
     stage.watch(stage.started(job).pid)
     worker.send(signal.SIGQUIT)
-    until(lambda: not worker.running, "the worker has stopped", 20)
+    until(lambda: not worker.running, "the worker has stopped", 60)
     stage.worker()
-    assert result.get(timeout=20) == f"done:{job}"
+    assert result.get(timeout=60) == f"done:{job}"
     stage.assert_settled()
     stage.assert_done_once(job)
     assert len(stage.ledger.runs(job=job)) == 2

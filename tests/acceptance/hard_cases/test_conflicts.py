@@ -31,13 +31,13 @@ def test_14_chains_groups_and_chords_complete_with_the_marker_of_a_skipped_task(
     chain = (stage.sig("skip", busy) | stage.sig("collect", "chain")).apply_async()
     group = celery.group(pair, app=stage.client).apply_async()
     chord = celery.chord(pair, app=stage.client)(stage.sig("collect", "chord"))
-    assert chain.get(timeout=20) == marker
+    assert chain.get(timeout=60) == marker
     # The job of the two headers may find its own lock held: then it is skipped as well.
-    assert group.get(timeout=20)[0] == marker
-    assert chord.get(timeout=20)[0] == marker
+    assert group.get(timeout=60)[0] == marker
+    assert chord.get(timeout=60)[0] == marker
     assert {entry.label for entry in stage.ledger.entries("collected")} == {"chain", "chord"}
     gate.touch()
-    assert holder.get(timeout=10) == f"done:{busy}"
+    assert holder.get(timeout=60) == f"done:{busy}"
     stage.assert_settled()
 
 
@@ -54,8 +54,8 @@ def test_14_errbacks_run_when_a_busy_lock_raises(stage: Stage) -> None:
     header = [stage.sig("raising", busy), stage.sig("skip", stage.job())]
     chord = celery.chord(header, app=stage.client)(body)
     with pytest.raises(LockNotAcquired):
-        chain.parent.get(timeout=20)
-    until(lambda: chord.state == "FAILURE", "the chord failed", 20)
+        chain.parent.get(timeout=60)
+    until(lambda: chord.state == "FAILURE", "the chord failed", 60)
     until(
         lambda: {entry.label for entry in stage.ledger.entries("errback")} == {"chain", "chord"},
         "both errbacks",
@@ -76,7 +76,7 @@ def test_19_the_second_of_two_chained_tasks_never_finds_their_lock_busy(stage: S
         for job in jobs
     ]
     for job, chain in zip(jobs, chains, strict=True):
-        assert chain.get(timeout=30) == f"done:{job}"
+        assert chain.get(timeout=60) == f"done:{job}"
         assert stage.ledger.overlaps(job=job) == []
         assert stage.ledger.completions(job=job) == 2
     stage.assert_settled()
@@ -85,7 +85,7 @@ def test_19_the_second_of_two_chained_tasks_never_finds_their_lock_busy(stage: S
 def test_19_a_task_that_calls_itself_goes_on_under_its_own_lease(stage: Stage) -> None:
     """Re-entrant: the inner calls see the very lease of the outer run."""
     stage.worker()
-    fences = stage.client.send_task("itself", [stage.job(), 2]).get(timeout=10)
+    fences = stage.client.send_task("itself", [stage.job(), 2]).get(timeout=60)
     assert len(fences) == 3
     assert len(set(fences)) == 1
     stage.assert_settled()
@@ -127,7 +127,7 @@ def test_19_chunks_lock_each_call(stage: Stage) -> None:
     jobs = [stage.job(), busy, stage.job()]
     calls = {"task": stage.sig("skip"), "it": [[job] for job in jobs]}
     chunk = stage.client.signature("celery.starmap", kwargs=calls).apply_async()
-    first, skipped, last = chunk.get(timeout=20)
+    first, skipped, last = chunk.get(timeout=60)
     assert [first, skipped["status"], last] == [f"done:{jobs[0]}", "skipped", f"done:{jobs[2]}"]
     gate.touch()
     stage.assert_settled()

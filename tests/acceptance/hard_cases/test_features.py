@@ -16,7 +16,7 @@ def test_delay_on_commit_sends_after_the_commit_and_never_after_a_rollback(stage
     stage.worker()
     committed, rolled_back = stage.job(), stage.job()
     for job, commit in ((rolled_back, False), (committed, True)):
-        stage.client.send_task("on_commit", ["guarded", job, commit]).get(timeout=10)
+        stage.client.send_task("on_commit", ["guarded", job, commit]).get(timeout=60)
     stage.completed(committed)
     stage.assert_settled()
     stage.assert_done_once(committed)
@@ -28,7 +28,7 @@ def test_a_rate_limit_is_kept(stage: Stage) -> None:
     stage.worker(concurrency=2)
     jobs = [stage.job() for _ in range(5)]
     for result in [stage.send("limited", job) for job in jobs]:
-        result.get(timeout=20)
+        result.get(timeout=60)
     starts = [stage.started(job).at for job in jobs]
     assert max(starts) - min(starts) > 1.4
     stage.assert_settled()
@@ -43,7 +43,7 @@ def test_with_early_acks_a_killed_job_is_not_run_again_but_its_lock_is_free(stag
     until(lambda: not stage.held(), "the lock is free", 5)
     assert stage.ledger.clock() - killed < 3
     until(lambda: result.state == "FAILURE", "WorkerLostError is reported", 10)
-    assert stage.send("early", job).get(timeout=10) == f"done:{job}"
+    assert stage.send("early", job).get(timeout=60) == f"done:{job}"
     stage.assert_settled()
     stage.assert_done_once(job)
 
@@ -54,10 +54,10 @@ def test_with_early_acks_a_job_runs_once_and_a_double_is_skipped(stage: Stage) -
     job, gate = stage.job(), stage.gate()
     first = stage.send("early", job, [{"gate": str(gate)}])
     stage.started(job)
-    double = stage.send("early", job).get(timeout=10)
+    double = stage.send("early", job).get(timeout=60)
     assert (double["status"], double["holder"]) == ("skipped", first.id)
     gate.touch()
-    assert first.get(timeout=10) == f"done:{job}"
+    assert first.get(timeout=60) == f"done:{job}"
     stage.assert_settled()
     stage.assert_done_once(job)
 
@@ -67,7 +67,7 @@ def test_a_pydantic_task_gets_and_returns_its_models(stage: Stage) -> None:
     stage.worker()
     sent = {"number": 7, "amount": 1.5}
     result = stage.client.send_task("modelled", [7, sent])
-    assert result.get(timeout=10) == {"number": 7, "amount": 3.0}
+    assert result.get(timeout=60) == {"number": 7, "amount": 3.0}
     stage.assert_settled()
 
 
@@ -81,8 +81,8 @@ def test_every_pool_runs_a_job_once_and_skips_its_double(stage: Stage, pool: str
     job, gate = stage.job(), stage.gate()
     first = stage.send("guarded", job, [{"gate": str(gate)}], queue="first")
     stage.started(job)
-    assert stage.send("guarded", job).get(timeout=20)["holder"] == first.id
+    assert stage.send("guarded", job).get(timeout=60)["holder"] == first.id
     gate.touch()
-    assert first.get(timeout=10) == f"done:{job}"
+    assert first.get(timeout=60) == f"done:{job}"
     stage.assert_settled()
     stage.assert_done_once(job)

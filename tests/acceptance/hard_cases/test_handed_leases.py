@@ -109,7 +109,7 @@ def test_killed_before_the_message_is_sent_the_lock_lasts_as_long_as_the_handle(
         f'lease = locks.acquire("job:{job}", ttl={HANDLE_SECONDS})\n' + step.format(job=job),
     )
     assert left(stage, job) <= HANDLE_SECONDS
-    until(lambda: not stage.held(), "the handle is over", 20)
+    until(lambda: not stage.held(), "the handle is over", 60)
     assert stage.queued() == 0
     assert click(stage, job) != "409"
 

@@ -58,13 +58,13 @@ def test_hold_outlives_its_process_and_the_job_is_skipped(stage: Stage) -> None:
     job = stage.job()
     hold_and_be_killed(stage, job, 3600)
     result = stage.send("guarded", job)
-    assert result.get(timeout=30) == {
+    assert result.get(timeout=60) == {
         "status": "skipped", "reason": "already_processing", "lock": f"job:{job}", "holder": None,
     }  # fmt: skip
     assert stage.row(job) == ("new", None)
     # When it is cleared, I expect the job to run once it is sent again
     clear(stage, job)
-    assert stage.send("guarded", job).get(timeout=30) == f"done:{job}"
+    assert stage.send("guarded", job).get(timeout=60) == f"done:{job}"
     stage.assert_settled()
     stage.assert_done_once(job)
 
@@ -85,7 +85,7 @@ def test_job_whose_waiting_worker_is_killed_runs_once_after_the_hold(stage: Stag
     assert stage.ledger.entries("start", job=job) == []
     # and to run when the hold is over
     clear(stage, job)
-    assert result.get(timeout=30) == f"done:{job}"
+    assert result.get(timeout=60) == f"done:{job}"
     stage.assert_settled()
     stage.assert_done_once(job)
 

@@ -34,10 +34,10 @@ def test_16_a_child_stopped_beyond_its_lease_wakes_up_as_the_loser(make_stage: M
     finally:
         os.kill(first.pid, signal.SIGCONT)
     with pytest.raises(LeaseLost):
-        stopped.get(timeout=10)
+        stopped.get(timeout=60)
     assert stage.row(job) == ("running", second.fence)
     gate.touch()
-    assert next_one.get(timeout=10) == f"done:{job}"
+    assert next_one.get(timeout=60) == f"done:{job}"
     assert stage.row(job) == ("done", second.fence)
     assert second.fence > first.fence
     stage.assert_settled()
@@ -97,20 +97,20 @@ def test_18_a_c_call_that_keeps_the_interpreter_is_found_out_at_its_end(
     need_pool(pool)
     stage = make_stage(ttl=TTL_SECONDS)
     stage.worker(pool=pool, concurrency=1 if pool == "solo" else 2, options=("-Q", "first"))
+    stage.worker()
     job = stage.job()
     script = [{"kind": "stuck", "seconds": TTL_SECONDS + 2}]
     stuck = stage.send("guarded", job, script, queue="first")
     first = stage.started(job)
     # Another worker's run on the same row, as soon as the lease has ended.
-    stage.worker()
     gate = stage.gate()
     next_one = stage.send("guarded_waiting", job, [{"gate": str(gate)}])
     second = stage.started(job, 2)
     assert second.at - first.at > TTL_SECONDS - 1
     with pytest.raises(LeaseLost):
-        stuck.get(timeout=20)
+        stuck.get(timeout=60)
     assert stage.row(job) == ("running", second.fence)
     gate.touch()
-    assert next_one.get(timeout=10) == f"done:{job}"
+    assert next_one.get(timeout=60) == f"done:{job}"
     assert stage.row(job) == ("done", second.fence)
     stage.assert_settled()

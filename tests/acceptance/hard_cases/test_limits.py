@@ -27,9 +27,9 @@ def test_06_after_a_hard_limit_the_lock_is_free_once_the_process_is_dead(stage: 
         stage.watch(first.pid)
         waiter = stage.send("waiting", job)
         with contextlib.suppress(TimeLimitExceeded):
-            stuck.get(timeout=10)
+            stuck.get(timeout=60)
         assert stuck.state == "FAILURE"
-        assert waiter.get(timeout=10) == f"done:{job}"
+        assert waiter.get(timeout=60) == f"done:{job}"
         second = stage.started(job, 2)
         stage.until_dead(first.pid)
         assert stage.ledger.overlaps(job=job) == []
@@ -71,14 +71,14 @@ def test_08_a_revoked_job_keeps_its_lock_until_its_body_has_ended(stage: Stage) 
     refused = 0
     while not stage.ledger.entries("broke", "death"):
         with contextlib.suppress(LockNotAcquired):
-            stage.send("raising", job).get(timeout=10)
+            stage.send("raising", job).get(timeout=60)
             assert stage.ledger.entries("broke", "death"), "it ran beside the revoked body"
             break
         refused += 1
     assert refused > 0
     stage.until_dead(first.pid)
     until(lambda: not stage.held(), "the lock is free", 5)
-    assert stage.send("raising", job).get(timeout=10) == f"done:{job}"
+    assert stage.send("raising", job).get(timeout=60) == f"done:{job}"
     assert stage.ledger.overlaps(job=job) == []
     stage.assert_settled()
 
@@ -90,6 +90,6 @@ def test_06_the_row_of_a_job_that_hit_its_hard_limit_has_failed(stage: Stage, ki
     job = stage.job()
     limited = stage.send("guarded", job, [{"kind": kind, "seconds": 4}], time_limit=1.0)
     with pytest.raises(TimeLimitExceeded):
-        limited.get(timeout=10)
+        limited.get(timeout=60)
     until(lambda: stage.row(job)[0] == "failed", "the row says failed", 5)
     until(lambda: not stage.held(), "the lock is free", 5)

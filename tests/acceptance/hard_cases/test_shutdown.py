@@ -21,7 +21,7 @@ def test_09_a_soft_limit_releases_the_lock(stage: Stage) -> None:
     stage.worker()
     job = stage.job()
     with pytest.raises(SoftTimeLimitExceeded):
-        stage.send("guarded", job, [{"seconds": 30}], soft_time_limit=1).get(timeout=10)
+        stage.send("guarded", job, [{"seconds": 30}], soft_time_limit=1).get(timeout=60)
     stage.assert_settled()
     assert stage.row(job)[0] == "failed"
 
@@ -60,11 +60,11 @@ def test_09_a_cold_shutdown_releases_the_lock_and_the_message_is_back_in_the_que
         if number:
             until(lambda: "Warm shutdown" in worker.text(), "the first signal arrived", 10)
         worker.send(signum)
-    until(lambda: not worker.running, "the worker has stopped", 20)
+    until(lambda: not worker.running, "the worker has stopped", 60)
     assert stage.held() == []
     assert stage.queued() == 1
     stage.worker()
-    assert result.get(timeout=10) == f"done:{job}"
+    assert result.get(timeout=60) == f"done:{job}"
     stage.assert_settled()
     stage.assert_done_once(job)
     assert len(stage.ledger.runs(job=job)) == 2

@@ -39,7 +39,7 @@ def test_24_the_lease_of_a_killed_child_stands_until_its_end(
     assert (other["reason"], other["holder"]) == ("already_processing", result.id)
     again = stage.started(job, 2)
     assert LEAST_SECONDS < again.at - killed < TTL_SECONDS + 4
-    assert result.get(timeout=10) == f"done:{job}"
+    assert result.get(timeout=60) == f"done:{job}"
     stage.assert_settled()
     assert stage.ledger.completions(job=job) == 1
 
@@ -53,7 +53,7 @@ def test_24_a_new_worker_waits_for_the_lease_of_a_killed_one(make_stage: MakeSta
     killed = stage.kill(worker.pid)
     worker_of(stage)
     assert LEAST_SECONDS < stage.started(job, 2).at - killed < TTL_SECONDS + 8
-    assert result.get(timeout=10) == f"done:{job}"
+    assert result.get(timeout=60) == f"done:{job}"
     stage.assert_settled()
     stage.assert_done_once(job)
 
@@ -64,7 +64,7 @@ def test_24_the_row_of_a_job_that_hit_its_hard_limit_has_failed(make_stage: Make
     worker_of(stage)
     job = stage.job()
     result = stage.send("guarded", job, [{"seconds": 20, "kind": "stuck"}], time_limit=1)
-    until(lambda: result.state == "FAILURE", "the limit", 20)
+    until(lambda: result.state == "FAILURE", "the limit", 60)
     until(lambda: stage.row(job)[0] == "failed", "the row", 10)
     assert stage.held() == [f"job:{job}"]
     stage.assert_settled()

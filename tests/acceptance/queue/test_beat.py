@@ -145,7 +145,7 @@ print(*[app.send_task("skip_unique", [{job}, {script!r}]).id for _ in range(3)])
     running = stage.started(job).task_id
     others = [stage.client.AsyncResult(one) for one in ids if one != running]
     for other in others:
-        assert other.get(timeout=30)["holder"] == running
+        assert other.get(timeout=60)["holder"] == running
     gate.touch()
-    assert stage.client.AsyncResult(running).get(timeout=30) == f"done:{job}"
+    assert stage.client.AsyncResult(running).get(timeout=60) == f"done:{job}"
     stage.assert_settled()

@@ -144,7 +144,7 @@ def test_a_follow_up_whose_child_is_killed_is_retried(on_stage: OnStage, broker:
     counter.running(follow_up)
     stage.kill(stage.ledger.entries("saw", job=1, task_id=follow_up.id)[0].pid)
     second.touch()
-    assert follow_up.get(timeout=30) == 2
+    assert follow_up.get(timeout=60) == 2
     stage.assert_settled(60)
     assert counter.seen() == [1, 2, 2]
 
@@ -164,7 +164,7 @@ def test_a_follow_up_that_is_revoked_is_replaced_by_the_next(on_stage: OnStage) 
     last = counter.change()
     stage.deliveries(last.id, 2)
     gate.touch()
-    assert last.get(timeout=30) == counter.value
+    assert last.get(timeout=60) == counter.value
     stage.assert_settled(60)
 
 
@@ -184,7 +184,7 @@ def test_a_follow_up_whose_worker_is_killed_while_it_waits_runs_once(on_stage: O
     stage.worker()
     stage.deliveries(follow_up.id, 4)
     gate.touch()
-    assert follow_up.get(timeout=30) == 2
+    assert follow_up.get(timeout=60) == 2
     stage.assert_settled()
     assert counter.seen() == [1, 2]
 

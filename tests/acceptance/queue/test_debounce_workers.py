@@ -154,10 +154,10 @@ def test_a_run_beside_the_holder_is_killed_and_runs_again(on_stage: OnStage, bro
     again = stage.started(job, 3)
     assert (again.task_id, again.fence) == (beside.id, None)
     second.touch()
-    assert beside.get(timeout=30) == f"done:{job}"
+    assert beside.get(timeout=60) == f"done:{job}"
     assert stage.held() == [f"job:{job}"]
     gate.touch()
-    assert holder.get(timeout=30) == f"done:{job}"
+    assert holder.get(timeout=60) == f"done:{job}"
     ended = [entry.task_id for entry in stage.ledger.entries("end", job=job)]
     assert ended == [beside.id, holder.id]
     stage.assert_settled()
@@ -175,7 +175,7 @@ def test_a_run_beside_the_holder_that_always_dies_ends_as_a_failure(on_stage: On
     assert type(poison.result).__name__ == "TooManyAttempts"
     assert len(stage.ledger.entries("start", job=job, task_id=poison.id)) == 3
     gate.touch()
-    assert holder.get(timeout=30) == f"done:{job}"
+    assert holder.get(timeout=60) == f"done:{job}"
     stage.assert_settled()
 
 
@@ -190,10 +190,10 @@ def test_a_run_beside_the_holder_outlasts_the_visibility_timeout(on_stage: OnSta
     stage.started(job, 2)
     stage.deliveries(beside.id, 2)
     gate.touch()
-    holder.get(timeout=30)
+    holder.get(timeout=60)
     stage.deliveries(beside.id, 4)
     other.touch()
-    assert beside.get(timeout=30) == f"done:{job}"
+    assert beside.get(timeout=60) == f"done:{job}"
     stage.assert_settled(60)
     ended = [entry.task_id for entry in stage.ledger.entries("end", job=job)]
     assert sorted(ended) == sorted([holder.id, beside.id])

@@ -125,7 +125,7 @@ def test_what_was_lost_is_found_and_sent_again_once(on_stage: OnStage) -> None:
     # Nothing was left to do
     assert [status for _, status in both] == [0, 0]
     for job in stranded:
-        until(lambda job=job: stage.row(job)[0] == "done", "it is done", 20)  # type: ignore[misc]
+        until(lambda job=job: stage.row(job)[0] == "done", "it is done", 60)  # type: ignore[misc]
     gate.touch()
     stage.assert_settled(60)
     assert said(doctor(stage)) == ([], 0)

@@ -26,7 +26,6 @@ def test_31_other_classes_before_and_after_ours(
     stage = on_stage(broker)
     stage.conf["accept_content"] = ["json", "pickle"]
     job, other, gate = stage.job(), stage.job(), stage.gate()
-    stage.worker(concurrency=2, environment={"C_FORCE_ROOT": "1"})
     sending = f"""
 import django; django.setup()
 from django.db import transaction
@@ -42,6 +41,8 @@ with transaction.atomic():
     task.apply_async([first, [{{"gate": {str(gate)!r}}}]], task_id="it-runs")
     task.delay(first)
 """)
+    # Not before: once the first has begun, the same call is sent again.
+    stage.worker(concurrency=2, environment={"C_FORCE_ROOT": "1"})
     assert stage.started(job).task_id == "it-runs"
     stage.script(f"""{sending}
 waits = [first, [{{"of": {{1, 2}}}}]]
@@ -51,7 +52,7 @@ task.apply_async([second], task_id="another")
 """)
     stage.completed(other)
     until(
-        lambda: len(stage.ledger.entries("received", task_id="it-waits")) > 2, "it goes round", 20
+        lambda: len(stage.ledger.entries("received", task_id="it-waits")) > 2, "it goes round", 60
     )
     assert len(stage.ledger.entries("start", job=job)) == 1
     gate.touch()
@@ -87,5 +88,5 @@ task.apply_async([10**6], task_id="{0}")
 
     for task_id in ("first", "second"):
         stage.script(sending.format(task_id))
-        until(partial(failed_and_forgotten, task_id), "it has failed and reserves nothing", 20)
+        until(partial(failed_and_forgotten, task_id), "it has failed and reserves nothing", 60)
     stage.assert_settled()

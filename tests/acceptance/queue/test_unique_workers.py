@@ -133,7 +133,7 @@ print(queued.apply_async([{later}], countdown=3600).id, unfinished.delay(*{args}
     stage.deliveries(waiting, 2)
     assert burst(stage, [later], "queued", calls=80) == {"queued": [waiting]}
     gate.touch()
-    until(lambda: stage.queued() == 1, "the one that ran is acknowledged", 20)
+    until(lambda: stage.queued() == 1, "the one that ran is acknowledged", 60)
     assert [entry.task_id for entry in stage.ledger.entries("end", job=job)] == [running]
 
 
@@ -148,8 +148,8 @@ def test_a_revoked_message_is_no_longer_waited_for(on_stage: OnStage) -> None:
     (first,) = burst(stage, [job], "unfinished", calls=8)["unfinished"]
     stage.client.control.revoke(first, reply=True)
     gate.touch()
-    blocking.get(timeout=20)
-    until(lambda: stage.ledger.entries("revoked", task_id=first), "it is discarded", 20)
+    blocking.get(timeout=60)
+    until(lambda: stage.ledger.entries("revoked", task_id=first), "it is discarded", 60)
     assert first not in burst(stage, [job], "unfinished", calls=8)["unfinished"]
     stage.completed(job)
     if celery.VERSION >= (5, 6, 2):
@@ -201,7 +201,7 @@ print(json.dumps(done))
         "unfinished": expected,
         "retried": [f"done:{retried}"] * 2,
     }
-    until(lambda: len(stage.ledger.entries("collected")) == 6, "every callback", 20)
+    until(lambda: len(stage.ledger.entries("collected")) == 6, "every callback", 60)
     assert len(stage.ledger.runs(job=retried)) == 6
 
 
