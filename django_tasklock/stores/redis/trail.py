@@ -112,9 +112,10 @@ class RedisTrail(RedisNotes):
             self._told = True
             logger.warning(
                 "the history of the lock store %s is not written, its locks are not concerned "
-                "(the option %s: 0 turns it off): %s",
-                self.alias, HISTORY_OPTION, error,
-            )  # fmt: skip
+                "(the option HISTORY: 0 turns it off): %s",
+                self.alias,
+                error,
+            )
 
     def events(self, name: str | None = None, limit: int = 100) -> list[Event]:
         if not self.keeps_history:
