@@ -27,7 +27,10 @@ DEVELOPMENT = {"PYTHONDEVMODE": "1", "PYTHONMALLOC": "pymalloc"}
 FAST = ("-m", "not slow")
 FAST_PAIR = (
     "-m", "not slow and not variant",
-    *(f"--ignore=tests/{folder}" for folder in ("integration/docs", "integration/cli", "chaos", "mutants")),
+    *(
+        f"--ignore=tests/{folder}"
+        for folder in ("integration/docs", "integration/cli", "chaos", "mutants")
+    ),
     *(f"--ignore-glob=*/test_{store}*" for store in ("quorum", "zookeeper")),
     "-k", "not (mariadb or pgbouncer or sqlite or cluster)",
 )  # fmt: skip
