@@ -109,6 +109,16 @@ class RedisWaiter:
             # It may be for another question, or for another waiter that had this channel before.
             news = read(channel.messages.popleft(), question)
             if isinstance(news, HandedOver):
+                if news.moment < self._server_then:
+                    # It is older than the refusal: the question was sent again after a lost reply,
+                    # and is in the queue again. Or the server's clock was set back.
+                    answer = self._ask_outside()
+                    if isinstance(answer, Refusal):
+                        refusal = answer
+                        continue
+                    self._member = self._number = b""
+                    self._close(keep=True)
+                    return answer
                 # The queue does not have it any more, even if the lease is over by now.
                 self._member = self._number = b""
                 self._close(keep=True)
@@ -163,9 +173,14 @@ class RedisWaiter:
         """
         if not self._store.replicas.needed:
             return grant
+        answer = self._ask_outside()
+        return answer if isinstance(answer, Grant) else None
+
+    def _ask_outside(self) -> Grant | Refusal:
+        """Ask for the lock without joining the queue. It is granted if this waiter holds it."""
         asked = clock.now()
         answer = self._store.ask(self._name, self._value, self._ttl_ms, note=self.note)
-        return answer._replace(started=asked) if isinstance(answer, Grant) else None
+        return answer._replace(started=asked) if isinstance(answer, Grant) else answer[0]
 
     def _leave(self, *, keep: bool) -> Grant | None:
         if not self._member:

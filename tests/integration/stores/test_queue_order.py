@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_tasklock import locks
+from django_tasklock import Lease, locks
 from django_tasklock._values import clock
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
@@ -91,6 +91,66 @@ class TestStaleMessage:
         assert isinstance(first.ask(), Refusal)
         assert queue() == ["third", "first"]
         third.quit()
+
+    def test_hand_over_from_before_its_question_was_sent_again_grants_nothing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The reply was lost, and meanwhile the lease that it was handed has ended."""
+        lease = taken("video:1")
+        waiter, others = self.sends_twice(monkeypatch, lease, until_free)
+        assert isinstance(waiter.wait(BRIEF_SECONDS), Refusal | None)
+        assert isinstance(waiter.ask(), Refusal)
+        assert queue() == ["first"]
+        waiter.quit()
+        assert queue() == []
+        others[0].release()
+        assert not locks.is_locked("video:1")
+
+    def test_hand_over_that_was_cleared_before_its_question_was_sent_again_grants_nothing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lease = taken("video:1")
+        waiter, others = self.sends_twice(monkeypatch, lease, clear, ttl=LONG)
+        assert not isinstance(waiter.wait(BRIEF_SECONDS), Grant)
+        others[0].release()
+        assert isinstance(waiter.wait(LONG), Grant)
+        assert queue() == []
+
+    def test_hand_over_after_the_clock_of_the_server_was_set_back_counts(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lease = taken("video:1")
+        waiter = in_queue("first")
+        waiter._server_then += 3_600_000_000
+        lease.release()
+        assert isinstance(waiter.wait(LONG), Grant)
+        assert queue() == []
+
+    def sends_twice(
+        self, monkeypatch: pytest.MonkeyPatch, lease: Lease, end: Any, ttl: float = BRIEF_SECONDS
+    ) -> tuple[RedisWaiter, list[Lease]]:
+        """A waiter whose question is sent again, and who got the lock, and lost it, in between."""
+        store: Any = stores["default"]
+        ask, others = store.ask, []
+
+        def sent_again(*args: Any, **kwargs: Any) -> Any:
+            monkeypatch.undo()
+            ask(*args, **kwargs)
+            lease.release()
+            end()
+            others.append(taken("video:1"))
+            return ask(*args, **kwargs)
+
+        monkeypatch.setattr(store, "ask", sent_again)
+        return in_queue("first", ttl), others
+
+
+def until_free() -> None:
+    until(lambda: not locks.is_locked("video:1"), "the end of the sleeper's lease")
+
+
+def clear() -> None:
+    assert locks.clear("video:1")
 
 
 class TestOrder:
