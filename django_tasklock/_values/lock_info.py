@@ -22,10 +22,10 @@ class LockInfo(Deferred):
     set, ``token``, ``acquired_at``, ``fence`` and all of the owner's fields are None.
     ``waiters`` is the length of the wait queue, None where it was not counted, and
     ``waiting_since`` when the next of them first asked, by the clock of its host; None where nobody
-    waits, or that is not known. ``granted`` is the
-    ttl, in seconds, that the lease was granted with, and ``renewing`` whether its holder extends
-    it by itself; both are None where the record does not say. ``digest`` identifies a
-    value that other code set, as ``token`` identifies a lease.
+    waits, or that is not known. ``granted`` is the ttl, in seconds, that the lease was granted
+    with, and ``renewing`` whether its holder extends it by itself; both are None where the record
+    does not say. ``digest`` identifies a value that other code set, as ``token`` identifies a
+    lease.
     """
 
     name: str
@@ -103,12 +103,10 @@ class LockInfo(Deferred):
 
     def is_same_lease(self, other: LockInfo | None) -> bool:
         """Whether both are of one lease. False for None, and for keys that other code set."""
-        if other is None:
+        if other is None or self.token is None:
             return False
         # What was read in the same bytes need not be decoded; of a long list that is most.
-        if self.is_like(other) and self.token is not None:
-            return True
-        return self.token is not None and self.token == other.token
+        return self.is_like(other) or self.token == other.token
 
     def as_json(self) -> dict[str, Any]:
         """The fields that are known of any lock, as JSON-able values."""

@@ -66,8 +66,8 @@ class Owner:
     `COOLING`, or a word that identifies the handle of a lease that was detached.
     The holder of a permit has ``slots``, the N that it gave. ``waits_for`` is the name of the
     permits for which the first of those who wait holds a lock of its own. ``adoptions`` is how
-    often the lease was adopted; None: never. ``trace`` is the trace
-    and the span in which it took the lock, for OpenTelemetry.
+    often the lease was adopted; None: never. ``trace`` is the trace and the span in which it took
+    the lock, for OpenTelemetry.
 
     ``waiting_since`` is when a waiter first asked for the lock, by the clock of its host; None for
     all others, and where that is not known. Two owners that differ in it alone are equal.

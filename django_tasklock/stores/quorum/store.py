@@ -114,10 +114,9 @@ class QuorumStore(QuorumListing, QuorumRewriting):
         return max(now, self._last_floor + 1, *(each or 0 for each in answers.given.values()))
 
     def get_many(self, names: Sequence[str]) -> builtins.list[LockInfo | None]:
-        found = {
-            info.name: info
-            for info in self._all_of(lambda member: member.store.get_many(names) if names else [])
-        }
+        if not names:
+            return []  # Nothing to ask the members for.
+        found = {info.name: info for info in self._all_of(lambda x: x.store.get_many(names))}
         return [found.get(name) for name in names]
 
     def scan(self, prefix: str = "") -> Iterator[LockInfo]:

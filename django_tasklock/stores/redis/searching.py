@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 from ..._values.liveness import Liveness
 from ..._values.lock_info import LockInfo
-from ..._values.ordering import in_order
+from ..._values.ordering import first_by, in_order
 from ..criteria import Criteria
 from ..record import fence_of
 from ..search import Found
@@ -97,9 +96,7 @@ class Searcher:
         elif by == "wait":
             matches = self._with_waiters(matches, NEXT_WAITERS, "head")
         key = _SORT_KEYS.get(by, self._wait_of)
-        if enough is None:
-            return sorted(matches, key=key, reverse=backwards)
-        return (heapq.nlargest if backwards else heapq.nsmallest)(enough, matches, key=key)
+        return first_by(key, matches, enough, backwards=backwards)
 
     def _matches(self) -> Iterator[Match]:
         """What matches, the soonest to expire first."""
