@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from example_project.demo.clips import Clip
-from example_project.processes import Process
+from example_project.processes import START_SECONDS, NotReady, Process
 from example_project.videos.models import Order, Video
 
 
@@ -85,13 +85,36 @@ class Crowd:
         self.submissions[video_id].append(headers["id"])
 
 
-def start_schedulers(count: int, logs: Path, *, delay: float) -> list[Process]:
-    """Start `count` processes that all send today's report `delay` seconds from now."""
-    command = [
-        *(sys.executable, "-m", "example_project.manage", "daily_report"),
-        *("--date", str(timezone.localdate()), "--at", str(time.time() + delay)),
-    ]
-    return [
-        Process(f"scheduler{number}", command, logs / f"scheduler{number}.log")
-        for number in range(1, count + 1)
-    ]
+class Schedulers:
+    """Processes that all send today's report in the same moment, as cron does on several hosts.
+
+    Attributes:
+        processes: as they were started.
+    """
+
+    def __init__(self, count: int, logs: Path) -> None:
+        self._moment = logs / "the-moment-has-come"
+        command = [
+            *(sys.executable, "-m", "example_project.manage", "daily_report"),
+            *("--date", str(timezone.localdate()), "--when", str(self._moment)),
+        ]
+        self.processes = [
+            Process(f"scheduler{number}", command, logs / f"scheduler{number}.log")
+            for number in range(1, count + 1)
+        ]
+
+    def go(self, seconds: float = START_SECONDS) -> None:
+        """Have the reports sent, once every process is ready.
+
+        Raises:
+            NotReady: one is not ready within `seconds`.
+        """
+        deadline = time.monotonic() + seconds
+        for process in self.processes:
+            while not (ready := "waiting" in process.last_lines()) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            if not ready:
+                raise NotReady(
+                    f"{process.name} is not ready. Its log ends:\n{process.last_lines()}"
+                )
+        self._moment.touch()

@@ -13,7 +13,7 @@ from django.core.management import call_command
 
 from django_tasklock import locks
 from example_project.demo.clips import Clip, make_clips
-from example_project.demo.crowd import Crowd, start_schedulers
+from example_project.demo.crowd import Crowd, Schedulers
 from example_project.demo.evidence import Evidence, gather
 from example_project.demo.killer import Killer
 from example_project.demo.screen import Screen
@@ -37,21 +37,20 @@ def run(screen: Screen, state: Path, *, videos: int, submissions: int) -> Eviden
     for database in settings.DATABASES:
         call_command("migrate", database=database, verbosity=0)
     workers = [start_worker(f"{name}@example", state / "logs") for name in ("one", "two")]
-    with ending(workers):
+    schedulers = Schedulers(SCHEDULERS, state / "logs")
+    with ending([*workers, *schedulers.processes]):
         clips = make_clips(videos, state / "clips")
         total = sum(clip.seconds for clip in clips)
         screen.say(f"{len(clips)} clips made, {total} seconds of video")
         wait_for_workers(workers)
         screen.say(f"two Celery workers are ready (processes {workers[0].pid}, {workers[1].pid})")
-        schedulers = start_schedulers(SCHEDULERS, state / "logs", delay=5.0)
-        with ending(schedulers):
-            return _play(screen, workers, schedulers, clips, submissions)
+        return _play(screen, workers, schedulers, clips, submissions)
 
 
 def _play(
     screen: Screen,
     workers: Sequence[Process],
-    schedulers: Sequence[Process],
+    schedulers: Schedulers,
     clips: Sequence[Clip],
     submissions: int,
 ) -> Evidence:
@@ -65,12 +64,13 @@ def _play(
     for number in range(ORDERS):
         order = Order.objects.create(title=f"order {number + 1}", amount=Decimal("9.90"))
         crowd.pay(order, CLICKS)
+    schedulers.go()
     screen.say(f"{ORDERS} orders, the payment button of each clicked {CLICKS} times at once")
 
     segments = {pk: clip.seconds // SEGMENT_SECONDS for pk, clip in uploaded.items()}
     killer = Killer(workers, segments)
-    _watch(screen, crowd, killer, schedulers)
-    return gather(uploaded, crowd, killer, schedulers)
+    _watch(screen, crowd, killer, schedulers.processes)
+    return gather(uploaded, crowd, killer, schedulers.processes)
 
 
 def _watch(screen: Screen, crowd: Crowd, killer: Killer, schedulers: Sequence[Process]) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -16,12 +17,15 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--date", type=dt.date.fromisoformat, help="default: today")
         parser.add_argument(
-            "--at", type=float, metavar="EPOCH", help="wait for this moment first, as cron does"
+            "--when", type=Path, metavar="FILE", help="wait first until there is such a file"
         )
 
     def handle(self, *_: Any, **options: Any) -> None:
         date = options["date"] or timezone.localdate()
-        if options["at"]:
-            time.sleep(max(0.0, options["at"] - time.time()))
+        if options["when"]:
+            self.stdout.write("waiting")
+            self.stdout.flush()
+            while not options["when"].exists():
+                time.sleep(0.01)
         report = send_daily_report(date)
         self.stdout.write(f"{date}: {'sent' if report else 'sent by somebody else'}")
