@@ -43,6 +43,8 @@ WAITING_NOTE_SECONDS = 86400.0
 """how long after its time a message may start that has replaced others"""
 STARTED_NOTE_SECONDS = 3600.0
 """how long after the last message has started earlier ones are skipped"""
+LAST_MOMENT = 2**63 - 1
+"""in nanoseconds since the epoch, in the year 2262: a note with a later one is not ours"""
 NOTE_ATTEMPTS = 20
 """how often a note is written, at most, where others write it at the same time"""
 
@@ -66,13 +68,17 @@ class Burst(NamedTuple):
         """Return the note with this text; None for none, and for a text that is not a note."""
         with suppress(ValueError, TypeError, RecursionError):
             last, task_id, first, kept, started = json.loads(text or "")
-            if type(last) is type(first) is type(kept) is int and isinstance(task_id, str):
+            if _are_moments(last, first, kept) and isinstance(task_id, str):
                 return cls(last, task_id, first, kept, bool(started))
         return None
 
     def text(self) -> str:
         """Return the text of the note."""
         return json.dumps(self, separators=(",", ":"))
+
+
+def _are_moments(*values: object) -> bool:
+    return all(type(value) is int and 0 <= value <= LAST_MOMENT for value in values)
 
 
 def debounces(task: TaskBase, task_id: str | None, options: Mapping[str, Any]) -> bool:

@@ -202,9 +202,15 @@ def test_a_sending_that_fails_replaces_nothing(room: Mailroom) -> None:
     assert runs == ["sent"]
 
 
-def test_a_note_that_nobody_can_read_replaces_nothing(room: Mailroom) -> None:
-    for text in ("", "null", "[]", "[1,2,3,4,5]", '["a","b",1,0,false]', "{", "[" * 5000):
-        task, runs = recording(room)
+@pytest.mark.parametrize("longest", [None, 20])
+def test_a_note_that_nobody_can_read_replaces_nothing(
+    room: Mailroom, longest: float | None
+) -> None:
+    for text in (
+        "", "null", "[]", "[1,2,3,4,5]", '["a","b",1,0,false]', "{", "[" * 5000,
+        f'[1,"b",1{"0" * 400},0,false]', f'[1{"0" * 400},"b",1,0,false]', '[1,"b",-1,0,false]',
+    ):  # fmt: skip
+        task, runs = recording(room, debounce_max=longest)
         task.delay(1, "first")
         (key,) = room.redis.keys(f"*debounce {task.name} *")
         room.redis.set(key, text)
