@@ -341,7 +341,7 @@ class TestWhatItCosts:
     ) -> None:
         use_redis(own_redis_server.url)
         taken("video:1")
-        caplog.set_level(logging.INFO, "django_tasklock")
+        caplog.set_level(logging.DEBUG, "django_tasklock")
         owner, noted = owner_record(), 3 * history.MOST_QUEUED
         own_redis_server.pause()
         try:
