@@ -99,6 +99,7 @@ REDIS = DOCS / "operations/redis.md"
 SIZING = DOCS / "operations/sizing.md"
 RETRIES = DOCS / "howto/retries.md"
 CASES = DOCS / "explanation/twenty-cases.md"
+GUARANTEES = DOCS / "explanation/guarantees.md"
 
 
 @pytest.fixture
@@ -426,10 +427,18 @@ def test_each_hard_case_has_a_line_and_its_tests() -> None:
         assert all(name.startswith(f"test_{int(number):02}_") for name, _ in found)
 
 
-def test_all_tests_that_are_named_exist() -> None:
-    for name, path in linked_tests(CASES.read_text("utf-8")):
-        source = (CASES.parent / path).read_text("utf-8")
+@pytest.mark.parametrize("page", [CASES, GUARANTEES], ids=lambda page: page.stem)
+def test_all_tests_that_are_named_exist(page: Path) -> None:
+    for name, path in linked_tests(page.read_text("utf-8")):
+        source = (page.parent / path).read_text("utf-8")
         assert f"def {name}(" in source, f"{path} has no {name}"
+
+
+def test_each_guarantee_names_its_tests() -> None:
+    rows = table(GUARANTEES, "What is guaranteed", "Guarantee")
+    assert len(rows) > 10
+    for guarantee, tests in rows:
+        assert linked_tests(tests), guarantee
 
 
 def linked_tests(text: str) -> list[tuple[str, str]]:
