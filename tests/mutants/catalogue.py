@@ -141,24 +141,24 @@ MUTANTS: Sequence[Mutant] = (
                 Q((f"{self.fence_field}__isnull", True)) | Q((f"{self.fence_field}__lt", fence))
             )
             changes[self.fence_field] = fence
-        return self._update(rows, changes) > 0
+        return self._update(rows, changes, Q(pk=pk))
 
     def claim_alone""",
         """            changes[self.fence_field] = fence
-        return self._update(rows, changes) > 0
+        return self._update(rows, changes, Q(pk=pk))
 
     def claim_alone""",
         ["tests/unit/test_guards.py"],
     ),
     Mutant(
         "finish without the fence compare", "django_tasklock/guards.py",
-        "            rows = rows.filter(Q((self.fence_field, fence)))\n", "            pass\n",
+        "            ours &= Q((self.fence_field, fence))\n", "            pass\n",
         ["tests/unit/test_guards.py"],
     ),
     Mutant(
         "finish whatever the status", "django_tasklock/guards.py",
-        "rows = self.rows().filter(Q(pk=pk) & Q((self.field, self.to)))\n        if",
-        "rows = self.rows().filter(Q(pk=pk))\n        if",
+        "rows = self.rows().filter(ours & Q((self.field, self.to)))",
+        "rows = self.rows().filter(ours)",
         ["tests/unit/test_guards.py"],
     ),
     Mutant(
