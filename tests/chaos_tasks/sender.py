@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -36,10 +35,12 @@ class Sender(threading.Thread):
     def run(self) -> None:
         try:
             for unit in self._units:
-                while len(self.unfinished()) > self._most and not self._over.is_set():
-                    time.sleep(LOOK_SECONDS)
+                while len(self.unfinished()) > self._most and not self._over.wait(LOOK_SECONDS):
+                    pass
                 while not self._over.is_set() and not self._send(unit):
-                    time.sleep(0.5)
+                    self._over.wait(LOOK_SECONDS)
+                if self._over.is_set():
+                    return
         except BaseException as error:
             self.error = error
         finally:
