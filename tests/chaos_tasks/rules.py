@@ -207,12 +207,27 @@ def leftovers(story: Story) -> Iterator[Violation]:
 
 def workers_ended(story: Story) -> Iterator[Violation]:
     for event in story.events:
-        # Kombu's Redis transport raises some other error than that of the lost connection at times,
-        # which ends Celery's worker.
-        if event.kind == "worker ended" and story.broker_disturbed(event.at):
+        if event.kind == "worker ended":
+            # Kombu's Redis transport raises some other error than that of the lost connection at
+            # times, which ends Celery's worker.
+            excused = story.broker_disturbed(event.at)
+        elif event.kind == "worker stuck":
+            excused = _hangs_in_celery(story, event)
+        else:
             continue
-        if event.kind in ("worker ended", "worker stuck"):
+        if not excused:
             yield Violation(event.kind, f"{event.says['whom']}: {event.says['log']}")
+
+
+def _hangs_in_celery(story: Story, stuck: Event) -> bool:
+    """Celery's handler of a cold shutdown reads the results of the pool, and hangs if it came in
+    the middle of reading one. ``log`` ends with what the threads are at."""
+    cold = any(
+        fault.says["fault"] == "cold shutdown" and fault.says["whom"] == stuck.says["whom"]
+        for fault in story.faults
+    )
+    stack = str(stuck.says["log"]).rpartition("Current thread")[2]
+    return cold and "on_cold_shutdown" in stack and "django_tasklock" not in stack
 
 
 RULES: Sequence[Rule] = (

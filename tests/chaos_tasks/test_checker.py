@@ -240,6 +240,17 @@ class TestTheEnd:
         written.tell(50, kind, whom=11, log="Traceback")
         assert written.rules() == {kind}
 
+    @pytest.mark.parametrize("where", ["asynpool.py", "django_tasklock/celery/children.py"])
+    @pytest.mark.parametrize("fault", ["cold shutdown", "warm shutdown"])
+    def test_a_cold_shutdown_hangs_in_celery(
+        self, written: WrittenHistory, where: str, fault: str
+    ) -> None:
+        written.fault(5, fault, whom=11)
+        log = f"Thread 0x1\nCurrent thread 0x2:\n{where}\nworker.py in on_cold_shutdown"
+        written.tell(90, "worker stuck", whom=11, log=log)
+        ours = "django_tasklock" in where or fault == "warm shutdown"
+        assert written.rules() == ({"worker stuck"} if ours else set())
+
     def test_a_worker_ends_because_its_broker_did(self, written: WrittenHistory) -> None:
         written.fault(49, "broker restarted")
         written.tell(50, "worker ended", whom=11, log="Traceback")
