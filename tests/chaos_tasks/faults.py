@@ -9,11 +9,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.acceptance.hard_cases.workers import gone
 from tests.chaos.history import History, now
+from tests.chaos_tasks.bodies import replaced, running
 from tests.chaos_tasks.crew import Crew, Worker
 from tests.chaos_tasks.sender import Sender
 from tests.chaos_tasks.servers import Database, Servers
@@ -25,6 +27,9 @@ LOST_SECONDS = 15.0
 """after which a message that is nowhere does not come back"""
 HICCUP_SECONDS = 1.0
 """by which the conductor may be late, before the history says so"""
+LOOK_SECONDS = 0.05
+REPLACED_SECONDS = 15.0
+"""in which a message that nobody acknowledges is redelivered"""
 STOPS = (0.2, 1.0, 3.0, 8.0)
 """seconds for which a process is stopped, some of them longer than its lease"""
 
@@ -41,6 +46,7 @@ class Faults:
         database: Database,
         sender: Sender,
         history: History,
+        folder: Path,
         chance: Random,
     ) -> None:
         self._crew = crew
@@ -48,12 +54,14 @@ class Faults:
         self._database = database
         self._sender = sender
         self._history = history
+        self._folder = folder
         self._chance = chance
         self._ends: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._missing: dict[frozenset[str], float] = {}
         self._kinds: list[tuple[Fault, int]] = [
             (self._kill_child, 8), (self._kill_main, 2), (self._stop_child, 3),
+            (self._stop_until_replaced, 4),
             (self._stop_main, 1), (self._warm, 2), (self._cold, 3), (self._cut_broker, 2),
             (self._cut_locks, 2), (self._restart_locks, 1), (self._empty_locks, 1),
             (self._pause_locks, 1), (self._restart_broker, 1),
@@ -65,16 +73,14 @@ class Faults:
         """Disturb while it is so, with such a pause between two; leave nothing disturbed."""
         faults, weights = zip(*self._kinds, strict=True)
         due = now() + self._chance.uniform(*pause)
-        try:
-            while while_():
-                self.tick()
-                if now() >= due:
-                    with contextlib.suppress(ProcessLookupError):
-                        self._chance.choices(faults, weights)[0]()
-                    due = now() + self._chance.uniform(*pause)
-        finally:
-            while self._ends:
-                heapq.heappop(self._ends)[2]()
+        while while_():
+            self.tick()
+            if now() >= due:
+                with contextlib.suppress(ProcessLookupError):
+                    self._chance.choices(faults, weights)[0]()
+                due = now() + self._chance.uniform(*pause)
+        while self._ends:
+            self.tick()
 
     def tick(self) -> None:
         """End what is due, and replace workers that have ended."""
@@ -155,6 +161,27 @@ class Faults:
         pid = self._child()
         if pid is not None:
             self._stop(pid, "child")
+
+    def _stop_until_replaced(self) -> None:
+        """Stop a body until another run has its row, so that both would finish it."""
+        pool = [pid for worker in self._crew.workers for pid in worker.children]
+        bodies = {pid: running(self._folder, pid) for pid in pool}
+        pid = next((pid for pid in self._chance.sample(pool, len(pool)) if bodies[pid]), 0)
+        body = bodies.get(pid)
+        if body is None:
+            return
+        since = now()
+        os.kill(pid, signal.SIGSTOP)
+
+        def look() -> None:
+            if not replaced(*body) and now() < since + REPLACED_SECONDS:
+                self._after(LOOK_SECONDS, look)
+                return
+            if not gone(pid):
+                os.kill(pid, signal.SIGCONT)
+            self._note("child stopped until replaced", since, pid)
+
+        look()
 
     def _stop_main(self) -> None:
         worker = self._worker()

@@ -72,7 +72,7 @@ def run(folder: Path, options: Options) -> None:
         sender = Sender(units, 6 * children, history)
         stack.callback(sender.stop)
         chance = Random(f"{options.seed}/faults")
-        faults = Faults(crew, servers, database, sender, history, chance)
+        faults = Faults(crew, servers, database, sender, history, folder, chance)
         began = now()
         sender.start()
         faults.run(sender.is_alive, options.pause)
