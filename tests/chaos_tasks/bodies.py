@@ -34,4 +34,4 @@ def replaced(job: int, fence: int) -> bool:
     from tests.chaos_tasks.rows.models import Job
 
     rows = Job._default_manager.filter(pk=job, status="running")
-    return rows.exclude(lock_fence=fence).exists()
+    return bool(rows.exclude(lock_fence=fence).exists())
