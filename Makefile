@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo serve test test-fast matrix hard-cases chaos mutants fuzz coverage lint docs bench beside clean
+.PHONY: help demo serve test test-fast matrix hard-cases chaos chaos-tasks churn mutants fuzz coverage lint docs bench beside clean
 
 help:
 	@echo "make demo       the example project at work, with real workers, from nothing (STORE=database: without Redis; ARGS=--examples: the short ones alone)"
@@ -15,6 +15,8 @@ help:
 	@echo "make matrix     the fast tests on every Python, Django and Redis that is here (ARGS='NAME...' for some)"
 	@echo "make hard-cases ROUNDS=200  the randomised kills, stops and cuts, for as long as you like"
 	@echo "make chaos SECONDS=1200  processes play with locks under faults; their history is checked (SEED=... plays it again)"
+	@echo "make chaos-tasks TASKS=10000  guarded tasks on real workers under load and faults; their history is checked (BROKER=rabbitmq, SEED=...)"
+	@echo "make churn MINUTES=10  many locks taken and given back: memory, threads, files, connections and log lines must not grow"
 	@echo "make mutants     takes the protections out, one at a time; the tests must notice each"
 	@echo "make fuzz SECONDS=60  bytes of every shape for each reader of what others may have written"
 	@echo "make coverage   all tests, and what they did not reach"
@@ -83,6 +85,16 @@ hard-cases: $(VENV)/.installed-dev
 SECONDS ?= 60
 chaos: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed "$(SEED)" $(ARGS)
+
+# 10,000 take seven minutes, 1,000 one.
+TASKS ?= 1000
+BROKER ?= redis
+chaos-tasks: $(VENV)/.installed-dev
+	@$(BIN)/python -m tests.chaos_tasks --tasks $(TASKS) --broker $(BROKER) --seed "$(SEED)" $(ARGS)
+
+MINUTES ?= 10
+churn: $(VENV)/.installed-dev
+	@$(BIN)/python -m tests.churn --minutes $(MINUTES) $(ARGS)
 
 # A quarter of an hour.
 mutants: $(VENV)/.installed-dev

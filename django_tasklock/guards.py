@@ -7,10 +7,10 @@ from typing import Any
 
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist
-from django.db import connections, router
+from django.db import InterfaceError, OperationalError, connections, router
 from django.db.models import Manager, Model, Q, QuerySet
 
-from ._compat.django_database import can_hold, is_in_atomic
+from ._compat.django_database import can_hold, close_if_cut, is_in_atomic
 from .exceptions import InvalidLockConfig, StatusConflict
 
 __all__ = ["StatusGuard"]
@@ -158,7 +158,7 @@ class StatusGuard:
                 Q((f"{self.fence_field}__isnull", True)) | Q((f"{self.fence_field}__lt", fence))
             )
             changes[self.fence_field] = fence
-        return self._update(rows, changes) > 0
+        return self._update(rows, changes, Q(pk=pk))
 
     def claim_alone(self, pk: Any) -> tuple[bool, int | None]:
         """Take the row for a run without a lock, from ``source`` only.
@@ -170,14 +170,14 @@ class StatusGuard:
         """
         rows = self.rows().filter(Q(pk=pk) & self._fresh())
         if not self.fence_field:
-            return self._update(rows, {self.field: self.to}) > 0, None
+            return self._update(rows, {self.field: self.to}), None
         last = rows.values_list(self.fence_field, flat=True).first()
         unchanged = Q((f"{self.fence_field}__isnull", True))
         if last is not None:
             unchanged = Q((self.fence_field, last))
         fence = (last or 0) + 1
         changes = {self.field: self.to, self.fence_field: fence}
-        return self._update(rows.filter(unchanged), changes) > 0, fence
+        return self._update(rows.filter(unchanged), changes), fence
 
     def was_claimed_under(self, pk: Any, fence: int | None) -> bool:
         """Return whether the lease with this fence is the last that has claimed the row."""
@@ -239,12 +239,21 @@ class StatusGuard:
         return fresh
 
     def _leave(self, pk: Any, fence: int | None, status: Any) -> bool:
-        rows = self.rows().filter(Q(pk=pk) & Q((self.field, self.to)))
+        ours = Q(pk=pk)
         if self.fence_field and fence is not None:
-            rows = rows.filter(Q((self.fence_field, fence)))
-        return self._update(rows, {self.field: status}) > 0
+            ours &= Q((self.fence_field, fence))
+        rows = self.rows().filter(ours & Q((self.field, self.to)))
+        return self._update(rows, {self.field: status}, ours)
 
-    def _update(self, rows: QuerySet[Model], changes: dict[str, Any]) -> int:
+    def _update(
+        self, rows: QuerySet[Model], changes: dict[str, Any], ours: Q | None = None
+    ) -> bool:
+        """Change the rows, and return whether there were any.
+
+        A connection that was cut, before the UPDATE or in it, is replaced once. The UPDATE may
+        have been carried out all the same: then a row that is ``ours`` shows the changes. None: it
+        would prove nothing, because others write the same.
+        """
         # Inside atomic() no other connection would see the change before the commit, and a rollback
         # would undo it although the work was done.
         if is_in_atomic(rows.db):
@@ -252,7 +261,15 @@ class StatusGuard:
                 f"the guard of {self.label} was used inside atomic(): its claim must be seen by "
                 "other workers at once, and must not be rolled back. Move atomic() into the task."
             )
-        return rows.update(**changes)
+        try:
+            return rows.update(**changes) > 0
+        except (InterfaceError, OperationalError):
+            if not close_if_cut(rows.db):
+                raise
+        if rows.update(**changes) > 0:
+            return True
+        changed = Q(*changes.items())
+        return ours is not None and self.rows().filter(ours & changed).exists()
 
 
 def _listed(source: Any) -> list[Any]:

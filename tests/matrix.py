@@ -29,7 +29,9 @@ FAST_PAIR = (
     "-m", "not slow and not variant",
     *(
         f"--ignore=tests/{folder}"
-        for folder in ("integration/docs", "integration/cli", "chaos", "mutants")
+        for folder in (
+            "integration/docs", "integration/cli", "chaos", "chaos_tasks", "churn", "mutants",
+        )
     ),
     *(f"--ignore-glob=*/test_{store}*" for store in ("quorum", "zookeeper")),
     "-k", "not (mariadb or pgbouncer or sqlite or cluster)",

@@ -14,6 +14,7 @@ from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
 
 __all__ = [
     "can_hold",
+    "close_if_cut",
     "in_transaction",
     "is_above_databases",
     "is_in_atomic",
@@ -88,3 +89,16 @@ def can_hold(number: int, field: Any, connection: Any) -> bool:
     # The range that every database has: SQLite holds any integer in any column, others do not.
     _, most = BaseDatabaseOperations.integer_field_ranges.get(kind, (0, 0))
     return bool(most >= number)
+
+
+def close_if_cut(using: str) -> bool:
+    """Return whether this thread's connection to the database ``using`` was cut.
+
+    Then it is closed, and the next statement makes a new one. Not inside an ``atomic()`` block,
+    which is lost with its connection. Uses ``is_usable`` of Django's wrapper.
+    """
+    connection = connections[using]
+    if connection.in_atomic_block or (connection.connection is not None and connection.is_usable()):
+        return False
+    connection.close()
+    return True

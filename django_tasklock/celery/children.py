@@ -61,7 +61,9 @@ class Children:
 
     def __init__(self) -> None:
         self._by_pid: dict[int, Child] = {}
-        self._lock = threading.Lock()
+        # The handler of a cold shutdown ends the pool, which accepts and ends runs, in whatever the
+        # main thread was at.
+        self._lock = threading.RLock()
         self._loop: Any = None
         self._thread: threading.Thread | None = None
         self._deaths: Any = None
@@ -98,16 +100,24 @@ class Children:
     def _add(self, watch: Watch, pid: int) -> None:
         child = self._by_pid.get(pid)
         if child is None:
-            child = Child(pid)
-            if self._deaths is None:
-                self._deaths = select.epoll()
-            self._deaths.register(child.fd, select.EPOLLIN)
-            self._by_pid[pid] = child
+            child = self._new_child(pid)
             # A worker that is part of another program may send no signal when it is ready.
             self._loop = self._loop or event_loop()
         child.runs.add(watch)
         watch.child = child
         self._wait_for_deaths()
+
+    def _new_child(self, pid: int) -> Child:
+        new = Child(pid)
+        child = self._by_pid.setdefault(pid, new)
+        if child is not new:
+            # A signal handler was quicker.
+            os.close(new.fd)
+            return child
+        if self._deaths is None:
+            self._deaths = select.epoll()
+        self._deaths.register(child.fd, select.EPOLLIN)
+        return child
 
     def _wait_for_deaths(self) -> None:
         if self._deaths is None:

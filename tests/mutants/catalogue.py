@@ -32,6 +32,8 @@ class Mutant:
     new: str
     tests: Sequence[str]
     chaos: bool = False
+    chaos_tasks: bool = False
+    """a short run of `tests.chaos_tasks` must find a violation as well: `tests.mutants.on_tasks`"""
 
 
 MUTANTS: Sequence[Mutant] = (
@@ -141,30 +143,44 @@ MUTANTS: Sequence[Mutant] = (
                 Q((f"{self.fence_field}__isnull", True)) | Q((f"{self.fence_field}__lt", fence))
             )
             changes[self.fence_field] = fence
-        return self._update(rows, changes) > 0
+        return self._update(rows, changes, Q(pk=pk))
 
     def claim_alone""",
         """            changes[self.fence_field] = fence
-        return self._update(rows, changes) > 0
+        return self._update(rows, changes, Q(pk=pk))
 
     def claim_alone""",
         ["tests/unit/test_guards.py"],
+        chaos_tasks=True,
     ),
     Mutant(
         "finish without the fence compare", "django_tasklock/guards.py",
-        "            rows = rows.filter(Q((self.fence_field, fence)))\n", "            pass\n",
+        "            ours &= Q((self.fence_field, fence))\n", "            pass\n",
         ["tests/unit/test_guards.py"],
+        chaos_tasks=True,
     ),
     Mutant(
         "finish whatever the status", "django_tasklock/guards.py",
-        "rows = self.rows().filter(Q(pk=pk) & Q((self.field, self.to)))\n        if",
-        "rows = self.rows().filter(Q(pk=pk))\n        if",
+        "rows = self.rows().filter(ours & Q((self.field, self.to)))",
+        "rows = self.rows().filter(ours)",
         ["tests/unit/test_guards.py"],
+        chaos_tasks=True,
     ),
     Mutant(
         "claim inside a transaction", "django_tasklock/guards.py",
         "if is_in_atomic(rows.db):", "if False:",
         ["tests/unit/test_guards.py"],
+    ),
+    Mutant(
+        "cut connection to the database that fails the run", "django_tasklock/guards.py",
+        "            if not close_if_cut(rows.db):\n                raise\n", "            raise\n",
+        ["tests/integration/test_guard_connections.py"],
+        chaos_tasks=True,
+    ),
+    Mutant(
+        "lost reply of an UPDATE that counts as a refusal", "django_tasklock/guards.py",
+        "return ours is not None and self.rows().filter(ours & changed).exists()", "return False",
+        ["tests/integration/test_guard_connections.py"],
     ),
     # What a task does with its message.
     Mutant(
@@ -172,6 +188,7 @@ MUTANTS: Sequence[Mutant] = (
         "        if not self.redelivered:\n            return Verdict(\"run\")\n        text",
         "        if True:\n            return Verdict(\"run\")\n        text",
         [f"{ON_CELERY}/test_redelivery.py", f"{ON_CELERY}/test_outcomes.py"],
+        chaos_tasks=True,
     ),
     Mutant(
         "redelivery that does not look for a stored result", f"{CELERY}/delivery.py",
@@ -184,16 +201,19 @@ MUTANTS: Sequence[Mutant] = (
         "if False:",
         [f"{HARD_CASES}/test_redelivery.py",
          f"{ON_CELERY}/test_cooling_tasks.py"],
+        chaos_tasks=True,
     ),
     Mutant(
         "attempts without a limit", f"{CELERY}/delivery.py",
         "if verdict.starts >= self.task.lock_max_attempts:", "if False:",
         ["tests/acceptance/test_attempts.py"],
+        chaos_tasks=True,
     ),
     Mutant(
         "orderly shutdown that counts as a death", f"{CELERY}/delivery.py",
         "return self._start_note(self._starts - 1) if self._starts else None", "return None",
         ["tests/acceptance/test_attempts.py", f"{HARD_CASES}/test_attempts.py"],
+        chaos_tasks=True,
     ),
     Mutant(
         "dead child that nobody notices", f"{CELERY}/children.py",
@@ -209,6 +229,13 @@ MUTANTS: Sequence[Mutant] = (
         '            return self.locked.skip("already_processing", None)\n'
         "        return self._run_locked(won) if isinstance(won, Lease) else self._conflict(won)",
         [f"{ON_CELERY}/test_locked_task.py", f"{ON_CELERY}/test_outcomes.py"],
+        chaos_tasks=True,
+    ),
+    Mutant(
+        "killed child whose message does not come back", f"{CELERY}/task.py",
+        "    reject_on_worker_lost = True\n", "    reject_on_worker_lost = None\n",
+        [f"{HARD_CASES}/test_killed_processes.py"],
+        chaos_tasks=True,
     ),
     Mutant(
         "run that goes on though its lease is lost", f"{CELERY}/locked_run.py",

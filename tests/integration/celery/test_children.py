@@ -247,3 +247,34 @@ def test_without_pidfds_no_death_is_reported(
     end(child)
     watch.stop()
     assert deaths == []
+
+
+def test_a_signal_handler_watches_while_the_main_thread_does(
+    children: Children,
+    child: subprocess.Popen[bytes],
+    deaths: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The handler of a cold shutdown ends the pool, which accepts what is on its way."""
+    usual, before = module.Child, signal.getsignal(signal.SIGUSR1)
+
+    def interrupted(pid: int) -> module.Child:
+        monkeypatch.setattr(module, "Child", usual)
+        signal.raise_signal(signal.SIGUSR1)
+        return usual(pid)
+
+    def watch(*_: object) -> None:
+        children.watch(child.pid, lambda: deaths.append("handler"))
+
+    open_before = pidfds()
+    monkeypatch.setattr(module, "Child", interrupted)
+    signal.signal(signal.SIGUSR1, watch)
+    try:
+        children.watch(child.pid, lambda: deaths.append("main"))
+        assert pidfds() == open_before + 1
+        end(child)
+        until(lambda: len(deaths) == 2, "both deaths")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert sorted(deaths) == ["handler", "main"]
+    until(lambda: pidfds() == open_before, "that the pidfd is closed")

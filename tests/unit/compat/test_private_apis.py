@@ -31,7 +31,7 @@ from celery.worker.consumer import Consumer
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.views.main import ChangeList
 from django.core.cache.backends.redis import RedisCache as DjangoRedisCache
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.models import BigIntegerField, CharField, DecimalField, IntegerField, QuerySet
 from django_redis.cache import RedisCache
 from kazoo.client import KazooClient
@@ -436,6 +436,16 @@ class TestDjangosDatabases:
         with ThreadPoolExecutor(1) as other_thread:
             other_thread.submit(wrapper.close).result()
         assert wrapper.connection is None
+
+    def test_a_connection_that_was_cut_is_closed(self, postgres_alias: str) -> None:
+        connection = connections[postgres_alias]
+        connection.ensure_connection()
+        assert not django_database.close_if_cut(postgres_alias)
+        with pytest.raises(OperationalError), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        assert django_database.close_if_cut(postgres_alias)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
 
     def test_a_transaction_is_seen(self, transactional_db: None) -> None:
         connection = connections["default"]

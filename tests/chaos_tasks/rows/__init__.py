@@ -1,0 +1,1 @@
+"""The Django app of the run: the rows that the tasks work on."""

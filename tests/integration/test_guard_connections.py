@@ -1,0 +1,141 @@
+"""A guard whose connection to the database is cut, before its UPDATE or in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import InterfaceError, OperationalError, connections, models, transaction
+from django.test.utils import override_settings
+
+from django_tasklock import StatusConflict
+from django_tasklock.guards import StatusGuard
+from tests.app.models import Job
+from tests.conftest import ProxyTo, database_alias
+from tests.proxy import CutProxy
+
+GUARD = StatusGuard(
+    Job, source="queued", to="working", done="done", failed="failed", fence_field="lock_fence"
+)
+WITHOUT_FENCE = StatusGuard(Job, source="queued", to="working", done="done", failed="failed")
+
+
+class JobsBehindTheProxy:
+    """Sends the jobs by way of the proxy."""
+
+    def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
+        return "cut" if model is Job else None
+
+    db_for_write = db_for_read
+
+
+@pytest.fixture(params=["postgres_alias", "mariadb_alias"])
+def proxy(request: pytest.FixtureRequest, proxy_to: ProxyTo) -> Iterator[CutProxy]:
+    """Between the guards and their database, which has a table of jobs."""
+    alias: str = request.getfixturevalue(request.param)
+    settings: dict[str, Any] = dict(connections.settings[alias])
+    proxy = proxy_to(int(settings["PORT"] or 5432))
+    behind = settings | {"HOST": "127.0.0.1", "PORT": proxy.port}
+    if request.param == "postgres_alias" and not settings["USER"]:
+        behind["USER"] = "postgres"
+    with connections[alias].schema_editor() as editor:
+        editor.create_model(Job)
+    try:
+        with (
+            database_alias("cut", behind),
+            override_settings(DATABASE_ROUTERS=[f"{__name__}.JobsBehindTheProxy"]),
+        ):
+            yield proxy
+    finally:
+        with connections[alias].schema_editor() as editor:
+            editor.delete_model(Job)
+
+
+def job(status: str = "queued", fence: int | None = None) -> Job:
+    row: Job = Job.objects.create(status=status, lock_fence=fence)
+    return row
+
+
+def of(row: Job) -> tuple[str, int | None]:
+    row.refresh_from_db()
+    return row.status, row.lock_fence
+
+
+def test_a_row_is_claimed_and_finished_though_the_connection_was_cut_before(
+    proxy: CutProxy,
+) -> None:
+    row = job()
+    proxy.cut()
+    assert GUARD.claim(row.pk, 7)
+    assert of(row) == ("working", 7)
+    proxy.cut()
+    GUARD.finish(row.pk, 7)
+    assert of(row) == ("done", 7)
+
+
+@pytest.mark.parametrize("one_guard", [GUARD, WITHOUT_FENCE])
+def test_an_update_whose_reply_is_lost_was_carried_out(
+    proxy: CutProxy, one_guard: StatusGuard
+) -> None:
+    row = job()
+    proxy.drop_reply(b"UPDATE")
+    assert one_guard.claim(row.pk, 7)
+    proxy.wait_lost(1)
+    proxy.drop_reply(b"UPDATE")
+    one_guard.finish(row.pk, 7)
+    proxy.wait_lost(2)
+    assert of(row)[0] == "done"
+
+
+def test_a_failure_whose_connection_was_cut_is_written(proxy: CutProxy) -> None:
+    failed, again = job("working", 7), job("working", 8)
+    proxy.cut()
+    assert GUARD.fail(failed.pk, 7)
+    proxy.drop_reply(b"UPDATE")
+    assert GUARD.reopen(again.pk, 8)
+    assert of(failed) == ("failed", 7)
+    assert of(again) == ("queued", 8)
+
+
+def test_a_row_of_another_run_is_no_ones_who_asks_twice(proxy: CutProxy) -> None:
+    later, done = job("working", 9), job("done", 9)
+    proxy.cut()
+    assert not GUARD.claim(later.pk, 7)
+    proxy.cut()
+    with pytest.raises(StatusConflict):
+        GUARD.finish(later.pk, 7)
+    proxy.cut()
+    with pytest.raises(StatusConflict):
+        GUARD.finish(done.pk, 7)
+    proxy.drop_reply(b"UPDATE")
+    assert not GUARD.claim(done.pk, 10)
+    assert of(later) == ("working", 9)
+    assert of(done) == ("done", 9)
+
+
+def test_of_a_claim_without_a_lock_the_row_does_not_show_whose_it_is(proxy: CutProxy) -> None:
+    row = job()
+    proxy.drop_reply(b"UPDATE")
+    assert GUARD.claim_alone(row.pk) == (False, 1)
+    assert of(row) == ("working", 1)
+
+
+def test_a_database_that_stays_away_is_reported(proxy: CutProxy) -> None:
+    row = job()
+    with proxy.away(), pytest.raises((OperationalError, InterfaceError)):
+        GUARD.claim(row.pk, 7)
+    assert of(row) == ("queued", None)
+    assert GUARD.claim(row.pk, 7)
+
+
+def test_inside_atomic_nothing_is_done_again(proxy: CutProxy) -> None:
+    """As in a `TestCase`: its transaction is gone with the connection."""
+    row = job()
+    block: Any = transaction.atomic(using="cut")
+    block._from_testcase = True
+    proxy.cut()
+    with pytest.raises((OperationalError, InterfaceError)), block:
+        GUARD.claim(row.pk, 7)
+    connections["cut"].close()
+    assert of(row) == ("queued", None)
