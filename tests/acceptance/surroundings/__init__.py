@@ -1,0 +1,1 @@
+"""The lock and its recovery beside the tools that projects use: both work, one file a tool."""

@@ -1,0 +1,12 @@
+"""The stages of the hard cases."""
+
+from __future__ import annotations
+
+from tests.acceptance.hard_cases.conftest import (
+    broker_server,
+    lock_server,
+    make_stage,
+    pytest_runtest_makereport,
+)
+
+__all__ = ["broker_server", "lock_server", "make_stage", "pytest_runtest_makereport"]
