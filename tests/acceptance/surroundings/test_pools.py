@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.acceptance.hard_cases.conftest import MakeStage, need_pool
@@ -29,10 +31,10 @@ def test_each_pool_locks_and_recovers(make_stage: MakeStage, pool: str) -> None:
         assert (start.pid == doomed.pid) is (pool != "prefork")
         stage.kill(start.pid)
         if pool != "prefork":
-            (answer,) = stage.client.control.add_consumer(
+            answers: Any = stage.client.control.add_consumer(
                 first, destination=["w2@hard"], reply=True, timeout=60, limit=1
             )
-            assert "ok" in answer["w2@hard"]
+            assert "ok" in answers[0]["w2@hard"]
 
     try:
         killed_at_work(stage, kill, queue=first)
