@@ -1,4 +1,4 @@
-"""A result backend that lets STARTED overwrite a success, as those of other packages do."""
+"""A result backend that lets STARTED overwrite a success, as that of django-celery-results."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def keeps_results(task: TaskBase) -> bool:
 def _look_before_started(task: Any, **_: Any) -> None:
     """Read the result of a redelivery before Celery stores STARTED, with ``track_started``.
 
-    Celery's own backends never overwrite a success, but others do, such as django-celery-results.
+    Most of Celery's backends never overwrite a success, but others do: django-celery-results.
     """
     if not isinstance(task, TaskBase) or not task.track_started or not keeps_results(task):
         return
@@ -65,7 +65,7 @@ def stored_before(request: Any) -> Any:
 def put_back(task: TaskBase, meta: Any) -> None:
     """Store the success that Celery's STARTED of a dropped redelivery has overwritten.
 
-    ``meta``: from `stored_before`. Raises nothing: the redelivery is dropped whatever it says.
+    ``meta``: from `stored_before`. If the backend does not answer, this is logged, not raised.
     """
     if meta is None or meta["status"] != states.SUCCESS:
         return
