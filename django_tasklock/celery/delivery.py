@@ -18,7 +18,7 @@ from ..stores.base import Note
 from .base import TaskBase
 from .headers import HEADER, MOMENT, REFUSED
 from .runnote import WENT_ON, RunNote
-from .stored_result import BackendSilent, keeps_results, stored_state
+from .stored_result import BackendSilent, keeps_results, stored_before, stored_state
 
 __all__ = ["Delivery", "Verdict"]
 
@@ -95,6 +95,8 @@ class Delivery:
         self.reserved = True
         """whether the queue may be reserved for this message: neither its start nor its end has
         ended the reservation yet"""
+        self.stored_before = stored_before(request) if self.own else None
+        """what the result backend had before this delivery; None if Celery has not changed it"""
         self._starts = 0
         """the number of starts that we wrote into the note; 0 if we wrote none"""
 
@@ -143,7 +145,7 @@ class Delivery:
         if note.went_on:
             return Verdict("drop", "its run continued in another message")
         try:
-            state = stored_state(self.task, self.id, self.sent) if self._keeps_results() else None
+            state = self._stored_state() if self._keeps_results() else None
         except BackendSilent as silent:
             if note.starts and note.ended_in is None:
                 # A run that has not ended has stored no result.
@@ -187,6 +189,9 @@ class Delivery:
     def _check_later(self) -> Verdict:
         doublings = min(self.redelivery_requeues, 5)
         return Verdict("requeue", delay=float(RESULT_CHECK_SECONDS * 2**doublings))
+
+    def _stored_state(self) -> str | None:
+        return stored_state(self.task, self.id, self.sent, self.stored_before)
 
     def _keeps_results(self) -> bool:
         ignored = self.request.ignore_result or self.task.ignore_result

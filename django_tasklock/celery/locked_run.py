@@ -24,6 +24,7 @@ from .exiting import running
 from .followup import FollowUp
 from .outcomes import tell_not_run
 from .requeue import requeue_redelivery
+from .stored_result import put_back
 from .unique import give_up, reserve_again
 
 __all__ = ["BESIDE_TEMPLATE", "LockedRun", "VerdictUnknown", "beside_name", "held_leases"]
@@ -112,6 +113,7 @@ class LockedRun:
                 "dropped a redelivery of %s[%s]: %s", task.name, delivery.id, verdict.reason
             )
             self._tell("dropped", "redelivery")
+            put_back(task, delivery.stored_before)
             raise Ignore(f"dropped a redelivery: {verdict.reason}")
         if verdict.action == "requeue":
             requeue_redelivery(delivery, self.args, self.kwargs, verdict.delay)

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from datetime import timezone
 from typing import Any
 
 from celery import states
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
+from celery.signals import task_prerun
 from celery.utils.time import maybe_iso8601
 
 from .._compat.celery import keeps_results as backend_keeps_results
 from .base import TaskBase
+from .headers import HEADER
 
-__all__ = ["BackendSilent", "acked_at_time_limit", "has_ended", "keeps_results", "stored_state"]
+__all__ = [
+    "BackendSilent",
+    "acked_at_time_limit",
+    "has_ended",
+    "keeps_results",
+    "put_back",
+    "stored_before",
+    "stored_state",
+]
+
+logger = logging.getLogger("django_tasklock")
+
+STORED = "tasklock_stored"
+"""the attribute of a request that has what was stored before the worker took the message"""
 
 
 class BackendSilent(Exception):
@@ -24,15 +41,60 @@ def keeps_results(task: TaskBase) -> bool:
     return backend_keeps_results(task.backend)
 
 
-def stored_state(task: TaskBase, task_id: Any, sent: float | None) -> str | None:
+@task_prerun.connect
+def _look_before_started(task: Any, **_: Any) -> None:
+    """Read the result of a redelivery before Celery stores STARTED, with ``track_started``.
+
+    Most of Celery's backends never overwrite a success, but others do: django-celery-results.
+    """
+    if not isinstance(task, TaskBase) or not task.track_started or not keeps_results(task):
+        return
+    request: Any = task.request
+    ours = (request.headers or {}).get(HEADER)
+    requeued = isinstance(ours, dict) and ours.get("copy")
+    if requeued or (request.delivery_info or {}).get("redelivered"):
+        with suppress(Exception):  # A silent backend is noticed when its answer is needed.
+            setattr(request, STORED, task.backend.get_task_meta(request.id))
+
+
+def stored_before(request: Any) -> Any:
+    """Return what was stored before Celery stored STARTED for this request; None: not known."""
+    return request.__dict__.pop(STORED, None)
+
+
+def put_back(task: TaskBase, meta: Any) -> None:
+    """Store the success that Celery's STARTED of a dropped redelivery has overwritten.
+
+    ``meta``: from `stored_before`. If the backend does not answer, this is logged, not raised.
+    """
+    if meta is None or meta["status"] != states.SUCCESS:
+        return
+    request: Any = task.request
+    backend = task.backend
+    try:
+        if backend.get_task_meta(request.id, cache=False)["status"] == states.STARTED:
+            backend.store_result(request.id, meta["result"], states.SUCCESS, request=request)
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception as error:
+        logger.warning(
+            "the result of %s[%s] could not be stored again: %s", task.name, request.id, error
+        )
+
+
+def stored_state(
+    task: TaskBase, task_id: Any, sent: float | None, before: Any = None
+) -> str | None:
     """Return the state of the call ``task_id``; None if the result backend cannot know it.
 
     ``sent``: when the message was first sent, in seconds since the epoch; None if that is not
-    known. A result that is older than that belongs to an earlier use of the task id. Raises
-    `BackendSilent` if the backend does not answer.
+    known. A result that is older than that belongs to an earlier use of the task id. ``before``:
+    from `stored_before`. Raises `BackendSilent` if the backend does not answer.
     """
     try:
         meta: Any = task.backend.get_task_meta(task_id)
+        if before is not None and meta["status"] == states.STARTED:
+            meta = before
         state = str(meta["status"])
         if sent is not None and _was_before(meta.get("date_done"), sent):
             # Most backends never overwrite a success, so the later result may be missing.

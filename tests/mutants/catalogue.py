@@ -196,6 +196,17 @@ MUTANTS: Sequence[Mutant] = (
         [f"{ON_CELERY}/test_redelivery.py"],
     ),
     Mutant(
+        "success that is forgotten when Celery's STARTED overwrites it",
+        f"{CELERY}/stored_result.py",
+        "if before is not None and meta[\"status\"] == states.STARTED:", "if False:",
+        [f"{ON_CELERY}/test_overwritten_results.py"],
+    ),
+    Mutant(
+        "success that stays overwritten", f"{CELERY}/locked_run.py",
+        "            put_back(task, delivery.stored_before)\n", "",
+        [f"{ON_CELERY}/test_overwritten_results.py"],
+    ),
+    Mutant(
         "redelivery that is skipped while its own run goes on", f"{CELERY}/run.py",
         "if delivery.queued and (delivery.is_by(holder) or self._may_have_begun(holder)):",
         "if False:",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.hard_cases.conftest import need_pool
 from tests.acceptance.hard_cases.stage import Stage
 from tests.waiting import until
 
@@ -69,20 +68,3 @@ def test_a_pydantic_task_gets_and_returns_its_models(stage: Stage) -> None:
     result = stage.client.send_task("modelled", [7, sent])
     assert result.get(timeout=60) == {"number": 7, "amount": 3.0}
     stage.assert_settled()
-
-
-@pytest.mark.parametrize("pool", ["threads", "solo", "gevent", "eventlet"])
-def test_every_pool_runs_a_job_once_and_skips_its_double(stage: Stage, pool: str) -> None:
-    """Prefork is what the other tests use; here are the others."""
-    need_pool(pool)
-    concurrency = 1 if pool == "solo" else 2
-    stage.worker(pool=pool, concurrency=concurrency, options=("-Q", "first"))
-    stage.worker()
-    job, gate = stage.job(), stage.gate()
-    first = stage.send("guarded", job, [{"gate": str(gate)}], queue="first")
-    stage.started(job)
-    assert stage.send("guarded", job).get(timeout=60)["holder"] == first.id
-    gate.touch()
-    assert first.get(timeout=60) == f"done:{job}"
-    stage.assert_settled()
-    stage.assert_done_once(job)

@@ -206,7 +206,7 @@ print(json.dumps(done))
 
 
 @contextlib.contextmanager
-def beat(stage: Stage, folder: Path) -> Iterator[Path]:
+def beat(stage: Stage, folder: Path, *options: str) -> Iterator[Path]:
     """A ``celery beat`` beside the workers; yields its log."""
     log = folder / "beat.log"
     schedule = f"--schedule={folder / 'schedule'}"
@@ -214,7 +214,7 @@ def beat(stage: Stage, folder: Path) -> Iterator[Path]:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "celery", "-A", "tests.acceptance.hard_cases.app", "beat"),
-                *("-l", "INFO", "--pidfile=", schedule),
+                *("-l", "INFO", "--pidfile=", schedule, *options),
             ],
             cwd=ROOT,
             env=environment(stage),

@@ -1,4 +1,4 @@
-"""The fixtures of the hard cases: a broker, a stage."""
+"""The stages of the hard cases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from tests.acceptance.hard_cases.conftest import (
     lock_server,
     make_stage,
     pytest_runtest_makereport,
-    stage,
 )
 
-__all__ = ["broker_server", "lock_server", "make_stage", "pytest_runtest_makereport", "stage"]
+__all__ = ["broker_server", "lock_server", "make_stage", "pytest_runtest_makereport"]

@@ -1,42 +1,82 @@
-"""A site that gunicorn loads before it forks: by then it has taken locks, and holds one."""
+"""A site that uses locks before gunicorn forks, and in each of its workers: WSGI and ASGI."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 import time
+from typing import Any
 
+from django.core.asgi import get_asgi_application
+from django.core.cache import cache
 from django.core.wsgi import get_wsgi_application
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, JsonResponse
 from django.urls import path
 
-from django_tasklock import locks
-
-TTL_SECONDS = 6.0
-"""of the lease that is renewed"""
-
-
-def page(request: HttpRequest) -> HttpResponse:
-    """Hold the lock for a moment, or for long; say in which process, and with which fence."""
-    lease = locks.acquire("page", ttl=TTL_SECONDS, wait=60, renew=True)
-    assert lease is not None
-    try:
-        if request.GET.get("file"):
-            with open(request.GET["file"], "w") as file:
-                file.write(str(os.getpid()))
-        time.sleep(float(request.GET.get("seconds", "0.01")))
-        lease.assert_held()
-    finally:
-        lease.release()
-    return HttpResponse(f"{os.getpid()} {lease.fence}")
-
-
-urlpatterns = [path("page/", page)]
-
 application = get_wsgi_application()
-# Before the fork: a connection, a subscription, the renewal's thread.
-for _ in range(3):
-    before = locks.acquire("page", ttl=60)
-    assert before is not None
-    assert locks.acquire("page", wait=0.01) is None
-    before.release()
-ours = locks.acquire("main", ttl=TTL_SECONDS, renew=True)
+asgi = get_asgi_application()
+
+from django_tasklock import lock, locks  # noqa: E402
+from django_tasklock.stores import stores  # noqa: E402
+
+LONG = 600.0  # seconds; no lease of it ends within a test
+RENEWED = 6.0  # seconds; a lease of it is renewed within a test
+
+
+def before_the_fork() -> Any:
+    """Wait for a lock and get it handed over, then hold one for good: all connections are open."""
+    held = locks.acquire("preload", ttl=LONG)
+    assert held is not None
+    waiter = threading.Thread(target=locks.acquire, args=["preload"], kwargs={"wait": LONG})
+    waiter.start()
+    while not getattr(locks.get("preload"), "waiters", 0):
+        time.sleep(0.01)
+    assert held.release()
+    waiter.join()
+    assert locks.clear("preload")
+    return locks.acquire("master", ttl=RENEWED, renew=True)
+
+
+MASTER = before_the_fork()
+
+
+def client() -> Any:
+    store: Any = stores["default"]
+    return store.client.redis
+
+
+MASTERS_CONNECTION = client().client_id()
+
+
+def told(lease: Any) -> JsonResponse:
+    """Who ran under the lock: to be told while it is held."""
+    return JsonResponse(
+        {
+            "pid": os.getpid(),
+            "fence": lease.fence,
+            "connection": client().client_id(),
+            "masters_connection": MASTERS_CONNECTION,
+            "holds_masters": MASTER.held,
+        }
+    )
+
+
+def work(request: HttpRequest, name: str) -> JsonResponse:
+    """One after the other, whichever worker has the request; not before the key "go" is there."""
+    with lock(name, ttl=RENEWED, wait=LONG) as lease:
+        while not cache.get("go"):
+            time.sleep(0.02)
+        lease.assert_held()
+        return told(lease)
+
+
+async def awork(request: HttpRequest, name: str) -> JsonResponse:
+    async with lock(name, ttl=RENEWED, wait=LONG) as lease:
+        while not await cache.aget("go"):  # noqa: ASYNC110 - another process sets it
+            await asyncio.sleep(0.02)
+        lease.assert_held()
+        return await asyncio.to_thread(told, lease)
+
+
+urlpatterns = [path("work/<name>/", work), path("awork/<name>/", awork)]

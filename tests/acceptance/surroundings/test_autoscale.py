@@ -1,37 +1,44 @@
-"""A pool that shrinks ends idle processes: no death of a run, and no attempt."""
+"""``--autoscale=4,1``: a pool that grows and shrinks while locked tasks run."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.hard_cases.stage import Stage
-from tests.acceptance.surroundings.recovery import LONG_SECONDS
+from tests.acceptance.hard_cases.conftest import MakeStage
+from tests.acceptance.surroundings.at_work import TTL_SECONDS, killed_at_work
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
+MOST = 4
+ROUNDS = 2
 
 
-def test_a_pool_that_shrinks_leaves_the_run_alone_and_a_kill_is_seen(stage: Stage) -> None:
-    worker = stage.worker(options=("--autoscale=4,1",), environment={"AUTOSCALE_KEEPALIVE": "1"})
-    job, gate = stage.job(), stage.gate()
-    result = stage.send("once", job, [{"gate": str(gate)}])
-    stage.started(job)
-    others = [stage.job() for _ in range(6)]
-    for other in others:
-        stage.send("guarded", other, [{"seconds": 2}])
-    until(lambda: len(worker.children) > 2, "that the pool grows")
-    for other in others:
-        stage.completed(other)
-    until(lambda: len(worker.children) == 1, "that the pool shrinks")
-    gate.touch()
-    # It may run once only: an end of the process would have been an attempt.
-    assert result.get(timeout=60) == f"done:{job}"
-    assert len(stage.ledger.entries("start", job=job)) == 1
-
-    killed = stage.job()
-    again = stage.send("guarded", killed, [{"seconds": LONG_SECONDS}, {}])
-    stage.kill(stage.started(killed).pid)
-    assert again.get(timeout=60) == f"done:{killed}"
-    for each in (job, killed, *others):
-        stage.assert_done_once(each)
-    stage.assert_settled()
+def test_a_pool_that_shrinks_ends_no_run_and_counts_none_as_dead(make_stage: MakeStage) -> None:
+    stage = make_stage(ttl=TTL_SECONDS)
+    stage.environment["AUTOSCALE_KEEPALIVE"] = "1"  # seconds until an idle child may go
+    worker = stage.worker(options=(f"--autoscale={MOST},1",))
+    for _ in range(ROUNDS):
+        gate, stays = stage.gate(), stage.gate()
+        short = [stage.job() for _ in range(MOST - 1)]
+        long = stage.job()
+        # One death of a run of ``once`` is one too many: it would fail with TooManyAttempts.
+        results = [stage.send("once", job, [{"gate": str(gate)}]) for job in short]
+        results.append(stage.send("once", long, [{"gate": str(stays)}]))
+        for job in [*short, long]:
+            stage.started(job)
+        grown = set(worker.children)
+        assert len(grown) == MOST
+        gate.touch()
+        # All but the one that is at work go.
+        until(lambda: len(worker.children) == 1, "a smaller pool", every=0.05)
+        busy = stage.started(long).pid
+        assert worker.children == [busy]
+        assert stage.held() == [f"job:{long}"]
+        stays.touch()
+        for job, result in zip([*short, long], results, strict=True):
+            assert result.get(timeout=60) == f"done:{job}"
+            stage.assert_done_once(job)
+            assert len(stage.ledger.runs(job=job)) == 1
+        stage.assert_settled()
+    assert "was cleared" not in worker.text()
+    killed_at_work(stage)

@@ -1,71 +1,122 @@
-"""Flower shows the tasks, and `TASKLOCK_TASK_URL` leads to its page of one."""
+"""Flower: what its API and its pages say of locked tasks, and what it sends and revokes."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import pytest
+from django.test.utils import override_settings
 
+from django_tasklock.conf import task_url
+from tests.acceptance.hard_cases.conftest import MakeStage
 from tests.acceptance.hard_cases.stage import Stage
 from tests.acceptance.hard_cases.workers import ROOT
-from tests.acceptance.surroundings.recovery import need, recovers
+from tests.acceptance.queue.test_unique_workers import environment
+from tests.acceptance.surroundings.at_work import TTL_SECONDS, killed_at_work, need, skipped
 from tests.servers import free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-TASK_URL = "http://127.0.0.1:{port}/task/{task_id}"
+
+def ask(url: str, sent: Any = None) -> str:
+    """The body of the answer; a POST if something is sent."""
+    data = None if sent is None else json.dumps(sent).encode()
+    with urlopen(Request(url, data), timeout=60) as answer:
+        text: str = answer.read().decode()
+        return text
 
 
-def test_flower_shows_a_job_that_was_killed_and_its_double(stage: Stage) -> None:
-    need("flower")
+@contextmanager
+def flower(stage: Stage, log: Path) -> Iterator[str]:
+    """A Flower beside the stage's workers; yields its address."""
     port = free_port()
-    environment = {
-        **os.environ, **stage.environment, "FLOWER_UNAUTHENTICATED_API": "true",
-        "HARD_CASES_CELERY": json.dumps(stage.conf),
-    }  # fmt: skip
-    log = (stage.folder / "flower.log").open("wb")
-    flower = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "celery", "-A", "tests.acceptance.hard_cases.app", "flower"),
-            *("--address=127.0.0.1", f"--port={port}"),
-        ],
-        cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-    )  # fmt: skip
+    address = f"http://127.0.0.1:{port}"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "celery", "-A", "tests.acceptance.hard_cases.app"),
+                *("flower", f"--port={port}", "--address=127.0.0.1"),
+            ],
+            cwd=ROOT,
+            env={**environment(stage), "FLOWER_UNAUTHENTICATED_API": "true"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+    def serves() -> bool:
+        assert process.poll() is None, log.read_text()
+        try:
+            return ask(f"{address}/healthcheck") == "OK"
+        except URLError:
+            return False
+
     try:
-        until(lambda: page(f"http://127.0.0.1:{port}/api/tasks"), "Flower")
+        until(serves, "Flower", every=0.1)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_flower_shows_sends_and_revokes_locked_tasks(make_stage: MakeStage, tmp_path: Path) -> None:
+    need("flower")
+    stage = make_stage(ttl=TTL_SECONDS)
+    with flower(stage, tmp_path / "flower.log") as address:
         stage.worker(concurrency=2, options=("-E",))
-        result, double = recovers(stage)
 
         def shown(task_id: str) -> dict[str, Any]:
-            said = page(f"http://127.0.0.1:{port}/api/task/info/{task_id}")
-            found: dict[str, Any] = json.loads(said) if said else {}
-            return found
+            """What the API says of a task; nothing as long as it has not heard of it."""
+            try:
+                info: dict[str, Any] = json.loads(ask(f"{address}/api/task/info/{task_id}"))
+            except HTTPError as error:
+                if error.code != 404:
+                    raise
+                return {}
+            return info
 
-        def has_ended(task_id: str) -> bool:
-            return shown(task_id).get("state") == "SUCCESS"
+        def until_state(task_id: str, state: str) -> dict[str, Any]:
+            def found() -> dict[str, Any] | None:
+                info = shown(task_id)
+                return info if info.get("state") == state else None
 
-        for each in (result, double):
-            until(partial(has_ended, each.id), "the task in Flower")
-            assert each.id in page(TASK_URL.format(port=port, task_id=each.id))
-        assert result.id in shown(double.id)["result"]
-    finally:
-        flower.terminate()
-        flower.wait(60)
-        log.close()
+            info = until(found, f"{task_id} is {state}", every=0.1)
+            assert info is not None
+            return info
 
+        def post(path: str, sent: Any) -> dict[str, Any]:
+            answer: dict[str, Any] = json.loads(ask(f"{address}/api/{path}", sent))
+            return answer
 
-def page(url: str) -> str:
-    """A page's text; "" while there is none."""
-    try:
-        with urlopen(url, timeout=10) as answer:
-            return str(answer.read().decode())
-    except (URLError, OSError):
-        return ""
+        recovered = killed_at_work(stage)
+        assert f"done:{recovered.job}" in until_state(recovered.id, "SUCCESS")["result"]
+        assert "already_processing" in until_state(recovered.double, "SUCCESS")["result"]
+        assert {recovered.id, recovered.double} <= json.loads(ask(f"{address}/api/tasks")).keys()
+
+        # What Flower sends is locked too, and what it revokes leaves no lock.
+        job, gate = stage.job(), stage.gate()
+        call = {"args": [job, [{"gate": str(gate)}]]}
+        first = post("task/async-apply/guarded", call)["task-id"]
+        stage.started(job)
+        double = post("task/apply/guarded", {"args": [job]})
+        assert double["result"] == skipped(first, job)
+        until_state(first, "STARTED")
+        with override_settings(TASKLOCK_TASK_URL=address + "/task/{task_id}"):
+            link = task_url(first)
+        assert link is not None
+        assert first in ask(link)
+        post(f"task/revoke/{first}?terminate=true", {})
+        until_state(first, "REVOKED")
+        until(lambda: not stage.held(), "the lock is free")
+        stage.assert_settled()
+        assert stage.ledger.completions(job=job) == 0
+        assert stage.row(job)[0] == "failed"

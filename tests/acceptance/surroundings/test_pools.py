@@ -1,36 +1,44 @@
-"""A worker of each pool is killed as a whole; another one runs its job again, once."""
+"""Each pool of Celery: a double is skipped, and the job of a process that was killed is done."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from tests.acceptance.hard_cases.conftest import MakeStage, need_pool
-from tests.acceptance.surroundings.recovery import LONG_SECONDS
+from tests.acceptance.hard_cases.ledger import Entry
+from tests.acceptance.surroundings.at_work import TTL_SECONDS, killed_at_work
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("pool", ["threads", "solo", "gevent", "eventlet"])
-def test_a_job_of_a_worker_that_was_killed_runs_again(make_stage: MakeStage, pool: str) -> None:
-    """Prefork, and a double in each pool, are tried in the hard cases.
-
-    On RabbitMQ: kombu gives messages of a dead worker back from Redis only at the start of a worker
-    with one of the green pools, whatever the task.
-    """
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
+def test_each_pool_locks_and_recovers(make_stage: MakeStage, pool: str) -> None:
+    """Under prefork a child is killed; elsewhere it is the worker, and another one goes on."""
     need_pool(pool)
-    stage = make_stage("rabbitmq")
-    concurrency = 1 if pool == "solo" else 4
-    first = stage.worker(pool=pool, concurrency=concurrency)
-    job, gate = stage.job(), stage.gate()
-    result = stage.send("guarded", job, [{"seconds": LONG_SECONDS}, {"gate": str(gate)}])
-    before = stage.started(job)
-    stage.watch(before.pid)
-    stage.kill(first.pid)
-    stage.worker(pool=pool, concurrency=concurrency)
-    again = stage.started(job, 2)
-    assert again.task_id == before.task_id
-    assert again.fence > before.fence
-    gate.touch()
-    assert result.get(timeout=60) == f"done:{job}"
-    stage.assert_done_once(job)
-    stage.assert_settled()
+    # RabbitMQ delivers the messages of a dead worker at once.
+    stage = make_stage("rabbitmq", ttl=TTL_SECONDS)
+    first = f"{stage.queue}-first"
+    doomed = stage.worker(
+        pool=pool, concurrency=1 if pool == "solo" else 2, options=("-Q", first), wait=False
+    )
+    other = stage.worker(wait=False)
+    doomed.wait_ready()
+    other.wait_ready()
+
+    def kill(start: Entry) -> None:
+        assert (start.pid == doomed.pid) is (pool != "prefork")
+        stage.kill(start.pid)
+        if pool != "prefork":
+            answers: Any = stage.client.control.add_consumer(
+                first, destination=["w2@hard"], reply=True, timeout=60, limit=1
+            )
+            assert "ok" in answers[0]["w2@hard"]
+
+    try:
+        killed_at_work(stage, kill, queue=first)
+    finally:
+        doomed.end()
+        other.end()
+        stage.broker.drop(first)

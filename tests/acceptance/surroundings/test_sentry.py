@@ -1,96 +1,113 @@
-"""Sentry's SDK replaces the tracer of Celery's tasks; it sends errors, and only errors, on."""
+"""sentry-sdk with its Celery integration, which wraps the tracer, `__call__` and `apply_async`."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
+from django_tasklock import LockNotAcquired
+from tests.acceptance.hard_cases.conftest import MakeStage
 from tests.acceptance.hard_cases.stage import Stage
-from tests.acceptance.surroundings.recovery import need, recovers
+from tests.acceptance.hard_cases.workers import Worker
+from tests.acceptance.surroundings.at_work import (
+    MODULES,
+    TTL_SECONDS,
+    killed_at_work,
+    need,
+    skipped,
+)
+from tests.acceptance.surroundings.envelopes import Sentry, receiving
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
-
-
-class Sink(ThreadingHTTPServer):
-    """Takes what the SDK sends."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Envelope)
-        self.events: list[dict[str, Any]] = []
-        self.transactions: list[dict[str, Any]] = []
-
-    @property
-    def dsn(self) -> str:
-        return f"http://key@127.0.0.1:{self.server_port}/1"
-
-    def errors(self) -> list[str]:
-        """The types of the exceptions that were sent."""
-        return [
-            value["type"]
-            for event in self.events
-            for value in (event.get("exception") or {}).get("values", ())
-        ]
-
-
-class Envelope(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        assert isinstance(self.server, Sink)
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        lines = body.split(b"\n")[1:]
-        for header, payload in zip(lines[::2], lines[1::2], strict=False):
-            kind = json.loads(header or b"{}").get("type")
-            if kind == "event":
-                self.server.events.append(json.loads(payload))
-            elif kind == "transaction":
-                self.server.transactions.append(json.loads(payload))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+MODULE = MODULES + "with_sentry"
 
 
 @pytest.fixture
-def sink() -> Iterator[Sink]:
-    with Sink() as sink:
-        thread = threading.Thread(target=sink.serve_forever, daemon=True)
-        thread.start()
-        yield sink
-        sink.shutdown()
-        thread.join()
-
-
-def test_errors_of_bodies_reach_sentry_and_nothing_else(stage: Stage, sink: Sink) -> None:
+def sentry() -> Iterator[Sentry]:
     need("sentry_sdk")
-    stage.worker(
-        concurrency=2,
-        conf={"imports": ["tests.acceptance.surroundings.with_sentry"]},
-        environment={"SENTRY_SINK": sink.dsn},
-    )
-    # A double that is skipped, a child that is killed and a retry are no errors of a body.
-    recovers(stage)
-    retried = stage.job()
-    done = stage.send("guarded_retry", retried, [{"then": "retry"}, {}])
-    assert done.get(timeout=60) == f"done:{retried}"
-    # One that raises is.
-    failed = stage.job()
-    broken = stage.send("guarded", failed, [{"then": "raise"}])
+    with receiving() as server:
+        yield server
+
+
+def worker(make_stage: MakeStage, sentry: Sentry) -> tuple[Stage, Worker]:
+    """A stage with a worker of two processes, which reports to that server."""
+    stage = make_stage(ttl=TTL_SECONDS)
+    stage.conf["imports"] = ["tests.acceptance.queue.tasks", MODULE]
+    stage.environment["SURROUNDINGS_SENTRY"] = sentry.dsn
+    return stage, stage.worker(concurrency=2)
+
+
+def test_failures_are_reported_and_nothing_else(make_stage: MakeStage, sentry: Sentry) -> None:
+    """No skip, requeue, redelivery or retry; and the lock works as without Sentry."""
+    stage, process = worker(make_stage, sentry)
+    recovered = killed_at_work(stage)
+
+    # The task's own retry
+    job = stage.job()
+    retried = stage.send("guarded", job, [{"then": "retry"}, {}])
+    assert retried.get(timeout=60) == f"done:{job}"
+    assert [entry.retries for entry in stage.ledger.entries("start", job=job)] == [0, 1]
+
+    # A call that is requeued while the lock is held, and one that is refused
+    job, gate = stage.job(), stage.gate()
+    holder = stage.send("guarded", job, [{"gate": str(gate)}])
+    stage.started(job)
+    requeued = stage.send("guarded_retry", job)
+    until(lambda: len(stage.ledger.entries("prerun", task_id=requeued.id)) >= 2, "requeued")
+    refused = stage.send("raising", job)
+    with pytest.raises(LockNotAcquired):
+        refused.get(timeout=60)
+    gate.touch()
+    assert holder.get(timeout=60) == f"done:{job}"
+    assert requeued.get(timeout=60)["reason"] == "invalid_state"
+
+    # A body that raises
+    broken = stage.job()
+    failed = stage.send("guarded", broken, [{"then": "raise"}])
     with pytest.raises(Exception, match="as the script says"):
-        broken.get(timeout=60)
-    assert stage.row(failed)[0] == "failed"
-    until(lambda: "Boom" in sink.errors(), "the error at Sentry")
-    assert set(sink.errors()) <= {"Boom", "WorkerLostError"}
-    assert sink.errors().count("Boom") == 1
-    until(lambda: {"guarded"} & {each["transaction"] for each in sink.transactions}, "its trace")
+        failed.get(timeout=60)
+    assert stage.row(broken)[0] == "failed"
     stage.assert_settled()
+
+    # What a process has not sent yet it sends when it ends.
+    process.stop()
+    assert sorted(sentry.errors()) == [("Boom", failed.id), ("LockNotAcquired", refused.id)]
+    assert not [text for text in sentry.messages() if "lock" in text.lower()]
+    for task_id in (recovered.id, recovered.double, retried.id, requeued.id, failed.id):
+        assert sentry.transactions(task_id), task_id
+    (double,) = sentry.transactions(recovered.double)
+    assert double["contexts"]["trace"]["status"] == "ok"
+
+
+def test_what_is_sent_is_unique_and_handed_on(make_stage: MakeStage, sentry: Sentry) -> None:
+    """Its `apply_async` leaves ours what it needs: reservations, handed leases, direct calls."""
+    stage, _ = worker(make_stage, sentry)
+    job, gate = stage.job(), stage.gate()
+    source = f"""
+import django; django.setup()
+import {MODULE}
+from django_tasklock import locks
+from tests.acceptance.queue.tasks import unfinished
+from tests.acceptance.hard_cases.tasks import guarded
+SCRIPT = [{{"gate": {str(gate)!r}}}]
+"""
+    first, second = stage.script(
+        f"{source}\nprint(*[unfinished.apply_async(({job}, SCRIPT)).id for _ in range(2)])"
+    ).split()
+    assert first == second
+    stage.started(job)
+    assert stage.send("guarded", job).get(timeout=60) == skipped(first, job)
+    other = stage.job()
+    handed, fence = stage.script(f"""{source}
+lease = locks.acquire("job:{other}", ttl=600)
+print(guarded.apply_async(({other}, SCRIPT), lease=lease).id, lease.fence)
+""").split()
+    assert stage.started(other).fence == int(fence)
+    gate.touch()
+    for task_id in (first, handed):
+        stage.client.AsyncResult(task_id).get(timeout=60)
+    stage.assert_settled()
+    stage.assert_done_once(other)
+    assert sentry.errors() == []

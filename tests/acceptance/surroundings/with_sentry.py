@@ -1,15 +1,11 @@
-"""For a worker: Sentry's SDK, with all its integrations."""
+"""What a project adds to its settings for Sentry: the SDK, with the integrations it finds."""
 
 from __future__ import annotations
 
 import os
 
 import sentry_sdk
-from sentry_sdk.integrations.celery import CeleryIntegration
 
-sentry_sdk.init(
-    dsn=os.environ["SENTRY_SINK"],
-    integrations=[CeleryIntegration()],
-    traces_sample_rate=1.0,
-    shutdown_timeout=5,
-)
+DSN = "SURROUNDINGS_SENTRY"
+
+sentry_sdk.init(dsn=os.environ[DSN], traces_sample_rate=1.0)
