@@ -52,6 +52,10 @@ class Tenure:
     """an interruption, or the holder forgot it"""
     cleared: Clear | None = None
     """what may have ended it"""
+    announced: float = 0.0
+    """until when waiters may take it to last: an extension may make it shorter, and tells nobody"""
+    forgotten: bool = False
+    """the server has forgotten all leases meanwhile"""
     cut_short: float | None = None
     """its release, or its block, was interrupted"""
 

@@ -22,8 +22,8 @@ LATE_SECONDS = 3.0
 IDLE_SECONDS = 3.0
 """for which a lock may be free though somebody waits: one whose owner cannot subscribe asks every
 second"""
-OUTSIDE_SECONDS = 2.5
-"""for which a waiter may be missing in the queue"""
+OUTSIDE_SECONDS = 5.0
+"""for which a waiter may be missing in the queue; a process that has just begun imports first"""
 CONNECTIONS = 8
 """of a process at rest that the server may still have, at most: the renewal's, the subscriber's,
 and those that are kept at hand"""

@@ -8,13 +8,25 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tests.chaos.bounds import AFTER_CUT_SECONDS, AFTER_MOMENT_SECONDS, AFTER_OUTAGE_SECONDS
+from tests.chaos.bounds import (
+    AFTER_CUT_SECONDS,
+    AFTER_MOMENT_SECONDS,
+    AFTER_OUTAGE_SECONDS,
+    LONGEST_TTL_SECONDS,
+)
 from tests.chaos.history import Event
 
 __all__ = ["Disturbance", "Disturbances"]
 
-OUTAGES = frozenset({"redis stopped", "clients paused", "proxy paused", "refused"})
-"""the server did not answer"""
+OUTAGES = frozenset(
+    {
+        "redis stopped", "clients paused", "proxy paused", "refused", "redis restarted",
+        "read only", "out of memory",
+    }
+)  # fmt: skip
+"""the server did not answer, or took no writes"""
+EMPTIED = "emptied"
+"""the server has forgotten every lease, and every queue"""
 CUTS = frozenset({"cut", "subscribers killed", "clients killed", "reply lost"})
 """connections were closed"""
 
@@ -35,6 +47,9 @@ class Disturbance(NamedTuple):
         """When a call that it hit is under way again as if nothing had been, at the latest."""
         if self.kind in OUTAGES:
             return self.until + AFTER_OUTAGE_SECONDS
+        if self.kind == EMPTIED:
+            # A waiter asks at the end of the lease that it knows of.
+            return self.until + LONGEST_TTL_SECONDS + AFTER_OUTAGE_SECONDS
         return self.until + (AFTER_CUT_SECONDS if self.kind in CUTS else AFTER_MOMENT_SECONDS)
 
 
@@ -44,11 +59,15 @@ class Disturbances:
     def __init__(self, events: Iterable[Event]) -> None:
         self.killed: dict[str, float] = {}
         """when each process that was killed, or died, was last known to live"""
+        self.emptied: list[Disturbance] = []
+        """when the server has forgotten everything, in order"""
         found: defaultdict[str, list[Disturbance]] = defaultdict(list)
         for event in events:
             whom, disturbance = self._of_event(event)
             if disturbance is not None:
                 found[whom].append(disturbance)
+                if disturbance.kind == EMPTIED:
+                    self.emptied.append(disturbance)
         self._of = {whom: _Timeline(these) for whom, these in found.items()}
 
     def _of_event(self, event: Event) -> tuple[str, Disturbance | None]:

@@ -6,11 +6,13 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import redis
 
 from tests.chaos.history import History, now
+from tests.chaos.server_faults import ServerFaults
 from tests.chaos.troupe import Troupe
 from tests.servers import RedisServer
 
@@ -29,7 +31,12 @@ class Faults:
     """Begins faults and ends them, each in its time."""
 
     def __init__(
-        self, troupe: Troupe, server: RedisServer, history: History, chance: Random
+        self,
+        troupe: Troupe,
+        server: RedisServer,
+        history: History,
+        chance: Random,
+        folder: Path,
     ) -> None:
         self._troupe = troupe
         self._server = server
@@ -39,6 +46,8 @@ class Faults:
         self._ends: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._server_stopped = False
+        of_server = ServerFaults(server, folder, chance, self._note, self._after)
+        self._server_faults = of_server
         of_one: list[tuple[Callable[[], None], int]] = [
             (self._stop, 6), (self._kill, 1), (self._forget_scripts, 1), (self._slow, 4),
         ]  # fmt: skip
@@ -47,7 +56,16 @@ class Faults:
             (self._kill_clients, 2), (self._lose_reply, 6), (self._pause_proxy, 2),
             (self._stop_server, 1), (self._pause_clients, 1),
         ]  # fmt: skip
-        self._calm, self._storm = of_one, of_one + of_all
+        of_the_server: list[tuple[Callable[[], None], int]] = [
+            (self._of(of_server.restart_with_data), 1), (self._of(of_server.restart_empty), 1),
+            (self._of(of_server.forget), 1), (self._of(of_server.read_only), 1),
+            (self._of(of_server.out_of_memory), 1),
+        ]  # fmt: skip
+        self._calm, self._storm = of_one, of_one + of_all + of_the_server
+
+    def _of(self, fault: Callable[[], None]) -> Callable[[], None]:
+        """A fault of the server, unless it does not answer, or takes no writes, now."""
+        return lambda: None if self._server_stopped or self._server_faults.busy else fault()
 
     def run(self, until: float) -> None:
         """Disturb until then, and leave nothing disturbed."""

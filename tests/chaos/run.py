@@ -10,6 +10,7 @@ from random import Random
 
 from tests.chaos.bounds import PROCESSES
 from tests.chaos.history import CONDUCTOR, History, now
+from tests.chaos.server_faults import server_options
 from tests.proxy import CutProxy
 from tests.servers import own_redis
 
@@ -26,7 +27,7 @@ def run(folder: Path, seconds: float, seed: str) -> None:
     """
     signal.signal(signal.SIGTERM, _interrupt)
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(own_redis(needs_own=True))
+        server = stack.enter_context(own_redis(needs_own=True, options=server_options(folder)))
         os.environ["DJANGO_SETTINGS_MODULE"] = "tests.chaos.settings"
         os.environ["CHAOS_REDIS"] = server.url
         import django
@@ -46,7 +47,7 @@ def run(folder: Path, seconds: float, seed: str) -> None:
         troupe = Troupe(proxies, server.url, folder, seed, until, history)
         stack.callback(troupe.end)
         with Observer(history):
-            faults = Faults(troupe, server, history, Random(f"{seed}/faults"))
+            faults = Faults(troupe, server, history, Random(f"{seed}/faults"), folder)
             faults.run(until - min(QUIET_SECONDS, seconds / 4))
             troupe.rest()
             write_aftermath(server, history)

@@ -86,6 +86,7 @@ class Story:
 
     def _extending(self, event: Event) -> None:
         tenure = self.tenures[event.call]
+        tenure.announced = max(tenure.announced, tenure.own_end)
         # It may reach the store and shorten the lease, though no answer comes.
         tenure.own_end = min(tenure.own_end, event.at + event.says["ttl"])
         tenure.ttl, tenure.asked = event.says["ttl"], event.at
@@ -172,3 +173,9 @@ class Story:
                 # By design it learns of it later.
                 tenure.end = min(tenure.end, ended[0].asked)
                 tenure.cleared = ended[0]
+            for emptied in self.disturbances.emptied:
+                # A grant whose reply was on its way may have been forgotten as well.
+                if tenure.call.asked < emptied.until and emptied.since < tenure.end:
+                    tenure.end = max(min(tenure.end, emptied.since), tenure.start)
+                    tenure.forgotten = True
+                    break

@@ -94,6 +94,15 @@ class TestAnswers:
         written.tell(1.1, "unavailable", A, verb="acquire", reason="no answer", where="x")
         assert written.rules() == set()
 
+    @pytest.mark.parametrize("fault", ["read only", "out of memory", "redis restarted"])
+    def test_unavailable_while_the_server_takes_no_writes(
+        self, written: WrittenHistory, fault: str
+    ) -> None:
+        written.fault(fault, 0.5, 1.05)
+        written.ask(1, A)
+        written.tell(1.1, "unavailable", A, verb="acquire", reason="refused", where="x")
+        assert written.rules() == set()
+
     def test_another_exception(self, written: WrittenHistory) -> None:
         written.ask(1, A)
         written.tell(1.1, "raised", A, verb="acquire", error="TypeError: int", where="x")

@@ -135,3 +135,37 @@ class TestFences:
         written.grant(1.3, B, 7)
         written.release(1.4, B)
         assert written.rules() == {"equal fences"}
+
+
+class TestForgotten:
+    """The server has lost its data: two may hold a lock, as long as the fences tell them apart."""
+
+    def two(self, written: WrittenHistory, *, fence: int = 2) -> None:
+        written.ask(1, A)
+        written.grant(1.1, A, 1)
+        written.hold(A, 1.2)
+        written.ask(1.5, B)
+        written.grant(1.6, B, fence)
+        written.hold(B, 1.8)
+        written.hold(A, 1.9)
+
+    def test_a_lease_from_before(self, written: WrittenHistory) -> None:
+        self.two(written)
+        written.fault("emptied", 1.3, 1.4)
+        written.release(2, A, said=False)
+        written.release(2.1, B)
+        assert written.rules() == set()
+
+    def test_two_leases_from_after(self, written: WrittenHistory) -> None:
+        self.two(written)
+        written.fault("emptied", 0.5, 0.6)
+        written.release(2, A)
+        written.release(2.1, B)
+        assert written.rules() == {"two holders"}
+
+    def test_the_next_lease_has_a_lower_fence(self, written: WrittenHistory) -> None:
+        self.two(written, fence=0)
+        written.fault("emptied", 1.3, 1.4)
+        written.release(2, A, said=False)
+        written.release(2.1, B)
+        assert written.rules() == {"falling fences"}

@@ -155,3 +155,14 @@ class TestWaiting:
         self.leave_idle(written)
         written.fault("stopped", 2.5, 4, "0.1")
         assert written.rules() == set()
+
+    def test_a_lock_that_is_free_before_its_waiter_can_know(self, written: WrittenHistory) -> None:
+        """The last lease was made shorter, which tells nobody, and ran out."""
+        written.ask(0.1, B)
+        written.grant(0.2, B, 0)
+        written.hold(B, 1.2)
+        written.tell(1.4, "extending", B, ttl=0.3)
+        written.tell(1.5, "extended", B, said=True)
+        written.tell(1.9, "lost", B)
+        self.leave_idle(written)
+        assert written.rules() == set()

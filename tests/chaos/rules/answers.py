@@ -121,7 +121,8 @@ def lost_early(story: Story) -> Iterator[Violation]:
         if tenure.said is None and tenure.lost is None:
             continue
         story.checked["lost early"] += 1
-        if tenure.cleared is not None or not (tenure.lost or tenure.said is False):
+        excused = tenure.cleared is not None or tenure.forgotten
+        if excused or not (tenure.lost or tenure.said is False):
             continue
         noticed = tenure.lost or tenure.released or tenure.end
         # A renewal that is interrupted, or whose reply comes late, may cost the whole ttl.

@@ -47,6 +47,7 @@ def never_served(story: Story) -> Iterator[Violation]:
 
 def idle(story: Story) -> Iterator[Violation]:
     """A lock that was free for long, look after look, while an undisturbed call waited for it."""
+    tenures = story.by_name()
     for name, seen in story.seen.items():
         waiting = [x for x in story.calls.values() if x.name == name and x.wait != 0]
         since: float | None = None
@@ -54,7 +55,10 @@ def idle(story: Story) -> Iterator[Violation]:
             if look.holder or look.token is not None:
                 since = None
                 continue
-            since = look.since if since is None else since
+            if since is None:
+                ended = [x.announced for x in tenures.get(name, ()) if x.start < look.since]
+                # They ask at the end of the lease that they know of.
+                since = max(look.since, ended[-1] if ended else 0.0)
             if look.since - since <= IDLE_SECONDS:
                 continue
             for call in waiting:
