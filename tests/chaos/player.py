@@ -19,12 +19,15 @@ from typing import Any
 from tests.chaos.bounds import THREADS
 from tests.chaos.history import History
 from tests.chaos.interrupts import Interrupts
+from tests.chaos.stepped_clock import step_the_clock
 
 
 def main(folder: Path, name: str, seed: str, until: float) -> None:
     # A thread that never returns is asked where it is.
     faulthandler.register(signal.SIGUSR1)
     faulthandler.enable()
+    if name.startswith("1."):
+        step_the_clock()
     import django
 
     django.setup()
