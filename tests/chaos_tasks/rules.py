@@ -12,6 +12,7 @@ __all__ = ["RULES", "Violation"]
 
 ATTEMPTS = {"once": 1, "poison": 3}
 USUAL_ATTEMPTS = 5
+LEASE_SECONDS = 5.0
 CLOCK_SECONDS = 2.0
 """by which the database's moments may differ from the others'"""
 
@@ -99,6 +100,11 @@ def unexpected_failures(story: Story) -> Iterator[Violation]:
         expected = error in ("TooManyAttempts", "LeaseLost")
         # Celery's own `Task.retry` gives a message up that it cannot send.
         expected |= error == "Reject" and story.broker_disturbed(event.at)
+        if error == "StatusConflict":
+            # The store forgot the lease, which the run cannot know before it asks.
+            starts = [start.began.at for start in story.starts[event.call]]
+            own = max((at for at in starts if at < event.at), default=0.0)
+            expected |= bool(story.emptied(own - LEASE_SECONDS, event.at))
         if not expected and not (error == "Broken" and story.ends.get(event.name) == "raise"):
             text = f"{error}: {event.says['text']}"
             yield Violation("unexpected failure", text, event.name, event.call)

@@ -21,6 +21,8 @@ from tests.chaos_tasks.servers import Database, Servers
 
 __all__ = ["Options", "run"]
 
+LONGEST_SECONDS = 120.0
+"""and a second for each message, after which nothing more is sent"""
 SILENCE_SECONDS = 20.0
 """for which the broker may have no message though a job is not over, before it is called lost"""
 
@@ -75,7 +77,9 @@ def run(folder: Path, options: Options) -> None:
         faults = Faults(crew, servers, database, sender, history, folder, chance)
         began = now()
         sender.start()
-        faults.run(sender.is_alive, options.pause)
+        longest = began + LONGEST_SECONDS + options.tasks
+        faults.run(lambda: sender.is_alive() and now() < longest, options.pause)
+        sender.stop()
         if sender.error is not None:
             raise sender.error
         _settle(servers, queue, sender, faults, options.patience, history)

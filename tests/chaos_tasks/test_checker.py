@@ -100,6 +100,17 @@ class TestRows:
         written.end(2, A, 11)
         assert written.rules() == {"unexpected failure"}
 
+    def test_a_lease_that_the_store_forgot(self, written: WrittenHistory) -> None:
+        written.send(0, A)
+        written.die(1, A, 11, 1001)
+        written.fault(1.5, "locks emptied")
+        written.die(1.6, A, 12, 1002, before="running", again=True)
+        written.over(2, A, 11, 1001)
+        written.fail(2.1, A, 11, "StatusConflict")
+        written.over(2.4, A, 12, 1002)
+        written.change(2.5, "running", "done", 1002)
+        assert written.rules() == set()
+
     def test_a_retry_of_celery_that_cannot_be_sent(self, written: WrittenHistory) -> None:
         written.send(0, A)
         written.die(1, A, 11, 1001)
