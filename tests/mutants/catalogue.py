@@ -151,7 +151,6 @@ MUTANTS: Sequence[Mutant] = (
 
     def claim_alone""",
         ["tests/unit/test_guards.py"],
-        chaos_tasks=True,
     ),
     Mutant(
         "finish without the fence compare", "django_tasklock/guards.py",
@@ -164,7 +163,6 @@ MUTANTS: Sequence[Mutant] = (
         "rows = self.rows().filter(ours & Q((self.field, self.to)))",
         "rows = self.rows().filter(ours)",
         ["tests/unit/test_guards.py"],
-        chaos_tasks=True,
     ),
     Mutant(
         "claim inside a transaction", "django_tasklock/guards.py",
@@ -212,7 +210,6 @@ MUTANTS: Sequence[Mutant] = (
         "if False:",
         [f"{HARD_CASES}/test_redelivery.py",
          f"{ON_CELERY}/test_cooling_tasks.py"],
-        chaos_tasks=True,
     ),
     Mutant(
         "attempts without a limit", f"{CELERY}/delivery.py",
@@ -224,7 +221,6 @@ MUTANTS: Sequence[Mutant] = (
         "orderly shutdown that counts as a death", f"{CELERY}/delivery.py",
         "return self._start_note(self._starts - 1) if self._starts else None", "return None",
         ["tests/acceptance/test_attempts.py", f"{HARD_CASES}/test_attempts.py"],
-        chaos_tasks=True,
     ),
     Mutant(
         "dead child that nobody notices", f"{CELERY}/children.py",
@@ -240,7 +236,6 @@ MUTANTS: Sequence[Mutant] = (
         '            return self.locked.skip("already_processing", None)\n'
         "        return self._run_locked(won) if isinstance(won, Lease) else self._conflict(won)",
         [f"{ON_CELERY}/test_locked_task.py", f"{ON_CELERY}/test_outcomes.py"],
-        chaos_tasks=True,
     ),
     Mutant(
         "killed child whose message does not come back", f"{CELERY}/task.py",
