@@ -33,7 +33,7 @@ from tests.interruptions import EVERY, before_first
 from tests.proxy import CutProxy
 from tests.servers import NoRedis, RedisServer, own_redis
 from tests.steps import LONG, Meanwhile, all_of, holder, in_child, taken, waiting
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 OTHERS = {f"video:{place}": f"record {place}".encode() for place in range(3)}
 """locks that code without this package holds, so that no two questions have one answer"""
@@ -397,7 +397,8 @@ class TestBound:
         use_redis: UseRedis,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        use_redis(own_redis_server.url, CONNECTION_POOL_KWARGS={"max_connections": 1})
+        one = {"max_connections": 1}
+        use_redis(own_redis_server.url, CONNECTION_POOL_KWARGS=one, SOCKET_TIMEOUT=PATIENCE)
         own_redis_server.pause()
         first = Meanwhile(lambda: locks.get("video:1"))
         until(lambda: ours()._in_use() == 1 and not ours()._idle)
