@@ -17,7 +17,7 @@ AFTER_CUT_SECONDS = 2.0
 AFTER_MOMENT_SECONDS = 1.0
 """after an outage, a cut, and a stop or an interruption: until a call is under way again as if
 nothing had been (its reply times out, it connects anew, subscribes, and asks again)"""
-LATE_SECONDS = 3.0
+LATE_SECONDS = 5.0
 """beyond its own deadline, in which a call has to return; machines that run tests are busy"""
 IDLE_SECONDS = 3.0
 """for which a lock may be free though somebody waits: one whose owner cannot subscribe asks every

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import time
@@ -93,7 +94,10 @@ class Faults:
 
     def _end_all(self) -> None:
         while self._ends:
-            heapq.heappop(self._ends)[2]()
+            with contextlib.ExitStack() as stack:  # Each, even if another one fails.
+                for _, _, end in sorted(self._ends, reverse=True):
+                    stack.callback(end)
+                self._ends.clear()
 
     def _after(self, seconds: float, end: Callable[[], None]) -> None:
         heapq.heappush(self._ends, (now() + seconds, next(self._order), end))
@@ -195,7 +199,8 @@ class Faults:
             self._redis.execute_command("SCRIPT", "FLUSH")  # type: ignore[no-untyped-call]
 
     def _pause_clients(self) -> None:
-        if self._server_stopped:
+        # Who ends that the server takes no writes has to reach it.
+        if self._server_stopped or self._server_faults.busy:
             return
         since, seconds = now(), self._chance.uniform(0.05, 1.5)
         milliseconds = int(seconds * 1000)
@@ -209,7 +214,7 @@ class Faults:
         self._after(seconds + 0.01, over)
 
     def _stop_server(self) -> None:
-        if self._server_stopped:
+        if self._server_stopped or self._server_faults.busy:
             return
         since = now()
         self._server.pause()

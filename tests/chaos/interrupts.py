@@ -30,6 +30,7 @@ class Interrupts:
 
     def __init__(self, chance: Random | None) -> None:
         self.armed = False
+        self.never = chance is None
         self._chance = chance
         if chance is not None:
             signal.signal(signal.SIGALRM, self._raise)

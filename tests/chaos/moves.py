@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from django_tasklock import LeaseLost, LockNotAcquired, StoreUnavailable, lock, locks
 from django_tasklock._engine.lease import Lease
 from tests.chaos.bounds import LONGEST_TTL_SECONDS, LONGEST_WAIT_SECONDS, NAMES
+from tests.chaos.forks import in_a_fork
 from tests.chaos.history import History, now
 from tests.chaos.interrupts import HardInterrupt, Interrupts, SoftInterrupt, where
 
@@ -136,6 +137,8 @@ class Moves:
                 return
             if self._chance.random() < 0.06:
                 self._extend(call, lease)
+            if self._interrupts.never and self._chance.random() < 0.02:
+                self._fork(call, lease)
             time.sleep(min(left, self._chance.uniform(0.001, 0.06)))
 
     def _extend(self, call: str, lease: Lease) -> None:
@@ -145,6 +148,11 @@ class Moves:
         said = self._try("extend", call, lease.name, lambda: lease.extend(ttl))
         if said is not None:
             self._write("extended", call, lease.name, said=said.value)
+
+    def _fork(self, call: str, lease: Lease) -> None:
+        wrong = in_a_fork(lease)
+        if wrong:
+            self._write("raised", call, lease.name, verb="fork", error=wrong, where="a child")
 
     def _clear(self) -> None:
         call, name = self._begin()

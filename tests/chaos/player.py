@@ -36,6 +36,7 @@ def main(folder: Path, name: str, seed: str, until: float) -> None:
     "localhost".encode("idna")
     from tests.chaos.moves import Moves
 
+    _warm_up()
     history = History(folder, name)
     history.write("began", pid=os.getpid(), files=_files(), threads=threading.active_count())
     threads = [
@@ -57,6 +58,19 @@ def main(folder: Path, name: str, seed: str, until: float) -> None:
     sys.stdin.read()
     # Not by way of the interpreter's end, which would tidy up.
     os._exit(0)
+
+
+def _warm_up() -> None:
+    """What the first call does, such as imports, would be held against it."""
+    from django_tasklock import StoreUnavailable, locks
+
+    try:
+        lease = locks.acquire(f"seat:of-{os.getpid()}", ttl=1)
+        if lease is not None:
+            lease.release()
+        locks.list()
+    except StoreUnavailable:
+        pass
 
 
 def _files() -> int:

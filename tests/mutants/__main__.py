@@ -31,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [mutant for mutant in MUTANTS if mutant.name in options.names or not options.names]
     if options.chaos is not None:
         chosen = [mutant for mutant in chosen if mutant.chaos]
+    if not chosen:
+        print("None of these mutants is one that a run of tests.chaos can notice")
+        return 2
     if options.list:
         print(*(f"{mutant.name}  ({mutant.file})" for mutant in chosen), sep="\n")
         return 0
