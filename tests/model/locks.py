@@ -34,7 +34,7 @@ __all__ = ["OPTIONAL", "LockModel"]
 OPTIONAL = frozenset({"begin", "timer", "give up", "fault", "expiry", "operator"})
 """the moves that nobody can rely on; with "step", these are all kinds"""
 
-Moves = Iterator[Move[State]]
+Moves = Iterator[Move]
 
 
 @dataclass(frozen=True)

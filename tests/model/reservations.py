@@ -66,7 +66,7 @@ class Calls:
     def end(self, state: JobState, at: int) -> JobState:
         return state._replace(reserved=None, ttl=False) if self.can_end(state, at) else state
 
-    def moves(self, state: JobState) -> Iterator[Move[JobState]]:
+    def moves(self, state: JobState) -> Iterator[Move]:
         for at, call in enumerate(state.calls):
             name = f"call {at + 1}"
             for what, after, kind in self._moves(state, at, call):
@@ -78,7 +78,7 @@ class Calls:
             after = state._replace(reserved=None, ttl=False)
             yield Move(("the reservation runs out",), after, "expiry")
 
-    def _moves(self, state: JobState, at: int, call: str) -> Iterator[Move[JobState]]:
+    def _moves(self, state: JobState, at: int, call: str) -> Iterator[Move]:
         worse = state._replace(failed=True)
         if call in ("", UNSURE):
             if at and not state.calls[at - 1]:
@@ -110,7 +110,7 @@ class Calls:
                 again = worse._replace(deaths=0, locked=locked)
                 yield Move(("loses its worker",), _with(again, at, QUEUED), "fault")
 
-    def _run(self, state: JobState, at: int, call: str) -> Iterator[Move[JobState]]:
+    def _run(self, state: JobState, at: int, call: str) -> Iterator[Move]:
         if call == RECEIVED and state.locked is None:
             yield Move(("takes the lock",), _with(state._replace(locked=at), at, LOCKED))
         elif call == RECEIVED:
@@ -131,7 +131,7 @@ class Calls:
             yield Move(("releases, and is over",), _with(state._replace(locked=None), at, GONE))
 
 
-def broken(state: JobState, moves: list[Move[JobState]]) -> str | None:
+def broken(state: JobState, moves: list[Move]) -> str | None:
     if state.reserved is not None:
         if not state.ttl:
             return NO_TTL

@@ -59,7 +59,7 @@ class Guard:
 class RowModel(NamedTuple):
     guard: Guard
 
-    def moves(self, state: RowState) -> Iterator[Move[RowState]]:
+    def moves(self, state: RowState) -> Iterator[Move]:
         for at, run in enumerate(state.runs):
             name = f"run {'ABC'[at]}"
             if run.doing in ("done", "dead"):
@@ -103,7 +103,7 @@ class RowModel(NamedTuple):
         return _with(state, at, run._replace(doing="releases"))
 
 
-def broken(state: RowState, moves: list[Move[RowState]]) -> str | None:
+def broken(state: RowState, moves: list[Move]) -> str | None:
     if state.wrong:
         return state.wrong
     ends = {each.doing for each in state.runs}

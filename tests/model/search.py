@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 __all__ = ["Explored", "Move", "Violation", "explore"]
 
 S = TypeVar("S", bound=Hashable)
 
 
-class Move(NamedTuple, Generic[S]):
+class Move(NamedTuple):
     """One step of a model: what happens, in words, and the state after it."""
 
     what: tuple[str, ...]
-    after: S
+    after: Any
     kind: str = "step"
     """"step": what a process does of itself; other kinds may be left out of a search"""
 
@@ -74,8 +74,8 @@ class Explored(Generic[S]):
 
 def explore(
     start: S,
-    moves: Callable[[S], Iterator[Move[S]]],
-    broken: Callable[[S, list[Move[S]]], str | None],
+    moves: Callable[[S], Iterator[Move]],
+    broken: Callable[[S, list[Move]], str | None],
     *,
     most: int = 5_000_000,
 ) -> Explored[S]:

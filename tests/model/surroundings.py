@@ -26,7 +26,7 @@ __all__ = ["deaths", "surroundings"]
 ENDED = (NEW, REFUSED, DONE, DEAD, CUT_OFF)
 
 
-def deaths(state: State, at: int) -> Iterator[Move[State]]:
+def deaths(state: State, at: int) -> Iterator[Move]:
     """A process dies; the server notices at once, or its connection seems to be open."""
     if not state.deaths or state.processes[at].doing in ENDED:
         return
@@ -38,7 +38,7 @@ def deaths(state: State, at: int) -> Iterator[Move[State]]:
         yield Move((name_of(at), "dies, and the server does not notice"), after, "fault")
 
 
-def surroundings(scripts: Scripts, state: State) -> Iterator[Move[State]]:
+def surroundings(scripts: Scripts, state: State) -> Iterator[Move]:
     """Steps that are no process's own."""
     held = state.server.held
     if held is not None and state.server.ttl:

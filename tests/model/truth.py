@@ -115,7 +115,7 @@ def holds(process: Process) -> bool:
     return process.doing == HOLDING and not process.over and not process.ousted
 
 
-def broken(state: State, moves: list[Move[State]]) -> str | None:
+def broken(state: State, moves: list[Move]) -> str | None:
     """The property that a state violates."""
     server = state.server
     if state.wrong:
