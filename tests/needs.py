@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import secrets
@@ -31,6 +32,20 @@ def missing(what: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(f"{what} (CI is set, so this is not skipped)", pytrace=False)
     pytest.skip(what)
+
+
+def has(module: str) -> bool:
+    """Whether a module can be found; it is not imported here."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # Of the package that it is in.
+        return False
+
+
+def package(module: str, called: str = "") -> None:
+    """`missing`, unless the module is there; ``called``: its package, if that has another name."""
+    if not has(module):
+        missing(f"{called or module} is not installed")
 
 
 def program(name: str, folders: str = "") -> str:

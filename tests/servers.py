@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from example_project import servers
 from example_project.redis_binary import NoRedis, find_binary
 from example_project.servers import SERVER_START_SECONDS, PortTaken, free_port, start_process
 
-__all__ = ["NoRedis", "RedisServer", "find_binary", "free_port", "own_redis", "start_process"]
+__all__ = [
+    "NoRedis", "RedisServer", "find_binary", "forget_kept", "free_port", "kept_in", "own_redis",
+    "start_process",
+]  # fmt: skip
 
 
 class RedisServer(servers.RedisServer):
@@ -70,3 +75,16 @@ def own_redis(
 ) -> contextlib.AbstractContextManager[RedisServer]:
     """A Redis for the time of the block; the arguments are those of `servers.RedisServer.own`."""
     return RedisServer.own(needs_own=needs_own, options=options)
+
+
+def kept_in(folder: Path) -> tuple[str, ...]:
+    """The options of a server that has its data after a kill: what it has answered is in the folder
+    by then, which is made."""
+    folder.mkdir(exist_ok=True)
+    return ("--dir", str(folder), "--appendonly", "yes", "--appendfsync", "no")
+
+
+def forget_kept(folder: Path) -> None:
+    """Remove what a server that has ended, with the options `kept_in`, would find there."""
+    shutil.rmtree(folder / "appendonlydir", ignore_errors=True)
+    (folder / "appendonly.aof").unlink(missing_ok=True)  # Of a server before Redis 7.

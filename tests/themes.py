@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -38,8 +37,8 @@ def task_id(number: int) -> str:
 @contextlib.contextmanager
 def served(theme: str, env: Mapping[str, str]) -> Iterator[str]:
     """Serve the site under the theme in a process with this environment; yields its URL."""
-    if theme != STOCK and importlib.util.find_spec(theme) is None:
-        needs.missing(f"django-{theme} is not installed")
+    if theme != STOCK:
+        needs.package(theme, f"django-{theme}")
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.themed_site"],
         env={

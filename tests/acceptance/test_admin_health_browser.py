@@ -19,7 +19,7 @@ from tests.acceptance.test_admin_browser import (
     live_server,
     open_as,
 )
-from tests.acceptance.test_admin_history_browser import SIZES, TOO_WIDE, keep_picture
+from tests.acceptance.test_admin_history_browser import SIZES, keep_picture, until_it_fits
 from tests.app.models import Job
 from tests.integration.operators.test_doctor import fenced
 from tests.mailroom import Mailroom, mailroom
@@ -81,7 +81,7 @@ def test_findings_have_counts_and_lead_to_the_lock_and_the_row(
     expect(group(page, "lost work").locator(".tasklock-number")).to_have_text("3")
     expect(group(page, "deadlock").locator(".tasklock-number")).to_have_text("1")
     expect(finding(page, "report")).to_contain_text("which it holds itself")
-    until(lambda: not page.evaluate(TOO_WIDE), "that the page fits")
+    until_it_fits(page)
     keep_picture(page, "health", width)
 
     # And links: to all of a kind, to the lock, to the row

@@ -37,6 +37,11 @@ SIZES = pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 844)])
 CHANGE = f"{LIST}default_3Avideo_3A481/change/"
 
 
+def until_it_fits(page: Page, what: str = "the page") -> None:
+    """Wait until nothing is wider than the window: a style sheet may come after the text."""
+    until(lambda: not page.evaluate(TOO_WIDE), f"that {what} fits")
+
+
 def happened(name: str, *kinds: Kind, minutes_ago: float = 0.0, seconds: float = 0.0) -> None:
     at = datetime.now(timezone.utc) - timedelta(minutes=minutes_ago)
     locks.store.record(
@@ -84,7 +89,7 @@ def test_a_lock_that_is_gone_still_shows_what_happened(
     expect(events).to_have_count(21)
     expect(events.nth(1)).to_contain_text("cleared")
     expect(events.nth(1)).to_contain_text("alice")
-    until(lambda: not page.evaluate(TOO_WIDE), "that the page fits")
+    until_it_fits(page)
 
     # When it is gone and somebody opens its address
     lease.release()
@@ -93,7 +98,7 @@ def test_a_lock_that_is_gone_still_shows_what_happened(
     # I expect its history all the same
     expect(page.get_by_role("heading", name="“video:481” is not locked")).to_be_visible()
     expect(events).to_have_count(21)
-    until(lambda: not page.evaluate(TOO_WIDE), "that the page fits")
+    until_it_fits(page)
     keep_picture(page, "gone", width)
     assert errors == []
 
@@ -108,7 +113,7 @@ def test_contention_is_found_from_the_list_and_leads_to_the_lock(
     rows = page.locator("#contention_list tbody tr")
     expect(rows.locator("th")).to_have_text(["video:481", "report:2026-11-20"])
     expect(rows.first).to_contain_text("worker-1:1105")
-    until(lambda: not page.evaluate(TOO_WIDE), "that the page fits")
+    until_it_fits(page)
     keep_picture(page, "contention", width)
     page.get_by_role("link", name="video:481").click()
     expect(page.get_by_role("heading", name="What happened")).to_be_visible()
@@ -141,7 +146,7 @@ def test_the_strip_says_what_is_and_what_was(
     box = chart.bounding_box()
     assert box
     assert box["width"] > 100
-    until(lambda: not page.evaluate(TOO_WIDE), "that the page fits")
+    until_it_fits(page)
 
     # When another lock begins and one more caller is refused, I expect both in it by themselves
     # and the focus to stay on its link
@@ -190,7 +195,7 @@ def test_what_is_copied_by_keyboard_is_said(
             "text => navigator.clipboard.readText().then(found => found === text)", arg=expected
         )
         expect(button).to_be_focused()
-    until(lambda: not page.evaluate(TOO_WIDE), "that the page fits")
+    until_it_fits(page)
     assert lease.token not in page.content()
     assert errors == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -22,8 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 def test_theme_shows_every_page(
     use_redis: UseRedis, process_env: Callable[[], dict[str, str]], theme: str
 ) -> None:
-    if importlib.util.find_spec(theme) is None:
-        needs.missing(f"django-{theme} is not installed")
+    needs.package(theme, f"django-{theme}")
     # Given a site with the theme, and a lock
     use_redis()
     User.objects.create_superuser("themed")

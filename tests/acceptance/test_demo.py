@@ -18,6 +18,7 @@ from urllib.request import HTTPCookieProcessor, build_opener
 import psutil
 import pytest
 
+from tests.processes import lives
 from tests.servers import free_port
 from tests.waiting import until
 
@@ -230,7 +231,7 @@ def test_a_command_dies_with_its_parent() -> None:
         finally:
             parent.kill()
     try:
-        until(lambda: not _runs(child))
+        until(lambda: not lives(child))
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
@@ -241,7 +242,7 @@ def assert_nothing_left(tmp_path: Path) -> None:
     left = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("TMPDIR") == str(tmp_path) and _runs(process):
+            if process.environ().get("TMPDIR") == str(tmp_path) and lives(process):
                 left.append(process)
         except psutil.Error:
             continue  # it has just ended, or belongs to another user
@@ -301,10 +302,3 @@ def demo_environment(tmp_path: Path) -> dict[str, str]:
     ours = {key: value for key, value in os.environ.items() if not key.startswith("TASKLOCK_")}
     ours.pop("DJANGO_SETTINGS_MODULE", None)
     return ours | {"TMPDIR": str(tmp_path)}
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

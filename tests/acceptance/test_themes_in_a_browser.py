@@ -21,10 +21,10 @@ from django_tasklock._values.owner import SINCE, owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Refusal
+from tests.acceptance.test_admin_history_browser import until_it_fits
 from tests.conftest import UseRedis
 from tests.integration.operators.test_reservations import reserve
 from tests.themes import HOST, LIST, NAME, PAGES, TASK, THEMES, served, task_id
-from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -188,7 +188,6 @@ BROKEN = """() => [...document.querySelectorAll('#result_list tbody :is(td, th)'
     }
     return Math.max(...middles) - Math.min(...middles) > 8;
 }).map(cell => cell.className)"""
-TOO_WIDE = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
 
 @under_each_theme
@@ -205,7 +204,7 @@ def test_every_column_is_seen_in_one_line_at_1280(site: Site) -> None:
     assert page.evaluate(BROKEN) == []
     for path in PAGES.values():
         page.goto(path)
-        until(lambda: not page.evaluate(TOO_WIDE), "that the page fits")
+        until_it_fits(page, path)
     # The whole of a shortened task id is there for the pointer, and to be copied
     page.goto(LIST)
     cell = row(page, NAME).locator(".field-task_id")
@@ -230,7 +229,7 @@ def test_every_page_fits_a_phone(site: Site) -> None:
         page.goto(path)
         if name in ("list", "confirm"):
             assert page.evaluate(CUT) == [], name
-        until(lambda: not page.evaluate(TOO_WIDE), "that the page fits")
+        until_it_fits(page, name)
         assert page.evaluate(CONTROLS) == [], name
 
 

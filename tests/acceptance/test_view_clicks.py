@@ -20,6 +20,7 @@ from django.core.cache import cache
 from django_tasklock import locks
 from tests.app.models import Job
 from tests.conftest import UseRedis
+from tests.processes import end_politely
 from tests.servers import free_port
 from tests.steps import Meanwhile, holder
 from tests.waiting import until
@@ -58,12 +59,7 @@ def gunicorn(
             assert process.poll() is None, (tmp_path / "gunicorn.log").read_text()
             yield port
         finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end_politely(process)
 
 
 def serves(port: int) -> bool:

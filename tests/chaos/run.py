@@ -10,9 +10,9 @@ from random import Random
 
 from tests.chaos.bounds import PROCESSES
 from tests.chaos.history import CONDUCTOR, History, now
-from tests.chaos.server_faults import server_options
+from tests.chaos.server_faults import SERVER_FOLDER
 from tests.proxy import CutProxy
-from tests.servers import own_redis
+from tests.servers import kept_in, own_redis
 
 __all__ = ["run"]
 
@@ -27,7 +27,8 @@ def run(folder: Path, seconds: float, seed: str) -> None:
     """
     signal.signal(signal.SIGTERM, _interrupt)
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(own_redis(needs_own=True, options=server_options(folder)))
+        options = kept_in(folder / SERVER_FOLDER)
+        server = stack.enter_context(own_redis(needs_own=True, options=options))
         os.environ["DJANGO_SETTINGS_MODULE"] = "tests.chaos.settings"
         os.environ["CHAOS_REDIS"] = server.url
         import django

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -10,21 +9,14 @@ from random import Random
 import redis
 
 from tests.chaos.history import now
-from tests.servers import RedisServer
+from tests.servers import RedisServer, forget_kept
 
-__all__ = ["SERVER_FOLDER", "ServerFaults", "server_options"]
+__all__ = ["SERVER_FOLDER", "ServerFaults"]
 
 SERVER_FOLDER = "redis"
 """in the folder of the run, where the server keeps what it has after a kill"""
 Note = Callable[[str, float], None]
 After = Callable[[float, Callable[[], None]], None]
-
-
-def server_options(folder: Path) -> tuple[str, ...]:
-    """A server that has its data after a kill: what it has answered is in the file by then."""
-    kept = folder / SERVER_FOLDER
-    kept.mkdir(exist_ok=True)
-    return ("--dir", str(kept), "--appendonly", "yes", "--appendfsync", "no")
 
 
 class ServerFaults:
@@ -57,8 +49,7 @@ class ServerFaults:
         """Killed, and started again without anything."""
         since = now()
         self._server.kill()
-        shutil.rmtree(self._kept / "appendonlydir", ignore_errors=True)
-        (self._kept / "appendonly.aof").unlink(missing_ok=True)  # Of a server before Redis 7.
+        forget_kept(self._kept)
         self._server.restart()
         self._note("redis restarted", since)
         self._note("emptied", since)

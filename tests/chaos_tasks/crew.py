@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-from example_project.die_with_parent import die_with_parent
-from tests.acceptance.hard_cases.workers import ROOT, START_SECONDS, children
+from tests.acceptance.hard_cases import workers
 from tests.chaos.history import now
 from tests.waiting import until
 
@@ -23,38 +19,17 @@ LEAVING_SECONDS = 60.0
 """seconds in which a worker that was asked to end has to"""
 
 
-class Worker:
-    """One worker: a process group of its own, its output in a file."""
+class Worker(workers.Worker):
+    """A worker that may be asked to leave, and is replaced then."""
 
     def __init__(self, name: str, folder: Path, environment: dict[str, str], pool: int) -> None:
-        self.name = name
-        self.log = folder / f"{name}.log"
+        super().__init__(
+            name, folder / f"{name}.log", environment, concurrency=pool,
+            options=("--without-heartbeat",), app="tests.chaos_tasks.app", host="chaos",
+            by_parent=True,
+        )  # fmt: skip
         self.leaving_since: float | None = None
         self._ready_since: float | None = None
-        command = [
-            *(sys.executable, "-m", "celery", "-A", "tests.chaos_tasks.app", "worker"),
-            *("-P", "prefork", "-c", str(pool), "-n", f"{name}@chaos", "-l", "INFO"),
-            *("--without-gossip", "--without-mingle", "--without-heartbeat"),
-        ]
-        with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                # However we end, it does not outlive us.
-                die_with_parent(command, by=signal.SIGKILL),
-                cwd=ROOT,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
 
     @property
     def children(self) -> list[int]:
@@ -62,20 +37,12 @@ class Worker:
         if not self.running or (self._ready_since is None and " ready." not in self.text()):
             return []
         self._ready_since = self._ready_since or now()
-        return children(self.pid) if now() > self._ready_since + STARTING_SECONDS else []
-
-    def text(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def wait_ready(self) -> None:
-        """Return once the worker says that it is ready. AssertionError if it has ended."""
-        until(lambda: not self.running or " ready." in self.text(), self.name, START_SECONDS)
-        assert self.running, f"{self.name} ended early:\n{self.text()[-4000:]}"
+        return super().children if now() > self._ready_since + STARTING_SECONDS else []
 
     def send(self, signum: int) -> None:
-        """Signal the main process alone."""
+        """Send a signal to the main process alone, if it is there."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signum)
+            super().send(signum)
 
     def leave(self, signum: int) -> None:
         """Ask it to end, warm or cold."""
@@ -84,20 +51,14 @@ class Worker:
 
     def kill(self) -> None:
         """SIGKILL the main process alone; its pool notices."""
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
 
     def threads(self) -> str:
         """What its threads are at, as the end of its log."""
         self.send(signal.SIGUSR2)
         time.sleep(1)
         return self.text()[-6000:]
-
-    def end(self) -> None:
-        """SIGKILL whatever is left of it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
 
 
 class Crew:

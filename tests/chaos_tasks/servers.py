@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests import needs
 from tests.acceptance.hard_cases.brokers import Broker, RabbitBroker, RedisBroker, connect
-from tests.servers import own_redis
+from tests.servers import forget_kept, kept_in, own_redis
 
 __all__ = ["Database", "Servers"]
 
@@ -98,10 +97,7 @@ class Servers:
             self.broker = RedisBroker(self.results, VISIBILITY_SECONDS)
 
     def _redis(self, name: str) -> Any:
-        folder = self._folder / name
-        folder.mkdir()
-        options = ("--appendonly", "yes", "--appendfsync", "everysec", "--dir", str(folder))
-        return own_redis(needs_own=True, options=options)
+        return own_redis(needs_own=True, options=kept_in(self._folder / name))
 
     def restart_broker(self) -> None:
         """The Redis of the messages and results ends and starts again, with its data."""
@@ -111,7 +107,7 @@ class Servers:
         """SIGKILL for the Redis of the locks, and another one in its place."""
         self.locks.kill()
         if empty:
-            shutil.rmtree(self._folder / "locks" / "appendonlydir", ignore_errors=True)
+            forget_kept(self._folder / "locks")
         self.locks.restart()
 
     def cut_locks(self) -> None:

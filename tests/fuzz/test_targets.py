@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -106,8 +105,7 @@ def test_a_reader_that_trusts_what_it_reads_is_noticed(
 @pytest.mark.timeout(400)
 def test_atheris_finds_nothing_in_a_moment() -> None:
     """``make fuzz`` looks for longer, at all of them."""
-    if importlib.util.find_spec("atheris") is None:
-        needs.missing("atheris is not installed")
+    needs.package("atheris")
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", "record", "command", "--seconds", "3"],
         cwd=ROOT, capture_output=True, text=True, check=False,

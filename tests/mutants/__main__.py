@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.mutants.catalogue import MUTANTS, Mutant
@@ -38,10 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*(f"{mutant.name}  ({mutant.file})" for mutant in chosen), sep="\n")
         return 0
     survived: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="tasklock-mutants-") as folder:
-        copy = Path(folder)
-        for name in COPIED:
-            _copy(ROOT / name, copy / name)
+    with copied() as copy:
         if not options.trusted and not _whole_package_passes(copy, chosen, options.chaos):
             return 2
         for mutant in chosen:
@@ -70,17 +68,38 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _copy(here: Path, there: Path) -> None:
-    if here.is_dir():
-        shutil.copytree(here, there, ignore=shutil.ignore_patterns("__pycache__"))
-    else:
-        shutil.copy(here, there)
+@contextlib.contextmanager
+def copied() -> Iterator[Path]:
+    """A copy of what is changed and run, for the time of the block."""
+    with tempfile.TemporaryDirectory(prefix="tasklock-mutants-") as folder:
+        for name in COPIED:
+            here, there = ROOT / name, Path(folder, name)
+            if here.is_dir():
+                shutil.copytree(here, there, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(here, there)
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def applied(copy: Path, mutant: Mutant) -> Iterator[bool]:
+    """The copy has the mutant, for the time of the block. False: its file does not have once what
+    is taken out, and is left as it is."""
+    file = copy / mutant.file
+    whole = file.read_text()
+    is_there = whole.count(mutant.old) == 1
+    try:
+        if is_there:
+            file.write_text(whole.replace(mutant.old, mutant.new))
+        yield is_there
+    finally:
+        file.write_text(whole)
 
 
 def _whole_package_passes(copy: Path, chosen: Sequence[Mutant], chaos: float | None) -> bool:
     """A test that fails without a mutant would notice every one."""
     for command in dict.fromkeys(_command(mutant, chaos) for mutant in chosen):
-        failed, by = _tried(copy, command)
+        failed, by = tried(copy, command)
         if failed is not False:
             print(f"Without a mutant this does not pass: {' '.join(command)}\n{by}")
             return False
@@ -89,16 +108,10 @@ def _whole_package_passes(copy: Path, chosen: Sequence[Mutant], chaos: float | N
 
 def _run(copy: Path, mutant: Mutant, chaos: float | None) -> tuple[bool | None, str]:
     """Whether the mutant was noticed, and by which test; None: its tests did not run."""
-    file = copy / mutant.file
-    whole = file.read_text()
-    if whole.count(mutant.old) != 1:
-        return None, f"{mutant.file} does not have once what it takes out"
-    file.write_text(whole.replace(mutant.old, mutant.new))
-    try:
-        failed, by = _tried(copy, _command(mutant, chaos))
-    finally:
-        file.write_text(whole)
-    return failed, by
+    with applied(copy, mutant) as is_there:
+        if not is_there:
+            return None, f"{mutant.file} does not have once what it takes out"
+        return tried(copy, _command(mutant, chaos))
 
 
 def _command(mutant: Mutant, chaos: float | None) -> tuple[str, ...]:
@@ -107,7 +120,7 @@ def _command(mutant: Mutant, chaos: float | None) -> tuple[str, ...]:
     return ("pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *mutant.tests)
 
 
-def _tried(copy: Path, command: Sequence[str]) -> tuple[bool | None, str]:
+def tried(copy: Path, command: Sequence[str]) -> tuple[bool | None, str]:
     """True: something failed, and what; False: all passed; None: nothing was tried."""
     # Python looks for the package in the current folder first, so it finds the copy.
     try:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutants.__main__ import COPIED, ROOT, _copy, _tried
+from tests.mutants.__main__ import applied, copied, tried
 from tests.mutants.catalogue import MUTANTS, Mutant
 
 __all__ = ["main"]
@@ -36,12 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (mutant.name in options.names if options.names else mutant.chaos_tasks)
     ]  # fmt: skip
     survived = 0
-    with tempfile.TemporaryDirectory(prefix="tasklock-mutants-") as folder:
-        copy = Path(folder)
-        for name in COPIED:
-            _copy(ROOT / name, copy / name)
+    with copied() as copy:
         for seed in () if options.trusted else range(1, options.seeds + 1):
-            failed, by = _tried(copy, _command(options.tasks, seed))
+            failed, by = tried(copy, _command(options.tasks, seed))
             if failed is not False:
                 print(f"Without a mutant this does not pass, with the seed {seed}: {by}")
                 return 2
@@ -52,19 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _noticed(copy: Path, mutant: Mutant, tasks: int, seeds: int) -> bool:
-    file, began = copy / mutant.file, time.monotonic()
-    whole = file.read_text()
-    assert whole.count(mutant.old) == 1, mutant.name
-    file.write_text(whole.replace(mutant.old, mutant.new))
-    try:
+    began = time.monotonic()
+    with applied(copy, mutant) as is_there:
+        assert is_there, mutant.name
         for seed in range(1, seeds + 1):
-            failed, by = _tried(copy, _command(tasks, seed))
+            failed, by = tried(copy, _command(tasks, seed))
             if failed:
                 took = time.monotonic() - began
                 print(f"noticed   {mutant.name}: {by[:120]} (run {seed}, {took:.0f} s)", flush=True)
                 return True
-    finally:
-        file.write_text(whole)
     took = time.monotonic() - began
     print(f"SURVIVED  {mutant.name}: {seeds} runs ({took:.0f} s)", flush=True)
     return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,8 +83,8 @@ def stage(make_stage: MakeStage) -> Stage:
 
 def need_pool(pool: str) -> None:
     """Skip, or fail in CI, where the library of a pool is missing; it is not imported here."""
-    if pool in ("gevent", "eventlet") and importlib.util.find_spec(pool) is None:
-        needs.missing(f"{pool} is not installed")
+    if pool in ("gevent", "eventlet"):
+        needs.package(pool)
 
 
 @pytest.hookimpl(wrapper=True)

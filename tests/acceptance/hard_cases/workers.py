@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+from example_project.die_with_parent import die_with_parent
 from tests.acceptance.hard_cases import ledger
 from tests.waiting import until
 
@@ -32,15 +33,21 @@ class Worker:
         concurrency: int = 1,
         options: tuple[str, ...] = (),
         machine: str | None = None,
+        app: str = "tests.acceptance.hard_cases.app",
+        host: str = "hard",
+        by_parent: bool = False,
     ) -> None:
+        """``by_parent``: it is ended when the process that started it dies."""
         self.name = name
         self.log = log
         command = [
             *(elsewhere(machine, log.with_suffix(".boot")) if machine else []),
-            *(sys.executable, "-m", "celery", "-A", "tests.acceptance.hard_cases.app", "worker"),
-            *("-P", pool, "-c", str(concurrency), "-n", f"{name}@hard", "-l", "INFO"),
+            *(sys.executable, "-m", "celery", "-A", app, "worker"),
+            *("-P", pool, "-c", str(concurrency), "-n", f"{name}@{host}", "-l", "INFO"),
             *("--without-gossip", "--without-mingle", *options),
         ]
+        if by_parent:
+            command = die_with_parent(command)
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 command,

@@ -3,7 +3,6 @@ mode, and the command that reads it."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -63,8 +62,7 @@ def total(found: dict[str, float], name: str, **labels: str) -> float:
 def test_the_children_of_a_worker_count_together_those_that_were_killed_too(
     on_stage: OnStage, tmp_path: Path
 ) -> None:
-    if importlib.util.find_spec("prometheus_client") is None:
-        needs.missing("prometheus_client is not installed")
+    needs.package("prometheus_client")
     folder = tmp_path / "counters"
     folder.mkdir()
     environment = {

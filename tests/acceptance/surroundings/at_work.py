@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,18 +29,9 @@ class Recovered(NamedTuple):
 def need(*modules: str) -> None:
     """Skip, or fail in CI, where a package is missing; tox does not install them."""
     for module in modules:
-        if not found(module):
-            if "TOX_ENV_NAME" in os.environ:
-                pytest.skip(f"{module} is not of tox's environments")
-            needs.missing(f"{module} is not installed")
-
-
-def found(module: str) -> bool:
-    """Whether the module can be imported; it is not imported here."""
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
+        if "TOX_ENV_NAME" in os.environ and not needs.has(module):
+            pytest.skip(f"{module} is not of tox's environments")
+        needs.package(module)
 
 
 def skipped(holder: str, job: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from django.core.cache import cache
 
 from django_tasklock import locks
 from tests.conftest import UseRedis
+from tests.processes import end_politely
 from tests.servers import free_port
 from tests.steps import Meanwhile, holder, waiting
 from tests.waiting import until
@@ -76,12 +77,7 @@ def site(
         until(booted, "gunicorn", 60)
         yield process, lambda name: get(port, f"/{view}/{name}/")
     finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_politely(process)
 
 
 def renewed(name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -72,8 +71,7 @@ def test_a_site_without_the_libraries_works() -> None:
 
 @pytest.mark.parametrize(("app", "receivers"), [("prometheus", 1), ("opentelemetry", 2)])
 def test_an_app_that_is_installed_listens(app: str, receivers: int) -> None:
-    if importlib.util.find_spec(APPS[app]) is None:
-        needs.missing(f"{APPS[app]} is not installed")
+    needs.package(APPS[app])
     assert last_line(INSTALLED, [f"django_tasklock.contrib.{app}"], []) == str(receivers)
 
 

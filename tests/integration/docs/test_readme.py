@@ -99,7 +99,6 @@ REDIS = DOCS / "operations/redis.md"
 SIZING = DOCS / "operations/sizing.md"
 RETRIES = DOCS / "howto/retries.md"
 CASES = DOCS / "explanation/twenty-cases.md"
-SURROUNDINGS = DOCS / "operations/surroundings.md"
 GUARANTEES = DOCS / "explanation/guarantees.md"
 
 
@@ -428,7 +427,7 @@ def test_each_hard_case_has_a_line_and_its_tests() -> None:
         assert all(name.startswith(f"test_{int(number):02}_") for name, _ in found)
 
 
-@pytest.mark.parametrize("page", [CASES, GUARANTEES, SURROUNDINGS], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [CASES, GUARANTEES], ids=lambda page: page.stem)
 def test_all_tests_that_are_named_exist(page: Path) -> None:
     for name, path in linked_tests(page.read_text("utf-8")):
         source = (page.parent / path).read_text("utf-8")

@@ -247,7 +247,7 @@ def tried(verb: Verb, name: str, before: Callable[[], object]) -> Any:
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_a_cut_after_any_byte(name: str, proxy: ByteProxy, own_redis_server: RedisServer) -> None:
+def test_a_cut_after_any_byte(name: str, proxy: ByteProxy) -> None:
     print(f"EVERY_BYTE_SEED={SEED}")
     verb, tries, cuts = VERBS[name], 0, 0
     for first in ("video:a00000", "video:b00000"):  # The second finds its scripts on the server.

@@ -20,6 +20,7 @@ from redis.retry import Retry
 
 from example_project import servers
 from tests import needs
+from tests.processes import lives
 from tests.proxy import CutProxy
 from tests.servers import NoRedis, RedisServer, find_binary, own_redis
 from tests.waiting import until
@@ -87,7 +88,7 @@ def test_it_dies_with_a_process_that_is_killed() -> None:
         assert server.is_running()
         parent.send_signal(signal.SIGKILL)
     # A zombie is dead as well; who collects it is not ours to say.
-    until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not lives(server))
 
 
 def test_redis_url_names_the_server_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
