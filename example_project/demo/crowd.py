@@ -93,7 +93,7 @@ class Schedulers:
     """
 
     def __init__(self, count: int, logs: Path) -> None:
-        self._moment = logs / "the-moment-has-come"
+        self._moment = logs / "send-the-reports-now"
         command = [
             *(sys.executable, "-m", "example_project.manage", "daily_report"),
             *("--date", str(timezone.localdate()), "--when", str(self._moment)),

@@ -59,7 +59,7 @@ def _settings() -> Iterator[None]:
     import django
     from django.test import override_settings
 
-    from tests.fuzz.stores_of_nobody import CACHES, TASKLOCK
+    from tests.fuzz.stores import CACHES, TASKLOCK
 
     django.setup()
     with override_settings(CACHES=CACHES, TASKLOCK=TASKLOCK):

@@ -25,7 +25,7 @@ from django_tasklock.operators.kept_search import _read as read_kept_search
 from django_tasklock.stores.redis import handover
 from django_tasklock.stores.redis.notes import decoded_keys
 from django_tasklock.stores.trail import event_of, text_of
-from tests.fuzz.stores_of_nobody import SERIALIZERS, redis_store
+from tests.fuzz.stores import SERIALIZERS, redis_store
 
 __all__ = ["TARGETS", "Target", "words_of"]
 

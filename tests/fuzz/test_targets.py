@@ -20,7 +20,7 @@ from django_tasklock.celery.runnote import RunNote
 from tests import needs
 from tests.fuzz import seeds, targets
 from tests.fuzz.__main__ import ROOT
-from tests.fuzz.stores_of_nobody import CACHES, TASKLOCK
+from tests.fuzz.stores import CACHES, TASKLOCK
 from tests.fuzz.targets import TARGETS, Target
 
 JSON = st.recursive(
