@@ -9,7 +9,10 @@ from django.apps import AppConfig
 from django.core.checks import CheckMessage, register
 from django.utils.translation import gettext_lazy as _
 
-__all__ = ["TaskLockConfig"]
+__all__ = ["TAG", "TaskLockConfig"]
+
+TAG = "tasklock"
+"""of the system checks"""
 
 
 class TaskLockConfig(AppConfig):
@@ -18,13 +21,29 @@ class TaskLockConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks
         from .operators import logs, work
 
-        checks.connect()
-        register(_check_tasks, checks.TAG)
+        register(_check_stores, TAG)
+        register(_check_servers, TAG, deploy=True)
+        register(_check_tasks, TAG)
         logs.connect()
         work.loaders.append(_load_tasks)
+
+
+# What checks and tasks need is imported when Django checks, or somebody asks for the tasks. Each
+# command of ``manage.py`` has the app, and most take no lock.
+
+
+def _check_stores(**_: Any) -> list[CheckMessage]:
+    from .checks import check_stores
+
+    return check_stores()
+
+
+def _check_servers(**_: Any) -> list[CheckMessage]:
+    from .checks import check_servers
+
+    return check_servers()
 
 
 def _load_tasks() -> None:

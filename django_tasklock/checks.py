@@ -38,18 +38,10 @@ from .exceptions import InvalidLockConfig, StoreUnavailable
 from .stores import stores
 from .stores.base import BaseStore
 
-__all__ = ["TAG", "check_app", "check_servers", "check_stores", "connect"]
-
-TAG = "tasklock"
+__all__ = ["check_app", "check_servers", "check_stores"]
 
 STORES_ON_CACHES = (f"{__package__}.stores.cache", f"{__package__}.stores.redis")
 """the modules of the stores that use a cache; others, also those of a project, need none"""
-
-
-def connect() -> None:
-    """Register the checks. A second call changes nothing."""
-    checks.register(check_stores, TAG)
-    checks.register(check_servers, TAG, deploy=True)
 
 
 def check_stores(**_: Any) -> list[checks.CheckMessage]:

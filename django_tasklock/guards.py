@@ -7,11 +7,13 @@ from typing import Any
 
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist
-from django.db import InterfaceError, OperationalError, connections, router
+from django.db import connections, router
 from django.db.models import Manager, Model, Q, QuerySet
 
-from ._compat.django_database import can_hold, close_if_cut, is_in_atomic
+from ._compat.django_database import can_hold
+from ._compat.django_updates import Made, Make
 from .exceptions import InvalidLockConfig, StatusConflict
+from .row_updates import RowUpdates
 
 __all__ = ["StatusGuard"]
 
@@ -63,6 +65,7 @@ class StatusGuard:
         self.exclude = exclude
         self.fence_field = fence_field
         self._check()
+        self._updates = RowUpdates(self.label, self.fence_field)
 
     def _check(self) -> None:
         model: Any = self._model
@@ -151,6 +154,11 @@ class StatusGuard:
         is no work: the row does not exist, is in another status, is excluded, or has a later fence.
         Raises `RuntimeError` inside ``atomic()``.
         """
+        # What a filter means may depend on the moment, as with the names of time zones.
+        is_steady = self.filter is None and self.exclude is None
+        return self._update("claim" if is_steady else None, self._claiming, pk, fence)
+
+    def _claiming(self, pk: Any, fence: int | None) -> Made:
         rows = self.rows().filter(Q(pk=pk) & (self._fresh() | Q((self.field, self.to))))
         changes: dict[str, Any] = {self.field: self.to}
         if self.fence_field and fence is not None:
@@ -158,7 +166,7 @@ class StatusGuard:
                 Q((f"{self.fence_field}__isnull", True)) | Q((f"{self.fence_field}__lt", fence))
             )
             changes[self.fence_field] = fence
-        return self._update(rows, changes, Q(pk=pk))
+        return rows, changes
 
     def claim_alone(self, pk: Any) -> tuple[bool, int | None]:
         """Take the row for a run without a lock, from ``source`` only.
@@ -169,15 +177,16 @@ class StatusGuard:
         ``atomic()``.
         """
         rows = self.rows().filter(Q(pk=pk) & self._fresh())
-        if not self.fence_field:
-            return self._update(rows, {self.field: self.to}), None
-        last = rows.values_list(self.fence_field, flat=True).first()
-        unchanged = Q((f"{self.fence_field}__isnull", True))
-        if last is not None:
-            unchanged = Q((self.fence_field, last))
-        fence = (last or 0) + 1
-        changes = {self.field: self.to, self.fence_field: fence}
-        return self._update(rows.filter(unchanged), changes), fence
+        changes: dict[str, Any] = {self.field: self.to}
+        fence = None
+        if self.fence_field:
+            last = rows.values_list(self.fence_field, flat=True).first()
+            unchanged = Q((f"{self.fence_field}__isnull", True))
+            if last is not None:
+                unchanged = Q((self.fence_field, last))
+            fence = (last or 0) + 1
+            rows, changes[self.fence_field] = rows.filter(unchanged), fence
+        return self._update(None, lambda _pk, _fence: (rows, changes), pk, None, ours=False), fence
 
     def was_claimed_under(self, pk: Any, fence: int | None) -> bool:
         """Return whether the lease with this fence is the last that has claimed the row."""
@@ -203,7 +212,7 @@ class StatusGuard:
         Raises `StatusConflict` if the row is no longer this run's: its status is not ``to``, or its
         fence is not ``fence``. Raises `RuntimeError` inside ``atomic()``.
         """
-        if not self._leave(pk, fence, self.done):
+        if not self._leave(pk, fence, self.done, "finish"):
             raise StatusConflict(self.label, pk)
 
     def fail(self, pk: Any, fence: int | None = None) -> bool:
@@ -212,7 +221,8 @@ class StatusGuard:
         Returns False, and changes nothing, if the row is no longer this run's. Raises
         `RuntimeError` inside ``atomic()``.
         """
-        return self._leave(pk, fence, self.source[0] if self.failed is None else self.failed)
+        status = self.source[0] if self.failed is None else self.failed
+        return self._leave(pk, fence, status, "fail")
 
     def reopen(self, pk: Any, fence: int | None = None) -> bool:
         """Give the row its first source status again, so that another run can claim it.
@@ -220,7 +230,7 @@ class StatusGuard:
         Returns False, and changes nothing, if the row is no longer this run's. Raises
         `RuntimeError` inside ``atomic()``.
         """
-        return self._leave(pk, fence, self.source[0])
+        return self._leave(pk, fence, self.source[0], "reopen")
 
     def put_back(self, pk: Any, fence: int | None = None) -> bool:
         """The old name of `reopen`."""
@@ -238,38 +248,22 @@ class StatusGuard:
             fresh &= ~self.exclude
         return fresh
 
-    def _leave(self, pk: Any, fence: int | None, status: Any) -> bool:
-        ours = Q(pk=pk)
-        if self.fence_field and fence is not None:
-            ours &= Q((self.fence_field, fence))
-        rows = self.rows().filter(ours & Q((self.field, self.to)))
-        return self._update(rows, {self.field: status}, ours)
+    def _leave(self, pk: Any, fence: int | None, status: Any, verb: str) -> bool:
+        def leaving(pk: Any, fence: int | None) -> Made:
+            ours = Q(pk=pk)
+            if self.fence_field and fence is not None:
+                ours &= Q((self.fence_field, fence))
+            return self.rows().filter(ours & Q((self.field, self.to))), {self.field: status}
+
+        return self._update(verb, leaving, pk, fence)
 
     def _update(
-        self, rows: QuerySet[Model], changes: dict[str, Any], ours: Q | None = None
+        self, verb: str | None, make: Make, pk: Any, fence: int | None, *, ours: bool = True
     ) -> bool:
-        """Change the rows, and return whether there were any.
-
-        A connection that was cut, before the UPDATE or in it, is replaced once. The UPDATE may
-        have been carried out all the same: then a row that is ``ours`` shows the changes. None: it
-        would prove nothing, because others write the same.
-        """
-        # Inside atomic() no other connection would see the change before the commit, and a rollback
-        # would undo it although the work was done.
-        if is_in_atomic(rows.db):
-            raise RuntimeError(
-                f"the guard of {self.label} was used inside atomic(): its claim must be seen by "
-                "other workers at once, and must not be rolled back. Move atomic() into the task."
-            )
-        try:
-            return rows.update(**changes) > 0
-        except (InterfaceError, OperationalError):
-            if not close_if_cut(rows.db):
-                raise
-        if rows.update(**changes) > 0:
-            return True
-        changed = Q(*changes.items())
-        return ours is not None and self.rows().filter(ours & changed).exists()
+        using = router.db_for_write(self.model)
+        return self._updates.update(
+            verb, using, make, pk, fence if self.fence_field else None, ours=ours
+        )
 
 
 def _listed(source: Any) -> list[Any]:

@@ -48,7 +48,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(celery|collections|datetime|django\.|typing)\b.*"),
     (
         "py:.*",
-        r"(.*\.)?(Acquire\w*Options|ArgumentNames|LockContext|SkippingDecorator|LISTED_KEY_PREFIX|Q|View|T|Function)",
+        r"(.*\.)?(Acquire\w*Options|ArgumentNames|LockContext|SkippingDecorator|LISTED_KEY_PREFIX|Q|View|T|T_co|Function)",
     ),
     ("py:obj", r"COOLING|lock_acquired|clock\.now|Grant\.(memory|noted)|make_store"),
 ]

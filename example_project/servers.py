@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
 from urllib.parse import urlsplit
@@ -161,7 +161,9 @@ def free_port() -> int:
         return port
 
 
-def start_process(arguments: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+def start_process(
+    arguments: Sequence[str], output: IO[bytes], *, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """Start a server in a session of its own, so that Ctrl-C reaches only us and we end it.
 
     On Linux it is killed with the process that started it, however that one dies.
@@ -172,6 +174,7 @@ def start_process(arguments: Sequence[str], output: IO[bytes]) -> subprocess.Pop
         arguments = die_with_parent(arguments)
     return subprocess.Popen(
         arguments,
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,

@@ -16,6 +16,7 @@ import pytest
 from django.conf import settings as django_settings
 from django.db import connection, connections
 from django.test.utils import override_settings
+from django_redis.pool import ConnectionFactory
 from psycopg.conninfo import conninfo_to_dict
 
 from django_tasklock._engine import history
@@ -28,6 +29,7 @@ from django_tasklock.stores.database import DatabaseStore
 from django_tasklock.stores.zookeeper import ZooKeeperStore
 from django_tasklock.stores.zookeeper import link as link_module
 from tests import needs
+from tests.celery_apps import apps_end
 from tests.clusters import PATIENT_MS, Cluster
 from tests.interruptions import forget_handled
 from tests.pgbouncer import pgbouncer
@@ -83,6 +85,12 @@ def tasks_have_made_themselves_known() -> None:
     from django_tasklock.celery import explaining, works  # noqa: F401
 
 
+@pytest.fixture(autouse=True)
+def no_app_outlives_its_test() -> Iterator[None]:
+    with apps_end():
+        yield
+
+
 UseCaches = Callable[..., None]
 UseRedis = Callable[..., None]
 UseZooKeeper = Callable[..., ZooKeeperStore]
@@ -128,6 +136,10 @@ def own_redis_server() -> Iterator[RedisServer]:
     """A Redis for this test alone, to be paused, killed and started again."""
     try:
         with own_redis(needs_own=True) as server:
+            # django-redis keeps a pool for each URL, with the options that it was made with: an
+            # earlier server of other tests may have had this port.
+            for url in [url for url in ConnectionFactory._pools if url.startswith(server.url)]:
+                del ConnectionFactory._pools[url]
             yield server
     except NoRedis as error:
         needs.missing(str(error))

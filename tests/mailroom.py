@@ -16,7 +16,7 @@ from celery import Celery, _state
 from celery.app.trace import build_tracer
 
 from django_tasklock.celery import LockedTask
-from django_tasklock.celery.task_checks import known_tasks
+from tests.celery_apps import forget
 from tests.steps import Meanwhile
 
 
@@ -117,11 +117,7 @@ class Mailroom:
         self.redis.delete(self.queue)
         self.redis.close()
         kombu.pools.reset()
-        for task in self.app.tasks.values():
-            made: Any = type(task)
-            known_tasks.discard(made)
-        self.app.tasks.clear()
-        self.app.close()
+        forget(self.app)
 
 
 @contextlib.contextmanager

@@ -92,6 +92,8 @@ class Meanwhile(threading.Thread, Generic[T]):
             self._answer = self._work()
         except BaseException as error:
             self._error = error
+            # For a test that fails before it asks for the result.
+            traceback.print_exc()
         self.took = time.monotonic() - began
         # What Django has opened for this thread.
         connections.close_all()

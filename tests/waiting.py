@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -28,6 +29,7 @@ def until(
     deadline = time.monotonic() + within
     while not (answer := condition()):
         if time.monotonic() >= deadline:
+            faulthandler.dump_traceback()  # What the threads wait for.
             raise AssertionError(f"{what}: not within {within} s (last answer: {answer!r})")
         time.sleep(every)
     return answer

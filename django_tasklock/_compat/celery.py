@@ -19,6 +19,7 @@ __all__ = [
     "SKIP_CHECKS",
     "RedisBroker",
     "active_apps",
+    "calls_run_only",
     "current_app",
     "import_task_modules",
     "is_of_project",
@@ -103,6 +104,17 @@ def _make_each(app: Any, pending: list[Any]) -> list[Exception]:
             # An app's own task is among both.
             errors.setdefault(repr(error), error)
     return [errors[said] for said in sorted(errors)]
+
+
+def calls_run_only(call: Any) -> bool:
+    """Whether a task's bound ``__call__`` is Celery's own, which only pushes the task and its
+    request and calls ``run``.
+
+    A worker has pushed both already, and calls ``run`` itself then. It recognises the method in the
+    same way, by the module that it was defined in (``celery.utils.objects.mro_lookup``): tools that
+    trace tasks may have replaced it.
+    """
+    return bool(getattr(call, "__module__", "") == "celery.app.task")
 
 
 def push_own_request(task: Any) -> None:

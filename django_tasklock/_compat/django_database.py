@@ -7,6 +7,7 @@ Django 5.2.19; the other releases that we support have it too.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 from django.db import connections, transaction
@@ -23,15 +24,16 @@ __all__ = [
 ]
 
 CONNECTED_BY = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
+_connected_by = itemgetter(*CONNECTED_BY)
 
 
-def settings_of(database: str) -> dict[str, Any]:
-    """The settings that say which database an alias is, as they are now.
+def settings_of(database: str) -> tuple[Any, ...]:
+    """The settings that say which database an alias is, as they are now: those of `CONNECTED_BY`.
 
     ``connections.settings`` is where a test run puts the name of the test database.
     """
-    settings = connections.settings[database]
-    return {key: settings[key] for key in CONNECTED_BY}
+    found: tuple[Any, ...] = _connected_by(connections.settings[database])
+    return found
 
 
 def new_wrapper(database: str) -> BaseDatabaseWrapper:

@@ -16,10 +16,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from .redis_sockets import connect
+
 __all__ = [
     "NO_SCRIPT",
     "PING",
     "NotSent",
+    "answer_in",
     "arrives",
     "close_inherited",
     "connection_options",
@@ -30,6 +33,7 @@ __all__ = [
     "most_connections",
     "never_reconnect",
     "pack",
+    "packed_command",
     "read_message",
     "send_subscribe",
     "send_unsubscribe",
@@ -89,7 +93,7 @@ def exchange(
     try:
         if connection._sock is None:
             # redis-py would connect by itself, but a Sentinel's connection to the wrong server.
-            connection.connect()
+            connect(connection)
         if connection.health_check_interval:
             connection.check_health()
         # redis-py's own way is to look at four things before: a fiftieth of an uncontended call.
@@ -117,7 +121,26 @@ def exchange(
         raise RedisConnectionError(f"The reply cannot be read: {error}") from error
     if reply is NO_SCRIPT:
         return reply
-    if type(reply) is list and len(reply) == 2 and reply[0] == number:
+    return answer_in(reply, number)
+
+
+def packed_command(connection: Any, command: tuple[bytes, ...]) -> bytes:
+    """A command as it is sent. `exchange` has this once more, since a call would slow it down."""
+    if pack is None:
+        return b"".join(connection.pack_command(*command))
+    data: bytes = pack(command)
+    return data
+
+
+def answer_in(reply: Any, number: bytes) -> Any:
+    """The answer in a script's reply, whose last argument was ``number``; see `Script`.
+
+    Raises ``ConnectionError`` if it is the reply to another command.
+    """
+    if type(reply) is bytes:
+        if reply.startswith(number + b" "):
+            return reply[len(number) + 1 :]
+    elif type(reply) is list and len(reply) == 2 and reply[0] == number:
         return reply[1]
     raise RedisConnectionError("The reply belongs to another command")
 

@@ -11,7 +11,16 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
-__all__ = ["DECOMPRESSORS", "NO_COMPRESSION", "RawClient", "picks_server_by_key", "raw_client"]
+from django.core.cache.backends.base import BaseCache, default_key_func
+
+__all__ = [
+    "DECOMPRESSORS",
+    "NO_COMPRESSION",
+    "RawClient",
+    "only_prepends",
+    "picks_server_by_key",
+    "raw_client",
+]
 
 
 class RawClient(NamedTuple):
@@ -23,6 +32,15 @@ class RawClient(NamedTuple):
     loads: Callable[[bytes], Any]
     decompress: Callable[[bytes], bytes] | None
     """called before ``loads``; None where values are not compressed"""
+
+
+def only_prepends(cache: Any) -> bool:
+    """Whether ``cache.make_key`` puts the same text before each key, as Django's own does.
+
+    A project may have its own function for keys, or its own class. Uses ``key_func``.
+    """
+    own = getattr(type(cache), "make_key", None) is BaseCache.make_key
+    return own and getattr(cache, "key_func", None) is default_key_func
 
 
 def picks_server_by_key(cache: Any) -> bool:

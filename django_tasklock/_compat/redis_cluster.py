@@ -15,6 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from . import redis as plain
+from .redis_sockets import connect
 
 __all__ = [
     "ASKING",
@@ -50,14 +51,10 @@ def exchange_many(connection: Any, commands: Sequence[tuple[bytes, ...]]) -> lis
     the ``ResponseError`` that the server answered with. Raises what redis-py raises, and `NotSent`.
     Uses what `redis.exchange` uses.
     """
-    pack = plain.pack
-    packed = b"".join(
-        b"".join(connection.pack_command(*command)) if pack is None else pack(command)
-        for command in commands
-    )
+    packed = b"".join(plain.packed_command(connection, command) for command in commands)
     try:
         if connection._sock is None:
-            connection.connect()
+            connect(connection)
         if connection.health_check_interval:
             connection.check_health()
         connection._sock.sendall(packed)
@@ -77,9 +74,7 @@ def exchange_many(connection: Any, commands: Sequence[tuple[bytes, ...]]) -> lis
         except (InvalidResponse, ValueError) as error:
             raise RedisConnectionError(f"The reply cannot be read: {error}") from error
         else:
-            if not (type(reply) is list and len(reply) == 2 and reply[0] == command[-1]):
-                raise RedisConnectionError("The reply belongs to another command")
-            replies.append(reply[1])
+            replies.append(plain.answer_in(reply, command[-1]))
     return replies
 
 

@@ -14,12 +14,14 @@ from .._values.arguments import (
 )
 from .._values.describe import place
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner, owner_record
+from .._values.owner import Owner
+from .._values.owner_record import owner_record
 from .._values.slots import checked_slots
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
 from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavailable
 from ..stores.base import BaseStore, Grant, Note, Refusal
+from .all_at_once import AllAtOnce
 from .causes import BY_TAKEOVER, cause_of_clear
 from .cooling import CoolingTimes, cooling_times
 from .handing_on import HandingOn
@@ -90,6 +92,7 @@ class Acquiring(HandingOn):
         use: Use | None = None,
         group: int | None = None,
         slots: int = 1,
+        together: AllAtOnce | None = None,
     ) -> Steps[Lease | LockInfo]:
         """As `acquire`, but return the `LockInfo` of the present holder where that returns None.
 
@@ -107,6 +110,8 @@ class Acquiring(HandingOn):
         ttl = store.settings.ttl if ttl is None else checked_ttl(ttl)
         wait = checked_wait(wait)
         checked_flag("renew", renew)
+        if together is not None:
+            token = together.token(name)
         token = new_token() if token is None else checked_token(token)
         record = owner_record(task, task_id)
         record["ttl"], record["renew"] = ttl, renew
@@ -125,6 +130,8 @@ class Acquiring(HandingOn):
         try:
             if permit is not None:
                 answer, started = yield from permit.acquire()
+            elif together is not None and (said := together.answer(name, ttl, record)) is not None:
+                answer, started = said
             elif wait == 0:
                 if note is None:
                     answer = store.acquire(name, token, ttl, record)
@@ -154,7 +161,8 @@ class Acquiring(HandingOn):
             if use is not None:
                 use.lease = lease
             if wait != 0 and (waited := clock.now() - asked) > LONG_WAIT_SECONDS:
-                note_event(store.alias, "waited", taken, record, seconds=waited)
+                # Others wait until this one has done its work. Written by the release, or renewal.
+                note_event(store.alias, "waited", taken, record, seconds=waited, soon=False)
             if renew:
                 renewal.add(lease, store)
             if lock_acquired.receivers:

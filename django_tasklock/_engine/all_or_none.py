@@ -11,6 +11,7 @@ from .._values import clock
 from .._values.arguments import checked_name, checked_several, checked_wait
 from ..exceptions import LeaseLost, LockNotAcquired, StoreUnavailable
 from .acquiring import Acquiring
+from .all_at_once import AllAtOnce
 from .keeper import Keeper
 from .lease import Lease
 from .renewal import renewal
@@ -27,7 +28,7 @@ ROUNDS_AT_ONCE = 4
 ROUND_PAUSE_SECONDS = 1.0
 """the pause before each further round: ttls may be too short for all to be held at once"""
 
-Take = Callable[[str, Any, "float | None"], Steps[Lease]]
+Take = Callable[[str, Any, "float | None", AllAtOnce], Steps[Lease]]
 
 
 def take_all(
@@ -40,8 +41,9 @@ def take_all(
 ) -> Steps[builtins.list[Lease]]:
     """Take several locks. Return their leases in the order of ``names``.
 
-    ``take(name, use, wait)`` makes the steps that take one of them, for a use that ``new_use``
-    makes. ``parts`` gets each use before its lock is taken; the caller drops them if this raises.
+    ``take(name, use, wait, together)`` makes the steps that take one of them, for a use that
+    ``new_use`` makes. The first one may ask ``together`` for all of them. ``parts`` gets each use
+    before its lock is taken; the caller drops them if this raises.
 
     They are taken in sorted order, so no two callers wait for each other. While the caller waits
     for one of them, the leases of the others are renewed, and in the end they are extended. If one
@@ -61,18 +63,22 @@ def take_all(
         lost = None
         leases: dict[str, Lease] = {}
         renewed: builtins.list[Lease] = []
+        in_order = sorted(set(names))
+        together = AllAtOnce(keeper.store, in_order)
         try:
-            for name in sorted(set(names)):
+            for name in in_order:
                 if parts:
                     _renew_meanwhile(leases, parts, deadline, renewed, keeper)
                 parts.append(new_use(None))
                 left = None if deadline is None else max(0.0, deadline - clock.now())
-                leases[name] = yield from take(name, parts[-1], left)
+                leases[name] = yield from take(name, parts[-1], left, together)
         except LockNotAcquired:
             # What cannot be released now is given up: the refusal is what is to be reported.
             parts.pop().drop()
             leave_all(parts)
             raise
+        finally:
+            together.drop()
         for lease in renewed:
             lease.renew = False
         for part, lease in zip(parts, leases.values(), strict=True):
@@ -181,8 +187,8 @@ class AllOrNone(Acquiring):
         checked_several(names)
         trying = steps_of(self.try_acquire)
 
-        def take(name: str, use: Use, left: float | None) -> Steps[Lease]:
-            won = yield from trying(name, wait=left, use=use, **options)
+        def take(name: str, use: Use, left: float | None, together: AllAtOnce) -> Steps[Lease]:
+            won = yield from trying(name, wait=left, use=use, together=together, **options)
             if isinstance(won, Lease):
                 return won
             raise LockNotAcquired(name, won)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from .._values import clock
 from .._values.arguments import SHORTEST_TTL_SECONDS, checked_seconds
-from .._values.owner import COOLING, MARK
+from .._values.owner_record import COOLING, MARK
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..stores.base import BaseStore, Note
 from .extensions import await_extensions

@@ -12,7 +12,8 @@ from typing import Any
 
 from .._values import clock
 from .._values.lock_info import LockInfo
-from .._values.owner import SINCE, Owner, recorded
+from .._values.owner import Owner
+from .._values.owner_record import SINCE, recorded
 from .._values.slots import gate_name
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable

@@ -17,7 +17,7 @@ from typing import Any
 from .._values import clock
 from .._values.arguments import checked_flag, checked_ttl
 from .._values.handle import Handle, new_mark, read_handle
-from .._values.owner import ADOPTIONS, MARK, owner_record
+from .._values.owner_record import ADOPTIONS, MARK, owner_record
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, LeaseLost, StoreUnavailable
 from ..stores.base import BaseStore

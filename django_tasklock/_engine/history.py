@@ -39,6 +39,7 @@ __all__ = [
     "note_event",
     "write_events",
     "write_last_events",
+    "write_noted",
 ]
 
 logger = logging.getLogger("django_tasklock")
@@ -97,10 +98,12 @@ def note_event(
     seconds: float | None = None,
     by: str | None = None,
     reason: str | None = None,
+    soon: bool = True,
 ) -> None:
     """Have an event written, if the store keeps a history. Asks no server, waits for nothing.
 
-    ``owner`` is the owner, or its record. The other arguments are the fields of `Event`.
+    ``owner`` is the owner, or its record. ``soon``: False for a caller that cannot wait until a
+    thread is started; it calls `write_noted` later. The other arguments are the fields of `Event`.
     """
     store = stores.made(alias)
     if store is None or not store.keeps_history:
@@ -114,7 +117,14 @@ def note_event(
         )
     # Under gevent a loss may be noted by the renewal's thread, in which no greenlet can be started;
     # it is written with the next event.
-    if clock.now() >= queue.due and not (kind == "lost" and are_patched()):
+    if soon and clock.now() >= queue.due and not (kind == "lost" and are_patched()):
+        _ask_for_writer(alias, queue)
+
+
+def write_noted(alias: str) -> None:
+    """Have the events written that were noted with ``soon=False``. Waits for nothing."""
+    queue = _queues.get(alias)
+    if queue is not None and queue.events and clock.now() >= queue.due:
         _ask_for_writer(alias, queue)
 
 

@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from .._values import clock
 from .._values.arguments import checked_name, checked_remark, checked_ttl, checked_wait
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner, operator_record
+from .._values.owner import Owner
+from .._values.owner_record import operator_record
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
 from ..signals import lock_held

@@ -13,7 +13,7 @@ from . import cooling
 from .aio.lanes import off_loop
 from .causes import cause_of_loss
 from .extensions import await_extensions
-from .history import note_event
+from .history import note_event, write_noted
 from .lease import Lease
 from .lease_state import GIVEN_UP, LOST, RELEASED
 from .renewal import renewal
@@ -49,6 +49,7 @@ class Keeper:
             lease._hold_on()
             self.lost(lease, "the store no longer had it at its release")
             return False
+        write_noted(lease.store)
         if lock_released.receivers:
             self._tell_released(lease)
         return True

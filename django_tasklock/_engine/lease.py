@@ -9,7 +9,8 @@ from typing import Any
 
 from .._compat.native_threads import new_lock
 from .._values import clock
-from .._values.owner import Owner, owner_record
+from .._values.owner import Owner
+from .._values.owner_record import owner_record
 from .._values.slots import slot_of
 from ..exceptions import LeaseLost
 from . import lease_state

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from .._values.event import Event, Kind
 from .._values.lock_info import LockInfo
-from .._values.owner import HELD_BY, Owner, recorded
+from .._values.owner import Owner
+from .._values.owner_record import HELD_BY, recorded
 from ..stores.base import BaseStore
 
 __all__ = ["MOST_GATHERED", "Gathered", "Noted"]

@@ -14,7 +14,8 @@ from typing import Any
 
 from .._values import clock
 from .._values.lock_info import LockInfo
-from .._values.owner import SINCE, Owner
+from .._values.owner import Owner
+from .._values.owner_record import SINCE
 from .._values.slots import permit_names
 from ..exceptions import StoreUnavailable
 from ..stores.base import AllHeld, BaseStore, Grant, Note, OneOf, Refusal

@@ -13,6 +13,7 @@ from typing import Any
 from weakref import ref
 
 from ..exceptions import StoreUnavailable
+from .all_at_once import AllAtOnce
 from .cooling import CoolingTimes
 from .lease import Lease
 from .lease_state import LOST
@@ -156,8 +157,11 @@ class ReentrantLock(OneLock):
 
     new_use = ReentrantUse
 
-    def take(self, name: str, use: Use, wait: float | None) -> Steps[Lease]:
-        """Take the lock ``name``, or a share of its lease.
+    def take(
+        self, name: str, use: Use, wait: float | None, _together: AllAtOnce | None = None
+    ) -> Steps[Lease]:
+        """Take the lock ``name``, or a share of its lease. Several are taken one after the other:
+        one that is shared would stand in the way of a question for all.
 
         Raises `LockNotAcquired`, `StoreUnavailable`, and `LeaseLost` if the lease that would be
         shared is lost.

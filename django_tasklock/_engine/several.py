@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .all_at_once import AllAtOnce
 from .all_or_none import leave_all, take_all
 from .cooling import CoolingTimes
 from .lease import Lease
@@ -112,8 +113,8 @@ class SeveralLocks:
         """Take the locks. Return the leases in the order of the names."""
         one, templates = self._one, dict(zip(name, use.template or (), strict=False))
 
-        def take(each: str, part: Use, left: float | None) -> Steps[Lease]:
+        def take(each: str, part: Use, left: float | None, together: AllAtOnce) -> Steps[Lease]:
             part.template = templates.get(each)
-            return one.take(each, part, left)
+            return one.take(each, part, left, together)
 
         return take_all(name, take, one.new_use, wait, use.parts, self.service)

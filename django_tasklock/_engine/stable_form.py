@@ -32,7 +32,7 @@ def quoted(value: str) -> str:
     These are ``:``, ``%``, spaces and characters that cannot be printed. So the parts of a name
     cannot be confused: ("a:b", "c") and ("a", "b:c") give different names.
     """
-    if value.isprintable() and not any(character in value for character in ":% "):
+    if value.isprintable() and not (":" in value or "%" in value or " " in value):
         return value
     return "".join(
         character
@@ -55,6 +55,8 @@ def written(value: Any, spec: str = "") -> str:
     Raises `TypeError` for a value that has no form that is the same in every process.
     """
     kind = type(value)
+    if kind is int and not spec:
+        return str(value)  # Mostly it is a key, and has nothing to be quoted.
     if kind in _SCALAR_TYPES:
         return quoted(format(value, spec))
     if isinstance(value, Enum):

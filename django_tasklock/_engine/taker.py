@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..exceptions import LockNotAcquired
+from .all_at_once import AllAtOnce
 from .lease import Lease
 from .names import NameTemplate
 from .service import LockService
@@ -56,12 +57,18 @@ class OneLock:
         self.renew = renew
         self.slots = slots
 
-    def take(self, name: str, use: Use, wait: float | None) -> Steps[Lease]:
-        """Take the lock ``name``. Raises `LockNotAcquired` and `StoreUnavailable`."""
+    def take(
+        self, name: str, use: Use, wait: float | None, together: AllAtOnce | None = None
+    ) -> Steps[Lease]:
+        """Take the lock ``name``. Raises `LockNotAcquired` and `StoreUnavailable`.
+
+        ``together``: that of `LockService.try_acquire`.
+        """
         trying = steps_of(self.service.try_acquire)
         won = yield from trying(
-            name, ttl=self.ttl, wait=wait, renew=self.renew, use=use, slots=self.slots
-        )
+            name, ttl=self.ttl, wait=wait, renew=self.renew, use=use, slots=self.slots,
+            together=together,
+        )  # fmt: skip
         if isinstance(won, Lease):
             return won
         raise LockNotAcquired(name, won)

@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from .deferred import Deferred
-from .owner import COOLING, Owner
+from .owner import Owner
+from .owner_record import COOLING
 from .slots import slot_of
 
 __all__ = ["LockInfo"]

@@ -2,49 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import socket
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
 from .arguments import LONGEST_TEXT_BYTES, is_remark
-from .processes import boot_id, group_lives, pid_namespace, start_of
+from .owner_record import COOLING, owner_record, this_process
+from .processes import group_lives, start_of
 from .slots import LARGEST_SLOTS
-from .strands import name_of_thread
 
-__all__ = [
-    "ADOPTIONS",
-    "COOLING",
-    "HELD_BY",
-    "MARK",
-    "SINCE",
-    "Owner",
-    "is_number_of_adoptions",
-    "operator_record",
-    "owner_record",
-    "recorded",
-    "recorded_as",
-]
+__all__ = ["Owner", "is_number_of_adoptions"]
 
-HELD_BY = "held_by"
-"""a key of an operator's record, and of no other"""
-MARK = "mark"
-"""a key of the record of a lease for which no process has to live, and of no other"""
-COOLING = "cooling"
-"""the mark of a lock that its holder has released, and that stays taken for a while"""
 LONGEST_MARK = 64
 """characters"""
-ADOPTIONS = "adoptions"
-"""a key of the record of a lease that was adopted, and of no other"""
 MOST_ADOPTIONS = 2**31 - 1
-SINCE = "since"
-"""a key of the record of a waiter: when it began to wait, in seconds since the epoch"""
-
 LARGEST_PID = 2**31 - 1
 LARGEST_START_TICKS = 2**63 - 1
 """the largest that the system calls take"""
@@ -177,7 +149,7 @@ class Owner:
     def is_local(self) -> bool:
         """True if the process ran on this machine, since its last boot, in our pid namespace, and
         has to live for the lease."""
-        here = _process_fields()
+        here = this_process()
         return (
             self.pid is not None
             and self.mark is None
@@ -210,85 +182,3 @@ class Owner:
 def is_number_of_adoptions(value: Any) -> bool:
     """Whether a lease may have been adopted so often."""
     return type(value) is int and 0 <= value < MOST_ADOPTIONS
-
-
-_this_process: dict[str, Any] = {}
-trace_source: Callable[[], str | None] | None = None
-"""returns the trace and the span to record, if any; set by the app for OpenTelemetry"""
-
-
-class _Acting(threading.local):
-    """For whom this thread acts."""
-
-    name: str | None = None
-
-
-_acting = _Acting()
-
-
-@contextmanager
-def recorded_as(name: str) -> Iterator[None]:
-    """Have `owner_record` write ``name`` in the place of this thread's."""
-    before, _acting.name = _acting.name, name
-    try:
-        yield
-    finally:
-        _acting.name = before
-
-
-def owner_record(task: str | None = None, task_id: str | None = None) -> dict[str, Any]:
-    """The owner's fields as a new dict of JSON-able values, for a store's record.
-
-    The fields that are the same for the whole process are read once. ``thread`` is a name that no
-    other thread, or asyncio task, of this process has now.
-    """
-    record = _process_fields().copy()
-    record["thread"] = recorded(_acting.name or name_of_thread())
-    if task is not None:
-        record["task"] = recorded(task)
-    if task_id is not None:
-        record["task_id"] = recorded(task_id)
-    if trace_source is not None and (trace := trace_source()) is not None:
-        record["trace"] = trace
-    return record
-
-
-def operator_record(by: str, reason: str) -> dict[str, Any]:
-    """The owner's fields of an operator, who holds a lock without a process."""
-    return {HELD_BY: by, "reason": reason}
-
-
-def recorded(value: object) -> str:
-    """``value`` as printable text of at most `LONGEST_TEXT_BYTES`, for a record.
-
-    Text that is cut ends with a digest, so that two different texts stay different.
-    """
-    text = str(value)
-    if text.isprintable() and len(text) * 4 <= LONGEST_TEXT_BYTES:
-        return text
-    escaped = "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
-    plain = escaped.encode()
-    if len(plain) <= LONGEST_TEXT_BYTES:
-        return escaped
-    digest = hashlib.sha256(plain).hexdigest()[:32]
-    return f"{plain[: LONGEST_TEXT_BYTES - 36].decode(errors='ignore')}...{digest}"
-
-
-def _process_fields() -> dict[str, Any]:
-    if not _this_process:
-        pid = os.getpid()
-        _this_process.update(
-            host=recorded(socket.gethostname()),
-            pid=pid,
-            boot=boot_id(),
-            pidns=pid_namespace(),
-            start=start_of(pid),
-        )
-    return _this_process
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_this_process.clear)

@@ -22,7 +22,7 @@ from .._values.arguments import (
 )
 from .._values.describe import duration, place, printable
 from .._values.lock_info import LockInfo
-from .._values.owner import recorded
+from .._values.owner_record import recorded
 from .._values.read_duration import read_ttl
 from ..conf import DEFAULT_ALIAS
 from ..stores.base import Refusal

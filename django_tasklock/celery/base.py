@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from celery.contrib.django.task import DjangoTask
 
-from .._compat.celery import push_own_request
+from .._compat.celery import calls_run_only, push_own_request
 from .._engine.binding import Binder
 from .._engine.causes import BY_RUN
 from .._engine.cooling import CoolingTimes, cooling_times
@@ -169,12 +169,16 @@ class TaskBase(DjangoTask):
         """
         request = self.request
         if own:
-            request.__dict__.update(tasklock_lease=lease, tasklock_body=body, tasklock_enters=True)
+            attributes = request.__dict__
+            attributes["tasklock_lease"], attributes["tasklock_body"] = lease, body
             try:
+                if self._calls_run_only:
+                    return self.run(*args, **kwargs)
+                attributes["tasklock_enters"] = True
                 return super().__call__(*args, **kwargs)
             finally:
                 for name in _OWN_ATTRIBUTES:
-                    request.__dict__.pop(name, None)
+                    attributes.pop(name, None)
         # Creates the list of children now, so that both requests share it.
         _ = request.children
         pushed: dict[str, Any] = {"tasklock_lease": lease}
@@ -186,6 +190,11 @@ class TaskBase(DjangoTask):
             return super().__call__(*args, **kwargs)
         finally:
             self.pop_request()
+
+    @cached_property
+    def _calls_run_only(self) -> bool:
+        """Whether no other class of the task has a `__call__` after ours."""
+        return calls_run_only(super().__call__)
 
     def push_request(self, *args: Any, **kwargs: Any) -> None:
         """As `celery.Task.push_request`, except that a worker's call keeps the worker's request.

@@ -132,15 +132,16 @@ class Body:
         Other locks, which the body itself has taken, do not count. A lease that the body has handed
         on is not lost, and the run that started over would find it held.
         """
-        return (
-            isinstance(error, LeaseLost)
-            and lease is not None
-            and error.name == lease.name
-            and not lease.held
-            and not lease._is_detached()
-            and self.survives
-            and not self.completed
-        )
+        return not self.completed and self._lost(error, lease)
+
+    @property
+    def has_fence(self) -> bool:
+        """Whether the row was claimed with a fence."""
+        return self._claim is not None and self._claim.fence is not None
+
+    def came_late(self, error: BaseException, lease: Lease | None) -> bool:
+        """Return whether the body has returned when its own ``lease`` was lost."""
+        return self.completed and self._lost(error, lease)
 
     def failed(self, error: BaseException, lease: Lease | None) -> bool:
         """Return whether the run has ended for good with this ``error`` of its own.
@@ -205,6 +206,16 @@ class Body:
         )
         self.completed = True
         return result
+
+    def _lost(self, error: BaseException, lease: Lease | None) -> bool:
+        return (
+            isinstance(error, LeaseLost)
+            and lease is not None
+            and error.name == lease.name
+            and not lease.held
+            and not lease._is_detached()
+            and self.survives
+        )
 
     def _claim_under(self, claim: Claim) -> None:
         """Claim the row under the lease. If that is interrupted, it may be claimed all the same."""

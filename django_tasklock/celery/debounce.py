@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from .._values.chance import chance
 from .._values.describe import printable
-from .._values.owner import recorded
+from .._values.owner_record import recorded
 from ..exceptions import StoreUnavailable
 from .base import TaskBase
 from .delivery import Delivery

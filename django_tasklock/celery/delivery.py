@@ -12,7 +12,7 @@ from celery.exceptions import Ignore, Retry
 
 from .._compat.celery import replacements
 from .._values.lock_info import LockInfo
-from .._values.owner import recorded
+from .._values.owner_record import recorded
 from ..exceptions import StoreUnavailable
 from ..stores.base import Note
 from .base import TaskBase
@@ -49,6 +49,9 @@ class Verdict(NamedTuple):
     """with "run" and "fail": the number of earlier starts without an orderly end"""
 
 
+_RUN = Verdict("run")
+
+
 class Delivery:
     """What the task's request says about the message that is being worked on.
 
@@ -67,6 +70,8 @@ class Delivery:
         """whether Celery made the request for this very call"""
         self.queued = self.own and bool(request.id) and not request.is_eager
         """whether there is a message that can be requeued"""
+        self.survives = self.queued and bool(task.acks_late)
+        """whether the broker keeps the message until the run has ended"""
         # What the worker's main process adds is not a header of the next message.
         headers: dict[str, Any] = dict(request.headers or {})
         ours = headers.pop(HEADER, None) or {}
@@ -87,7 +92,7 @@ class Delivery:
         redelivered = bool((request.delivery_info or {}).get("redelivered"))
         self.redelivery_requeues = int(self.ours.get("copy") or 0)
         """how often the message was requeued as a redelivery"""
-        self.refused_since = self._refused_since()
+        self.refused_since = self._refused_since() if REFUSED in self.ours else None
         """when a holder of the lock first refused this try of the message, in seconds since the
         epoch; None if it was not refused, or was requeued because of an outage after that"""
         self.redelivered = self.queued and (redelivered or bool(self.ours.get("copy")))
@@ -106,11 +111,6 @@ class Delivery:
         # A replacement has the id of the task that it replaces, and not every sender says when.
         tries = f"{self.request.retries or 0}.{replacements(self.request)}"
         return f"run {self.id}:{tries}:{self.sent or ''}"
-
-    @property
-    def survives(self) -> bool:
-        """Whether the broker keeps the message until the run has ended."""
-        return self.queued and bool(self.task.acks_late)
 
     def _refused_since(self) -> float | None:
         # Messages of older versions do not say why they were requeued: they count as not refused.
@@ -139,7 +139,7 @@ class Delivery:
         ended would turn others away. Raises `StoreUnavailable`.
         """
         if not self.redelivered:
-            return Verdict("run")
+            return _RUN
         text = self.task.locks.store.get_note(self.key)
         note = RunNote.read(text)
         if note.went_on:

@@ -21,12 +21,12 @@ from .delivery import Delivery
 from .followup import FollowUp
 from .unique import give_up
 
-__all__ = ["end_relied_on", "reached"]
+__all__ = ["end_relied_on", "may_reserve", "reached"]
 
 
 def reached(delivery: Delivery) -> None:
     """Note that the message has reached its run, which ends what it has reserved."""
-    if delivery.own:
+    if delivery.own and may_reserve(delivery.task):
         request: Any = delivery.request
         request.tasklock_reached = True
 
@@ -38,11 +38,16 @@ def end_relied_on(delivery: Delivery, name: str, followup: FollowUp) -> None:
         give_up(delivery, name)
 
 
+def may_reserve(task: TaskBase) -> bool:
+    """Whether later calls may be refused or skipped because a message of this task waits."""
+    return task.unique_while is not None or task.on_conflict == "coalesce"
+
+
 @task_postrun.connect
 def _ended(sender: Any, retval: Any = None, state: str | None = None, **_: Any) -> None:
-    if not isinstance(sender, TaskBase) or sender.request.__dict__.pop("tasklock_reached", False):
+    if not isinstance(sender, TaskBase) or not may_reserve(sender):
         return
-    if sender.unique_while is None and sender.on_conflict != "coalesce":
+    if sender.request.__dict__.pop("tasklock_reached", False):
         return
     delivery = Delivery(sender)
     # `Ignore` of another class: only ours means that the message was sent again.

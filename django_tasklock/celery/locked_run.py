@@ -6,7 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, NoReturn
+from functools import cached_property
+from typing import Any
 
 from celery.exceptions import Ignore, Retry
 
@@ -14,7 +15,6 @@ from .._engine.cooling import Cooling
 from .._engine.lease import Lease
 from .._engine.names import make_name
 from .._values import clock
-from .._values.describe import printable
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from ..stores.base import Note
 from .body import Body, NoWork
@@ -22,17 +22,15 @@ from .debounce import begin
 from .delivery import Delivery, Verdict
 from .exiting import running
 from .followup import FollowUp
-from .outcomes import tell_not_run
+from .late import LateRun
 from .requeue import requeue_redelivery
+from .skipping import Skipping
 from .stored_result import put_back
 from .unique import give_up, reserve_again
 
 __all__ = ["BESIDE_TEMPLATE", "LockedRun", "VerdictUnknown", "beside_name", "held_leases"]
 
 logger = logging.getLogger("django_tasklock")
-
-RESTART_DELAY_SECONDS = 0.5
-"""the delay of a message whose run lost its lease and starts over"""
 
 held_leases: ContextVar[tuple[Lease, ...]] = ContextVar("tasklock_held", default=())
 """the leases of this run and of the runs around it, the innermost last"""
@@ -57,7 +55,7 @@ class VerdictUnknown(Exception):
         self.error = error
 
 
-class LockedRun:
+class LockedRun(Skipping):
     """What one call of a task does under the lock ``name``.
 
     ``args`` and ``kwargs`` are those of the message, and name the lock and the guard's row. The
@@ -75,16 +73,22 @@ class LockedRun:
         kwargs: Mapping[str, Any],
         called: tuple[Sequence[Any], Mapping[str, Any]],
     ) -> None:
-        self.task = delivery.task
-        self.delivery = delivery
-        self.name = name
+        super().__init__(delivery, name)
         self.args = args
         self.kwargs = kwargs
-        self.followup = FollowUp(delivery, name)
         self.body = Body(
             delivery.task, name, args, kwargs,
             survives=delivery.survives, own=delivery.own, called=called,
         )  # fmt: skip
+
+    @cached_property
+    def followup(self) -> FollowUp:
+        """The follow-up run of this lock, as this message sees it."""
+        return FollowUp(self.delivery, self.name)
+
+    @property
+    def _late(self) -> LateRun:
+        return LateRun(self.delivery, self.args, self.kwargs)
 
     def __call__(self, lease: Lease) -> Any:
         """Run under ``lease`` and release it. Returns the task's result or a skip marker.
@@ -107,6 +111,8 @@ class LockedRun:
         Raises `Ignore` for a dropped or requeued message, what else `requeue_redelivery` raises,
         and `TooManyAttempts`.
         """
+        if verdict.action == "run":
+            return
         task, delivery = self.task, self.delivery
         if verdict.action == "drop":
             logger.info(
@@ -120,33 +126,6 @@ class LockedRun:
         if verdict.action == "fail":
             self._tell("given_up", "too_many_attempts")
             raise TooManyAttempts(str(task.name), delivery.id, verdict.starts)
-
-    def skip(self, reason: str, holder: str | None) -> dict[str, Any]:
-        """Return the marker of a skipped call. ``holder``: the task id that holds the lock."""
-        if reason == "coalesced":
-            self._tell(reason, "follow_up")
-        else:
-            self._tell("skipped", reason)
-        return {"status": "skipped", "reason": reason, "lock": self.name, "holder": holder}
-
-    def _tell(self, outcome: str, reason: str) -> None:
-        tell_not_run(self.task, outcome, reason, self.delivery.id, self.name)
-
-    def skip_row(self, row: str) -> dict[str, Any]:
-        """Log that the guard's ``row`` cannot be claimed, and return the marker."""
-        logger.info(
-            "skipped %s[%s]: its row %s is not in a state to be worked on, lock %s",
-            self.task.name, self.delivery.id, printable(row), self.name,
-        )  # fmt: skip
-        return self.skip("invalid_state", None)
-
-    def skip_replaced(self, later: str) -> dict[str, Any]:
-        """Log that the call ``later`` replaces this one, which is debounced; return the marker."""
-        logger.info(
-            "skipped %s[%s]: the later call %s replaces it, lock %s",
-            self.task.name, self.delivery.id, printable(later), self.name,
-        )  # fmt: skip
-        return self.skip("debounced", later or None)
 
     def release(self, lease: Lease, note: Note | None) -> bool:
         """Release the lease, and write the note. Returns False if the lease was lost before."""
@@ -167,7 +146,7 @@ class LockedRun:
             return lease._is_detached() or (held and clock.now() < lease._deadline)
 
     def _run_and_release(self, lease: Lease) -> Any:
-        delivery, note, broke_off = self.delivery, None, False
+        delivery, note, broke_off, late = self.delivery, None, False, None
         times = self.task.cooling_times if self.cools else None
         cooling = None if times is None else Cooling(times)
         try:
@@ -191,14 +170,21 @@ class LockedRun:
                 cooling.ended(failed=True)
                 lease._cooling = cooling
             if not broke_off:
-                reserve_again(delivery, self.name, error)
-                raise
+                reserve_again(delivery, self.name, lease, error)
+                if not self.body.came_late(error, lease):
+                    raise
+                late = error
         finally:
             released = self.release(lease, note or delivery.note_of_interruption())
-        if broke_off:
-            self._start_over(lease)
+        if broke_off or (late is not None and self.body.has_fence):
+            # With a fence a later run has claimed the row. If it is gone, the work is left.
+            self._late.start_over(lease)
+        if late is not None:
+            self._late.leave_to_redelivery(lease)
+            raise late
         if not released and self.task.guard is None:
             # Without a guard only the lease shows that this run's result counts.
+            self._late.leave_to_redelivery(lease)
             lease.assert_held()
         return result
 
@@ -207,22 +193,26 @@ class LockedRun:
 
         Raises what `carry_out` raises, and `VerdictUnknown`.
         """
+        delivery = self.delivery
         try:
             try:
                 self._leave_to_other_run()
-                verdict = self.delivery.judge_start()
+                self._late.assert_in_time(lease)
+                verdict = delivery.judge_start()
+                if verdict.action == "fail":
+                    self._late.assert_in_time(lease)
                 self.carry_out(verdict)
             except BaseException:
                 # The reservation ends with a message that does not run as well.
                 with suppress(StoreUnavailable):
-                    give_up(self.delivery, self.name)
+                    give_up(delivery, self.name)
                 raise
             # Before the body reads anything: a call that is refused from now on would be lost.
-            give_up(self.delivery, self.name)
-            later = begin(self.delivery, self.name, again=verdict.starts > 0)
+            give_up(delivery, self.name)
+            later = begin(delivery, self.name, again=verdict.starts > 0)
             if later is not None:
                 return self.skip_replaced(later)
-            if self.delivery.queued and self.task.on_conflict == "coalesce":
+            if delivery.queued and self.task.on_conflict == "coalesce":
                 return None if self.followup.begin() else self.skip("coalesced", None)
         except StoreUnavailable as error:
             raise VerdictUnknown(error) from error
@@ -245,6 +235,7 @@ class LockedRun:
         try:
             return self.body(lease)
         except NoWork as error:
+            self._late.assert_in_time(lease)
             return self.skip_row(error.row)
 
     def lock_of_other_run(self) -> str | None:
@@ -254,27 +245,6 @@ class LockedRun:
 
     def _leave_to_other_run(self) -> None:
         """Requeue the message if another delivery of it runs, with a lease of another name."""
-        name, delivery = self.lock_of_other_run(), self.delivery
-        holder = None if name is None else self.task.locks.get(name)
-        if holder is not None and delivery.is_by(holder):
-            requeue_redelivery(delivery, self.args, self.kwargs, holder.ttl)
-
-    def _start_over(self, lease: Lease) -> NoReturn:
-        """Requeue a message whose body stopped because its lease was lost, if the lock is free."""
-        delivery = self.delivery
-        try:
-            self.task.clear_lost(lease)
-            holder = self.task.locks.get(lease.name)
-        except StoreUnavailable:
-            holder = None
-        if lease.slot is not None and holder is not None and not delivery.is_by(holder):
-            holder = None  # Another permit may be free: the message comes back and asks for it.
-        if holder is None:
-            requeue_redelivery(
-                delivery, self.args, self.kwargs, RESTART_DELAY_SECONDS, why="lease_lost"
-            )
-        if delivery.is_by(holder):
-            self._tell("dropped", "redelivery")
-            raise Ignore("another delivery of this message runs")
-        lease.assert_held()
-        raise AssertionError("a lost lease is not held")
+        name = self.lock_of_other_run()
+        if name is not None:
+            self._late.leave_to(self.task.locks.get(name))

@@ -28,6 +28,7 @@ from .base import TaskBase
 from .body import Body
 from .children import Watch, children
 from .debounce import drop
+from .ending import may_reserve
 from .followup import follow_up_key
 from .handing import clear_adopted, end_detached, handle_of
 from .headers import HEADER, MOMENT
@@ -78,10 +79,10 @@ class LockedRequest(WorkerRequest):
 
     def revoked(self) -> bool:
         gone = super().revoked()
-        task = self._task
-        reserves = task.unique_while is not None or task.on_conflict == "coalesce"
-        if gone and (self._handle or reserves or task.debounce is not None):
-            self._in_thread(self._give_up)
+        if gone:
+            task = self._task
+            if self._handle or may_reserve(task) or task.debounce is not None:
+                self._in_thread(self._give_up)
         return gone
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:

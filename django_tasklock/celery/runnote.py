@@ -11,7 +11,8 @@ import json
 from contextlib import suppress
 from typing import NamedTuple
 
-from .._values.owner import Owner, owner_record
+from .._values.owner import Owner
+from .._values.owner_record import owner_record
 
 __all__ = ["RunNote"]
 

@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from .._engine.lease import Lease
 from .._values.describe import printable
 from .._values.lock_info import LockInfo
 from ..exceptions import AlreadyQueued, ListingNotSupported, StoreUnavailable
@@ -139,10 +140,11 @@ def give_up(delivery: Delivery, name: str) -> None:
         delivery.reserved = False
 
 
-def reserve_again(delivery: Delivery, name: str, error: BaseException) -> None:
+def reserve_again(delivery: Delivery, name: str, lease: Lease, error: BaseException) -> None:
     """Reserve for a message that waits in the queue again because its run was interrupted.
 
-    Called with the run's error before its lock is released.
+    Called with the run's error before its ``lease`` is released. If that was lost, a redelivery may
+    have started, which does not end the reservation a second time.
     """
     task = delivery.task
     if isinstance(error, Exception) and not getattr(error, "requeue", False):
@@ -150,7 +152,11 @@ def reserve_again(delivery: Delivery, name: str, error: BaseException) -> None:
     if delivery.survives and task.unique_while is not None:
         with suppress(StoreUnavailable):
             ttl = unique_for(task, delivery.request.headers)
-            Reservation(task, name, delivery.id).take(ttl, running=True)
+            reservation = Reservation(task, name, delivery.id)
+            reservation.take(ttl, running=True)
+            if not (lease.held or lease._is_detached()):
+                # Asked afterwards, since this run may be held up between the two.
+                reservation.give_up()
 
 
 def send_once(

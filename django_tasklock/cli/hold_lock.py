@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .._engine.service import locks
 from .._values.describe import duration, printable
-from .._values.owner import recorded
+from .._values.owner_record import recorded
 from ..operators.holders import held_by
 from ..stores.base import Refusal
 from .parsing import lock_name, lock_ttl

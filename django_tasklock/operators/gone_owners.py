@@ -8,16 +8,15 @@ from typing import Any, NamedTuple
 
 from django.db.models import Model
 
-from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
 from ..stores.base import BaseStore
+from ..stores.criteria import Criteria
 from .claimed_rows import claimed_rows
 
 __all__ = ["Orphan", "gone_owners"]
 
 LOCKS_PER_LOOK = 500
-"""locks that are looked at together: each look costs a question to the store, and some to the
-database"""
+"""locks whose rows are asked for together: each look costs some questions to the database"""
 
 
 class Orphan(NamedTuple):
@@ -34,15 +33,8 @@ def gone_owners(store: BaseStore) -> Iterator[Orphan]:
 
     Raises `ListingNotSupported` and `StoreUnavailable`.
     """
-    liveness = Liveness()
-    walk = store.walk()
-    while look := list(islice(walk, LOCKS_PER_LOOK)):
-        gone = [info for info in look if liveness.is_gone(info.owner)]
-        if not gone:
-            continue
-        # Asked once more: an owner may have released its lock, and ended, since.
-        now = store.get_many([info.name for info in gone])
-        gone = [info for info, held in zip(gone, now, strict=True) if info.is_same_lease(held)]
+    gone_ones = store.walk_matching(Criteria(gone=True))
+    while gone := list(islice(gone_ones, LOCKS_PER_LOOK)):
         rows = claimed_rows(gone)
         for info in gone:
             row, status = rows.get(info.name, (None, None))

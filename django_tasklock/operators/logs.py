@@ -9,13 +9,16 @@ make each lease slower.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .._engine.lease import Lease
 from .._values.describe import duration, printable
-from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from ..signals import lock_cleared, lock_contended, lock_held, lock_lost
+
+if TYPE_CHECKING:
+    # Every process that has the app connects the receivers, and most take no lock.
+    from .._engine.lease import Lease
+    from .._values.lock_info import LockInfo
 
 __all__ = ["connect", "log_reservation_cleared", "log_run_beside"]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..guards import StatusGuard
+if TYPE_CHECKING:
+    from ..guards import StatusGuard
 
 __all__ = ["CeleryMissing", "Work", "load", "loaders", "sources", "works"]
 

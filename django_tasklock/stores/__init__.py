@@ -108,10 +108,17 @@ class StoreHandler(BaseConnectionHandler):  # type: ignore[type-arg]
             ) from error
 
     def forget(self) -> None:
-        """Drop all stores, and the settings that they were made from."""
+        """Drop all stores, and the settings that they were made from.
+
+        Their idle connections are closed: left to the garbage collector, sockets may be found open,
+        and warnings be errors.
+        """
         with self._making:
+            dropped = list(self._made.values())
             self._made.clear()
             self.__dict__.pop("settings", None)
+        for store in dropped:
+            store.close_idle()
 
 
 def missing_methods(backend: type[BaseStore]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Taking one of several locks, for ``slots=N``: a default made of the five required methods."""
+"""Taking one of several locks, for ``slots=N``, or all of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,28 @@ __all__ = ["AnyOf"]
 
 
 class AnyOf(LeaseNotes):
-    """The optional method that takes any one of several locks.
+    """The optional methods that take any one of several locks, or all of them.
 
-    What this default costs: one `get`, and one acquire for each lock that is found held before the
-    free one. A caller that comes between two of these calls may be overtaken by this one.
+    What the default of `acquire_any` costs: one `get`, and one acquire for each lock that is found
+    held before the free one. A caller that comes between two of these calls may be overtaken by
+    this one.
     """
+
+    def acquire_all(
+        self, tokens: Mapping[str, str], ttl: float, owner: Mapping[str, Any]
+    ) -> Sequence[Grant] | Refusal | None:
+        """Grant several locks in one step, all or none.
+
+        Args:
+            tokens: the tokens by the locks' names.
+            ttl, owner: as for `acquire`.
+
+        Returns:
+            A `Grant` for each, in their order; or what holds one of them: the others are not
+            granted then. None if the store cannot do that: the caller takes one after the other.
+            Raises `StoreUnavailable`.
+        """
+        return None
 
     def acquire_any(
         self,

@@ -4,10 +4,10 @@
 * `LeaseNotes` (lease_notes.py): notes and reservations, with a default made of those five.
 * `AnyOf` (any_of.py): taking any one of several locks, with a default made of those five.
 * `MemberMethods` (membership.py): what a store of several stores calls on its members.
-* `ManyLocks` (many_locks.py): looking at many locks, and clearing them.
+* `ManyLocks` (many_locks.py): listing and looking at many locks, and clearing them.
 * `Rewriting` (rewriting.py): a lease goes on without its process, or in another one.
 * `Trail` (trail.py): a history of what happened to the locks.
-* `Search` (search.py): looking at many locks, with defaults made of the methods below.
+* `Search` (search.py): finding some among many locks, with defaults made of those that list.
 * `BaseStore`: the rest is optional too, and has a default.
 
 `django_tasklock.testing.StoreContract` tests a store against all of it.
@@ -15,23 +15,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from ..conf import StoreSettings
-from ..exceptions import InvalidLockConfig, ListingNotSupported
+from ..exceptions import InvalidLockConfig
 from .any_of import AnyOf
 from .criteria import Criteria
 from .many_locks import ManyLocks
-from .membership import MemberMethods
+from .membership import Begun, MemberMethods, Unfinished
 from .rewriting import Rewriting
 from .search import Found, Search
 from .trail import Trail
 from .values import (
     LISTED_KEY_PREFIX,
-    SCAN,
     AllHeld,
     Extension,
     Finding,
@@ -49,6 +47,7 @@ __all__ = [
     "LISTED_KEY_PREFIX",
     "AllHeld",
     "BaseStore",
+    "Begun",
     "CannotSubscribe",
     "Criteria",
     "Extension",
@@ -61,6 +60,7 @@ __all__ = [
     "Owner",
     "Refusal",
     "Reserved",
+    "Unfinished",
     "Waiter",
 ]
 
@@ -117,17 +117,6 @@ class BaseStore(AnyOf, ManyLocks, MemberMethods, Rewriting, Search, Trail):
         self.takeover = takeover
         """Whether a lock whose owner is known to be dead is taken at once. Off for work that
         leaves subprocesses behind."""
-
-    def held(self, names: Sequence[str]) -> set[str]:
-        """Which of some locks are held, in as few round trips as the store can.
-
-        Args:
-            names: the locks.
-
-        Returns:
-            The names that are held, keys that somebody else set included.
-        """
-        return {name for name in names if self.get(name) is not None}
 
     def extend_many(self, batch: Sequence[Extension]) -> Sequence[bool | None]:
         """`extend` for each lease of a batch, in as few round trips as the store can.
@@ -217,47 +206,12 @@ class BaseStore(AnyOf, ManyLocks, MemberMethods, Rewriting, Search, Trail):
         """
         return []
 
-    def reservations(self, prefix: str = "", limit: int | None = None) -> list[Reserved]:
-        """Live reservations of the queue (``unique_while``), the soonest to end first.
+    def close_idle(self) -> None:
+        """Close the connections that no call uses now.
 
-        Args:
-            prefix: only those whose keys begin with `LISTED_KEY_PREFIX` and then this.
-            limit: how many to return at most; None: all.
-
-        Raises `ListingNotSupported`.
+        Called when the settings have changed, as in tests: soon nobody refers to this store. Later
+        calls connect again.
         """
-        raise ListingNotSupported(self.alias, "list its reservations")
-
-    def list(self, prefix: str = "", limit: int | None = None, offset: int = 0) -> list[LockInfo]:
-        """Live locks, the soonest to expire first.
-
-        Args:
-            prefix: only those whose names begin with it.
-            limit: how many to return at most; None: all.
-            offset: how many to leave out at the beginning.
-
-        Raises `ListingNotSupported`.
-        """
-        raise ListingNotSupported(self.alias)
-
-    def count(self, prefix: str = "") -> int:
-        """How many live locks have names that begin with ``prefix``.
-
-        Raises `ListingNotSupported`.
-        """
-        raise ListingNotSupported(self.alias)
-
-    def scan(self, prefix: str = "") -> Iterator[LockInfo]:
-        """Every lock, keys that somebody else set included, in no order.
-
-        Reads the keys of the whole store, those that are no locks as well.
-
-        Args:
-            prefix: only locks whose names begin with it.
-
-        Raises `ListingNotSupported`.
-        """
-        raise ListingNotSupported(self.alias, SCAN)
 
     def check(self) -> Iterable[Finding]:
         """What is wrong with the live server, for ``check --deploy`` and the doctor."""

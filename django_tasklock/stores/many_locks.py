@@ -1,12 +1,15 @@
-"""Looking at many locks, and clearing them: defaults made of the methods about one lock."""
+"""Listing and looking at many locks, and clearing them: defaults where there can be any."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import builtins
+from collections.abc import Iterator, Sequence
 
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
+from ..exceptions import ListingNotSupported
 from .required import RequiredMethods
+from .values import SCAN, Reserved
 
 __all__ = ["ManyLocks"]
 
@@ -15,18 +18,29 @@ class ManyLocks(RequiredMethods):
     """Optional methods about many locks at once.
 
     A store whose server can answer for hundreds of locks in one round trip implements them so.
-    These defaults cost a round trip or two for each lock.
+    These defaults cost a round trip or two for each lock; those that list raise.
     """
 
     def clear_foreign(self, name: str, digest: str) -> bool:
         """See `BaseStore.clear_foreign`."""
         raise NotImplementedError
 
-    def waiters(self, name: str, limit: int = 100) -> list[Owner]:
+    def waiters(self, name: str, limit: int = 100) -> builtins.list[Owner]:
         """See `BaseStore.waiters`."""
         raise NotImplementedError
 
-    def get_many(self, names: Sequence[str]) -> list[LockInfo | None]:
+    def held(self, names: Sequence[str]) -> set[str]:
+        """Which of some locks are held, in as few round trips as the store can.
+
+        Args:
+            names: the locks.
+
+        Returns:
+            The names that are held, keys that somebody else set included.
+        """
+        return {name for name in names if self.get(name) is not None}
+
+    def get_many(self, names: Sequence[str]) -> builtins.list[LockInfo | None]:
         """`get` for each of some locks.
 
         Args:
@@ -37,7 +51,7 @@ class ManyLocks(RequiredMethods):
         """
         return [self.get(name) for name in names]
 
-    def next_waiters(self, names: Sequence[str]) -> list[Owner | None]:
+    def next_waiters(self, names: Sequence[str]) -> builtins.list[Owner | None]:
         """Who is the first in the wait queue of each of some locks.
 
         Args:
@@ -48,7 +62,51 @@ class ManyLocks(RequiredMethods):
         """
         return [next(iter(self.waiters(name, 1)), None) for name in names]
 
-    def clear_many(self, holders: Sequence[LockInfo]) -> list[bool]:
+    def reservations(self, prefix: str = "", limit: int | None = None) -> builtins.list[Reserved]:
+        """Live reservations of the queue (``unique_while``), the soonest to end first.
+
+        Args:
+            prefix: only those whose keys begin with `LISTED_KEY_PREFIX` and then this.
+            limit: how many to return at most; None: all.
+
+        Raises `ListingNotSupported`.
+        """
+        raise ListingNotSupported(self.alias, "list its reservations")
+
+    def list(
+        self, prefix: str = "", limit: int | None = None, offset: int = 0
+    ) -> builtins.list[LockInfo]:
+        """Live locks, the soonest to expire first.
+
+        Args:
+            prefix: only those whose names begin with it.
+            limit: how many to return at most; None: all.
+            offset: how many to leave out at the beginning.
+
+        Raises `ListingNotSupported`.
+        """
+        raise ListingNotSupported(self.alias)
+
+    def count(self, prefix: str = "") -> int:
+        """How many live locks have names that begin with ``prefix``.
+
+        Raises `ListingNotSupported`.
+        """
+        raise ListingNotSupported(self.alias)
+
+    def scan(self, prefix: str = "") -> Iterator[LockInfo]:
+        """Every lock, keys that somebody else set included, in no order.
+
+        Reads the keys of the whole store, those that are no locks as well.
+
+        Args:
+            prefix: only locks whose names begin with it.
+
+        Raises `ListingNotSupported`.
+        """
+        raise ListingNotSupported(self.alias, SCAN)
+
+    def clear_many(self, holders: Sequence[LockInfo]) -> builtins.list[bool]:
         """`clear` for each of some locks, if it is still held by what was shown.
 
         For a lease that is the lease with its token, for a key that somebody else set it is

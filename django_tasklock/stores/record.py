@@ -14,7 +14,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from .._values.arguments import LONGEST_TTL_SECONDS, is_token
-from .._values.owner import ADOPTIONS, COOLING, SINCE, Owner
+from .._values.owner import Owner
+from .._values.owner_record import ADOPTIONS, COOLING, SINCE
 
 __all__ = [
     "Record",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +13,9 @@ from .criteria import Criteria
 from .required import RequiredMethods
 
 __all__ = ["Found", "Search"]
+
+LOCKS_PER_LOOK = 500
+"""locks that are asked for once more together"""
 
 
 class Found(NamedTuple):
@@ -38,6 +41,8 @@ class Search(RequiredMethods):
 
         def scan(self, prefix: str = "") -> Iterator[LockInfo]: ...
 
+        def get_many(self, names: Sequence[str]) -> Sequence[LockInfo | None]: ...
+
         def list(
             self, prefix: str = "", limit: int | None = None, offset: int = 0
         ) -> list[LockInfo]: ...
@@ -59,6 +64,35 @@ class Search(RequiredMethods):
         """
         return (info for info in self.scan(prefix) if info.ttl is None)
 
+    def walk_matching(self, criteria: Criteria) -> Iterator[LockInfo]:
+        """Those of `walk` that match; where the store can, the others are not read in full.
+
+        With ``gone``, a lock was still held by the same lease after it was looked whether its
+        process lives: it may have released the lock, and ended, since the lock was read.
+
+        Args:
+            criteria: what a lock must be.
+
+        Raises `ListingNotSupported`.
+        """
+        matching = self._matching(criteria)
+        return self._still_held(matching) if criteria.gone else matching
+
+    def _matching(self, criteria: Criteria) -> Iterator[LockInfo]:
+        liveness = Liveness()
+        walk: Iterable[LockInfo] = self.walk(criteria.prefix)
+        within = criteria.within
+        if within is not None:
+            walk = takewhile(lambda info: info.ttl is not None and info.ttl <= within, walk)
+        return (info for info in walk if criteria.matches(info, liveness))
+
+    def _still_held(self, infos: Iterator[LockInfo]) -> Iterator[LockInfo]:
+        while some := list(islice(infos, LOCKS_PER_LOOK)):
+            now = self.get_many([info.name for info in some])
+            for info, held in zip(some, now, strict=True):
+                if info.is_same_lease(held):
+                    yield info
+
     def search(self, criteria: Criteria, order: str = "ttl", most: int | None = None) -> Found:
         """The first locks that match. Locks that the store's list does not have are not found.
 
@@ -70,12 +104,7 @@ class Search(RequiredMethods):
 
         Raises `ListingNotSupported`.
         """
-        liveness = Liveness()
-        walk: Iterable[LockInfo] = self.walk(criteria.prefix)
-        within = criteria.within
-        if within is not None:
-            walk = takewhile(lambda info: info.ttl is not None and info.ttl <= within, walk)
-        matching = (info for info in walk if criteria.matches(info, liveness))
+        matching = self._matching(criteria)
         enough = None if most is None else most + 1
         if order == "ttl":
             found = [*islice(matching, enough)]

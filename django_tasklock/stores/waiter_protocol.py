@@ -7,7 +7,7 @@ from typing import Protocol
 
 from .values import Grant, Note, Refusal
 
-__all__ = ["CannotSubscribe", "Waiter", "WakingWaiter"]
+__all__ = ["CannotSubscribe", "RankedWaiter", "Waiter", "WakingWaiter"]
 
 
 class CannotSubscribe(Exception):
@@ -50,6 +50,16 @@ class Waiter(Protocol):
 
     def quit(self) -> None:
         """`leave`, for a caller that is about to raise an exception: returns and raises nothing."""
+
+
+class RankedWaiter(Waiter, Protocol):
+    """A waiter that knows whether it is the next. It is optional: any other one counts as the next.
+
+    The next waiter looks at once whether a holder has died, and the others only now and then.
+    """
+
+    is_next: bool
+    """whether it was the first in the queue when it asked last, or was told since that it is"""
 
 
 class WakingWaiter(Waiter, Protocol):

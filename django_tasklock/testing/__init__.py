@@ -42,7 +42,7 @@ if "pytest" in sys.modules:
         sys.modules["pytest"].register_assert_rewrite(f"{__name__}.{part}")
 
 from ..stores.memory import MemoryStore
-from .any_of import TakingAny
+from .any_of import TakingAll, TakingAny
 from .assertions import assert_locked, assert_not_locked
 from .finding import Finding
 from .granting import Granting
@@ -79,6 +79,7 @@ class StoreContract(
     Rewriting,
     Seeing,
     SeeingMany,
+    TakingAll,
     TakingAny,
     Waiting,
 ):

@@ -6,7 +6,8 @@ from unittest import SkipTest
 
 from .._values.liveness import Liveness
 from .._values.ordering import ORDERS, in_order
-from .._values.owner import COOLING, MARK, Owner, operator_record, owner_record
+from .._values.owner import Owner
+from .._values.owner_record import COOLING, MARK, operator_record, owner_record
 from .._values.tokens import new_token
 from ..exceptions import ListingNotSupported
 from ..stores.base import BaseStore, Grant
@@ -102,6 +103,23 @@ class Finding(Contract):
             names.append(info.name)
         assert sorted(names) == sorted(tokens)
 
+    def test_walk_matching_sees_what_matches_in_the_order_of_the_list(self) -> None:
+        store, prefix = self.make_listing_store(), f"{new_name()}:"
+        _hold_some(store, prefix)
+        listed = store.list(prefix)
+        word = listed[0].name.casefold()
+        for criteria in (
+            Criteria(prefix=prefix),
+            Criteria(prefix=prefix, words=(word,)),
+            Criteria(prefix=prefix, task="of no lock"),
+            Criteria(prefix=prefix, gone=True),
+        ):
+            found = [info.name for info in store.walk_matching(criteria)]
+            assert found == [info.name for info in store.search(criteria).infos]
+        assert [info.name for info in store.walk_matching(Criteria(prefix=prefix))] == [
+            info.name for info in listed
+        ]
+
     def test_endless_yields_no_lease(self) -> None:
         store, name = self.make_store(), new_name()
         granted(store, name)
@@ -114,7 +132,11 @@ class Finding(Contract):
         store = self.make_store()
         if store.supports_listing:
             raise SkipTest("only for a store that cannot list")
-        for question in (lambda: store.search(Criteria()), lambda: list(store.walk())):
+        for question in (
+            lambda: store.search(Criteria()),
+            lambda: list(store.walk()),
+            lambda: list(store.walk_matching(Criteria())),
+        ):
             try:
                 question()
             except ListingNotSupported:

@@ -7,7 +7,8 @@ import threading
 import time
 
 from .._values import clock
-from .._values.owner import Owner, owner_record
+from .._values.owner import Owner
+from .._values.owner_record import owner_record
 from .._values.tokens import new_token
 from ..stores.base import Grant, Refusal
 from .steps import (
@@ -51,6 +52,16 @@ class Granting(Contract):
         refusal = store.acquire(name, new_token(), LONG_SECONDS, owner_record())
         assert isinstance(refusal, Refusal)
         assert refusal.holder.token == token
+
+    def test_a_lease_outlives_the_connections_that_are_idle(self) -> None:
+        store, name, token = self.make_store(), new_name(), new_token()
+        grant = granted(store, name, token)
+        store.close_idle()
+        refusal = store.acquire(name, new_token(), LONG_SECONDS, owner_record())
+        assert isinstance(refusal, Refusal)
+        assert refusal.holder.token == token
+        store.close_idle()
+        assert store.release(name, token, grant.proof)
 
     def test_a_refusal_describes_the_lease_that_holds_the_lock(self) -> None:
         store, name = self.make_store(), new_name()

@@ -8,7 +8,7 @@ from unittest import SkipTest
 
 from .._values import clock
 from .._values.lock_info import LockInfo
-from .._values.owner import owner_record
+from .._values.owner_record import owner_record
 from .._values.tokens import new_token
 from ..exceptions import ListingNotSupported
 from ..stores.base import LISTED_KEY_PREFIX, Grant, Note

@@ -6,7 +6,8 @@ import random
 from unittest import SkipTest
 
 from .._values import clock
-from .._values.owner import Owner, operator_record, owner_record
+from .._values.owner import Owner
+from .._values.owner_record import operator_record, owner_record
 from .._values.tokens import new_token
 from ..exceptions import ListingNotSupported
 from ..stores.base import Finding, Grant, Note

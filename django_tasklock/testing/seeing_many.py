@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._values.owner import owner_record
+from .._values.owner_record import owner_record
 from .._values.tokens import new_token
 from ..stores.base import Grant
 from .steps import LONG_SECONDS, Contract, granted, handed_over, needs, new_name, waiting_in_queue

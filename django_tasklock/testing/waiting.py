@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 from .._values import clock
-from .._values.owner import owner_record
+from .._values.owner_record import owner_record
 from .._values.tokens import new_token
 from ..stores.base import BaseStore, Grant, Refusal
 from ..stores.criteria import Criteria

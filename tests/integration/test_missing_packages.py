@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from django_tasklock import Lease, locks
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from tests.agent import Agent

@@ -108,7 +108,7 @@ class RealServer:
             answer = store.ask(name, value, TTL_MS, member, before, number)
         if isinstance(answer, Grant):
             return 1, None
-        refusal, _, number = answer
+        refusal, _, number, _ = answer
         if command.channel is not None:
             self.numbers[token] = number
         return 0, self._tokens.index(refusal.holder.token)

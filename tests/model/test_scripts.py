@@ -46,7 +46,7 @@ MUTANTS = {
     "who leaves tells nobody": ("rank < NOTIFIED_WAITERS", "false"),
     "a hand-over that tells only the first": ("if #first > 1 then", "if false then"),
     "a clear that leaves no trace": ("if left > 0 then", "if false then"),
-    "a fence that stays": ("fence = last + 1", "fence = last"),
+    "a fence that stays": ("last + 1)", "last)"),
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from django_tasklock import InvalidLockConfig, StatusConflict
 from django_tasklock.celery import LockedTask
 from django_tasklock.celery.task_checks import check_tasks, known_tasks
 from django_tasklock.guards import StatusGuard
+from django_tasklock.row_updates import RowUpdates
 from tests.app.models import Job
 from tests.steps import Meanwhile
 from tests.waiting import until
@@ -42,6 +43,34 @@ def job(status: str = "queued", **fields: Any) -> Job:
 def status(row: Job) -> str:
     row.refresh_from_db()
     return row.status
+
+
+@pytest.mark.django_db
+class TestClaimAlone:
+    """Without the lock."""
+
+    def test_a_row_that_another_run_has_is_left_to_it(self) -> None:
+        row = job("working")
+        assert guard().claim_alone(row.pk)[0] is False
+        assert guard(fence_field="lock_fence").claim_alone(row.pk)[0] is False
+        row.refresh_from_db()
+        assert (row.status, row.lock_fence) == ("working", None)
+
+    @pytest.mark.parametrize("last", [None, 5])
+    def test_the_fence_never_goes_back(
+        self, last: int | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another run comes and goes after the fence was read."""
+        row, update = job(lock_fence=last), RowUpdates.update
+
+        def update_late(*args: Any, **options: Any) -> bool:
+            Job.objects.filter(pk=row.pk).update(lock_fence=9)
+            return update(*args, **options)
+
+        monkeypatch.setattr(RowUpdates, "update", update_late)
+        assert guard(fence_field="lock_fence").claim_alone(row.pk)[0] is False
+        row.refresh_from_db()
+        assert (row.status, row.lock_fence) == ("queued", 9)
 
 
 @pytest.mark.django_db

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.strands import name_of_task, name_of_thread
 
 

@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar, cast
 from weakref import ref
 
-from ..._values.owner import Owner, recorded_as
+from ..._values.owner import Owner
+from ..._values.owner_record import recorded_as
 from ..._values.strands import name_of_task, name_of_thread
 from ...exceptions import StoreUnavailable
 from ..running import acting_for, running

@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from ..._values.owner import Owner, owner_record
+from ..._values.owner import Owner
+from ..._values.owner_record import owner_record
 from ..steps import OWNER_CHECK_SECONDS
 
 __all__ = ["OwnerWatch", "owner_watch"]

@@ -16,7 +16,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
 from ..._engine.lease import Lease
-from ..._values import owner as owner_module
+from ..._values import owner_record
 from ..._values.lock_info import LockInfo
 from ...exceptions import StoreUnavailable
 from ...signals import lock_acquired, lock_contended, lock_unavailable
@@ -34,14 +34,14 @@ def connect() -> None:
     nothing."""
     for signal, receiver in _RECEIVERS:
         signal.connect(receiver, weak=False, dispatch_uid=f"{__name__}.{receiver.__name__}")
-    owner_module.trace_source = _current
+    owner_record.trace_source = _current
 
 
 def disconnect() -> None:
     """Undo `connect`."""
     for signal, receiver in _RECEIVERS:
         signal.disconnect(dispatch_uid=f"{__name__}.{receiver.__name__}")
-    owner_module.trace_source = None
+    owner_record.trace_source = None
 
 
 def _current() -> str | None:

@@ -70,7 +70,9 @@ class ClusterKeyspace(Keyspace):
                 "braces, with which the store says in which slot a key is"
             )
         start = f"{prefix}:" if prefix else ""
-        self.buckets = tuple(Keyspace(str, f"{start}{{{tag.decode()}}}") for tag in TAGS)
+        self.buckets = tuple(
+            Keyspace(str, f"{start}{{{tag.decode()}}}", prepends=True) for tag in TAGS
+        )
         self.prefixes = tuple(bucket.channels for bucket in self.buckets)
         """what the names of each bucket's channels begin with"""
         self.lock_prefix = start

@@ -45,6 +45,11 @@ class ClusterClient:
         pool = self._location.pool(self._location.seeds[0])
         return new_connection(pool, **self._location.timeouts | overrides)
 
+    def close_idle(self) -> None:
+        """Close the connections that no call uses now."""
+        for node in list(self.topology.nodes.values()):
+            node.close_idle()
+
     def run(
         self,
         script: Script,

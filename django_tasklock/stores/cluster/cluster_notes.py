@@ -43,7 +43,7 @@ class ClusterNotes(RedisLeases):
         number: bytes = b"",
         note: Note | None = None,
         floor: int | None = None,
-    ) -> Grant | tuple[Refusal, int, bytes]:
+    ) -> Grant | tuple[Refusal, int, bytes, int]:
         if note is not None and not self.keyspace.are_together(name, note.key):
             note = None  # The caller writes it.
         return super().ask(name, value, ttl_ms, member, before, number, note, floor)

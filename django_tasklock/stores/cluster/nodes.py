@@ -40,11 +40,11 @@ class Node:
         self.observer.needed = self.client.needed
         self.subscriber = ShardSubscriber(self.client, moved)
 
-    def close(self) -> None:
-        """Close all connections, when the store is not used any more."""
-        self.client.close()
-        self.observer.close()
-        self.subscriber.close()
+    def close_idle(self) -> None:
+        """Close the connections that no call and no waiter uses now."""
+        self.client.close_idle()
+        self.observer.close_idle()
+        self.subscriber.close_idle()
 
     def __repr__(self) -> str:
         return f"<Node {self.address}>"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
-from weakref import finalize
 
 from ..._values.lock_info import LockInfo
 from ...conf import StoreSettings
@@ -20,8 +19,7 @@ from .client import ClusterClient
 from .cluster_check import cluster_findings, greatest_next_fence
 from .cluster_listing import ClusterListing
 from .cluster_notes import ClusterNotes
-from .location import LOCATION_OPTION, POOL_OPTION, Address, Location
-from .nodes import Node
+from .location import LOCATION_OPTION, POOL_OPTION, Location
 
 __all__ = ["RedisClusterStore"]
 
@@ -47,9 +45,9 @@ class RedisClusterStore(ClusterNotes):
         super().__init__(settings, client, keyspace)
         self.topology = client.topology
         self._listing = ClusterListing(client, keyspace, self.records)
-        # The store and its renewal refer to each other, so that only the garbage collector ends
-        # them; it would find the sockets open.
-        finalize(self, _close, client.topology.nodes).atexit = False
+
+    def close_idle(self) -> None:
+        self.client.close_idle()
 
     def shard(self, name: str) -> str:
         return self.topology.shard(bucket_of(name))
@@ -122,11 +120,6 @@ class RedisClusterStore(ClusterNotes):
 
     def check(self) -> Iterable[Finding]:
         return cluster_findings(self.topology, self.replicas.needed)
-
-
-def _close(nodes: dict[Address, Node]) -> None:
-    for node in list(nodes.values()):
-        node.close()
 
 
 def _by_bucket(items: Iterable[tuple[str, Any]]) -> Iterator[list[Any]]:

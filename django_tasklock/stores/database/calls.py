@@ -142,16 +142,16 @@ class DatabaseCalls(BaseStore):
             )
 
     def _changed(self, *, setting: str, **_: Any) -> None:
-        # Tests change the settings, and soon nobody refers to this store any more.
+        # Also where the store is not one of `stores`, which closes those that it drops.
         if setting == SETTING:
-            self._close()
+            self.close_idle()
 
     def _connected(self, *, connection: Any, **_: Any) -> None:
         # Django makes or drops a test database, and PostgreSQL drops none that is in use.
         if is_above_databases(connection):
-            self._close()
+            self.close_idle()
 
-    def _close(self) -> None:
+    def close_idle(self) -> None:
         self._connections.close_idle()
         if self.notifications is not None:
             self.notifications.close()

@@ -8,7 +8,8 @@ import time
 import weakref
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
@@ -56,7 +57,9 @@ class _Slot:
     made: float = 0.0
     used: float = 0.0
     """on `clock.now`"""
-    settings: dict[str, Any] = field(default_factory=dict)
+    longest: float = inf
+    """for so many seconds after it was made it is used"""
+    settings: tuple[Any, ...] = ()
 
 
 class Connections:
@@ -80,6 +83,8 @@ class Connections:
         # Weak, so that the slot of a call that an exception has ended does not count for ever.
         self._slots: weakref.WeakSet[_Slot] = weakref.WeakSet()
         self._returned = threading.Condition()
+        self._waiting = 0
+        """how many callers wait for a connection"""
         self._overdue = Overdue(self._seconds)
         weakref.finalize(self, _close_all, self._idle, self._pid)
 
@@ -152,54 +157,77 @@ class Connections:
             # The parent's. To close them, or to lose sight of them, would end its sessions.
             _inherited.append(self._idle)
             self._begin()
+        slot = self._idle_one()
+        if slot is not None:
+            return slot
         deadline = clock.now() + self._seconds
         with self._returned:
-            while True:
-                while self._idle:
-                    slot, fresh = self._idle.pop(), False
-                    try:
-                        fresh = self._is_fresh(slot)
-                    finally:
-                        if not fresh:
-                            self._drop(slot)
-                    if fresh:
+            self._waiting += 1
+            try:
+                while (slot := self._idle_one()) is None:
+                    if len(self._slots) < self._most:
+                        slot = _Slot()
+                        self._slots.add(slot)
                         return slot
-                if len(self._slots) < self._most:
-                    slot = _Slot()
-                    self._slots.add(slot)
-                    return slot
-                if not self._returned.wait(max(0.0, deadline - clock.now())):
-                    raise StoreUnavailable(
-                        self._store,
-                        f"all of its {self._most} connections are in use (MAX_CONNECTIONS)",
-                    )
+                    if not self._returned.wait(max(0.0, deadline - clock.now())):
+                        raise StoreUnavailable(
+                            self._store,
+                            f"all of its {self._most} connections are in use (MAX_CONNECTIONS)",
+                        )
+                return slot
+            finally:
+                self._waiting -= 1
+
+    def _idle_one(self) -> _Slot | None:
+        """The last connection that was used, if it is of use."""
+        while True:
+            try:
+                slot, fresh = self._idle.pop(), False
+            except IndexError:
+                return None
+            try:
+                fresh = self._is_fresh(slot)
+            finally:
+                if not fresh:
+                    self._drop(slot)
+            if fresh:
+                return slot
 
     def _connected(self, slot: _Slot) -> BaseDatabaseWrapper:
         if slot.wrapper is None:
             slot.settings = settings_of(self._database)
             slot.wrapper = new_connection(self._database, self._seconds)
             slot.cursor = slot.wrapper.cursor()
+            slot.longest = slot.wrapper.settings_dict["CONN_MAX_AGE"] or inf
             slot.made = clock.now()
         return slot.wrapper
 
     def _give_back(self, slot: _Slot, *, usable: bool) -> None:
         slot.used = clock.now()
-        with self._returned:
-            if usable:
-                self._idle.append(slot)
-                # The longest idle is the first.
-                if self._idle[0] is not slot and not self._is_fresh(self._idle[0]):
-                    self._drop(self._idle.popleft())
-            else:
-                self._drop(slot)
-            self._returned.notify()
+        if usable:
+            self._idle.append(slot)
+            if len(self._idle) > 1:
+                self._drop_oldest()
+        else:
+            self._drop(slot)
+        # Who waits counts itself before it looks, so it has seen the connection, or is seen here.
+        if self._waiting:
+            with self._returned:
+                self._returned.notify()
+
+    def _drop_oldest(self) -> None:
+        """Close the connection that has been idle for longest, if that was too long."""
+        with suppress(IndexError, ValueError):  # Another thread uses it by now.
+            oldest = self._idle[0]
+            if not self._is_fresh(oldest):
+                self._idle.remove(oldest)
+                self._drop(oldest)
 
     def _is_fresh(self, slot: _Slot) -> bool:
-        assert slot.wrapper is not None
-        now, oldest = clock.now(), slot.wrapper.settings_dict["CONN_MAX_AGE"]
+        now = clock.now()
         return (
             now - slot.used < IDLE_SECONDS
-            and (not oldest or now - slot.made < oldest)
+            and now - slot.made < slot.longest
             and slot.settings == settings_of(self._database)
         )
 

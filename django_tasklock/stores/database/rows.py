@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..._values.lock_info import LockInfo
-from ..._values.owner import SINCE, Owner
+from ..._values.owner import Owner
+from ..._values.owner_record import SINCE
 from ..record import Record, digest_of, fence_of, fields_of, record_of, waiter_of
 
 __all__ = ["Queued", "Row", "info_of", "microseconds", "owner_of", "owner_text", "waiter_text"]
 
 MICROSECONDS_PER_SECOND = 1_000_000
+
+_encoded = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Row(NamedTuple):
@@ -56,7 +59,7 @@ def microseconds(seconds: float) -> int:
 
 def owner_text(owner: Mapping[str, Any]) -> str:
     """The owner's fields as they are stored: ASCII, which every character set has."""
-    return json.dumps(owner, separators=(",", ":"))
+    return _encoded(owner)
 
 
 def waiter_text(owner: Mapping[str, Any]) -> str:

@@ -1,21 +1,22 @@
 -- Grants the lock, or returns its holder. A waiter joins the wait queue in the same step.
 -- KEYS  1 lock  2 index  3 fences  4 queue  5 a note to write when granted, or absent
--- ARGV  1 value  2 ttl in ms  3 name  4 the waiter's member of the queue, or '' not to join
+-- ARGV  1 value  2 ttl in ms  3 name; the rest may be absent:
+--       4 the waiter's member of the queue, or '' not to join
 --       5 the member of the waiter's question before this one, or ''
 --       6 the waiter's number in the queue, or ''
 --       7 the note's text  8 its ttl in ms
---       9 what the fence should be if that is greater than the last one, or absent
--- Returns {1, fence} when granted, with ARGV[9] also the memory, and {0, value, ttl left in ms or -1} when held. A waiter also
--- gets the time in us, and its number in the queue.
+--       9 what the fence should be if that is greater than the last one
+-- Returns the fence when granted, with ARGV[9] {1, fence, memory}, and {0, value, ttl left in ms or -1}
+-- when held. A waiter also gets the time in us, its number in the queue, and how many are before it.
 -- Idempotent for one value: a client that asks again after a lost reply is granted the lock again.
 local key, index, fences, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local value, ttl, name, me, before = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-
---- include value_of_lock
-
+local value, ttl, name, me, before = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '', ARGV[5]
+local held, fence = false, nil
 -- A waiter mostly finds the lock held: for it, GET before SET is cheaper on average.
-local held = me ~= '' and value_of_lock(key)
-local fence
+if me ~= '' then
+  --- include value_of_lock
+  held = value_of_lock(key)
+end
 local mine = not held and redis.call('SET', key, value, 'PX', ttl, 'NX')
 if mine then
   if redis.call('EXISTS', queue) == 1 then
@@ -30,7 +31,10 @@ if mine then
     end
   end
 else
-  held = held or value_of_lock(key)
+  if not held then
+    --- include value_of_lock
+    held = value_of_lock(key)
+  end
   if held == value then
     redis.call('PEXPIRE', key, ttl)
     if me ~= '' then redis.call('ZREM', queue, me, before) end
@@ -39,19 +43,10 @@ else
 end
 
 if mine then
-  --- include next_fence
-  local now
-  fence, now = next_fence(fences, name, tonumber(ARGV[9]))
-  now = math.floor(now / 1000)
-  redis.call('ZADD', index, now + ttl, name)
-  if fence % 16 == 0 then
-    -- One grant in sixteen removes expired leases from the index.
-    local over = redis.call('ZRANGEBYSCORE', index, '-inf', now - 1, 'LIMIT', 0, 100)
-    if #over > 0 then
-      redis.call('ZREM', index, unpack(over))
-      redis.call('HDEL', fences, unpack(over))
-    end
-  end
+  local floor = ARGV[9]
+  --- include draw_fence
+  fence = drawn
+  --- include add_to_index
 end
 if fence then
   if KEYS[5] then redis.call('SET', KEYS[5], ARGV[7], 'PX', ARGV[8]) end
@@ -59,14 +54,17 @@ if fence then
     --- include memory
     return {1, fence, memory(fences)}
   end
-  return {1, fence}
+  return fence
 end
 
 local left = redis.call('PTTL', key)
-held = held or value_of_lock(key)
+if not held then
+  --- include value_of_lock
+  held = value_of_lock(key)
+end
 if me == '' then return {0, held, left} end
 --- include join_queue
 local number = join_queue(fences, queue, me, before, ARGV[6])
 keep_queue(queue, left)
-local time = redis.call('TIME')
-return {0, held, left, string.format('%.0f', time[1] * 1000000 + time[2]), number}
+local time, rank = redis.call('TIME'), redis.call('ZRANK', queue, me)
+return {0, held, left, time[1] .. string.sub('00000' .. time[2], -6), number, rank}

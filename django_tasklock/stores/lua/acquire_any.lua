@@ -7,7 +7,7 @@
 -- ms or -1, holders}; the holders are a flat list of number, value and ttl left in ms or -1.
 -- Idempotent for one value: a client that asks again after a lost reply is granted the same lock.
 local index, fences = KEYS[1], KEYS[2]
-local value, ttl, count, read_others = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
+local value, ttl, count, read_others = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 local note = ARGV[6] ~= '' and KEYS[#KEYS]
 local gate = #KEYS > 2 + 2 * count + (note and 1 or 0) and KEYS[3 + 2 * count]
 
@@ -58,15 +58,6 @@ if not mine then return {0, waits, waits and redis.call('PTTL', gate) or -1, hol
 --- include next_fence
 local name, now = ARGV[6 + mine], nil
 fence, now = next_fence(fences, name)
-now = math.floor(now / 1000)
-redis.call('ZADD', index, now + ttl, name)
-if fence % 16 == 0 then
-  -- One grant in sixteen removes expired leases from the index.
-  local over = redis.call('ZRANGEBYSCORE', index, '-inf', now - 1, 'LIMIT', 0, 100)
-  if #over > 0 then
-    redis.call('ZREM', index, unpack(over))
-    redis.call('HDEL', fences, unpack(over))
-  end
-end
+--- include add_to_index
 if note then redis.call('SET', note, ARGV[5], 'PX', ARGV[6]) end
 return {1, mine, fence, holders}

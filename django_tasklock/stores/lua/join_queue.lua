@@ -13,7 +13,7 @@ local function join_queue(fences, queue, me, before, number)
     redis.call('ZREM', queue, before)
   end
   if number == '' then
-    number = redis.pcall('HINCRBY', fences, LAST_NUMBER, 1)
+    number = redis.pcall('HINCRBY', fences, LAST_NUMBER, '1')
     if type(number) == 'table' then
       -- Somebody else wrote something there that is no number.
       redis.call('HSET', fences, LAST_NUMBER, 0)

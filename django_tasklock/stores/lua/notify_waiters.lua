@@ -18,11 +18,12 @@ end
 
 -- Up to `most` members of the queue, from the rank `from` on, whose waiters are subscribed. Removes
 -- the others from the queue: they are dead. The waiter `me` runs this script, so it lives.
-local function listening(index, queue, from, most, me)
+-- `members`: those members of the queue, if the caller has read them.
+local function listening(index, queue, from, most, me, members)
   local found, dead = {}, nil
   repeat
     dead = {}
-    local members = redis.call('ZRANGE', queue, from + #found, from + most - 1)
+    members = members or redis.call('ZRANGE', queue, from + #found, from + most - 1)
     if #members == 0 then break end
     local channels = {}
     for i, member in ipairs(members) do channels[i] = channel_of(index, member) end
@@ -32,6 +33,7 @@ local function listening(index, queue, from, most, me)
       to[#to + 1] = member
     end
     if #dead > 0 then redis.call('ZREM', queue, unpack(dead)) end
+    members = nil
   until #dead == 0
   return found
 end

@@ -78,6 +78,7 @@ class Crew:
         self._jobs: deque[Job] = deque()
         self._idle: deque[_Slot] = deque()
         self._slots = [_Slot(self._new) for _ in range(self._threads)]
+        self._at_work: set[_Slot] = set()
         self._ended = False
         if self._owed is not None:
             self._owed.begin()
@@ -125,6 +126,8 @@ class Crew:
 
     def doubtful(self) -> bool:
         """Whether some thread has a job that takes too long."""
+        if not self._at_work:
+            return False
         limit = clock.now() - self._patience
         return any(slot.since < limit for slot in self._slots)
 
@@ -183,6 +186,7 @@ def _work(crew: Crew, slot: _Slot) -> None:
                 with suppress(RuntimeError):
                     crew._start_one()
             slot.since = clock.now()
+            crew._at_work.add(slot)
             try:
                 job()
             except BaseException:
@@ -190,6 +194,7 @@ def _work(crew: Crew, slot: _Slot) -> None:
                 logger.exception("a call to a member of a quorum ended with an error")
             finally:
                 slot.since = math.inf
+                crew._at_work.discard(slot)
                 del job
     finally:
         with suppress(Exception):

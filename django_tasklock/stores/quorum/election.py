@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from ..._values.chance import chance
 from ...exceptions import StoreUnavailable
 from ..base import Grant, Refusal
+from .answers import Answers, never
+from .at_once import Call
 from .counting import leading, merged
 from .member import Member
-from .members import QuorumMembers
-from .polling import Answers, never
 from .quorum_lease import QuorumLease
+from .releasing import QuorumReleasing
 
 __all__ = ["QuorumElection"]
 
@@ -30,7 +31,7 @@ PAUSE_SECONDS = 0.02
 """how long the others wait for the leading one to be granted the lock, on average"""
 
 
-class QuorumElection(QuorumMembers):
+class QuorumElection(QuorumReleasing):
     """The part of `QuorumStore` that acquires.
 
     A lease is granted if a majority of the members grants it, with the same token. If callers of
@@ -63,8 +64,13 @@ class QuorumElection(QuorumMembers):
         attempt = 0
         while True:
             attempt += 1
+            lease.question += 1
             floor = max(time.time_ns() // 1000, self._last_floor + 1)
-            votes = self.poll(partial(self._ask, lease, floor), self._decided)
+            votes = self.poll(
+                partial(self._ask, lease, floor),
+                self._decided,
+                begin=partial(self._begin, lease, floor),
+            )
             grants = self._counting(votes)
             if len(grants) >= self.majority:
                 return Grant(self._settle(lease, grants), lease)
@@ -85,7 +91,7 @@ class QuorumElection(QuorumMembers):
 
     def _ask(self, lease: QuorumLease, floor: int, member: Member) -> Grant | Refusal:
         """Ask one member, in one of its threads."""
-        number = member.number
+        number, question = member.number, lease.question
         for _ in range(LOOKS):
             if not lease.is_releasing(number):
                 break
@@ -94,12 +100,37 @@ class QuorumElection(QuorumMembers):
             raise StoreUnavailable(member.alias, "a release is on its way")
         assert lease.owner is not None
         store, ttl = member.store_of(lease.name), self.at_members(lease.ttl)
+        acquire = partial(store.acquire_above, lease.name, lease.token, ttl, lease.owner, floor)
+        return self._voted(lease, question, member, acquire)
+
+    def _begin(
+        self, lease: QuorumLease, floor: int, member: Member
+    ) -> Call[Grant | Refusal] | None:
+        """Begin to ask one member; see `Begin`."""
+        # A lease that had a fence may need another call, to raise the fence that it is granted now.
+        if lease.fence is not None or lease.is_releasing(member.number):
+            return None
+        assert lease.owner is not None
+        store, ttl = member.store_of(lease.name), self.at_members(lease.ttl)
+        begun = store.begin_acquire_above(lease.name, lease.token, ttl, lease.owner, floor)
+        if begun is None:
+            return None
+        answer = partial(self._voted, lease, lease.question, member)
+        return Call(member, begun, answer, partial(self._unsure, lease, member))
+
+    def _voted(
+        self,
+        lease: QuorumLease,
+        question: int,
+        member: Member,
+        acquire: Callable[[], Grant | Refusal],
+    ) -> Grant | Refusal:
+        """Get a member's vote, and note it. ``question`` is that of the lease when it was asked."""
+        number = member.number
         try:
-            answer = store.acquire_above(lease.name, lease.token, ttl, lease.owner, floor)
+            answer = acquire()
         except StoreUnavailable:
-            lease.unsure[number] = None
-            if lease.is_over():
-                self.owe(lease, member)
+            self._unsure(lease, member)
             raise
         if isinstance(answer, Grant):
             lease.proofs[number] = answer.proof
@@ -107,9 +138,16 @@ class QuorumElection(QuorumMembers):
                 self.release_at(lease, member)
             elif lease.fence is not None and (answer.fence or 0) < lease.fence:
                 self._raise(lease, lease.fence, member)
-        else:
+        elif lease.question == question:
+            # An earlier refusal may be read only now, and the member have granted it since.
             lease.proofs.pop(number, None)
         return answer
+
+    def _unsure(self, lease: QuorumLease, member: Member) -> None:
+        """Note that nobody knows whether a member has granted the lease."""
+        lease.unsure[member.number] = None
+        if lease.is_over():
+            self.owe(lease, member)
 
     def _counting(self, votes: Votes) -> dict[int, Grant]:
         """The grants of members that count."""

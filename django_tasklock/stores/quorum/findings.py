@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..base import Finding, Memory
+from .answers import Answers
 from .member import Member
 from .options import QuorumOptions
-from .polling import Answers
 
 __all__ = ["findings"]
 

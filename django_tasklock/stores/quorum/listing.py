@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from ..._values.lock_info import LockInfo
 from ...exceptions import StoreUnavailable
+from .answers import Answers
 from .counting import Identity, identity, merged
 from .members import QuorumMembers
-from .polling import Answers
 
 __all__ = ["QuorumListing"]
 

@@ -10,6 +10,7 @@ from .. import stores
 from ..base import BaseStore, Memory
 from ..lease_notes import NAME_PREFIX
 from .crew import Crew
+from .lateness import Lateness
 from .options import QuorumOptions
 from .owed import Owed
 from .quorum_lease import QuorumLease
@@ -38,6 +39,7 @@ class Member:
         self.owed = Owed(number, self._release_owed)
         self.callers = Crew(options.threads, patience, native=False, owed=self.owed)
         self.renewers = Crew(RENEWERS, patience, native=True)
+        self.lateness = Lateness()
 
     @cached_property
     def store(self) -> BaseStore:
@@ -57,6 +59,12 @@ class Member:
         prefix = self.store.settings.key_prefix
         own = f"{prefix}.notes" if prefix else NAME_PREFIX.rstrip(":")
         return type(self.store)(replace(self.store.settings, key_prefix=own))
+
+    def close_notes(self) -> None:
+        """Close the idle connections of the store for notes, if it was made."""
+        notes = vars(self).get("notes")
+        if notes is not None:
+            notes.close_idle()
 
     def store_of(self, name: str) -> BaseStore:
         """The store for a lock, or for a note."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -13,20 +12,18 @@ from ...conf import StoreSettings
 from ...exceptions import InvalidLockConfig, StoreUnavailable
 from ..base import BaseStore
 from ..lease_notes import NAME_PREFIX
+from .answers import Answers, Enough
+from .at_once import Begin
 from .counting import majority_of
 from .member import Member
 from .options import OPTIONS, checked_options
-from .polling import Answers, Enough, poll
+from .polling import poll
 from .quorum_lease import QuorumLease
 
 __all__ = ["QuorumMembers"]
 
 T = TypeVar("T")
 
-MOST_UNFINISHED = 10_000
-"""of so many releases at most it is known which members have made them"""
-OWED_SECONDS = 600.0
-"""for so long a release is tried again, where nothing says when the lease ends"""
 SHORTEST_DRIFT_SECONDS = 0.002
 """a server counts in milliseconds, and rounds"""
 
@@ -53,10 +50,13 @@ class QuorumMembers(BaseStore):
         self._leases: weakref.WeakValueDictionary[tuple[str, str], QuorumLease] = (
             weakref.WeakValueDictionary()
         )
-        self._unfinished: OrderedDict[tuple[str, str], QuorumLease] = OrderedDict()
-        """leases whose release is to be called again"""
         self._assert_possible()
         weakref.finalize(self, _end, self.members).atexit = False
+
+    def close_idle(self) -> None:
+        # The stores for locks are closed by their own aliases.
+        for member in self.members:
+            member.close_notes()
 
     def _assert_possible(self) -> None:
         """Make the members, which asks no server, and look at them."""
@@ -89,6 +89,7 @@ class QuorumMembers(BaseStore):
         native: bool = False,
         wait: bool = True,
         longest: float | None = None,
+        begin: Begin[T] | None = None,
     ) -> Answers[T]:
         """Ask the members; see `poll`. Raises what they raise, but not `StoreUnavailable`."""
         return poll(
@@ -101,6 +102,7 @@ class QuorumMembers(BaseStore):
             not_asked=not_asked,
             native=native,
             wait=wait,
+            begin=begin,
         )
 
     def unavailable(self, answers: Answers[Any], waited: int = 0) -> StoreUnavailable:
@@ -131,21 +133,6 @@ class QuorumMembers(BaseStore):
         if len(answers.given) < self.majority:
             raise self.unavailable(answers)
 
-    def finished(self, lease: QuorumLease, said: bool | None) -> bool | None:
-        """What to answer to a release, after the members have.
-
-        If nothing could be said, the next call counts the members that have released it until then.
-        Of several calls at the same time one is told that the lease was released.
-        """
-        key = lease.name, lease.token
-        if said is not None:
-            self._unfinished.pop(key, None)
-            return said and lease.claim_release()
-        self._unfinished[key] = lease
-        if len(self._unfinished) > MOST_UNFINISHED:
-            self._unfinished.popitem(last=False)
-        return None
-
     def hopeless(self, answers: Answers[Any]) -> bool:
         """Whether so many members have failed that no majority can answer."""
         return len(answers.failed) > self.size - self.majority
@@ -175,41 +162,6 @@ class QuorumMembers(BaseStore):
         if lease is None:
             lease = self._leases.setdefault((name, token), QuorumLease(name, token))
         return lease
-
-    def release_at(
-        self,
-        lease: QuorumLease,
-        member: Member,
-        *,
-        native: bool = False,
-        begun: tuple[float, float | None] | None = None,
-    ) -> bool:
-        """Release a lease at one member; if it does not answer, later.
-
-        ``begun``: what `QuorumLease.begin_release` returned, if it was called already.
-        """
-        store, number = member.store_of(lease.name), member.number
-        begun = begun or lease.begin_release(number)
-        try:
-            if native:
-                released = store.abandon(lease.name, lease.token) is not False
-            else:
-                released = store.release(lease.name, lease.token, lease.proofs.get(number))
-        except StoreUnavailable:
-            self.owe(lease, member)
-            raise
-        lease.proofs.pop(number, None)
-        lease.end_release(number, begun)
-        if not released and lease.unsure.pop(number, 0) is None:
-            self.owe(lease, member)
-        if released:
-            lease.released.add(number)
-        # It may have done so for another call.
-        return number in lease.released
-
-    def owe(self, lease: QuorumLease, member: Member) -> None:
-        """Release a lease at a member as soon as it answers, before the lease's end."""
-        member.owe(lease, self.at_members(lease.ttl or self.options.longest_ttl or OWED_SECONDS))
 
 
 def _end(members: Sequence[Member]) -> None:

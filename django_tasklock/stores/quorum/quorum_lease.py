@@ -33,6 +33,7 @@ class QuorumLease:
         "owed",
         "owner",
         "proofs",
+        "question",
         "released",
         "releasing",
         "token",
@@ -57,6 +58,8 @@ class QuorumLease:
         """until when, on `clock.now`, a release may still be on its way to a member"""
         self.released: set[int] = set()
         """members that have released it"""
+        self.question = 0
+        """how often the members were asked for it"""
         self._claims: list[None] = [None]
         """holds one item until somebody was told that it is released"""
         self.fence: int | None = None

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...exceptions import StoreUnavailable
 from ..base import Grant
+from .answers import Answers, never
 from .member import Member
-from .polling import Answers, never
 from .quorum_lease import QuorumLease
 from .upkeep import QuorumUpkeep
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from ..._values.lock_info import LockInfo
 from ..base import Finding
+from .answers import Answers, never
 from .counting import fence_votes, leading, merged, verdict
 from .findings import findings
 from .listing import QuorumListing
 from .member import Member
-from .polling import Answers, never
 from .quorum_lease import QuorumLease
 from .rewriting import QuorumRewriting
 
@@ -52,7 +52,10 @@ class QuorumStore(QuorumListing, QuorumRewriting):
             return self.hopeless(answers) or self._said(answers) is not None
 
         answers = self.poll(
-            partial(self.release_at, lease), enough, not_asked=partial(self.owe, lease)
+            partial(self.release_at, lease),
+            enough,
+            not_asked=partial(self.owe, lease),
+            begin=partial(self.begin_release_at, lease),
         )
         said = self.finished(lease, self._said(answers))
         if said is None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from ...exceptions import StoreUnavailable
 from ..base import Extension, Grant
+from .answers import Answers, never
 from .counting import verdict
 from .election import QuorumElection
 from .member import Member
-from .polling import Answers, never
 from .quorum_lease import QuorumLease
 
 __all__ = ["QuorumUpkeep"]

@@ -1,4 +1,4 @@
-"""Taking one of several locks of one server in one round trip."""
+"""Taking one of several locks of one server, or all of them, in one round trip."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...exceptions import StoreUnavailable
-from ..base import AllHeld, Grant, Note, OneOf
+from ..base import AllHeld, Grant, Note, OneOf, Refusal
 from ..record import new_record
 from .client import milliseconds
 from .notes import seconds
@@ -16,12 +16,31 @@ from .script import Script
 
 __all__ = ["RedisAnyOf"]
 
+ACQUIRE_ALL = Script("acquire_all")
 ACQUIRE_ANY = Script("acquire_any")
 
 
 class RedisAnyOf(RedisMember):
-    """The part of `RedisStore` that takes one of several locks. On a cluster they have no common
-    node, so its store has the default."""
+    """The part of `RedisStore` that takes one of several locks, or all of them. On a cluster they
+    have no common node, so its store has the defaults."""
+
+    def acquire_all(
+        self, tokens: Mapping[str, str], ttl: float, owner: Mapping[str, Any]
+    ) -> Sequence[Grant] | Refusal | None:
+        if self.replicas.needed or not self._is_ours("acquire", "acquire_with_note"):
+            return None
+        names = list(tokens)
+        values = [self.client.encode(new_record(token, owner)) for token in tokens.values()]
+        keys = [self.keyspace.index, self.keyspace.fences]
+        for name in names:
+            key, _, _, queue = self.keyspace.keys(name)
+            keys += key, queue
+        args = (milliseconds(ttl), len(names), *values, *names)
+        granted, first, *holder = self.client.run(ACQUIRE_ALL, keys, args)
+        if granted:
+            return [Grant(int(fence), proof) for fence, proof in zip(first, values, strict=True)]
+        held, left = holder
+        return Refusal(self.records.info(names[int(first) - 1], held, seconds(left)))
 
     def acquire_any(
         self,

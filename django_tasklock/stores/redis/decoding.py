@@ -19,7 +19,7 @@ from typing import Any
 from ..._compat.redis_caches import DECOMPRESSORS, NO_COMPRESSION
 from ..record import interrupts
 
-__all__ = ["MAX_VALUE_BYTES", "decoder"]
+__all__ = ["MAX_VALUE_BYTES", "decoder", "flat_decoder"]
 
 MAX_VALUE_BYTES = 16384
 """of a value that may be a record, compressed or not; value_of_lock.lua has it too"""
@@ -29,6 +29,8 @@ SAMPLE_RECORD: dict[str, Any] = {
     "none": None,
 }  # fmt: skip
 """values of every type that a record has; its encoding shows how to decode a cache's records"""
+FLAT_PROTOCOLS = range(2, 6)
+"""those of pickle that `_flat_pickle` reads"""
 
 Decode = Callable[[bytes], Any]
 
@@ -59,11 +61,20 @@ def decoder(
     sample = encode(SAMPLE_RECORD)
     if decompress is not None:
         decompress = _bounded(decompress)
-    for read in (_flat_pickle(), _json, _restricted_pickle):
+    for read in (_flat_pickle, _json, _restricted_pickle):
         with suppress(Exception):
-            if read(sample if decompress is None else decompress(sample)) == SAMPLE_RECORD:
+            plain = sample if decompress is None else decompress(sample)
+            if plain in _usual_pickles() or read(plain) == SAMPLE_RECORD:
+                if read is _flat_pickle and decompress is None:
+                    return flat_decoder()
                 return _in_steps(read, decompress)
     return _in_steps(loads, decompress)
+
+
+def _usual_pickles() -> list[bytes]:
+    """The sample as plain pickle writes it, which `_flat_pickle` can read. To find that out by the
+    regular expression would be two fifths of what it takes to make a store."""
+    return [pickle.dumps(SAMPLE_RECORD, protocol) for protocol in FLAT_PROTOCOLS]
 
 
 def _in_steps(read: Decode, decompress: Decode | None) -> Decode:
@@ -75,20 +86,25 @@ def _in_steps(read: Decode, decompress: Decode | None) -> Decode:
     return decoded
 
 
+def _flat_pickle(value: bytes) -> Any:
+    if not _flat().fullmatch(value):
+        raise Refused("no flat pickle")
+    # It calls nothing: that is what was matched.
+    return pickle.loads(value)  # noqa: S301  # nosec B301
+
+
 @cache
-def _flat_pickle() -> Decode:
-    is_flat, loads = _flat().fullmatch, pickle.loads
-
-    def read(value: bytes) -> Any:
-        if not is_flat(value):
-            raise Refused("no flat pickle")
-        return loads(value)
-
-    return read
+def flat_decoder() -> Decode:
+    """What `decoder` returns for a cache that writes flat pickles, and does not compress them."""
+    return _in_steps(_flat_pickle, None)
 
 
+@cache
 def _flat() -> re.Pattern[bytes]:
-    """Matches pickles (protocols 2 to 5) of a dict of None, bool, int, float and short str."""
+    """Matches pickles (`FLAT_PROTOCOLS`) of a dict of None, bool, int, float and short str.
+
+    Made when the first value is read: a process that meets no other holder needs none.
+    """
 
     def counted(after: bytes, lengths: Iterable[int]) -> bytes:
         # A length and as many bytes. A regular expression cannot count, so it lists all lengths.

@@ -21,11 +21,16 @@ class Keyspace:
     expiry, and the history. All but the locks' own keys contain a space, which no lock's name does.
     """
 
-    def __init__(self, make_key: Callable[[str], str], prefix: str) -> None:
-        """``make_key`` is the cache's own; ``prefix`` is the store's KEY_PREFIX."""
+    def __init__(
+        self, make_key: Callable[[str], str], prefix: str, *, prepends: bool = False
+    ) -> None:
+        """``make_key`` is the cache's own; ``prefix`` is the store's KEY_PREFIX. ``prepends``:
+        ``make_key`` puts the same text before each key, and need not be asked each time."""
         self._make_key = make_key
         self._prefix = prefix
         self._lock_prefix = f"{prefix}:" if prefix else ""
+        self._head = make_key(self._lock_prefix) if prepends else None
+        """what comes before the name in a lock's key"""
         self.index = make_key(f"{prefix} index").encode()
         self.fences = make_key(f"{prefix} fences").encode()
         self.reserved = make_key(f"{prefix} reserved").encode()
@@ -40,6 +45,8 @@ class Keyspace:
 
     def key(self, name: str) -> str:
         """The key of a lock."""
+        if self._head is not None:
+            return self._head + name
         return self._make_key(self._lock_prefix + name)
 
     def keys(self, name: str) -> tuple[bytes, bytes, bytes, bytes]:

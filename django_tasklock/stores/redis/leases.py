@@ -74,16 +74,21 @@ class RedisLeases(RedisManyLocks, RedisRewriting, RedisTrail):
         floor: int | None = None,
     ) -> Grant | Refusal:
         value = self.client.encode(new_record(token, owner))
-        answer = self.ask(name, value, milliseconds(ttl), note=note, floor=floor)
+        return self._acquire(name, token, value, milliseconds(ttl), note, floor)
+
+    def _acquire(
+        self, name: str, token: str, value: bytes, ttl_ms: int, note: Note | None, floor: int | None
+    ) -> Grant | Refusal:
+        answer = self.ask(name, value, ttl_ms, note=note, floor=floor)
         if isinstance(answer, Grant):
             return answer
-        refusal, _, _ = answer
+        refusal = answer[0]
         if refusal.holder.token == token:
             # Our own lease: an earlier call with this token has made it. Its record has another
             # time, so the script did not recognise the value.
             held = self._value_of(name, token)
             if held is not None:
-                again = self.ask(name, held, milliseconds(ttl), note=note, floor=floor)
+                again = self.ask(name, held, ttl_ms, note=note, floor=floor)
                 return again if isinstance(again, Grant) else again[0]
         return refusal
 
@@ -97,17 +102,20 @@ class RedisLeases(RedisManyLocks, RedisRewriting, RedisTrail):
         number: bytes = b"",
         note: Note | None = None,
         floor: int | None = None,
-    ) -> Grant | tuple[Refusal, int, bytes]:
+    ) -> Grant | tuple[Refusal, int, bytes, int]:
         """Run the acquire script once.
 
         ``value`` is the record to write; ``ttl_ms`` is in milliseconds. The next three are those
         of a waiter: its member of the wait queue, that of its question before this one, and its
         number in the queue; ``floor`` is that of `acquire_above`. A refusal is returned with the
-        server's clock (microseconds) and the waiter's number, 0 and empty where nobody waits.
+        server's clock (microseconds), the waiter's number, and how many are before it in the
+        queue: 0, empty and 0 where nobody waits.
         Raises `StoreUnavailable`, also if too few replicas have the lease: it is released then.
         """
         keys: tuple[bytes, ...] = self.keyspace.keys(name)
-        args: tuple[Any, ...] = (value, b"%d" % ttl_ms, name.encode(), member, before, number)
+        args: tuple[Any, ...] = (value, b"%d" % ttl_ms, name.encode())
+        if member or note is not None or floor is not None:
+            args += (member, before, number)
         if note is not None:
             keys += (self.keyspace.note_key(note.key),)
             args += (note.text, milliseconds(note.ttl))
@@ -117,17 +125,26 @@ class RedisLeases(RedisManyLocks, RedisRewriting, RedisTrail):
             args += (floor,)
         wait = self.replicas.wait(ttl_ms)
         reply = self.client.run(ACQUIRE, keys, args, wait=wait)
-        if reply[0]:
-            if wait is not None and not wait.enough:
-                # No answer: the caller, which gets no lease, abandons it.
-                with suppress(StoreUnavailable):
-                    self.release(name, "", value)
-                raise StoreUnavailable(self.alias, f"{name} is not acquired: {wait}")
-            return Grant(int(reply[1]), value, None, note is not None, None, memory_of(*reply[2:]))
-        info = self.records.info(name, reply[1], seconds(reply[2]))
+        granted = type(reply) is bytes or reply[0]
+        if granted and wait is not None and not wait.enough:
+            # No answer: the caller, which gets no lease, abandons it.
+            with suppress(StoreUnavailable):
+                self.release(name, "", value)
+            raise StoreUnavailable(self.alias, f"{name} is not acquired: {wait}")
+        answer = self.answer(name, value, reply, noted=note is not None)
+        if isinstance(answer, Grant):
+            return answer
         if not member:
-            return Refusal(info), 0, b""
-        return Refusal(info), int(reply[3]), as_bytes(reply[4])
+            return answer, 0, b"", 0
+        return answer, int(reply[3]), as_bytes(reply[4]), int(reply[5])
+
+    def answer(self, name: str, value: bytes, reply: Any, *, noted: bool) -> Grant | Refusal:
+        """What a reply of the acquire script says."""
+        if type(reply) is bytes:
+            return Grant(int(reply), value, None, noted)
+        if reply[0]:
+            return Grant(int(reply[1]), value, None, noted, None, memory_of(*reply[2:]))
+        return Refusal(self.records.info(name, reply[1], seconds(reply[2])))
 
     def extend(self, name: str, token: str, ttl: float, proof: Any = None) -> bool:
         return self._extend([Extension(name, token, ttl, proof)], private=False)[0]
@@ -151,21 +168,26 @@ class RedisLeases(RedisManyLocks, RedisRewriting, RedisTrail):
             # With ``last``, a waiter of this process gets its message before we get our reply.
             # Otherwise it would have to wait until this thread lets go of the interpreter lock.
             last = self.subscriber_of(name).in_use()
-            done: int = self.client.run(RELEASE, keys, args, again=False, last=last)
-            return done > 0
+            return int(self.client.run(RELEASE, keys, args, again=False, last=last)) > 0
         except ReplyLost:
-            # The whole script was sent. So if the lease is gone now, that call has released it,
-            # unless it was cleared or has ended (-1). A key that somebody deleted by hand, and
-            # that another lease holds by now, looks like a release.
-            done = self.client.run(RELEASE, keys, args)
-            return done > 0 or (done == 0 and not self._was_cleared(name, value))
+            return self._release_again(name, value, keys, args)
+
+    def _release_again(
+        self, name: str, value: bytes, keys: Sequence[bytes], args: Sequence[Any]
+    ) -> bool:
+        """Release a lease after the reply to a release was lost."""
+        # The whole script was sent. So if the lease is gone now, that call has released it, unless
+        # it was cleared or has ended (-1). A key that somebody deleted by hand, and that another
+        # lease holds by now, looks like a release.
+        done = int(self.client.run(RELEASE, keys, args))
+        return done > 0 or (done == 0 and not self._was_cleared(name, value))
 
     def abandon(self, name: str, token: str) -> bool:
         value = self._value_of(name, token, private=True)
         if value is None:
             return False
-        done: int = self.client.run(RELEASE, self.keyspace.keys(name), (value, name), private=True)
-        return done > 0
+        keys = self.keyspace.keys(name)
+        return int(self.client.run(RELEASE, keys, (value, name), private=True)) > 0
 
     def clear(self, name: str, token: str | None = None) -> bool:
         if token is None:

@@ -23,6 +23,7 @@ from ..._compat.redis_cluster import exchange_many
 from ..._values import clock
 from ..._values.chance import chance
 from ..._values.weak_set import SharedWeakSet
+from .begun import IDLE_TRUST_SECONDS, Sending
 from .connections import is_cut, new_connection
 from .replicas import ReplicaWait
 
@@ -30,17 +31,17 @@ __all__ = ["Connections"]
 
 POOL_WAIT_SECONDS = 5.0
 """how long a call waits for a connection when all are in use; each is in use for one script only"""
-IDLE_TRUST_SECONDS = 0.5
-"""an idle connection that was used less than this ago is not checked for being closed"""
 CONNECTION_ERRORS = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 """after these the idle connections may be broken too, or belong to a server that was demoted"""
+READ_ONLY = "-READONLY "
+"""in the error of a script that wrote on a replica, before Redis 7: a plain ``ResponseError``"""
 
 CONNECTIONS_ATTRIBUTE = "_django_tasklock_connections"
 
 _all: SharedWeakSet[Connections] = SharedWeakSet()
 
 
-class Connections:
+class Connections(Sending):
     """Sends one command and reads its reply, on a connection that nobody else uses meanwhile.
 
     An exception from a signal handler (a soft time limit, for example) may come between any two
@@ -89,10 +90,11 @@ class Connections:
             if connection is not None:
                 close_inherited(connection)
 
-    def close(self) -> None:
-        """Close all connections. Those in use fail."""
-        for made in list(self._made):
-            self._close([made()] if made() is not None else [])
+    def close_idle(self) -> None:
+        """Close the connections that no call uses now."""
+        with suppress(IndexError):
+            while True:
+                self._close([self._idle.pop()[0]])
 
     def exchange(
         self,
@@ -169,10 +171,8 @@ class Connections:
 
     def _failed(self, own: list[Any], error: BaseException) -> None:
         self._close(own)
-        if isinstance(error, CONNECTION_ERRORS):
-            with suppress(IndexError):
-                while True:
-                    self._close([self._idle.pop()[0]])
+        if isinstance(error, CONNECTION_ERRORS) or READ_ONLY in str(error):
+            self.close_idle()
 
     def _take(self, own: list[Any], *, private: bool, look: bool) -> None:
         """Put a connection into ``own`` that no other call uses."""

@@ -16,14 +16,17 @@ from ..record import (
     record_of,
     waiter_of,
 )
+from .decoding import flat_decoder
 from .keyspace import Keyspace
+from .record_heads import RecordHeads
 from .store_client import StoreClient
 from .waiter import value_of_member
 
 __all__ = ["RecordReader"]
 
-CACHED_RECORDS = 64
-"""records that are kept decoded, for callers who ask again and again who holds a lock"""
+CACHED_RECORDS = 1500
+"""records that are kept decoded: for callers who ask again and again who holds a lock, or see the
+same page of the list again, and for a search, which reads what it has found once more"""
 
 
 class RecordReader:
@@ -32,7 +35,10 @@ class RecordReader:
     def __init__(self, client: StoreClient, keyspace: Keyspace) -> None:
         self._client = client
         self._keyspace = keyspace
-        self._cached_record = lru_cache(CACHED_RECORDS)(self.record)
+        flat = client.decode is flat_decoder()
+        read = RecordHeads(self.strictly).record if flat else self.strictly
+        self.record = lru_cache(CACHED_RECORDS)(read)
+        """the record that a value is; None if it is none of ours, which is a lock all the same"""
         # Looked up once: otherwise each lock of a list has a bound method of its own.
         self._rest = self._fields
 
@@ -62,8 +68,8 @@ class RecordReader:
         value: bytes = info._of[1]
         return value
 
-    def record(self, value: bytes) -> Record | None:
-        """The record that a value is; None if it is none of ours, which is a lock all the same."""
+    def strictly(self, value: bytes) -> Record | None:
+        """What `record` returns, decoded field by field."""
         try:
             decoded = self._client.decode(value)
         except Exception as error:
@@ -79,12 +85,12 @@ class RecordReader:
     def _fields(
         self, name: str, value: bytes, fence: bytes | None, head: bytes | None
     ) -> dict[str, Any]:
-        since = None if head is None else self.waiter(head).waiting_since
-        return {**self._of_holder(name, value, fence), "waiting_since": since}
+        fields = self._of_holder(name, value, fence)
+        fields["waiting_since"] = None if head is None else self.waiter(head).waiting_since
+        return fields
 
     def _of_holder(self, name: str, value: bytes, fence: bytes | None) -> dict[str, Any]:
-        # A refusal has no fence, and mostly the same record as the refusal before it.
-        record = self.record(value) if fence is not None else self._cached_record(value)
+        record = self.record(value)
         key = self._keyspace.key(name)
         if record is None:
             return fields_of(None, key, digest=digest_of(value))

@@ -7,7 +7,8 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..._values.owner import COOLING, Owner
+from ..._values.owner import Owner
+from ..._values.owner_record import COOLING
 from ..criteria import Criteria
 
 __all__ = ["FOLDED_TO_ASCII", "RecordTest"]

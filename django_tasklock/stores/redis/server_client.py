@@ -12,6 +12,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from ..._compat.redis import NO_SCRIPT, PING, NotSent
 from ...exceptions import StoreUnavailable
+from .begun import Sent
 from .connections import new_connection
 from .pool import Connections
 from .replicas import ReplicaWait
@@ -59,9 +60,9 @@ class ServerClient:
         """A connection that only the caller uses; see `connections.new_connection`."""
         return new_connection(self.pool, **self._timeouts | overrides)
 
-    def close(self) -> None:
-        """Close the connections, of a client that is not used any more."""
-        self._connections.close()
+    def close_idle(self) -> None:
+        """Close the connections that no call uses now."""
+        self._connections.close_idle()
 
     def run(
         self,
@@ -119,6 +120,15 @@ class ServerClient:
                     raise self.unavailable(error, script, args) from error
             # The server does not have the script, as after a restart: send its text.
             command[:2] = b"EVAL", script.text
+
+    def begin(
+        self, script: Script, keys: Sequence[bytes], args: Sequence[Any], *, again: bool
+    ) -> Sent | None:
+        """Send a script without waiting for anything; see `Sending.begin`.
+
+        The arguments are those of `run`. Returns None if it was not sent.
+        """
+        return self._connections.begin(_command(script, keys, args), look=not again)
 
     def run_many(self, calls: Sequence[Call], *, private: bool = False) -> list[Any]:
         """Run several scripts in one round trip, or in two if the server does not have them yet.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from ..._compat.redis_caches import only_prepends
 from ..._values.lock_info import LockInfo
 from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
@@ -42,10 +43,16 @@ class RedisStore(RedisAnyOf):
 
     def __init__(self, settings: StoreSettings) -> None:
         client = Client(settings)
-        super().__init__(settings, client, Keyspace(client.make_key, settings.key_prefix))
+        prepends = only_prepends(client.cache)
+        keyspace = Keyspace(client.make_key, settings.key_prefix, prepends=prepends)
+        super().__init__(settings, client, keyspace)
         self.subscriber = Subscriber(client, self.keyspace.channels)
         self._listing = Listing(client, self.keyspace, self.records)
         self._server = client
+
+    def close_idle(self) -> None:
+        self.client.close_idle()
+        self.subscriber.close_idle()
 
     def subscriber_of(self, name: str) -> Subscriber:
         return self.subscriber
@@ -89,10 +96,13 @@ class RedisStore(RedisAnyOf):
         return self._listing.scan(prefix)
 
     def walk(self, prefix: str = "") -> Iterator[LockInfo]:
-        return IndexWalk(self.client, self.keyspace, prefix).infos(self.records)
+        return IndexWalk(self.client, self.keyspace, prefix, ends=True).infos(self.records)
 
     def endless(self, prefix: str = "") -> Iterator[LockInfo]:
         return self._listing.endless(prefix)
+
+    def walk_matching(self, criteria: Criteria) -> Iterator[LockInfo]:
+        return Searcher(self.client, self.keyspace, self.records, criteria).walk()
 
     def search(self, criteria: Criteria, order: str = "ttl", most: int | None = None) -> Found:
         return Searcher(self.client, self.keyspace, self.records, criteria, order).search(most)

@@ -38,5 +38,8 @@ class StoreClient(Protocol):
     def ask(self, command: str, keys: Sequence[bytes] = (), *args: Any) -> Any:
         """Run one plain command."""
 
+    def close_idle(self) -> None:
+        """Close the connections that no call uses now."""
+
     def new_connection(self, **overrides: Any) -> Any:
         """A connection that only the caller uses."""

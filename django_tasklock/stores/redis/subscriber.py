@@ -14,9 +14,7 @@ from redis.exceptions import RedisError
 
 from ..._compat.redis import (
     arrives,
-    close_inherited,
     has_unread,
-    never_reconnect,
     read_message,
     send_subscribe,
     send_unsubscribe,
@@ -29,12 +27,11 @@ from .channel import Channel
 from .listener import Listener
 from .readers import Readers
 from .server_client import ServerClient
+from .unshared import UnsharedConnections
 
 __all__ = ["Subscriber"]
 
 _all: SharedWeakSet[Subscriber] = SharedWeakSet()
-_forks = 0
-"""how often this process was forked"""
 
 SUBSCRIBE_ATTEMPTS = 3
 """how many connections are tried: the first may have been cut while no waiter read it"""
@@ -58,7 +55,7 @@ class Subscriber:
     def __init__(self, client: ServerClient, prefix: bytes) -> None:
         self._client = client
         self._prefix = prefix
-        self._made: SharedWeakSet[Any] = SharedWeakSet()
+        self._connections = UnsharedConnections(client)
         self.start()
         _all.add(self)
 
@@ -72,16 +69,13 @@ class Subscriber:
         self._readers = Readers()
         self._listener = Listener(self._listen_for_all)
 
-    def close_inherited(self) -> None:
-        """In a forked child: close the parent's connections. Otherwise the parent's subscriptions
-        outlive it, and locks are handed to its dead waiters."""
-        for connection in self._made:
-            close_inherited(connection)
-        self._made.clear()
-
-    def close(self) -> None:
-        """Close the connection, and notify all waiters."""
-        self._cut(self._connection)
+    def close_idle(self) -> None:
+        """Close the connection if no waiter has a channel now."""
+        with self._state:
+            idle = sum(map(len, self._idle.values()))
+            connection = self._connection if len(self._channels) == idle else None
+        if connection is not None:
+            self._cut(connection)
 
     def has_idle_channel(self, prefix: bytes | None = None) -> bool:
         """Whether `join` can return a channel that is subscribed already."""
@@ -106,7 +100,7 @@ class Subscriber:
         try:
             with self._state:
                 if self._connection is None:
-                    self._connection = self._connect()
+                    self._connection = self._connections.connect()
                 elif self._idle[prefix]:
                     channel = self._idle[prefix].pop()
                 connection = self._connection
@@ -229,21 +223,6 @@ class Subscriber:
         """Whether the server has ended the subscription; `Channel.cut` is set then."""
         return False
 
-    def _connect(self) -> Any:
-        while True:
-            connection, forks = self._client.new_connection(health_check_interval=0), _forks
-            self._made.add(connection)
-            try:
-                connection.connect()
-            except BaseException:
-                connection.disconnect()
-                raise
-            if forks == _forks:
-                never_reconnect(connection)
-                return connection
-            # A child that was forked meanwhile may have a copy of the socket, unknown to it.
-            connection.disconnect()
-
     def _cut(self, connection: Any) -> None:
         """Close the connection and notify all waiters, which must subscribe on another one."""
         with self._state:
@@ -260,16 +239,12 @@ class Subscriber:
             connection.disconnect()
 
 
-def _before_fork() -> None:
-    global _forks
-    _forks += 1
-
-
 def _new_process() -> None:
     for subscriber in _all:
-        subscriber.close_inherited()
+        # Otherwise the parent's subscriptions outlive it, and locks are handed to its dead waiters.
+        subscriber._connections.close_inherited()
         subscriber.start()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_new_process)
+    os.register_at_fork(after_in_child=_new_process)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from itertools import compress
+from typing import Any, NamedTuple
 
+from ..._values.arguments import are_names
 from ..._values.lock_info import LockInfo
 from .keyspace import Keyspace
-from .listing import decoded, infos, records_call
+from .listing import infos, lock_name, records_call
 from .record_reader import RecordReader
 from .script import Script
 from .store_client import StoreClient
@@ -30,7 +32,7 @@ class Window(NamedTuple):
     """the server's time, in milliseconds"""
     names: Sequence[str]
     ends: Sequence[bytes]
-    """in milliseconds, as the index has them"""
+    """in milliseconds, as the index has them; empty if they were not asked for"""
     fences: Sequence[bytes | None]
     """empty if they were not asked for"""
 
@@ -43,45 +45,70 @@ class IndexWalk:
     """
 
     def __init__(
-        self, client: StoreClient, keyspace: Keyspace, prefix: str, *, fences: bool = False
+        self,
+        client: StoreClient,
+        keyspace: Keyspace,
+        prefix: str,
+        *,
+        ends: bool = False,
+        fences: bool = False,
     ) -> None:
+        """``ends`` and ``fences``: whether to read those too."""
         self._client = client
         self._keyspace = keyspace
         self._prefix = prefix
-        self._fences = fences
+        self._wanted = int(ends), int(fences)
 
     def windows(self) -> Iterator[Window]:
         """Read the index. Raises `StoreUnavailable`."""
-        keyspace = self._keyspace
-        last: bytes | str = ""
-        end: bytes | str = ""
-        size = FIRST_NAMES
+        last, end, size = b"", b"", FIRST_NAMES
         seen: set[str] = set()
         while True:
-            args = (size, self._prefix, last, end, int(self._fences))
-            now, read, last, end, names, ends, fences = self._client.run(
-                WALK_INDEX, (keyspace.index, keyspace.fences), args
-            )
-            fence_of = dict(zip(names, fences, strict=False))
-            texts, its_ends, strange = decoded(names, ends)
-            if strange:
-                self._client.ask("ZREM", [keyspace.index], *strange)
-            if seen.isdisjoint(texts):
-                seen.update(texts)
-            else:
-                new = [at for at, text in enumerate(texts) if text not in seen]
-                texts, its_ends = [texts[at] for at in new], [its_ends[at] for at in new]
-                seen.update(texts)
-            its_fences = [fence_of.get(text.encode()) for text in texts] if fences else ()
-            yield Window(now, texts, its_ends, its_fences)
+            now, read, *after, ends, fences, count, text = self._read(size, last, end)
+            names = _names(count, text)
+            if names is None:
+                # One of them cannot be a lock's name, and may have a space in it.
+                now, read, *after, ends, fences, _, found = self._read(size, last, end, 1)
+                names, ends, fences = self._locks(found, ends, fences)
+            last, end = after
+            if not seen.isdisjoint(names):
+                new = [name not in seen for name in names]
+                names, ends, fences = (list(compress(a, new)) for a in (names, ends, fences))
+            seen.update(names)
+            yield Window(now, names, ends, fences)
             if read < size:
                 return
             size = NAMES_PER_WINDOW
 
     def infos(self, records: RecordReader) -> Iterator[LockInfo]:
-        """The locks themselves. Raises `StoreUnavailable`."""
+        """The locks themselves, of a walk with ``ends``. Raises `StoreUnavailable`."""
         for now, names, ends, _ in self.windows():
             for at in range(0, len(names), RECORDS_PER_PIECE):
                 part = slice(at, at + RECORDS_PER_PIECE)
                 reply = self._client.run(*records_call(self._keyspace, names[part]))
                 yield from infos(records, now, names[part], ends[part], *reply)
+
+    def _read(self, size: int, last: bytes, end: bytes, as_list: int = 0) -> Any:
+        args = (size, self._prefix, last, end, *self._wanted, as_list)
+        return self._client.run(WALK_INDEX, (self._keyspace.index, self._keyspace.fences), args)
+
+    def _locks(self, found: Sequence[bytes], *others: Sequence[Any]) -> list[list[Any]]:
+        """Those that can be locks, with what goes with them; removes the others from the index."""
+        names = [lock_name(name) for name in found]
+        strange = [name for name, text in zip(found, names, strict=True) if text is None]
+        if strange:
+            self._client.ask("ZREM", [self._keyspace.index], *strange)
+        good = [name is not None for name in names]
+        return [list(compress(each, good)) for each in (names, *others)]
+
+
+def _names(count: int, text: bytes) -> list[str] | None:
+    """The names in a text that has ``count`` of them, if all can be a lock's name."""
+    if not count:
+        return []
+    try:
+        joined = text.decode()
+    except UnicodeDecodeError:
+        return None
+    names = joined.split(" ")
+    return names if len(names) == count and are_names(names, joined) else None

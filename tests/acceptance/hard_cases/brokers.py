@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import kombu
 import redis
 
+from tests.rabbitmq import RabbitMQ
 from tests.servers import RedisServer
 
 
@@ -87,26 +88,25 @@ class RedisBroker:
 
 
 class RabbitBroker:
-    """Celery's AMQP transport, on a virtual host of its own where the URL names one."""
+    """Celery's AMQP transport, on a virtual host of its own where the URL names one.
+
+    Args:
+        node: the server, where it is our own.
+    """
 
     looks = 1
-    options: dict[str, Any] = {}
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, node: RabbitMQ | None = None) -> None:
         self.url = url
+        self.node = node
         self.host = unquote(urlsplit(url).path[1:]) or "/"
+        # Without confirmations a message may be lost that was sent just before the server died.
+        self.options: dict[str, Any] = {"confirm_publish": True} if node is not None else {}
 
     def count(self, queue: str) -> int:
         """Messages that wait in the queue, or that a worker has not acknowledged."""
-        output = subprocess.run(
-            [
-                *("rabbitmqctl", "--quiet", "--formatter=json", "list_queues", "-p", self.host),
-                *("name", "messages"),
-            ],
-            capture_output=True,
-            check=True,
-            timeout=60,
-        ).stdout
+        listing = ("--formatter=json", "list_queues", "-p", self.host, "name", "messages")
+        output = self._ctl(*listing)
         rows = {row["name"]: row["messages"] for row in json.loads(output)}
         return int(rows.get(queue, 0))
 
@@ -117,18 +117,21 @@ class RabbitBroker:
 
     def cut(self) -> None:
         """Have the broker close every connection of the virtual host."""
-        subprocess.run(
-            ["rabbitmqctl", "--quiet", "close_all_connections", "--vhost", self.host, "a test"],
-            capture_output=True,
-            check=True,
-            timeout=60,
-        )
+        self._ctl("close_all_connections", "--vhost", self.host, "a test")
 
     def drop(self, queue: str) -> None:
-        """Delete the queue."""
+        """Delete the queue, unless it goes with the server."""
+        if self.node is not None:
+            return
         with kombu.Connection(self.url) as connection:
             channel: Any = connection.default_channel
             channel.queue_delete(queue)
+
+    def _ctl(self, *arguments: str) -> bytes:
+        if self.node is not None:
+            return self.node.ctl(*arguments)
+        command = ["rabbitmqctl", "--quiet", *arguments]
+        return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
 
 
 Broker = RedisBroker | RabbitBroker

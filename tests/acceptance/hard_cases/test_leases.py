@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from django_tasklock import LeaseLost
+from tests.acceptance.hard_cases.brokers import RedisBroker
 from tests.acceptance.hard_cases.conftest import MakeStage, need_pool
 from tests.acceptance.hard_cases.stage import Stage
 from tests.waiting import until
@@ -114,3 +115,35 @@ def test_18_a_c_call_that_keeps_the_interpreter_is_found_out_at_its_end(
     assert next_one.get(timeout=60) == f"done:{job}"
     assert stage.row(job) == ("done", second.fence)
     stage.assert_settled()
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["breaks-off", "comes-to-its-end"])
+@pytest.mark.parametrize("task", ["guarded", "skip"])
+def test_the_loser_does_not_take_the_redelivery_of_its_message_along(
+    make_stage: MakeStage, task: str, check: bool
+) -> None:
+    """On Redis who acknowledges one delivery acknowledges all of them."""
+    stage = make_stage(ttl=TTL_SECONDS, visibility=TTL_SECONDS + 1)
+    stage.pair()
+    job, gate = stage.job(), stage.gate()
+    busy: dict[str, Any] = {"seconds": 0.5, "check": check}
+    stage.send(task, job, [busy, {"gate": str(gate)}, {"seconds": 0.05}])
+    first = stage.started(job)
+    os.kill(first.pid, signal.SIGSTOP)
+    try:
+        second = stage.started(job, 2)
+        tags = unacknowledged(stage)
+        assert len(tags) == 1
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    until(lambda: not tags & unacknowledged(stage), "the acknowledgement of the first delivery")
+    stage.kill(second.pid)
+    third = stage.started(job, 3)
+    until(lambda: stage.ledger.entries("end", run=third.run), "the end of the last run")
+    stage.assert_settled()
+
+
+def unacknowledged(stage: Stage) -> set[Any]:
+    """The tags of the deliveries that workers have."""
+    assert isinstance(stage.broker, RedisBroker)
+    return set(stage.broker.client.hkeys("unacked"))

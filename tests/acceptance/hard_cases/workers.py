@@ -121,11 +121,20 @@ def children(pid: int) -> list[int]:
 
 def gone(pid: int) -> bool:
     """Whether the process has ended; a zombie has."""
+    return _state(pid) in "ZX"
+
+
+def stopped(pid: int) -> bool:
+    """Whether the process has got a SIGSTOP, and no SIGCONT since."""
+    return _state(pid) == "T"
+
+
+def _state(pid: int) -> str:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return True
-    return stat.rpartition(")")[2].split()[0] in "ZX"
+        return "X"
+    return stat.rpartition(")")[2].split()[0]
 
 
 def watch(pid: int, book: Path) -> threading.Thread:

@@ -26,7 +26,7 @@ from redis import Redis
 
 from django_tasklock import Lease, LockInfo, locks
 from django_tasklock._values.describe import duration
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.models import Lock
 from django_tasklock.signals import lock_cleared

@@ -17,7 +17,7 @@ from django.urls import reverse
 from redis import Redis
 
 from django_tasklock import locks
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.admin import changelist, rows, store_reader
 from django_tasklock.operators import kept_search

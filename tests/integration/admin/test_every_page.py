@@ -20,7 +20,7 @@ from django.test import Client
 from django_tasklock import locks
 from django_tasklock._engine import history
 from django_tasklock._values.event import Kind
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.admin.seen import SeenLease, encode_many
 from django_tasklock.models import Lock

@@ -15,7 +15,7 @@ from django.db import connections
 from django.test import Client
 
 from django_tasklock import StoreUnavailable, locks
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.admin import health_page
 from django_tasklock.operators import doctor as doctor_module

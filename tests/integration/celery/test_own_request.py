@@ -116,6 +116,22 @@ def test_the_request_is_that_of_the_worker(room: Mailroom, base: Any) -> None:
         signals.task_prerun.disconnect(note)
 
 
+def test_a_tool_that_has_replaced_celerys_call_sees_the_run(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Any, bool]] = []
+    call = Task.__call__
+
+    def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append((args, self.lease.held))
+        return call(self, *args, **kwargs)
+
+    monkeypatch.setattr(Task, "__call__", traced)
+    room.task(lambda self, job: "done").delay(1)
+    assert room.deliver(room.take()) == ("SUCCESS", "done")
+    assert seen == [((1,), True)]
+
+
 @pytest.mark.parametrize("base", [ConvertingBefore, ConvertingAfter])
 def test_the_name_and_the_row_are_of_the_message_whatever_a_mixin_makes_of_it(
     room: Mailroom, row: Job, base: Any

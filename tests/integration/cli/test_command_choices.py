@@ -22,7 +22,7 @@ from django.core.management.base import BaseCommand
 from redis import Redis
 
 from django_tasklock import LockService, locks
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.cli import streaming
 from django_tasklock.cli.select import streamed

@@ -190,13 +190,13 @@ def test_what_strangers_write_there_is_no_link(exported: Exported, written: str)
 
 
 def test_every_store_keeps_the_trace_of_a_holder(store: BaseStore) -> None:
-    from django_tasklock._values import owner
+    from django_tasklock._values import owner_record
 
-    owner.trace_source = lambda: OTHER_HOLDER
+    owner_record.trace_source = lambda: OTHER_HOLDER
     try:
         taken("video:1")
     finally:
-        owner.trace_source = None
+        owner_record.trace_source = None
     info = locks.get("video:1")
     assert info is not None
     assert info.owner.trace == OTHER_HOLDER

@@ -20,7 +20,7 @@ import pytest
 from django.core.management import load_command_class
 
 from django_tasklock import InvalidLockConfig, LockInfo, StoreUnavailable
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.conf import StoreSettings
 from django_tasklock.stores.base import BaseStore, Note

@@ -15,6 +15,10 @@ def test_what_a_waiter_looks_at_and_how_often() -> None:
     when = {row[0].partition(",")[0]: row[1] for row in rows}
     seconds = {
         "Whether the holder's process lives": ("every 50 ms", steps.OWNER_CHECK_SECONDS == 0.05),
+        "Whether that process lives": (
+            "after one to two seconds",
+            waiting.LATER_OWNER_CHECK_SECONDS == 2,
+        ),
         "Whether the lock is held still": ("and 2 ms", waiting.EXPIRY_GRACE_SECONDS == 0.002),
         "The same": ("at the latest 5 s after", waiting.QUEUE_RETRY_SECONDS == 5),
         "Whether a key that other code has set is still there": (

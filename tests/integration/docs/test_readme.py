@@ -40,7 +40,8 @@ from django_tasklock._engine.all_or_none import AllOrNone
 from django_tasklock._engine.handing_on import HandingOn
 from django_tasklock._engine.history import Remembering
 from django_tasklock._engine.hold import Holding
-from django_tasklock._values.owner import Owner, owner_record
+from django_tasklock._values.owner import Owner
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.celery import LockedTask, delivery, requeue, run
 from django_tasklock.celery.options import CHOICES, OPTIONS

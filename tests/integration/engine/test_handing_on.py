@@ -24,7 +24,7 @@ from django_tasklock import (
 )
 from django_tasklock._engine.renewal import renewal
 from django_tasklock._values.handle import read_handle
-from django_tasklock._values.owner import COOLING, MARK, owner_record
+from django_tasklock._values.owner_record import COOLING, MARK, owner_record
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
 from tests.conftest import UseCaches, UseRedis

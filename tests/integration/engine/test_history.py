@@ -20,9 +20,11 @@ import redis
 
 from django_tasklock import Event, InvalidLockConfig, ListingNotSupported, LockInfo, locks
 from django_tasklock._engine import history
+from django_tasklock._engine.aio.lanes import lanes_of
 from django_tasklock._engine.noted import MOST_GATHERED, Noted
 from django_tasklock._values import clock
-from django_tasklock._values.owner import Owner, owner_record
+from django_tasklock._values.owner import Owner
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.memory import MemoryStore
@@ -103,6 +105,37 @@ class TestWhatIsWritten:
         assert (event.kind, event.owner.pid) == ("waited", os.getpid())
         assert event.seconds is not None
         assert event.seconds > 1
+
+    @pytest.mark.parametrize("renewed", [True, False])
+    def test_a_long_wait_is_written_with_the_release_or_a_renewal(
+        self, renewed: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No thread is started between the grant and the work, for which others wait."""
+        monkeypatch.setattr("django_tasklock._engine.acquiring.LONG_WAIT_SECONDS", 0.01)
+        lease, submitted = taken("video:1"), []
+        lane = lanes_of("default").noting
+        submit = lane.submit
+
+        def noted(call: Callable[[], None]) -> None:
+            submitted.append(call)
+            submit(call)
+
+        monkeypatch.setattr(lane, "submit", noted)
+        thread = Meanwhile(
+            lambda: locks.acquire("video:1", ttl=0.5 if renewed else LONG, wait=LONG, renew=renewed)
+        )
+        until(lambda: waiting("video:1"))
+        asked = clock.now()
+        until(lambda: clock.now() - asked > 0.02)
+        # As another process would: our own release writes what this process has noted.
+        assert stores["default"].release("video:1", lease.token)
+        mine = thread.result()
+        assert mine is not None
+        if not renewed:
+            assert submitted == []
+            mine.release()
+        until(lambda: [event.kind for event in locks.store.events()] == ["waited"])
+        mine.release()
 
     def test_a_short_wait_is_nothing(self) -> None:
         lease = taken("video:1")

@@ -13,7 +13,7 @@ import pytest
 from django_tasklock import Lease, LeaseLost, StoreUnavailable, lock, locks, signals
 from django_tasklock._engine.renewal import renewal
 from django_tasklock._values import clock
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant

@@ -397,12 +397,22 @@ class TestOthers:
         first.start()
         first.join(PATIENCE)
         answers: list[tuple[int, bool]] = []
-        for _ in range(20):
-            later = threading.Thread(
-                target=lambda: answers.append((threading.get_ident(), refused()))
-            )
-            later.start()
-            later.join(PATIENCE)
+        over = threading.Event()
+
+        def ask() -> None:
+            answers.append((threading.get_ident(), refused()))
+            over.wait(PATIENCE)
+
+        # All of them live until the number has come: another thread may have ended as well, and its
+        # number would come again and again.
+        later: list[threading.Thread] = []
+        while numbers[0] not in [number for number, _ in answers] and len(later) < 50:
+            later.append(threading.Thread(target=ask))
+            later[-1].start()
+            until(lambda: len(answers) == len(later))
+        over.set()
+        for thread in later:
+            thread.join(PATIENCE)
         assert numbers[0] in [number for number, _ in answers], "no number came again"
         assert all(was_refused for _, was_refused in answers)
         opened[0].close()

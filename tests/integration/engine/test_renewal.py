@@ -14,6 +14,7 @@ import pytest
 
 from django_tasklock import Lease, StoreUnavailable, lock, locks, signals
 from django_tasklock._engine.renewal import renewal
+from django_tasklock._engine.store_renewal import StoreRenewal
 from django_tasklock._values import clock
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Extension
@@ -64,6 +65,27 @@ class TestThread:
             taken(f"video:{number}", ttl=3600, renew=True).release()
         # Of this store alone: those of other tests' stores leave when they come due.
         assert len(renewal.of(stores["default"]).entries()) < 2500
+
+    def test_released_leases_do_not_wake_the_thread_one_by_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each would have been due at a moment of its own."""
+        turns: list[float] = []
+        work = StoreRenewal.work
+
+        def counted(of: StoreRenewal) -> float:
+            turns.append(clock.now())
+            return work(of)
+
+        monkeypatch.setattr(StoreRenewal, "work", counted)
+        for number in range(300):
+            taken(f"video:{number}", ttl=3, renew=True).release()
+        held = taken("video:held", ttl=3, renew=True)
+        own = renewal.of(stores["default"])
+        until(lambda: len(own.entries()) == 1, "the end of what was planned for the others")
+        assert len(turns) < 100
+        renewed(held)
+        assert held.release()
 
     def test_lease_that_nobody_refers_to_is_not_renewed(self) -> None:
         lease: Lease | None = taken("video:1", ttl=RENEWED, renew=True)

@@ -64,6 +64,18 @@ class TestAcquire:
         assert fences == sorted(set(fences))
         assert len({lease.token for lease in leases}) == 20
 
+    def test_fences_are_kept_in_a_hash_table(self) -> None:
+        """A list would be gone through for each lease, and the longer the more locks are held."""
+        store: Any = locks.store
+
+        def is_table() -> bool:
+            for _ in range(50):  # One grant in a hundred sees to it.
+                taken("video:1").release()
+            kind: bytes = store.client.redis.object("encoding", store.keyspace.fences)
+            return kind == b"hashtable"
+
+        until(is_table)
+
     def test_fences_grow_across_the_locks_of_a_store(self) -> None:
         fences = [taken(f"video:{number}").fence or 0 for number in range(20)]
         assert fences == sorted(set(fences))

@@ -10,6 +10,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -102,17 +103,37 @@ class TestTaking:
         assert [told["lease"].name for told in acquired] == sorted(SEATS)
         assert [told["lease"].name for told in released] == sorted(SEATS, reverse=True)
 
-    def test_asks_the_store_once_for_each(self, redis_server: RedisServer) -> None:
-        taken("other").release()
+    def test_one_round_trip_for_all(self, redis_server: RedisServer) -> None:
+        for lease in all_taken(["other", "another"]):
+            lease.release()
         traffic = Traffic(redis_server)
         names = [f"seat:{number}" for number in range(100)]
         leases = all_taken(names)
-        assert traffic.scripts() == 100
+        assert traffic.scripts() == 1
         assert [lease.name for lease in leases] == names
         assert len({lease.fence for lease in leases}) == 100
         assert {info.token for info in locks.list("seat:")} == {lease.token for lease in leases}
         for lease in leases:
             assert lease.release()
+
+    def test_one_that_waits_in_the_queue_comes_first(self) -> None:
+        """Given a holder that dies, and somebody waits: several are not taken past the waiter."""
+        dead = taken("seat:2", ttl=1.0)
+        waits = Meanwhile(lambda: locks.acquire("seat:2", ttl=LONG, wait=LONG))
+        until(lambda: waiting("seat:2") == 1)
+        until(lambda: not dead.held and locks.acquire_all(SEATS, ttl=LONG) is None)
+        won = waits.result()
+        assert won is not None
+        assert held() == ["seat:2"]
+        assert holder("seat:2").token == won.token
+
+    def test_refused_first_one_costs_one_round_trip(self, redis_server: RedisServer) -> None:
+        other = taken("seat:1")
+        assert locks.acquire_all(SEATS, ttl=LONG) is None
+        traffic = Traffic(redis_server)
+        assert locks.acquire_all(SEATS, ttl=LONG) is None
+        assert traffic.scripts() == 1
+        assert other.release()
 
     def test_held_one_is_named_with_its_holder(self) -> None:
         other = taken("seat:2")
@@ -536,6 +557,12 @@ class TestOutage:
         use_redis(cut_proxy.url, SOCKET_TIMEOUT=0.5, SOCKET_CONNECT_TIMEOUT=0.5)
 
     @pytest.fixture
+    def one_by_one(self) -> None:
+        """The store is asked for each, as one that has no other way."""
+        store: Any = stores["default"]
+        store.acquire_all = partial(BaseStore.acquire_all, store)
+
+    @pytest.fixture
     def cut_after_two(self, cut_proxy: CutProxy) -> Iterator[None]:
         def cut(lease: Lease, **rest: Any) -> None:
             if lease.name == "seat:2":
@@ -546,17 +573,41 @@ class TestOutage:
         yield
         signals.lock_acquired.disconnect(cut)
 
+    @pytest.mark.usefixtures("one_by_one")
     def test_midway_nothing_stays_held(self, cut_proxy: CutProxy, cut_after_two: None) -> None:
         with pytest.raises(StoreUnavailable), lock(SEATS, ttl=LONG):
             pytest.fail("the block ran")  # pragma: no cover
         cut_proxy.accept()
         until(lambda: held() == [])
 
+    @pytest.mark.usefixtures("one_by_one")
     def test_midway_of_a_call(self, cut_proxy: CutProxy, cut_after_two: None) -> None:
         with pytest.raises(StoreUnavailable):
             locks.acquire_all(SEATS, ttl=LONG)
         cut_proxy.accept()
         until(lambda: held() == [])
+
+    def test_reply_for_all_that_is_lost_leaves_nothing_held(self, cut_proxy: CutProxy) -> None:
+        taken("other").release()
+        cut_proxy.drop_reply(b"seat:2", times=10)
+        with pytest.raises(StoreUnavailable):
+            locks.acquire_all(SEATS, ttl=LONG)
+        assert cut_proxy.lost_replies > 0
+        cut_proxy.drop_reply(times=0)
+        until(lambda: held() == [])
+
+    def test_reply_for_all_that_is_lost_once_is_asked_for_again(
+        self, cut_proxy: CutProxy, redis_server: RedisServer
+    ) -> None:
+        for lease in all_taken(["other", "another"]):
+            lease.release()
+        cut_proxy.drop_reply(b"seat:2")
+        traffic = Traffic(redis_server)
+        leases = all_taken(SEATS)
+        assert cut_proxy.lost_replies == 1
+        assert traffic.scripts() == 2, "the server has granted them to these values"
+        assert [holder(lease.name).fence for lease in leases] == [lease.fence for lease in leases]
+        assert [lease.release() for lease in leases] == [True] * 3
 
     def test_at_the_end_it_is_met_once(self, cut_proxy: CutProxy) -> None:
         """Not once for each lease: each question might hang as long as the client waits."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_tasklock import Lease, LockNotAcquired, lock, locks, signals
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.slots import gate_name
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores

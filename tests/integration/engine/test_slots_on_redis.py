@@ -15,11 +15,12 @@ from django_tasklock._engine import gate as gate_module
 from django_tasklock._engine import permits as permits_module
 from django_tasklock._engine.permit_queue import leave_queues
 from django_tasklock._values import clock
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.slots import gate_name
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import Grant, Note
+from django_tasklock.stores.base import Grant, Note, Refusal
+from django_tasklock.stores.redis.any_of import ACQUIRE_ANY
 from tests.agent import Agent
 from tests.conftest import UseRedis
 from tests.integration.cli.test_command import run
@@ -71,6 +72,35 @@ class TestRoundTrips:
         assert locks.acquire("pool", slots=2) is None
         assert traffic.scripts() == 1
         assert [lease.release() for lease in leases] == [True, True]
+
+    def test_a_permit_whose_grant_was_lost_on_the_way_is_taken_once(
+        self, cut_proxy: CutProxy, use_redis: UseRedis
+    ) -> None:
+        use_redis(cut_proxy.url)
+        for lease in (permit(), permit()):  # Now the server knows the scripts.
+            lease.release()
+        cut_proxy.drop_reply(ACQUIRE_ANY.sha)
+        lease = permit()
+        assert cut_proxy.lost_replies == 1
+        assert locks.count("pool") == 1
+        assert permit().slot == 2
+        assert lease.held
+        assert lease.slot == 1
+
+    def test_a_permit_is_its_own_waiters_who_slept_through_the_end_of_its_lease(self) -> None:
+        """Somebody waits for the lock of one permit, as for any other."""
+        store: Any = stores["default"]
+        held_elsewhere("pool#1", 3)
+        token = new_token()
+        asking = store.waiter("pool#1", token, LONG, owner_record())
+        assert isinstance(asking.ask(), Refusal)
+        until(lambda: store.get("pool#1") is None)
+        lease = permit()
+        assert lease.slot == 2
+        assert holder("pool#1").token == token
+        grant = asking.leave()
+        assert isinstance(grant, Grant)
+        assert store.release("pool#1", token, grant.proof)
 
     def test_the_first_waiter_asks_nothing_while_nothing_happens(
         self, own_redis_server: RedisServer, use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch

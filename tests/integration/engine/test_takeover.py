@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from django_tasklock import locks, signals
-from django_tasklock._values.owner import Owner, owner_record
+from django_tasklock._values.owner import Owner
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant, Refusal
@@ -60,6 +62,21 @@ class TestDeadOwner:
         assert (told["name"], told["token"]) == ("video:1", first["token"])
         assert "takeover" in told["by"]
         assert told["holder"].owner.pid == agent.pid
+
+    def test_who_is_not_the_next_notices_the_death_if_the_next_has_died_too(self) -> None:
+        """Nobody tells it that it is the next by now: it looks now and then."""
+        with Agent() as agent:
+            agent.ask("acquire", name="video:1", ttl=LONG)
+            store: Any = stores["default"]
+            dead = store.waiter("video:1", new_token(), LONG, owner_record())
+            assert isinstance(dead.ask(), Refusal)
+            dead.drop()
+            waiter = Meanwhile(lambda: taken("video:1", wait=LONG))
+            until(lambda: waiting("video:1") == 2)
+            agent.kill()
+            killed = time.monotonic()
+            waiter.result()
+        assert time.monotonic() - killed < LONG / 4, "it would ask anyway after 30 s"
 
     def test_on_a_plain_cache_as_well(self, use_caches: UseCaches, gone: dict[str, Any]) -> None:
         backend = "django.core.cache.backends.locmem.LocMemCache"
@@ -254,7 +271,8 @@ def in_namespaces(unshare: str, before: str, whose: str) -> list[str]:
         pytest.skip("only Linux has namespaces, and only root may make them")
     program = (
         "import os\n"
-        "from django_tasklock._values.owner import Owner, owner_record\n"
+        "from django_tasklock._values.owner import Owner\n"
+        "from django_tasklock._values.owner_record import owner_record\n"
         f"{whose}"
         "dead = os.fork() or os._exit(0)\n"
         "os.waitpid(dead, 0)\n"
@@ -309,3 +327,14 @@ def test_owner_is_built_once_a_process_and_anew_in_a_child() -> None:
     assert theirs["host"] == ours["host"]
     assert (theirs["boot"], theirs["pidns"]) == (ours["boot"], ours["pidns"])
     assert Owner.from_record(theirs).alive() is False
+
+
+def test_a_lease_that_goes_on_in_another_process_is_not_that_of_the_dead_one() -> None:
+    """It was adopted after the refusal that named its owner, and has the same token."""
+    lease = taken("video:1")
+    now = holder("video:1")
+    refused = replace(now, owner=replace(now.owner, start=1))
+    assert refused.owner.alive() is False
+    assert locks._take_over(stores["default"], refused), "it asks again"
+    assert holder("video:1").token == lease.token
+    assert lease.release()

@@ -19,7 +19,8 @@ from django.test import Client
 
 from django_tasklock import locks
 from django_tasklock._values.describe import age
-from django_tasklock._values.owner import Owner, owner_record
+from django_tasklock._values.owner import Owner
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.operators.permits import in_words
 from django_tasklock.stores import stores

@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_tasklock import LockInfo, locks
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.admin.commands import commands_on
 from django_tasklock.operators.doctor import diagnose, requeue

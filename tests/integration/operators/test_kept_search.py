@@ -12,7 +12,8 @@ from django_tasklock import StoreUnavailable, locks
 from django_tasklock._values.liveness import Liveness
 from django_tasklock._values.lock_info import LockInfo
 from django_tasklock._values.ordering import ORDERS, in_order
-from django_tasklock._values.owner import Owner, owner_record
+from django_tasklock._values.owner import Owner
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.operators import kept_search as module
 from django_tasklock.operators.kept_search import FoundAt, kept_search, question

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 
 from django_tasklock import lock, locks
 from django_tasklock._values.describe import age
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.guards import StatusGuard
 from django_tasklock.operators.exposition import Gauge, as_text

@@ -10,7 +10,7 @@ import pytest
 from django.core.cache import cache
 
 from django_tasklock import Lease, locks
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.operators.meaning import Holder, Meaning, Notice, meanings
 from django_tasklock.stores import stores

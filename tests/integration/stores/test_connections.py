@@ -211,8 +211,7 @@ class TestInterruption:
             if connected:
                 locks.get("free")
             else:
-                while ours()._idle:
-                    ours()._close([ours()._idle.pop()[0]])
+                ours().close_idle()
             with cut_short(), Steps(step) as steps:
                 VERBS[verb]()
             assert_answers_are_their_own()
@@ -429,6 +428,27 @@ class TestBound:
             assert time.monotonic() - began < pool.POOL_WAIT_SECONDS
         own_redis_server.restart()
         assert locks.get("video:1") is None
+
+
+class TestDemotedServer:
+    def test_one_refused_write_closes_the_idle_connections(
+        self, own_redis_server: RedisServer, use_redis: UseRedis
+    ) -> None:
+        """Otherwise as many calls would fail after a failover as there are connections to the
+        server that is a replica now."""
+        use_redis(own_redis_server.url, SOCKET_TIMEOUT=PATIENCE)
+        own_redis_server.pause()
+        asking = [Meanwhile(lambda: locks.get("video:1")) for _ in range(3)]
+        until(lambda: ours()._in_use() == 3, "three connections")
+        own_redis_server.resume()
+        for each in asking:
+            assert each.result() is None
+        assert len(ours()._idle) == 3
+        admin: Any = redis.Redis.from_url(own_redis_server.url)
+        admin.replicaof("127.0.0.1", 1)
+        with pytest.raises(StoreUnavailable, match="read only replica"):
+            locks.acquire("video:1")
+        assert not ours()._idle
 
 
 class TestFork:

@@ -39,8 +39,8 @@ local redis = setmetatable({
 
 SCRIPTS = {path.stem for path in Path(django_tasklock.stores.__file__).parent.glob("lua/*.lua")}
 PARTS = {
-    "describe_locks", "hand_over", "head_of", "join_queue", "length_of", "memory", "next_fence",
-    "notify_waiters", "value_of_lock",
+    "add_to_index", "describe_locks", "draw_fence", "hand_over", "head_of", "join_queue",
+    "length_of", "memory", "next_fence", "notify_waiters", "value_of_lock",
 }  # fmt: skip
 """what is included by scripts"""
 

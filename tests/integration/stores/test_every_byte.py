@@ -176,6 +176,34 @@ def given_back(name: str, _: object, answer: Any) -> None:
     until(lambda: is_free(name), "that the lock is given back")
 
 
+def held(name: str, _: object, answer: Any) -> None:
+    assert answer is OUT or (answer is not None and answer.held_by == "al")
+    assert answer is OUT or direct().get(name).held_by == "al"
+    direct().clear(name)
+
+
+def handed_on(name: str, lease: Lease, answer: Any) -> None:
+    if answer is not OUT:
+        adopted = direct().adopt(answer)
+        assert adopted is not None
+        assert adopted.token == lease.token
+        assert adopted.release() is True
+    direct().clear(name)
+
+
+def handle(name: str) -> str:
+    made: str = ours(name).detach()
+    return made
+
+
+def adopted(name: str, _: str, answer: Any) -> None:
+    if answer is not OUT:
+        assert answer is not None, "nobody else has adopted it"
+        assert direct().get(name).token == answer.token
+        assert answer.release() is True
+    direct().clear(name)
+
+
 def on_a_new_connection(name: str, _: object) -> Any:
     store: Any = stores["default"]
     store.client.redis.connection_pool.disconnect()
@@ -219,6 +247,9 @@ VERBS = {
     "several names": Verb(
         nothing, lambda name, _: locks.acquire_all([name, f"{name}-2"], ttl=LONG), both
     ),
+    "hold": Verb(nothing, lambda name, _: locks.hold(name, LONG, by="al"), held),
+    "detach": Verb(ours, lambda _, lease: lease.detach(), handed_on),
+    "adopt": Verb(handle, lambda _, handle: locks.adopt(handle), adopted),
     "slots": Verb(permit, lambda name, _: locks.acquire(name, ttl=LONG, slots=2), second_permit),
     "block": Verb(nothing, in_a_block, given_back),
 }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
+from django_tasklock import locks
 from django_tasklock._compat import redis as redis_compat
 from django_tasklock._compat.redis import arrives
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant, Refusal
@@ -80,6 +82,40 @@ def test_a_waiter_that_leaves_in_the_moment_it_is_handed_the_lock_has_it(
     assert isinstance(grant, Grant)
     assert holder("video:1").fence == grant.fence
     assert store.release("video:1", token, grant.proof)
+
+
+def test_a_lock_that_was_handed_over_is_listed_until_its_new_lease_ends(
+    use_redis: UseRedis,
+) -> None:
+    """Not until the end of the lease before."""
+    use_redis()
+    store: Any = stores["default"]
+    lease, token = taken("video:1", ttl=5), new_token()
+    asking = store.waiter("video:1", token, 100 * LONG, owner_record())
+    assert isinstance(asking.ask(), Refusal)
+    assert lease.release()
+    ends = store.client.redis.zscore(store.keyspace.index, "video:1") / 1000
+    assert ends > time.time() + 99 * LONG
+    assert isinstance(asking.leave(), Grant)
+    assert locks.clear("video:1")
+
+
+def test_leases_that_have_ended_by_themselves_leave_the_index_though_nobody_lists(
+    use_redis: UseRedis,
+) -> None:
+    use_redis()
+    store: Any = stores["default"]
+    redis, index, fences = store.client.redis, store.keyspace.index, store.keyspace.fences
+    for number in range(50):
+        granted = store.acquire(f"dead:{number}", new_token(), 0.001, owner_record())
+        assert isinstance(granted, Grant)
+
+    def trimmed() -> bool:
+        taken("video:1").release()
+        return not [name for name in redis.zrange(index, 0, -1) if b"dead" in name]
+
+    until(trimmed, "the end of those that are dead")
+    assert not [name for name in redis.hkeys(fences) if b"dead" in name]
 
 
 def test_a_lease_that_ends_while_it_is_cleared_leaves_the_next_one_alone(

@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_tasklock import InvalidLockConfig, Lease, StoreUnavailable, lock, locks
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore, Grant, Refusal

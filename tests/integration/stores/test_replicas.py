@@ -220,7 +220,8 @@ class TestSettings:
     def test_the_caches_own_timeout_counts(
         self, group: ReplicatedRedis, use_redis: UseRedis
     ) -> None:
-        url = group.primary.server.url
+        # django-redis has one pool for each URL, with the options of who asked for it first.
+        url = f"{group.primary.server.url}?client_name=impatient"
         use_redis(url, tasklock={"OPTIONS": {"REPLICAS": 3}}, SOCKET_TIMEOUT=0.5)
         with pytest.raises(StoreUnavailable, match=r"within 0\.25 s"):
             locks.acquire("video:1")

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from django_tasklock import StoreUnavailable, lock, locks
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note, Refusal

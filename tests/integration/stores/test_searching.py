@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from django_tasklock import locks
+from django_tasklock._values.arguments import is_name
 from django_tasklock._values.liveness import Liveness
 from django_tasklock._values.lock_info import LockInfo
 from django_tasklock._values.ordering import ORDERS, in_order
-from django_tasklock._values.owner import COOLING, MARK, operator_record, owner_record
+from django_tasklock._values.owner_record import COOLING, MARK, operator_record, owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.criteria import Criteria
 from django_tasklock.stores.redis import record_test, searching, walking
@@ -117,6 +120,9 @@ def test_each_search_finds_what_a_look_at_every_lock_finds(
     for word in WORDS:
         criteria = Criteria(words=(word.casefold(),))
         assert names(store.search(criteria).infos) == naive(everything, criteria, "ttl"), word
+        assert names(list(store.walk_matching(criteria))) == naive(everything, criteria, "ttl"), (
+            word
+        )
     for _ in range(120):
         criteria, order = some_criteria(chance), chance.choice(ORDERS)
         expected = naive(everything, criteria, order)
@@ -124,6 +130,47 @@ def test_each_search_finds_what_a_look_at_every_lock_finds(
         found = store.search(criteria, order, most)
         assert names(found.infos) == expected[:most], (criteria, order, most)
         assert found.more == (most is not None and len(expected) > most)
+
+
+name_texts = st.text(
+    st.characters(exclude_categories=["C", "Z"], exclude_characters=" ")
+    | st.sampled_from("aAbBsSßẞﬁfFiIİkK\u212a:#"),
+    min_size=1,
+    max_size=6,
+).filter(is_name)
+record_texts = st.none() | st.text(max_size=6) | name_texts
+
+
+@pytest.mark.parametrize("serializer", ["pickle", "json", "msgpack", "compressed"])
+def test_names_and_records_of_all_kinds_are_found_as_by_a_look_at_each(
+    use_redis: UseRedis, serializer: str
+) -> None:
+    use_redis(**SERIALIZERS[serializer])
+    store = locks.store
+
+    @settings(max_examples=40, deadline=None)
+    @given(
+        held=st.dictionaries(name_texts, st.tuples(record_texts, record_texts), max_size=12),
+        word=name_texts,
+        data=st.data(),
+    )
+    def check(held: dict[str, tuple[str | None, str | None]], word: str, data: Any) -> None:
+        for info in store.list():
+            store.clear(info.name)
+        for number, (name, (task, task_id)) in enumerate(held.items()):
+            store.acquire(name, new_token(), 900.0 + number, owner_record(task, task_id))
+        everything = store.list()
+        some = data.draw(st.sampled_from([*held, word]))
+        criteria = Criteria(
+            prefix=data.draw(st.sampled_from(["", some[:1], some])),
+            words=data.draw(st.sampled_from([(), (word.casefold(),), (some[-2:].casefold(),)])),
+            task=data.draw(st.sampled_from([None, None, *(task for task, _ in held.values())])),
+        )
+        for order in ORDERS:
+            assert names(store.search(criteria, order).infos) == naive(everything, criteria, order)
+        assert names(list(store.walk_matching(criteria))) == naive(everything, criteria, "ttl")
+
+    check()
 
 
 def test_thousands_of_locks_are_searched_in_every_order(use_redis: UseRedis) -> None:
@@ -229,6 +276,29 @@ def test_what_is_held_all_the_time_is_found_while_others_come_and_go(use_redis: 
         vars(client.client).pop("run")
     assert len(asked) > 5
     assert sorted(found) == sorted(kept)
+
+
+@pytest.mark.parametrize("strange", [b"", b"a b", b"\xff", b" ", b"video:1 video:2", b"x" * 201])
+def test_what_is_no_name_in_the_index_is_left_out_and_removed(
+    use_redis: UseRedis, strange: bytes
+) -> None:
+    use_redis()
+    hold(300)
+    store: Any = locks.store
+    everything = naive(locks.list(), Criteria(), "ttl")
+    index = store.keyspace.index
+    for order in ORDERS:
+        for end in (10**10, 10**13, 2 * 10**13):
+            store.client.ask("ZADD", [index], end * 1000 if end < 10**12 else end, strange)
+            expected = naive(locks.list(), Criteria(), order)
+            store.client.ask("ZADD", [index], end, strange)
+            assert names(store.search(Criteria(), order).infos) == expected
+    assert names(list(store.walk())) == everything
+    store.client.ask("ZADD", [index], 10**13, strange)
+    assert names(list(store.walk_matching(Criteria(words=("video",), within=3000.0)))) == naive(
+        locks.list(), Criteria(words=("video",), within=3000.0), "ttl"
+    )
+    assert store.client.ask("ZSCORE", [index], strange) is None
 
 
 def test_keys_without_an_end_are_found_among_thousands(use_redis: UseRedis) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.core.cache import cache, caches
 
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.base import BaseStore, Grant, Refusal
 from django_tasklock.stores.cluster import RedisClusterStore
@@ -51,6 +51,28 @@ def grant(store: BaseStore, name: str, token: str) -> Grant:
     answer = store.acquire(name, token, TTL_SECONDS, owner_record())
     assert isinstance(answer, Grant)
     return answer
+
+
+def test_a_fence_is_raised_for_its_own_lease_and_never_lowered(store: BaseStore, name: str) -> None:
+    if not store.raises_fences:
+        pytest.skip("no member of a quorum needs it to")
+    token = new_token()
+    first = grant(store, name, token)
+    ahead = (first.fence or 0) + 10**9
+    for fence in (ahead, ahead - 5):
+        assert store.raise_fence(name, token, fence, first.proof)
+        assert shown_fence(store, name) == ahead
+    assert store.release(name, token, first.proof)
+    following = grant(store, name, new_token())
+    assert (following.fence or 0) > ahead
+    assert not store.raise_fence(name, token, ahead + 10**9, first.proof)
+    assert not store.raise_fence(name, token, ahead + 10**9)
+    assert shown_fence(store, name) == following.fence
+
+
+def shown_fence(store: BaseStore, name: str) -> int | None:
+    held = store.get(name)
+    return None if held is None else held.fence
 
 
 def test_the_key_is_the_caches_own(cache_store: BaseStore, name: str) -> None:

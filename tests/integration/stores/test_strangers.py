@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 
 from django_tasklock import LockInfo, LockNotAcquired, lock, locks
 from django_tasklock._values.arguments import LONGEST_TTL_SECONDS
-from django_tasklock._values.owner import LARGEST_PID, LARGEST_START_TICKS, Owner, owner_record
+from django_tasklock._values.owner import LARGEST_PID, LARGEST_START_TICKS, Owner
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.cli.tables import as_sheet, cells_of
 from django_tasklock.operators.doctor import diagnose

@@ -12,6 +12,7 @@ import os
 import pkgutil
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -47,6 +48,7 @@ from django_tasklock._compat import (
     native_threads,
     python,
     redis_caches,
+    redis_halves,
 )
 from django_tasklock._compat import django as django_compat
 from django_tasklock._compat import kazoo as kazoo_compat
@@ -63,7 +65,8 @@ from tests.zookeepers import ZooKeeper
 @pytest.fixture
 def pool(redis_server: RedisServer) -> Iterator[Any]:
     """A pool of redis-py's with a real server."""
-    pool = redis.ConnectionPool.from_url(redis_server.url, protocol=2)
+    # The time limit is redis-py's own only since its release 8.
+    pool = redis.ConnectionPool.from_url(redis_server.url, protocol=2, socket_timeout=5)
     yield pool
     pool.disconnect()
 
@@ -181,6 +184,102 @@ class TestRedisPy:
             os.close(inherited)
 
 
+class TestHalvesOfAnExchange:
+    ANSWER = (b"EVAL", b"return {ARGV[1], ARGV[2]}", b"0", b"7")
+
+    @pytest.fixture(autouse=True)
+    def _connected(self, connection: Any) -> None:
+        pytest.importorskip("hiredis")
+        connection.connect()
+
+    def read(self, connection: Any, number: bytes = b"7") -> Any:
+        return redis_halves.read_reply(connection, redis_halves.reader(), number, wait=True)
+
+    def test_parts_that_it_uses(self, connection: Any) -> None:
+        assert redis_halves.can_send(connection)
+        connection.disconnect()
+        assert not redis_halves.can_send(connection)
+
+    def test_connections_of_other_kinds(self, redis_server: RedisServer) -> None:
+        for options in ({"health_check_interval": 30}, {"socket_timeout": None}):
+            pool = redis.ConnectionPool.from_url(redis_server.url, **options)
+            made = redis_compat.make_connection(pool, pool.connection_kwargs)
+            made.connect()
+            assert not redis_halves.can_send(made)
+            made.disconnect()
+
+    @pytest.mark.parametrize("packer", ["hiredis", "redis-py"])
+    def test_a_command_and_its_reply(
+        self, connection: Any, packer: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if packer == "redis-py":
+            monkeypatch.setattr(redis_compat, "pack", None)
+        for _ in range(2):
+            assert redis_halves.send(connection, (*self.ANSWER, b"done"))
+            assert self.read(connection) == b"done"
+
+    def test_an_error_leaves_the_connection_sound(self, connection: Any) -> None:
+        assert redis_halves.send(connection, (b"EVALSHA", b"0" * 40, b"0", b"7"))
+        assert self.read(connection) is redis_halves.FAILED
+        assert redis_halves.send(connection, (*self.ANSWER, b"done"))
+        assert self.read(connection) == b"done"
+
+    @pytest.mark.parametrize(
+        "returned", [b"{ARGV[1], ARGV[2]}", b"ARGV[1] .. ' ' .. ARGV[2]"], ids=["list", "text"]
+    )
+    def test_a_reply_to_another_command(self, connection: Any, returned: bytes) -> None:
+        script = (b"EVAL", b"return " + returned, b"0")
+        assert redis_halves.send(connection, (*script, b"7", b"done"))
+        assert self.read(connection) == b"done"
+        assert redis_halves.send(connection, (*script, b"88", b"done"))
+        with pytest.raises(redis.ConnectionError, match="another command"):
+            self.read(connection, b"8")
+
+    def test_what_the_other_side_does(self, connection: Any) -> None:
+        near, far = socket.socketpair()
+        near.settimeout(0.2)
+        connection._sock.close()
+        connection._sock, reader = near, redis_halves.reader()
+
+        def read(*, wait: bool) -> Any:
+            return redis_halves.read_reply(connection, reader, b"7", wait=wait)
+
+        with far:
+            assert read(wait=False) is redis_halves.NOT_ALL
+            far.send(b"*2\r\n$1\r\n7\r\n$4\r\ndo")
+            assert read(wait=False) is redis_halves.NOT_ALL
+            with pytest.raises(redis.TimeoutError):
+                read(wait=True)
+            far.send(b"ne\r\n")
+            assert read(wait=False) == b"done"
+            far.send(b"*2\r\n$1\r\n7\r\n$4\r\ndone\r\n+more\r\n")
+            with pytest.raises(redis.ConnectionError, match="more than the reply"):
+                read(wait=False)
+            reader = redis_halves.reader()
+            far.send(b"nothing of that kind\r\n")
+            with pytest.raises(redis.ConnectionError, match="cannot be read"):
+                read(wait=False)
+            reader = redis_halves.reader()
+        for wait in (False, True):
+            with pytest.raises(redis.ConnectionError, match="closed by server"):
+                read(wait=wait)
+        assert not redis_halves.send(connection, self.ANSWER)
+        near.close()
+        connection._sock = None
+        with pytest.raises(redis.ConnectionError, match="was closed"):
+            read(wait=False)
+
+    def test_a_command_that_does_not_fit_is_not_waited_for(self, connection: Any) -> None:
+        near, far = socket.socketpair()
+        near.settimeout(30)
+        connection._sock.close()
+        connection._sock = near
+        with far:
+            assert not redis_halves.send(connection, (*self.ANSWER, b"x" * 10**7))
+        near.close()
+        connection._sock = None
+
+
 class TestCaches:
     def test_django_redis(self, redis_server: RedisServer) -> None:
         raw = redis_caches.raw_client(RedisCache(redis_server.url, {}))
@@ -202,6 +301,17 @@ class TestCaches:
         sharded = {"OPTIONS": {"CLIENT_CLASS": "django_redis.client.ShardClient"}}
         assert redis_caches.picks_server_by_key(RedisCache(redis_server.url, sharded))
         assert not redis_caches.picks_server_by_key(RedisCache(redis_server.url, {}))
+
+    @pytest.mark.parametrize("cache", [RedisCache, DjangoRedisCache])
+    def test_caches_that_put_the_same_before_each_key(self, cache: Any) -> None:
+        options = {"KEY_PREFIX": "site", "VERSION": 3}
+        one = cache("redis://localhost/0", options)
+        assert redis_caches.only_prepends(one)
+        assert one.make_key("video:1") == one.make_key("") + "video:1" == "site:3:video:1"
+        own_function = {"KEY_FUNCTION": "tests.store_cases.make_key"}
+        assert not redis_caches.only_prepends(cache("redis://localhost/0", own_function))
+        own_method = type("Cache", (cache,), {"make_key": lambda self, key, version=None: key})
+        assert not redis_caches.only_prepends(own_method("redis://localhost/0", {}))
 
     def test_every_compressor_of_django_redis_is_known(self) -> None:
         """Old releases have some of them."""
@@ -250,6 +360,15 @@ class TestCelery:
         assert any("lock_tll" in str(error) for error in celery_compat.make_tasks(app))
         assert good.__evaluated__()
         assert not app.finalized  # A worker comes to the same error.
+
+    def test_celerys_own_call_is_told_from_others(
+        self, app: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one = app.task(name="compat.called", shared=False, lazy=False)(work)
+        assert celery_compat.calls_run_only(one.__call__)
+        assert not celery_compat.calls_run_only(LockedTask().__call__)
+        monkeypatch.setattr(Task, "__call__", lambda self: None)  # As a tool that traces does.
+        assert not celery_compat.calls_run_only(one.__call__)
 
     def test_own_request_is_pushed(self, app: Any) -> None:
         one = app.task(name="compat.one", shared=False, lazy=False)(work)
@@ -417,8 +536,7 @@ class TestDjangosDatabases:
     def test_the_settings_are_those_that_a_test_run_changes(self, db: None) -> None:
         """The test database's name is the one that this very connection has."""
         settings = django_database.settings_of("default")
-        assert settings.keys() == set(django_database.CONNECTED_BY)
-        for key, value in settings.items():
+        for key, value in zip(django_database.CONNECTED_BY, settings, strict=True):
             assert connections["default"].settings_dict[key] == value
 
     def test_a_new_connection_is_another_one_for_all_threads(self, db: None) -> None:

@@ -1,0 +1,32 @@
+"""Apps of Celery's that a test makes, which must end with it: the doctor looks at all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django_tasklock._compat.celery import active_apps
+from django_tasklock.celery.task_checks import known_tasks
+
+__all__ = ["apps_end", "forget"]
+
+
+def forget(app: Any) -> None:
+    """Close an app, and have nobody find its tasks: a test's error may keep it for minutes."""
+    # Not ``tasks``, which makes those that are not made yet.
+    for task in app._tasks.values():
+        known_tasks.discard(type(task))
+    app._tasks.clear()
+    app._pending.clear()
+    app.close()
+
+
+@contextmanager
+def apps_end() -> Iterator[None]:
+    """Forget the apps that are made meanwhile, but for those of whole sites, which are modules."""
+    before = active_apps()
+    yield
+    for app in active_apps():
+        if not app._fixups and not any(app is each for each in before):
+            forget(app)
