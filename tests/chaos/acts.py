@@ -52,6 +52,10 @@ class Tenure:
     """an interruption, or the holder forgot it"""
     cleared: Clear | None = None
     """what may have ended it"""
+    longest_ttl: float = 0.0
+    """that it had, or was asked to have"""
+    extended: float | None = None
+    """when the last extension that said True was asked for"""
     announced: float = 0.0
     """until when waiters may take it to last: an extension may make it shorter, and tells nobody"""
     forgotten: bool = False

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import time
-
 import redis
 
 from tests.chaos.bounds import LATE_SECONDS, LONGEST_TTL_SECONDS, NAMES
 from tests.chaos.history import History
-from tests.servers import RedisServer
 
 __all__ = ["write_aftermath"]
 
 
-def write_aftermath(server: RedisServer, history: History) -> None:
+def write_aftermath(url: str, history: History) -> None:
     """Take each lock once, and write down what is left in the store after that."""
     from django_tasklock import locks
 
-    client: redis.Redis = redis.Redis.from_url(server.url)
+    client: redis.Redis = redis.Redis.from_url(url)
     for name in NAMES:
         # Whoever is next in a queue of the dead is passed over, and what was left lapses.
         lease = locks.acquire(name, ttl=1, wait=LONGEST_TTL_SECONDS + LATE_SECONDS)
@@ -36,7 +33,8 @@ def write_aftermath(server: RedisServer, history: History) -> None:
             if client.ttl(key) < 0:
                 history.write("left", what="a history that stays for ever")
         elif key == index:
-            live = client.zrangebyscore(key, time.time() * 1000, "+inf")
+            now = client.time()[0] * 1000  # Its clock may be wrong.
+            live = client.zrangebyscore(key, now, "+inf")
             if live:
                 history.write("left", what=f"{live} in the index")
         elif key.endswith(b" cleared") and 0 < client.pttl(key) <= LONGEST_TTL_SECONDS * 1000:

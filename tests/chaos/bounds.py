@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-NAMES = ("seat:1", "seat:2", "seat:3", "seat:4")
+NAMES = ("seat:1", "seat:2", "seat:3", "seat:4", "seat:5")
+KEPT = NAMES[-1]
+"""which some hold for long"""
 PROCESSES = 3
 THREADS = 4
 
@@ -27,6 +29,8 @@ OUTSIDE_SECONDS = 5.0
 CONNECTIONS = 8
 """of a process at rest that the server may still have, at most: the renewal's, the subscriber's,
 and those that are kept at hand"""
+DEAD_SECONDS = 1.0
+"""in which the server learns that a process is dead, from its connections"""
 LEFT_SECONDS = 1.0
 """in which what an interrupted call may have taken has to be given back"""
 HICCUP_SECONDS = 0.5

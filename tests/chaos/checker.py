@@ -14,13 +14,19 @@ from pathlib import Path
 from tests.chaos.history import Event, read
 from tests.chaos.rules import Rule, Violation
 from tests.chaos.rules.answers import (
+    cleared_but_extended,
     cleared_but_released,
     foreign_answers,
     lost_early,
     unavailable,
     unexpected,
 )
-from tests.chaos.rules.holders import equal_fences, falling_fences, two_holders
+from tests.chaos.rules.holders import (
+    equal_fences,
+    falling_fences,
+    given_to_the_dead,
+    two_holders,
+)
 from tests.chaos.rules.leftovers import afterlife, at_rest, in_redis
 from tests.chaos.rules.queue import outside, overtaken, position_lost
 from tests.chaos.rules.waiting import idle, late, never_served
@@ -30,8 +36,8 @@ __all__ = ["RULES", "check", "report"]
 
 RULES: Sequence[Rule] = (
     two_holders, falling_fences, equal_fences, overtaken, position_lost, outside, late,
-    never_served, idle, unexpected, unavailable, foreign_answers, cleared_but_released, lost_early,
-    afterlife, at_rest, in_redis,
+    never_served, idle, unexpected, unavailable, foreign_answers, cleared_but_released,
+    cleared_but_extended, lost_early, given_to_the_dead, afterlife, at_rest, in_redis,
 )  # fmt: skip
 
 SHOWN = 5

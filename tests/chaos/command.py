@@ -6,10 +6,14 @@ import argparse
 import secrets
 import shutil
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["add_arguments", "play_and_judge", "seed_of"]
+__all__ = ["BROKEN", "add_arguments", "play_and_judge", "seed_of"]
+
+BROKEN = 3
+"""the status of a command that says nothing about the package"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,13 +35,18 @@ def play_and_judge(
     judge: Callable[[Path], int],
 ) -> int:
     """Play in a folder and judge its history; return what ``judge`` returns, 0 for no violation.
+    `BROKEN`, if the run or the judgement broke off with an exception.
 
-    A folder that was not asked for begins with ``prefix``, and is kept if something is violated.
+    A folder that was not asked for begins with ``prefix``, and is kept unless that is 0.
     """
     kept = folder or Path(tempfile.mkdtemp(prefix=prefix))
     kept.mkdir(parents=True, exist_ok=True)
-    play(kept)
-    status = judge(kept)
+    try:
+        play(kept)
+        status = judge(kept)
+    except Exception:
+        traceback.print_exc()
+        status = BROKEN
     if status:
         print(f"SEED={seed}; the history is in {kept}")
     elif not folder:

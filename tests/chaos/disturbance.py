@@ -13,22 +13,29 @@ from tests.chaos.bounds import (
     AFTER_MOMENT_SECONDS,
     AFTER_OUTAGE_SECONDS,
     LONGEST_TTL_SECONDS,
+    SOCKET_TIMEOUT_SECONDS,
 )
 from tests.chaos.history import Event
 
 __all__ = ["Disturbance", "Disturbances"]
 
+FAILED_OVER = "failed over"
+"""after a kill the replica may not have the last writes: the server has ``EMPTIED`` as well"""
+REPLICA_SECONDS = 0.5
+"""by which a replica may be behind on a busy machine"""
 OUTAGES = frozenset(
     {
         "redis stopped", "clients paused", "proxy paused", "refused", "redis restarted",
-        "read only", "out of memory",
+        "read only", "out of memory", FAILED_OVER, "clock back",
     }
 )  # fmt: skip
-"""the server did not answer, or took no writes"""
+"""the server did not answer, or took no writes, or let no lease end"""
 EMPTIED = "emptied"
 """the server has forgotten every lease, and every queue"""
 CUTS = frozenset({"cut", "subscribers killed", "clients killed", "reply lost"})
 """connections were closed"""
+MOMENTS = frozenset({"interrupted", "slow"})
+"""what costs a process only moments"""
 
 
 class Disturbance(NamedTuple):
@@ -69,6 +76,8 @@ class Disturbances:
                 if disturbance.kind == EMPTIED:
                     self.emptied.append(disturbance)
         self._of = {whom: _Timeline(these) for whom, these in found.items()}
+        began = {x.since for x in found[""] if x.kind == FAILED_OVER}
+        self._promoted = [x for x in self.emptied if x.since in began]
 
     def _of_event(self, event: Event) -> tuple[str, Disturbance | None]:
         """Whom an event disturbed ("": all), and how."""
@@ -82,6 +91,11 @@ class Disturbances:
             return says.get("whom", ""), Disturbance(says["fault"], says["since"], event.at)
         return "", None
 
+    def undone(self, at: float) -> bool:
+        """Whether what the server has answered at this moment, a release or a clear, may not have
+        happened: its replica took over without it."""
+        return any(x.since - REPLICA_SECONDS <= at <= x.until for x in self._promoted)
+
     def of(self, process: str, since: float, until: float) -> list[Disturbance]:
         """What disturbed a process in a stretch, or so shortly before that it shows in it."""
         lines = (self._of.get(process), self._of.get(""))
@@ -90,8 +104,17 @@ class Disturbances:
         return found + ([Disturbance("killed", dead, math.inf)] if dead <= until else [])
 
     def hindered(self, process: str, since: float, until: float) -> bool:
-        """`of`, leaving out what costs a process only moments."""
-        return any(x.kind not in ("interrupted", "slow") for x in self.of(process, since, until))
+        """`of`, without `MOMENTS`."""
+        return any(x.kind not in MOMENTS for x in self.of(process, since, until))
+
+    def cost(self, process: str, since: float, until: float) -> float:
+        """For how many seconds a process may not have reached the server in a stretch: each
+        disturbance costs its own time, and one call that waits for its answer in vain."""
+        return sum(
+            x.overlap(since - SOCKET_TIMEOUT_SECONDS, until) + SOCKET_TIMEOUT_SECONDS
+            for x in self.of(process, since, until)
+            if x.kind not in MOMENTS and x.until + SOCKET_TIMEOUT_SECONDS >= since
+        )
 
     def stopped(self, process: str, since: float, until: float) -> float:
         """For how many seconds of a stretch the process was stopped."""

@@ -6,16 +6,16 @@ import contextlib
 import heapq
 import itertools
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from random import Random
 
 import redis
 
 from tests.chaos.history import History, now
+from tests.chaos.pair import Pair
 from tests.chaos.server_faults import ServerFaults
 from tests.chaos.troupe import Troupe
-from tests.servers import RedisServer
+from tests.proxy import CutProxy
 
 __all__ = ["Faults"]
 
@@ -29,39 +29,41 @@ REPLIES = (b"", b"EVAL", b"SUBSCRIBE", b"CLIENT", b"SETNAME")
 
 
 class Faults:
-    """Begins faults and ends them, each in its time."""
+    """Begins faults and ends them, each in its time.
+
+    ``proxies`` are the players' and the conductor's own, the last one, which is not disturbed.
+    """
 
     def __init__(
         self,
         troupe: Troupe,
-        server: RedisServer,
+        pair: Pair,
+        proxies: Sequence[CutProxy],
         history: History,
         chance: Random,
-        folder: Path,
     ) -> None:
         self._troupe = troupe
-        self._server = server
+        self._pair = pair
+        self._proxies = proxies
         self._history = history
         self._chance = chance
-        self._redis: redis.Redis = redis.Redis.from_url(server.url, socket_timeout=5)
+        self._redis: redis.Redis = redis.Redis.from_url(proxies[-1].url, socket_timeout=5)
         self._ends: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._server_stopped = False
-        of_server = ServerFaults(server, folder, chance, self._note, self._after)
+        of_server = ServerFaults(
+            pair, self._redis, chance, self._note, self._after, self._follow_master
+        )
         self._server_faults = of_server
         of_one: list[tuple[Callable[[], None], int]] = [
-            (self._stop, 6), (self._kill, 1), (self._forget_scripts, 1), (self._slow, 4),
+            (self._stop, 6), (self._kill, 2), (self._forget_scripts, 1), (self._slow, 4),
         ]  # fmt: skip
         of_all: list[tuple[Callable[[], None], int]] = [
             (self._cut, 3), (self._cut_all, 1), (self._kill_subscribers, 2), (self._refuse, 1),
             (self._kill_clients, 2), (self._lose_reply, 6), (self._pause_proxy, 2),
             (self._stop_server, 1), (self._pause_clients, 1),
         ]  # fmt: skip
-        of_the_server: list[tuple[Callable[[], None], int]] = [
-            (self._of(of_server.restart_with_data), 1), (self._of(of_server.restart_empty), 1),
-            (self._of(of_server.forget), 1), (self._of(of_server.read_only), 1),
-            (self._of(of_server.out_of_memory), 1),
-        ]  # fmt: skip
+        of_the_server = [(self._of(fault), 1) for fault in of_server.all()]
         self._calm, self._storm = of_one, of_one + of_all + of_the_server
 
     def _of(self, fault: Callable[[], None]) -> Callable[[], None]:
@@ -104,6 +106,11 @@ class Faults:
 
     def _note(self, fault: str, since: float, whom: str = "") -> None:
         self._history.write("fault", fault=fault, whom=whom, since=since)
+
+    def _follow_master(self) -> None:
+        for proxy in self._proxies:
+            proxy.target = self._pair.address
+            proxy.cut()
 
     # Of one process.
 
@@ -217,11 +224,12 @@ class Faults:
         if self._server_stopped or self._server_faults.busy:
             return
         since = now()
-        self._server.pause()
+        server = self._pair.master
+        server.pause()
         self._server_stopped = True
 
         def resume() -> None:
-            self._server.resume()
+            server.resume()
             self._server_stopped = False
             self._note("redis stopped", since)
 

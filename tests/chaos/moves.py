@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
-from random import Random
-from typing import Generic, TypeVar
 
-from django_tasklock import LeaseLost, LockNotAcquired, StoreUnavailable, lock, locks
+from django_tasklock import LeaseLost, LockNotAcquired, lock, locks
 from django_tasklock._engine.lease import Lease
-from tests.chaos.bounds import LONGEST_TTL_SECONDS, LONGEST_WAIT_SECONDS, NAMES
+from tests.chaos.bounds import KEPT, LONGEST_TTL_SECONDS, LONGEST_WAIT_SECONDS
+from tests.chaos.calls import INTERRUPTED_SECONDS
 from tests.chaos.forks import in_a_fork
 from tests.chaos.history import History, now
-from tests.chaos.interrupts import HardInterrupt, Interrupts, SoftInterrupt, where
+from tests.chaos.interrupts import Interrupts
+from tests.chaos.operator_moves import OperatorMoves
 
 __all__ = ["Moves"]
 
-T = TypeVar("T")
 
-INTERRUPTED_SECONDS = 0.4
-"""of the main thread's calls"""
-
-
-class Answer(Generic[T]):
-    """That a call returned, and what."""
-
-    def __init__(self, value: T) -> None:
-        self.value = value
-
-
-class Moves:
+class Moves(OperatorMoves):
     """One thread's part in the game.
 
     Args:
@@ -42,20 +28,15 @@ class Moves:
     def __init__(
         self, history: History, thread: int, seed: str, until: float, interrupts: Interrupts
     ) -> None:
-        self._history = history
-        self._thread = f"{history.process}/{thread}"
-        self._chance = Random(f"{seed}/{self._thread}")
+        super().__init__(history, thread, seed, interrupts)
         self._until = until
-        self._interrupts = interrupts
-        self._calls = 0
-        self._hurried = False
 
     def run(self) -> None:
         """Play until the time is over; a lease that is held then is given back."""
         chance = self._chance
-        moves = [self._acquire, self._block, self._clear, self._look]
+        moves = [self._acquire, self._block, self._keep, self._clear, self._look]
         while now() < self._until:
-            chance.choices(moves, weights=[66, 18, 6, 10])[0]()
+            chance.choices(moves, weights=[62, 18, 4, 6, 10])[0]()
             if self._hurried:
                 # At once, on a connection that may have been interrupted a moment ago.
                 self._hurried = False
@@ -66,17 +47,9 @@ class Moves:
     def _acquire(self) -> None:
         call, name = self._begin()
         ttl, wait, renew = self._ttl(), self._wait(), self._chance.random() < 0.4
-        self._write("asked", call, name, ttl=ttl, wait=wait, renew=renew, verb="acquire")
-        answer = self._try(
-            "acquire", call, name, lambda: locks.acquire(name, ttl=ttl, wait=wait, renew=renew)
-        )
-        if answer is None:
-            return
-        lease = answer.value
+        lease = self._ask(call, name, ttl, wait, renew)
         if lease is None:
-            self._write("refused", call, name)
             return
-        self._granted(call, lease)
         brief = ttl < 1.5  # Others wait for it meanwhile.
         lapses = brief and not renew and self._chance.random() < 0.15
         self._hold(call, lease, LONGEST_TTL_SECONDS + 1 if lapses else self._moment())
@@ -84,6 +57,30 @@ class Moves:
             self._write("dropped", call, name)
         else:
             self._release(call, lease)
+
+    def _keep(self) -> None:
+        """Hold a lease for longer than its ttl, so that it has to be renewed."""
+        call, name = self._begin(KEPT)
+        ttl = self._chance.uniform(2, LONGEST_TTL_SECONDS)
+        lease = self._ask(call, name, ttl, self._chance.uniform(0, 2), renew=True)
+        if lease is not None:
+            self._hold(call, lease, ttl * self._chance.uniform(1.1, 1.5), extends=False)
+            self._release(call, lease)
+
+    def _ask(
+        self, call: str, name: str, ttl: float, wait: float | None, renew: bool
+    ) -> Lease | None:
+        self._write("asked", call, name, ttl=ttl, wait=wait, renew=renew, verb="acquire")
+        answer = self._try(
+            "acquire", call, name, lambda: locks.acquire(name, ttl=ttl, wait=wait, renew=renew)
+        )
+        if answer is None:
+            return None
+        if answer.value is None:
+            self._write("refused", call, name)
+        else:
+            self._granted(call, answer.value)
+        return answer.value
 
     def _release(self, call: str, lease: Lease) -> None:
         self._write("releasing", call, lease.name)
@@ -121,7 +118,7 @@ class Moves:
             interrupts.armed = False
             self._failed(part, call, name, error)
 
-    def _hold(self, call: str, lease: Lease, seconds: float) -> None:
+    def _hold(self, call: str, lease: Lease, seconds: float, *, extends: bool = True) -> None:
         """Hold a lease for some time, or until it is lost, and look at it again and again."""
         over = now() + seconds
         while True:
@@ -135,7 +132,7 @@ class Moves:
             left = over - now()
             if left <= 0:
                 return
-            if self._chance.random() < 0.06:
+            if extends and self._chance.random() < 0.06:
                 self._extend(call, lease)
             if self._interrupts.never and self._chance.random() < 0.02:
                 self._fork(call, lease)
@@ -154,86 +151,12 @@ class Moves:
         if wrong:
             self._write("raised", call, lease.name, verb="fork", error=wrong, where="a child")
 
-    def _clear(self) -> None:
-        call, name = self._begin()
-        self._write("looking", call, name, verb="get")
-        seen = self._try("get", call, name, lambda: locks.get(name))
-        if seen is None:
-            return
-        token = seen.value.token if seen.value else None
-        self._write("looked", call, name, verb="get", token=token)
-        if seen.value is None or token is None:
-            return
-        self._write("clearing", call, name, token=token, fence=seen.value.fence)
-        said = self._try("clear", call, name, lambda: locks.clear(name, token=token))
-        if said is not None:
-            self._write("cleared", call, name, said=said.value)
-
-    def _look(self) -> None:
-        call, name = self._begin()
-        verb = self._chance.choice(["get", "is_locked", "list", "count"])
-        self._write("looking", call, name, verb=verb)
-        if verb == "get":
-            info = self._try(verb, call, name, lambda: locks.get(name))
-            if info is not None:
-                token = info.value.token if info.value else None
-                self._write("looked", call, name, verb=verb, token=token)
-        elif verb == "is_locked":
-            said = self._try(verb, call, name, lambda: locks.is_locked(name))
-            if said is not None:
-                self._write("looked", call, name, verb=verb, said=said.value)
-        elif verb == "list":
-            rows = self._try(verb, call, name, lambda: locks.list())
-            if rows is not None:
-                tokens = {row.name: row.token for row in rows.value}
-                self._write("looked", call, verb=verb, tokens=tokens)
-        else:
-            number = self._try(verb, call, name, lambda: locks.count())
-            if number is not None:
-                self._write("looked", call, verb=verb, number=number.value)
-
-    def _try(self, verb: str, call: str, name: str, work: Callable[[], T]) -> Answer[T] | None:
-        """What the call returned; None, and it is written down, if it raised."""
-        interrupts = self._interrupts
-        try:
-            interrupts.arm(INTERRUPTED_SECONDS)
-            # From here to the next line no signal is served: what was granted is noticed.
-            value = work()
-            interrupts.armed = False
-            return Answer(value)
-        except BaseException as error:
-            interrupts.armed = False
-            self._failed(verb, call, name, error)
-            return None
-
-    def _failed(self, verb: str, call: str, name: str, error: BaseException) -> None:
-        at, kind = where(error), type(error).__name__
-        if isinstance(error, SoftInterrupt | HardInterrupt):
-            self._write("interrupted", call, name, verb=verb, where=at)
-            self._hurried = True
-        elif isinstance(error, StoreUnavailable):
-            self._write("unavailable", call, name, verb=verb, reason=str(error), where=at)
-        else:
-            self._write("raised", call, name, verb=verb, error=f"{kind}: {error}", where=at)
-
     def _granted(self, call: str, lease: Lease) -> None:
         at = now()
         self._write(
             "granted", call, lease.name, at=at, token=lease.token, fence=lease.fence,
             end=at + lease.remaining,
         )  # fmt: skip
-
-    def _begin(self) -> tuple[str, str]:
-        """The name of a new call, which becomes that of the thread, and a lock's name."""
-        self._calls += 1
-        call = f"{self._thread}/{self._calls}"
-        threading.current_thread().name = call
-        return call, self._chance.choices(NAMES, weights=[4, 3, 2, 1])[0]
-
-    def _write(
-        self, kind: str, call: str, name: str = "", *, at: float | None = None, **says: object
-    ) -> None:
-        self._history.write(kind, at=at, call=call, name=name, **says)
 
     def _ttl(self) -> float:
         chance = self._chance

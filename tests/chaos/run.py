@@ -10,9 +10,8 @@ from random import Random
 
 from tests.chaos.bounds import PROCESSES
 from tests.chaos.history import CONDUCTOR, History, now
-from tests.chaos.server_faults import SERVER_FOLDER
+from tests.chaos.pair import Pair
 from tests.proxy import CutProxy
-from tests.servers import kept_in, own_redis
 
 __all__ = ["run"]
 
@@ -27,10 +26,12 @@ def run(folder: Path, seconds: float, seed: str) -> None:
     """
     signal.signal(signal.SIGTERM, _interrupt)
     with contextlib.ExitStack() as stack:
-        options = kept_in(folder / SERVER_FOLDER)
-        server = stack.enter_context(own_redis(needs_own=True, options=options))
+        pair = stack.enter_context(Pair.own(folder))
+        # The last one is the conductor's own.
+        proxies = [stack.enter_context(CutProxy(pair.address)) for _ in range(PROCESSES + 1)]
+        url = proxies[-1].url
         os.environ["DJANGO_SETTINGS_MODULE"] = "tests.chaos.settings"
-        os.environ["CHAOS_REDIS"] = server.url
+        os.environ["CHAOS_REDIS"] = url
         import django
 
         django.setup()
@@ -41,17 +42,14 @@ def run(folder: Path, seconds: float, seed: str) -> None:
         from tests.chaos.troupe import Troupe
 
         history = History(folder, CONDUCTOR)
-        proxies = [
-            stack.enter_context(CutProxy(("127.0.0.1", server.port))) for _ in range(PROCESSES)
-        ]
         until = now() + seconds
-        troupe = Troupe(proxies, server.url, folder, seed, until, history)
+        troupe = Troupe(proxies[:-1], url, folder, seed, until, history)
         stack.callback(troupe.end)
         with Observer(history):
-            faults = Faults(troupe, server, history, Random(f"{seed}/faults"), folder)
+            faults = Faults(troupe, pair, proxies, history, Random(f"{seed}/faults"))
             faults.run(until - min(QUIET_SECONDS, seconds / 4))
             troupe.rest()
-            write_aftermath(server, history)
+            write_aftermath(url, history)
         for player in troupe.players:
             player.dismiss(2.0)
 

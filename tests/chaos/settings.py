@@ -10,6 +10,13 @@ SECRET_KEY = "chaos"
 USE_TZ = True
 DEBUG = False
 INSTALLED_APPS = ["django_tasklock"]
+PROCESS = os.environ.get("CHAOS_PROCESS", "conductor")
+# The players in one place share fewer connections than they have threads.
+POOL = (
+    {"class": "redis.BlockingConnectionPool", "max_connections": 2, "timeout": 20}
+    if PROCESS.startswith("2.")
+    else {"class": "redis.ConnectionPool", "max_connections": 32}
+)
 CACHES = {
     "default": {
         "BACKEND": "django_redis.cache.RedisCache",
@@ -18,11 +25,9 @@ CACHES = {
         "OPTIONS": {
             "SOCKET_CONNECT_TIMEOUT": SOCKET_TIMEOUT_SECONDS,
             "SOCKET_TIMEOUT": SOCKET_TIMEOUT_SECONDS,
+            "CONNECTION_POOL_CLASS": POOL.pop("class"),
             # So that the server's list of clients tells whose a connection is.
-            "CONNECTION_POOL_KWARGS": {
-                "max_connections": 32,
-                "client_name": os.environ.get("CHAOS_PROCESS", "conductor"),
-            },
+            "CONNECTION_POOL_KWARGS": {**POOL, "client_name": PROCESS},
         },
     }
 }

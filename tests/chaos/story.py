@@ -75,6 +75,7 @@ class Story:
         call.token, call.fence = says["token"], says["fence"]
         self.tenures[event.call] = Tenure(
             call, call.token, call.fence, event.at, event.at, says["end"], call.ttl, call.asked,
+            longest_ttl=call.ttl,
         )  # fmt: skip
 
     _refused = _over
@@ -90,6 +91,12 @@ class Story:
         # It may reach the store and shorten the lease, though no answer comes.
         tenure.own_end = min(tenure.own_end, event.at + event.says["ttl"])
         tenure.ttl, tenure.asked = event.says["ttl"], event.at
+        tenure.longest_ttl = max(tenure.longest_ttl, tenure.ttl)
+
+    def _extended(self, event: Event) -> None:
+        if event.says["said"]:
+            tenure = self.tenures[event.call]
+            tenure.extended = tenure.asked
 
     def _releasing(self, event: Event) -> None:
         self.tenures[event.call].releasing = event.at
@@ -173,9 +180,11 @@ class Story:
                 # By design it learns of it later.
                 tenure.end = min(tenure.end, ended[0].asked)
                 tenure.cleared = ended[0]
+            over = max(tenure.end, tenure.released or 0.0, tenure.lost or 0.0)
             for emptied in self.disturbances.emptied:
-                # A grant whose reply was on its way may have been forgotten as well.
-                if tenure.call.asked < emptied.until and emptied.since < tenure.end:
+                # A grant whose reply was on its way may have been forgotten as well, or a lease
+                # while its release was on the way.
+                if tenure.call.asked < emptied.until and emptied.since < over:
                     tenure.end = max(min(tenure.end, emptied.since), tenure.start)
                     tenure.forgotten = True
                     break

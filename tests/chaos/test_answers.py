@@ -46,6 +46,42 @@ class TestAnswers:
         self.look(written, 3, verb="get", token=f"token-{A}-1")
         assert written.rules() == {"foreign answer"}
 
+    def fail_over(self, written: WrittenHistory, *, planned: bool) -> None:
+        written.fault("failed over", 1.95, 2.5)
+        if not planned:
+            written.fault("emptied", 1.95, 2.5)
+
+    @pytest.mark.parametrize(("planned", "rules"), [(True, {"foreign answer"}), (False, set())])
+    def test_a_release_that_the_replica_does_not_have(
+        self, written: WrittenHistory, planned: bool, rules: set[str]
+    ) -> None:
+        self.hold(written)
+        written.release(2, A)
+        self.fail_over(written, planned=planned)
+        self.look(written, 3, verb="get", token=f"token-{A}-1")
+        assert written.rules() == rules
+
+    def test_a_release_long_before_a_failover(self, written: WrittenHistory) -> None:
+        self.hold(written)
+        written.release(1.4, A)
+        self.fail_over(written, planned=False)
+        self.look(written, 3, verb="get", token=f"token-{A}-1")
+        assert written.rules() == {"foreign answer"}
+
+    @pytest.mark.parametrize(
+        ("planned", "rules"), [(True, {"cleared but extended"}), (False, set())]
+    )
+    def test_a_clear_that_the_replica_does_not_have(
+        self, written: WrittenHistory, planned: bool, rules: set[str]
+    ) -> None:
+        self.hold(written)
+        written.clear(1.93, C, of=A, fence=1)
+        self.fail_over(written, planned=planned)
+        written.tell(2.6, "extending", A, ttl=3.0)
+        written.tell(2.61, "extended", A, said=True)
+        written.release(2.7, A)
+        assert written.rules() - {"cleared but released"} == rules
+
     def test_another_locks_lease(self, written: WrittenHistory) -> None:
         self.hold(written)
         self.look(written, 1.5, verb="list", tokens={"seat:2": f"token-{A}-1"})
@@ -57,6 +93,39 @@ class TestAnswers:
         written.clear(1.95, C, of=A, fence=1)
         written.release(2, A)
         assert written.rules() == {"cleared but released"}
+
+    def test_a_lease_that_was_cleared_and_extended(self, written: WrittenHistory) -> None:
+        self.hold(written)
+        written.clear(1.5, C, of=A, fence=1)
+        written.tell(1.6, "extending", A, ttl=3.0)
+        written.tell(1.61, "extended", A, said=True)
+        written.release(2, A, said=False)
+        assert written.rules() == {"cleared but extended"}
+
+    def test_an_extension_that_came_before_the_clear(self, written: WrittenHistory) -> None:
+        self.hold(written)
+        written.tell(1.49, "extending", A, ttl=3.0)
+        written.clear(1.5, C, of=A, fence=1)
+        written.tell(1.61, "extended", A, said=True)
+        written.hold(A, 1.7, end=4.49)
+        written.release(2, A, said=False)
+        assert written.rules() == set()
+
+    def test_a_lease_that_was_cleared_and_renewed(self, written: WrittenHistory) -> None:
+        written.ask(1, A, ttl=3.0, renew=True)
+        written.grant(1.1, A, 1, end=4)
+        written.clear(1.5, C, of=A, fence=1)
+        written.hold(A, 2.1, end=5.0)
+        written.release(2.2, A, said=False)
+        assert written.rules() == {"cleared but extended"}
+
+    def test_a_lease_that_was_cleared_after_its_renewal(self, written: WrittenHistory) -> None:
+        written.ask(1, A, ttl=3.0, renew=True)
+        written.grant(1.1, A, 1, end=4)
+        written.clear(2.5, C, of=A, fence=1)
+        written.hold(A, 2.6, end=5.0)
+        written.release(2.7, A, said=False)
+        assert written.rules() == set()
 
     def test_lost_before_its_time(self, written: WrittenHistory) -> None:
         self.hold(written)
@@ -83,6 +152,21 @@ class TestAnswers:
         written.fault("redis stopped", 1.5, 3.5)
         assert written.rules() == set()
 
+    def renew_through(self, written: WrittenHistory, fault: str, seconds: float) -> None:
+        written.ask(1, A, ttl=6.0, renew=True)
+        written.grant(1.1, A, 1, end=7)
+        written.fault(fault, 2.9, 2.9 + seconds, "0.1")
+        written.hold(A, 6.9, end=7)
+        written.tell(7.1, "lost", A)
+
+    def test_a_renewed_lease_that_one_cut_ended(self, written: WrittenHistory) -> None:
+        self.renew_through(written, "cut", 0.01)
+        assert written.rules() == {"lost early"}
+
+    def test_a_renewed_lease_that_a_long_pause_ended(self, written: WrittenHistory) -> None:
+        self.renew_through(written, "proxy paused", 1.6)
+        assert written.rules() == set()
+
     def test_unavailable(self, written: WrittenHistory) -> None:
         written.ask(1, A)
         written.tell(1.1, "unavailable", A, verb="acquire", reason="no connection", where="x")
@@ -94,7 +178,9 @@ class TestAnswers:
         written.tell(1.1, "unavailable", A, verb="acquire", reason="no answer", where="x")
         assert written.rules() == set()
 
-    @pytest.mark.parametrize("fault", ["read only", "out of memory", "redis restarted"])
+    @pytest.mark.parametrize(
+        "fault", ["read only", "out of memory", "redis restarted", "failed over"]
+    )
     def test_unavailable_while_the_server_takes_no_writes(
         self, written: WrittenHistory, fault: str
     ) -> None:

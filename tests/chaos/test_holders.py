@@ -76,7 +76,7 @@ class TestHolders:
         written.clear(1.2, C, of=A, fence=1)
         written.ask(1.3, B)
         written.grant(1.4, B, 2)
-        written.hold(A, 1.5)
+        written.hold(A, 1.5, end=11)
         written.release(1.6, A, said=False)
         written.release(1.7, B)
         assert written.rules() == set()
@@ -137,6 +137,27 @@ class TestFences:
         assert written.rules() == {"equal fences"}
 
 
+class TestTheDead:
+    def kill_and_give(self, written: WrittenHistory, *, given: float) -> None:
+        written.ask(1, A, wait=20.0)
+        written.see_often(1.1, given - 0.1, C, A)
+        written.fault("killed", 2, 2.01, "0.1")
+        written.see_often(given, given + 0.3, A)
+
+    def test_a_lock_given_to_one_that_was_dead(self, written: WrittenHistory) -> None:
+        self.kill_and_give(written, given=3.5)
+        assert written.rules() == {"given to the dead"}
+
+    def test_a_lock_given_to_one_that_died_a_moment_ago(self, written: WrittenHistory) -> None:
+        self.kill_and_give(written, given=2.5)
+        assert written.rules() == set()
+
+    def test_nobody_knew_of_the_death(self, written: WrittenHistory) -> None:
+        self.kill_and_give(written, given=3.5)
+        written.fault("redis stopped", 1.9, 3.3)
+        assert written.rules() == set()
+
+
 class TestForgotten:
     """The server has lost its data: two may hold a lock, as long as the fences tell them apart."""
 
@@ -154,6 +175,14 @@ class TestForgotten:
         written.fault("emptied", 1.3, 1.4)
         written.release(2, A, said=False)
         written.release(2.1, B)
+        assert written.rules() == set()
+
+    def test_a_lease_whose_release_was_on_its_way(self, written: WrittenHistory) -> None:
+        written.ask(1, A)
+        written.grant(1.1, A, 1)
+        written.tell(1.5, "releasing", A)
+        written.fault("emptied", 1.6, 1.61)
+        written.tell(1.7, "released", A, said=False)
         assert written.rules() == set()
 
     def test_two_leases_from_after(self, written: WrittenHistory) -> None:

@@ -118,7 +118,7 @@ class Troupe:
     """All players, one in each place; each place has a proxy of its own.
 
     Args:
-        server: the URL of the server behind the proxies.
+        server: a URL of the server that is not disturbed.
         until: when the last of them has played its part.
     """
 

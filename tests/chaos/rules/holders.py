@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tests.chaos.acts import Tenure
+from tests.chaos.bounds import DEAD_SECONDS
 from tests.chaos.rules import Violation
 from tests.chaos.story import Story
 
-__all__ = ["equal_fences", "falling_fences", "two_holders"]
+__all__ = ["equal_fences", "falling_fences", "given_to_the_dead", "two_holders"]
 
 
 def two_holders(story: Story) -> Iterator[Violation]:
@@ -63,6 +64,26 @@ def equal_fences(story: Story) -> Iterator[Violation]:
                 yield Violation(
                     "equal fences", f"{_lease(one)} and {_lease(other)} of {name}",
                     one.start, other.start, name, (one.call.id, other.call.id),
+                )  # fmt: skip
+
+
+def given_to_the_dead(story: Story) -> Iterator[Violation]:
+    """A waiter whose process had been dead for a while, and that is seen to hold the lock since."""
+    for name, looks in story.seen.items():
+        for before, look in pairwise(looks):
+            process = look.holder.partition("/")[0]
+            dead = story.disturbances.killed.get(process)
+            if dead is None or look.since < dead or look.token == before.token:
+                continue
+            story.checked["given to the dead"] += 1
+            known = dead + DEAD_SECONDS
+            # While the server cannot be reached it cannot learn of a death either.
+            if before.since > known and not story.disturbances.unreachable("", dead, look.at):
+                yield Violation(
+                    "given to the dead",
+                    f"{look.holder} was seen to hold {name} at {look.at:.6f}, and not yet at "
+                    f"{before.at:.6f}; its process was dead by {dead:.6f}",
+                    dead, look.at, name, (look.holder,),
                 )  # fmt: skip
 
 
