@@ -9,15 +9,21 @@ import faulthandler
 import json
 import os
 import signal
+import time
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 from celery import Celery, signals
 
-from django_tasklock.signals import lock_lost, task_not_run
+from django_tasklock.signals import lock_acquired, lock_cleared, lock_lost, task_not_run
 from tests.chaos.history import History
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.chaos_tasks.settings")
+
+SLOW_SHARE, SLOW_SECONDS = 0.05, 0.2
+"""how many runs hesitate before they claim their row, and for how long"""
+CHANCE = SystemRandom()  # Children are forks: of a seed they would all make the same.
 
 # A worker that does not end is asked what its threads are at.
 faulthandler.register(signal.SIGUSR2)
@@ -62,7 +68,7 @@ def note_began(task_id: str, task: Any, args: Any, **kwargs: Any) -> None:
     redelivered = bool((task.request.delivery_info or {}).get("redelivered"))
     tell(
         "began", task_id, job_of(args), task=task.name, retries=task.request.retries,
-        redelivered=redelivered,
+        redelivered=redelivered, worker=os.getppid(),
     )  # fmt: skip
 
 
@@ -92,5 +98,25 @@ def note_lost(lease: Any, **kwargs: Any) -> None:
     tell("lost", str(lease.owner.task_id or ""), lock=lease.name, fence=lease.fence)
 
 
+def note_granted(lease: Any, **kwargs: Any) -> None:
+    """A run has its lock, and is to claim its row."""
+    job = lease.name.removeprefix("job:")
+    tell("granted", str(lease.owner.task_id or ""), job, fence=lease.fence)
+    hesitate()
+
+
+def hesitate() -> None:
+    """Be slow now and then, so that a fault can meet a run in this very place."""
+    if CHANCE.random() < SLOW_SHARE:
+        time.sleep(SLOW_SECONDS)
+
+
+def note_cleared(name: str, cause: str, **kwargs: Any) -> None:
+    """The lock of a dead process is free, or has gone to who asked for it."""
+    tell("cleared", name=name.removeprefix("job:"), cause=cause)
+
+
+lock_acquired.connect(note_granted, weak=False)
+lock_cleared.connect(note_cleared, weak=False)
 task_not_run.connect(note_not_run, weak=False)
 lock_lost.connect(note_lost, weak=False)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from tests.acceptance.hard_cases import workers
-from tests.chaos.history import now
+from tests.chaos.history import History, now
 from tests.waiting import until
 
 __all__ = ["Crew", "Worker"]
@@ -90,13 +90,24 @@ class Crew:
             self.replace(worker)
         return ended
 
+    def leaving(self) -> list[Worker]:
+        """Those that were asked to end and have not."""
+        asked = [worker for worker in self.gone if worker.leaving_since is not None]
+        return [worker for worker in asked if worker.running]
+
     def stuck(self) -> list[Worker]:
-        """Wait for those that were asked to end; returns the ones that did not."""
-        leaving = [worker for worker in self.gone if worker.leaving_since is not None]
-        last = max([worker.leaving_since or 0.0 for worker in leaving], default=0.0)
-        while any(each.running for each in leaving) and now() < last + LEAVING_SECONDS:
-            time.sleep(0.1)
-        return [worker for worker in leaving if worker.running]
+        """Those of them that should have ended by now."""
+        latest = now() - LEAVING_SECONDS
+        return [worker for worker in self.leaving() if (worker.leaving_since or 0.0) < latest]
+
+    def end_stuck(self, history: History) -> None:
+        """Kill those that are stuck, as whoever runs workers does: as long as they live, a broker
+        may keep their messages for them."""
+        for worker in self.stuck():
+            history.write("worker stuck", whom=worker.pid, log=worker.threads())
+            since = now()
+            worker.kill()
+            history.write("fault", fault="worker killed", whom=worker.pid, since=since)
 
     def leave(self) -> None:
         """Ask all to end, and wait for it."""

@@ -12,6 +12,9 @@ __all__ = ["Message", "Unit", "plan"]
 DUPLICATES = 0.05
 CHAINS = 0.1
 LONG_SECONDS, SHORT_SECONDS = (0.7, 1.5), (0.01, 0.15)
+JOBS_PER_REDELIVERY, REDELIVERED_SECONDS = 80, (9.5, 10.5)
+"""one of so many jobs takes longer than the visibility timeout: Redis delivers its message again
+while the body runs"""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,9 @@ def _message(job: int, length: int, chance: Random) -> Message:
         return Message(_id(chance), "poison", job, 0.02, "kill")
     if length == 1 and kind < 0.02:
         return Message(_id(chance), "skip", job, seconds, "raise")
+    if job % JOBS_PER_REDELIVERY == 0:
+        seconds = round(chance.uniform(*REDELIVERED_SECONDS), 3)
+        return Message(_id(chance), chance.choice(["skip", "retry"]), job, seconds)
     # The second of two calls is not sent where the task is unique, nor is the rest of its chain.
     tasks = ["skip"] * 5 + ["retry"] * 3 + ["alone"] * 2 + (["unique"] * 2 if length == 1 else [])
     if length == 1 and kind < 0.12:

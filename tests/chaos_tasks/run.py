@@ -61,6 +61,7 @@ def run(folder: Path, options: Options) -> None:
         from tests.chaos_tasks import tables, tasks  # noqa: F401
         from tests.chaos_tasks.crew import Crew
         from tests.chaos_tasks.faults import Faults
+        from tests.chaos_tasks.mender import Mender
         from tests.chaos_tasks.sender import Sender
 
         history = History(folder, CONDUCTOR)
@@ -73,20 +74,25 @@ def run(folder: Path, options: Options) -> None:
         units = plan(options.tasks, Random(f"{options.seed}/plan"))
         sender = Sender(units, 6 * children, history)
         stack.callback(sender.stop)
+        mender = Mender(sender, history)
+        stack.callback(mender.stop)
         chance = Random(f"{options.seed}/faults")
         faults = Faults(crew, servers, database, sender, history, folder, chance)
         began = now()
         sender.start()
+        mender.start()
         longest = began + LONGEST_SECONDS + options.tasks
         faults.run(lambda: sender.is_alive() and now() < longest, options.pause)
         sender.stop()
-        if sender.error is not None:
-            raise sender.error
-        _settle(servers, queue, sender, faults, options.patience, history)
+        _settle(servers, queue, sender, faults, crew, options.patience, history)
+        mender.stop()
+        for error in filter(None, (sender.error, mender.error)):
+            raise error
         history.write("took", seconds=now() - began, messages=sender.sent)
         tables.write_entries(history)
-        for worker in crew.stuck():
-            history.write("worker stuck", whom=worker.pid, log=worker.threads())
+        while crew.leaving():
+            time.sleep(0.1)
+            crew.end_stuck(history)
         crew.leave()
 
 
@@ -115,13 +121,20 @@ def _environment(folder: Path, servers: Servers, database: Database, queue: str)
 
 
 def _settle(
-    servers: Servers, queue: str, sender: Any, faults: Any, patience: float, history: History
+    servers: Servers,
+    queue: str,
+    sender: Any,
+    faults: Any,
+    crew: Any,
+    patience: float,
+    history: History,
 ) -> None:
     """Wait until no job is left, no message and nothing in the store; write what is left."""
     deadline, silent_since = now() + patience, None
     messages = 0
     while now() < deadline:
         faults.tick()
+        crew.end_stuck(history)
         time.sleep(0.5)
         messages = servers.broker.count(queue)
         if messages:

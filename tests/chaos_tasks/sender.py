@@ -6,10 +6,11 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from django.db import close_old_connections, connection
+from django.db import close_old_connections
 
 from tests.chaos.history import History
 from tests.chaos_tasks.app import app
+from tests.chaos_tasks.background import Background
 from tests.chaos_tasks.plan import Message, Unit
 
 __all__ = ["Sender"]
@@ -18,38 +19,26 @@ LOOK_SECONDS = 0.1
 FINAL = ("done", "failed")
 
 
-class Sender(threading.Thread):
+class Sender(Background):
     """Sends for as long as fewer than ``most`` jobs are under way."""
 
     def __init__(self, units: Iterable[Unit], most: int, history: History) -> None:
-        super().__init__(daemon=True, name="sender")
+        super().__init__("sender")
         self._units = units
         self._most = most
         self._history = history
-        self._over = threading.Event()
         self._lock = threading.Lock()
-        self._ids: dict[int, set[str]] = {}
-        self.error: BaseException | None = None
+        self._sent: dict[int, list[Unit]] = {}
         self.sent = 0
 
-    def run(self) -> None:
-        try:
-            for unit in self._units:
-                while len(self.unfinished()) > self._most and not self._over.wait(LOOK_SECONDS):
-                    pass
-                while not self._over.is_set() and not self._send(unit):
-                    self._over.wait(LOOK_SECONDS)
-                if self._over.is_set():
-                    return
-        except BaseException as error:
-            self.error = error
-        finally:
-            connection.close()
-
-    def stop(self) -> None:
-        """Send nothing more, and wait for the thread."""
-        self._over.set()
-        self.join(120)
+    def work(self) -> None:
+        for unit in self._units:
+            while len(self.unfinished()) > self._most and not self.over.wait(LOOK_SECONDS):
+                pass
+            while not self.over.is_set() and not self.send(unit):
+                self.over.wait(LOOK_SECONDS)
+            if self.over.is_set():
+                return
 
     def unfinished(self) -> list[set[str]]:
         """The task ids of each job that was sent and is neither done nor failed."""
@@ -58,9 +47,18 @@ class Sender(threading.Thread):
         close_old_connections()
         open_jobs = Job._default_manager.exclude(status__in=FINAL).values_list("pk", flat=True)
         with self._lock:
-            return [self._ids[job] for job in open_jobs if job in self._ids]
+            return [
+                {message.id for unit in self._sent[job] for message in unit.messages}
+                for job in open_jobs if job in self._sent
+            ]  # fmt: skip
 
-    def _send(self, unit: Unit) -> bool:
+    def units(self, job: int) -> list[Unit]:
+        """What was sent of a job."""
+        with self._lock:
+            return list(self._sent.get(job, ()))
+
+    def send(self, unit: Unit) -> bool:
+        """Send a unit, from any thread. Returns False if it is not known to have been sent."""
         first, *rest = unit.messages
         jobs = [message.job for message in unit.messages]
         ids = [message.id for message in unit.messages]
@@ -75,14 +73,14 @@ class Sender(threading.Thread):
         if result.id != first.id:
             self._history.write("duplicate", call=first.id, name=str(first.job), of=result.id)
             return True
-        self.sent += len(ids)
         self._history.write(
             "sent", call=first.id, name=str(first.job), jobs=jobs, ids=ids, end=first.end,
             task=first.task, duplicate=unit.duplicate,
         )  # fmt: skip
         with self._lock:
+            self.sent += len(ids)
             for job in jobs:
-                self._ids.setdefault(job, set()).update(ids)
+                self._sent.setdefault(job, []).append(unit)
         return True
 
 

@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests import needs
 from tests.acceptance.hard_cases.brokers import Broker, RabbitBroker, RedisBroker, connect
+from tests.rabbitmq import RabbitMQ
 from tests.servers import forget_kept, kept_in, own_redis
 
 __all__ = ["Database", "Servers"]
@@ -56,6 +57,11 @@ class Database:
                     return int(row[0]) if row else 0
                 time.sleep(0.005)
 
+    def refuse(self, share: float) -> None:
+        """Refuse so many of the writes of rows and effects from now on; see `tables`."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute("UPDATE chaos_tasks_disk SET refuses = %s", [share])
+
     @classmethod
     @contextmanager
     def own(cls, folder: Path) -> Iterator[Database]:
@@ -91,7 +97,12 @@ class Servers:
         self.locks = stack.enter_context(self._redis("locks"))
         self.results = stack.enter_context(self._redis("broker"))
         self.broker: Broker
-        if broker == "rabbitmq":
+        self.node: RabbitMQ | None = None
+        """RabbitMQ, where it is our own"""
+        if broker == "rabbitmq" and RabbitMQ.is_installed():
+            self.node = stack.enter_context(RabbitMQ.own(folder / "rabbitmq"))
+            self.broker = RabbitBroker(self.node.url, self.node)
+        elif broker == "rabbitmq":
             self.broker = RabbitBroker(stack.enter_context(needs.rabbitmq()))
         else:
             self.broker = RedisBroker(self.results, VISIBILITY_SECONDS)
@@ -99,13 +110,16 @@ class Servers:
     def _redis(self, name: str) -> Any:
         return own_redis(needs_own=True, options=kept_in(self._folder / name))
 
-    def restart_broker(self) -> None:
-        """The Redis of the messages and results ends and starts again, with its data."""
+    def restart_results(self) -> None:
+        """The Redis of the results, which may be the broker too, ends and starts again, with its
+        data."""
         self.results.restart()
 
-    def restart_locks(self, *, empty: bool) -> None:
-        """SIGKILL for the Redis of the locks, and another one in its place."""
+    def restart_locks(self, *, empty: bool, away: float = 0.0) -> None:
+        """SIGKILL for the Redis of the locks, and another one in its place after so many
+        seconds."""
         self.locks.kill()
+        time.sleep(away)
         if empty:
             forget_kept(self._folder / "locks")
         self.locks.restart()

@@ -94,10 +94,71 @@ class Story:
         for entries in self.rows.values():
             entries.sort(key=lambda entry: int(entry.says["id"]))
 
+    def died_in(self, run: Run) -> float | None:
+        """When the process of a body was killed in it; None if that is not known."""
+        if run.over is not None:
+            return None
+        pid = run.started.process
+        kills = [
+            event.at for event in self.of_call[run.started.call]
+            if event.kind == "kills itself" and event.process == pid
+        ] + [
+            float(fault.says["since"]) for fault in self.faults
+            if fault.says["fault"] == "child killed" and str(fault.says["whom"]) == pid
+        ]  # fmt: skip
+        return min((at for at in kills if at >= run.started.at), default=None)
+
+    def killed(self, pid: str, *, since: float) -> bool:
+        """Whether a pool process was alive then, and was killed later."""
+        return any(
+            fault.says["fault"] == "child killed" and str(fault.says["whom"]) == pid
+            and float(fault.says["since"]) >= since
+            for fault in self.faults
+        )  # fmt: skip
+
+    def stopped(self, pid: str, since: float, until: float) -> float:
+        """For how many seconds of a stretch a pool process was stopped, at a time."""
+        return max(
+            (
+                min(until, fault.at) - max(since, float(fault.says["since"]))
+                for fault in self.faults
+                if fault.says["fault"].startswith("child stopped")
+                and str(fault.says["whom"]) == pid
+            ),
+            default=0.0,
+        )
+
+    def lock_undisturbed(self, run: Run, until: float) -> bool:
+        """Whether a body has its lock while it lives, and whether its worker can clear it until
+        then: neither the two nor the Redis of the locks were disturbed, nor was the broker down. A
+        worker that waits to connect again does not look at its children."""
+        start = next(
+            start for start in reversed(self.starts[run.started.call])
+            if start.began.process == run.started.process and start.began.at <= run.started.at
+        )  # fmt: skip
+        own = {run.started.process, str(start.began.says["worker"])}
+        return not any(
+            event.at >= start.began.at and float(event.says["since"]) <= until
+            and (
+                str(event.says["fault"]).startswith("locks")
+                or event.says["fault"] in ("broker killed", "broker restarted")
+                or (str(event.says["whom"]) in own and event.says["fault"] != "child killed")
+            )
+            for event in self.faults
+        )  # fmt: skip
+
     def emptied(self, since: float, until: float) -> int:
         """How often the Redis of the locks lost its data then."""
         return sum(
             fault.says["fault"] == "locks emptied" and fault.at >= since
+            and float(fault.says["since"]) <= until
+            for fault in self.faults
+        )  # fmt: skip
+
+    def disk_full(self, since: float, until: float) -> bool:
+        """Whether the database refused writes at some time then."""
+        return any(
+            fault.says["fault"] == "disk full" and fault.at >= since
             and float(fault.says["since"]) <= until
             for fault in self.faults
         )  # fmt: skip
@@ -131,6 +192,7 @@ class Story:
             "starts": sum(map(len, self.starts.values())), "redeliveries": redelivered,
             "died": sum(s.ended is None for all_ in self.starts.values() for s in all_),
             "retries": sum(e.says["state"] == "RETRY" for e in ended),
+            "sent again": sum(e.kind == "sent again" for e in self.events),
         })  # fmt: skip
         faults = Counter(str(fault.says["fault"]) for fault in self.faults)
         return "\n".join(

@@ -1,7 +1,9 @@
 """The tables of a run, the trigger that keeps their history, and what the history says.
 
 On PostgreSQL the trigger is slow now and then, so that a connection can be cut in a claim and in a
-finish.
+finish. Another one is a full disk: nobody may mount a small one everywhere, and it raises what the
+server does then, with the same SQLSTATE (53100), of which psycopg and Django make the same
+exceptions. A database that is read-only would be another error, which is no OperationalError.
 """
 
 from __future__ import annotations
@@ -26,6 +28,16 @@ BEGIN
 END $$ LANGUAGE plpgsql;
 CREATE TRIGGER note_status AFTER UPDATE OF status ON chaos_tasks_job
   FOR EACH ROW EXECUTE FUNCTION note_status();
+CREATE TABLE chaos_tasks_disk AS SELECT 0.0::float AS refuses;
+CREATE FUNCTION refuse() RETURNS trigger AS $$
+BEGIN
+  IF random() < (SELECT refuses FROM chaos_tasks_disk) THEN
+    RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = 'disk_full';
+  END IF;
+  RETURN NEW;
+END $$ LANGUAGE plpgsql;
+CREATE TRIGGER refuse BEFORE UPDATE ON chaos_tasks_job FOR EACH ROW EXECUTE FUNCTION refuse();
+CREATE TRIGGER refuse BEFORE INSERT ON chaos_tasks_entry FOR EACH ROW EXECUTE FUNCTION refuse();
 """
 ON_SQLITE = """
 CREATE TRIGGER note_status AFTER UPDATE OF status ON chaos_tasks_job

@@ -16,7 +16,7 @@ from django.db import InterfaceError, OperationalError
 
 from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
-from tests.chaos_tasks.app import app, tell
+from tests.chaos_tasks.app import app, hesitate, tell
 from tests.chaos_tasks.rows.models import Entry
 
 __all__ = ["ATTEMPTS", "Broken"]
@@ -28,6 +28,15 @@ ATTEMPTS = {"skip": 5, "retry": 5, "alone": 5, "unique": 5, "once": 1, "poison":
 
 class Broken(Exception):
     """What a body raises that is told to fail."""
+
+
+class Guard(StatusGuard):
+    """Says when it is about to claim a row under a lock: what has judged the message is over."""
+
+    def claim(self, pk: Any, fence: int | None = None) -> bool:
+        tell("claims", name=str(pk), fence=fence)
+        hesitate()
+        return super().claim(pk, fence)
 
 
 def body(self: Any, job: int, seconds: float, end: str, retries: int) -> str:
@@ -56,7 +65,7 @@ def body(self: Any, job: int, seconds: float, end: str, retries: int) -> str:
 
 def guarded(name: str, **options: Any) -> Any:
     """A task that locks and guards a job's row, with these options."""
-    guard = StatusGuard(
+    guard = Guard(
         "chaos_tasks.Job", pk="job", source=["new"], to="running", done="done", failed="failed",
         fence_field="lock_fence",
     )  # fmt: skip

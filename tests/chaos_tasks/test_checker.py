@@ -14,6 +14,7 @@ def test_a_run_a_duplicate_and_a_redelivery_after_a_death(written: WrittenHistor
     written.begin(1.5, B, 12)
     written.end(1.6, B, 12, skipped="already_processing", holder=A)
     written.fault(2, "child killed", 11)
+    written.clear(2.1)
     written.run(3, A, 13, 1002, before="running", again=True)
     assert written.rules() == set()
 
@@ -64,6 +65,7 @@ class TestRows:
         written.send(0, A)
         written.die(1, A, 11, 1001)
         written.fault(1.5, "child killed", 11)
+        written.clear(1.6)
         assert written.rules() == {"stuck"}
 
     def test_lost(self, written: WrittenHistory) -> None:
@@ -179,6 +181,20 @@ class TestTwoAtOnce:
     def test_the_first_has_lost_its_lease(self, written: WrittenHistory) -> None:
         self.play(written, held=False)
         assert written.rules() == set()
+
+    @pytest.mark.parametrize("held", [True, False])
+    def test_the_older_one_begins_later(self, written: WrittenHistory, held: bool) -> None:
+        """It was stopped in its claim."""
+        written.send(0, A)
+        written.begin(1, A, 11)
+        written.change(1.1, "new", "running", 1001)
+        written.fault(1.2, "child stopped before its claim", 11)
+        written.die(8, A, 12, 1002, before="running", again=True)
+        written.start(8.3, A, 11, 1001)
+        written.over(8.5, A, 12, 1002)
+        written.change(8.6, "running", "done", 1002)
+        written.over(8.7, A, 11, 1001, "broke", held=held)
+        assert written.rules() == ({"two at once"} if held else set())
 
     def test_the_first_cannot_know_yet_that_it_has(self, written: WrittenHistory) -> None:
         written.fault(1.9, "locks emptied")

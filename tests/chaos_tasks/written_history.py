@@ -7,10 +7,12 @@ from typing import Any
 from tests.chaos.history import CONDUCTOR, Event
 from tests.chaos_tasks.checker import check, report
 
-__all__ = ["JOB", "A", "B", "WrittenHistory"]
+__all__ = ["JOB", "WORKER", "A", "B", "WrittenHistory"]
 
 JOB = "1"
 A, B = "message-a", "message-b"
+WORKER = 10
+"""the main process of all others"""
 
 
 class WrittenHistory:
@@ -34,7 +36,9 @@ class WrittenHistory:
     def begin(
         self, at: float, call: str, process: int, *, task: str = "skip", again: bool = False
     ) -> None:
-        self.tell(at, "began", process, call, task=task, retries=0, redelivered=again)
+        self.tell(
+            at, "began", process, call, task=task, retries=0, redelivered=again, worker=WORKER
+        )
 
     def end(
         self, at: float, call: str, process: int, *, skipped: str | None = None, holder: str = ""
@@ -43,8 +47,14 @@ class WrittenHistory:
             at, "ended", process, call, state="SUCCESS", skipped=skipped, holder=holder or None
         )
 
-    def fail(self, at: float, call: str, process: int, error: str) -> None:
-        self.tell(at, "failed", process, call, error=error, text="")
+    def fail(self, at: float, call: str, process: int, error: str, text: str = "") -> None:
+        self.tell(at, "failed", process, call, error=error, text=text)
+
+    def send_again(
+        self, at: float, call: str, *, after: str, status: str, end: str = "return"
+    ) -> None:
+        self.tell(at, "sent again", 0, call, after=[after], status=status, fence=None)
+        self.send(at, call, end=end, twice=True)
 
     def entry(self, at: float, what: str, before: str, after: str, fence: int | None) -> None:
         self._entries += 1
@@ -87,6 +97,9 @@ class WrittenHistory:
         self.begin(at, call, process, task=task, again=again)
         self.change(at + 0.1, before, "running", fence)
         self.start(at + 0.2, call, process, fence)
+
+    def clear(self, at: float, *, cause: str = "worker") -> None:
+        self.tell(at, "cleared", WORKER, name=JOB, cause=cause)
 
     def fault(self, at: float, fault: str, whom: int = 0) -> None:
         self.tell(at, "fault", fault=fault, whom=whom, since=at - 0.1)

@@ -1,0 +1,49 @@
+"""What a full disk of the rows' database excuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.chaos.history import Event
+from tests.chaos_tasks.rules.violation import Violation
+from tests.chaos_tasks.story import Story
+
+__all__ = ["NO_ROOM", "left_behind", "refused"]
+
+NO_ROOM = "No space left on device"
+"""what the database says of a full disk"""
+
+
+def left_behind(story: Story) -> Iterator[Violation]:
+    """What the guard could not write on a full disk is left to people, and nothing else is."""
+    for again in story.events:
+        if again.kind != "sent again":
+            continue
+        failures = [
+            event for call in again.says["after"] for event in story.of_call[call]
+            if event.kind == "failed" and event.at < again.at
+        ]  # fmt: skip
+        if again.says["status"] == "running":
+            # A body that raises leaves such a row too, which the guard could not mark as failed.
+            excused = any(_disk_was_full(story, e) for e in failures if e.name == again.name)
+        else:
+            # Its own claim, or a chain has ended before it.
+            excused = any(refused(story, event) for event in failures)
+        if not excused:
+            text = f"{again.says['status']}, after {', '.join(again.says['after'])}"
+            yield Violation("left behind", text, again.name, again.call)
+
+
+def refused(story: Story, failure: Event) -> bool:
+    """Whether the guard could not claim or finish: the body's own statements are retried."""
+    said = failure.says["error"] == "OperationalError" and NO_ROOM in failure.says["text"]
+    return said and _disk_was_full(story, failure)
+
+
+def _disk_was_full(story: Story, failure: Event) -> bool:
+    """Whether the disk was full at some time of the start that failed."""
+    # Of another process: a redelivery may have begun since, while this one was stopped.
+    starts = [start.began for start in story.starts[failure.call]]
+    own = [each.at for each in starts if each.process == failure.process]
+    began = max((at for at in own if at <= failure.at), default=failure.at)
+    return story.disk_full(began, failure.at)
