@@ -1,4 +1,4 @@
-"""``python -m tests.mutants [NAME...] [--list] [--chaos SECONDS]``: run the mutants."""
+"""``python -m tests.mutants [NAME...] [--list]``: run the mutants."""
 
 from __future__ import annotations
 
@@ -30,21 +30,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"There is no mutant {', '.join(sorted(unknown))}; see --list")
         return 2
     chosen = [mutant for mutant in MUTANTS if mutant.name in options.names or not options.names]
-    if options.chaos is not None:
-        chosen = [mutant for mutant in chosen if mutant.chaos]
-    if not chosen:
-        print("None of these mutants is one that a run of tests.chaos can notice")
-        return 2
     if options.list:
         print(*(f"{mutant.name}  ({mutant.file})" for mutant in chosen), sep="\n")
         return 0
     survived: list[str] = []
     with copied() as copy:
-        if not options.trusted and not _whole_package_passes(copy, chosen, options.chaos):
+        if not options.trusted and not _whole_package_passes(copy, chosen):
             return 2
         for mutant in chosen:
             began = time.monotonic()
-            noticed, by = _run(copy, mutant, options.chaos)
+            noticed, by = _run(copy, mutant)
             if not noticed:
                 survived.append(mutant.name)
             word = {True: "noticed ", False: "SURVIVED", None: "UNTRIED "}[noticed]
@@ -60,10 +55,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--trusted", action="store_true",
         help="do not run the tests on the whole package first, which must pass there",
-    )  # fmt: skip
-    parser.add_argument(
-        "--chaos", type=float, metavar="SECONDS",
-        help="instead of their tests, a run of tests.chaos must notice those that it can",
     )  # fmt: skip
     return parser.parse_args(arguments)
 
@@ -96,9 +87,9 @@ def applied(copy: Path, mutant: Mutant) -> Iterator[bool]:
         file.write_text(whole)
 
 
-def _whole_package_passes(copy: Path, chosen: Sequence[Mutant], chaos: float | None) -> bool:
+def _whole_package_passes(copy: Path, chosen: Sequence[Mutant]) -> bool:
     """A test that fails without a mutant would notice every one."""
-    for command in dict.fromkeys(_command(mutant, chaos) for mutant in chosen):
+    for command in dict.fromkeys(_command(mutant) for mutant in chosen):
         failed, by = tried(copy, command)
         if failed is not False:
             print(f"Without a mutant this does not pass: {' '.join(command)}\n{by}")
@@ -106,17 +97,15 @@ def _whole_package_passes(copy: Path, chosen: Sequence[Mutant], chaos: float | N
     return True
 
 
-def _run(copy: Path, mutant: Mutant, chaos: float | None) -> tuple[bool | None, str]:
+def _run(copy: Path, mutant: Mutant) -> tuple[bool | None, str]:
     """Whether the mutant was noticed, and by which test; None: its tests did not run."""
     with applied(copy, mutant) as is_there:
         if not is_there:
             return None, f"{mutant.file} does not have once what it takes out"
-        return tried(copy, _command(mutant, chaos))
+        return tried(copy, _command(mutant))
 
 
-def _command(mutant: Mutant, chaos: float | None) -> tuple[str, ...]:
-    if chaos is not None:
-        return ("tests.chaos", "--seconds", str(chaos))
+def _command(mutant: Mutant) -> tuple[str, ...]:
     return ("pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *mutant.tests)
 
 
@@ -139,7 +128,7 @@ def tried(copy: Path, command: Sequence[str]) -> tuple[bool | None, str]:
         # Of a job that was to be given up, and kills the process in which it runs.
         return True, f"the tests were killed by signal {-done.returncode}"
     # 1: tests failed; more: there were none, or they could not be read.
-    return (True, by) if done.returncode == 1 else (None, by)
+    return (True, by) if done.returncode == 1 else (None, done.stderr[-2000:] or by)
 
 
 if __name__ == "__main__":

@@ -3,50 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from tests.mutants.mutant import Mutant
+from tests.mutants.of_stores import OF_STORES
+from tests.mutants.of_tasks import OF_TASKS
+from tests.mutants.of_updates import OF_UPDATES
 
 __all__ = ["MUTANTS", "Mutant"]
 
 SCRIPTS = "django_tasklock/stores/lua"
 ENGINE = "django_tasklock/_engine"
-CELERY = "django_tasklock/celery"
 OPERATORS = "django_tasklock/operators"
 ON_STORES = "tests/integration/stores"
 ON_ENGINE = "tests/integration/engine"
-ON_CELERY = "tests/integration/celery"
-HARD_CASES = "tests/acceptance/hard_cases"
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One change of one file.
-
-    ``name`` says what is missing. In ``file``, ``old`` occurs once and becomes ``new``. ``tests``
-    are pytest's arguments: at least one of these tests must fail. ``chaos``: the checker of
-    ``make chaos`` must find a violation as well, in a run of `CHAOS_SECONDS`.
-    """
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: Sequence[str]
-    chaos: bool = False
-    chaos_tasks: bool = False
-    """a short run of `tests.chaos_tasks` must find a violation as well: `tests.mutants.on_tasks`"""
 
 
 MUTANTS: Sequence[Mutant] = (
+    *OF_STORES,
+    *OF_TASKS,
+    *OF_UPDATES,
     # What the scripts on the server protect.
     Mutant(
         "release without its token compare", f"{SCRIPTS}/release.lua",
         "if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then", "if false then",
         [f"{ON_STORES}/test_store_contract.py", "-k", "Redis"],
+        chaos=True,
     ),
     Mutant(
         "extension without its token compare", f"{SCRIPTS}/extend.lua",
         "if value_of_lock(KEYS[i]) == ARGV[at + 1] then", "if value_of_lock(KEYS[i]) then",
         [f"{ON_STORES}/test_store_contract.py", "-k", "Redis"],
+        chaos=True,
     ),
     Mutant(
         "clear without its token compare", f"{SCRIPTS}/clear.lua",
@@ -63,23 +50,50 @@ MUTANTS: Sequence[Mutant] = (
         "acquire that refuses its own token after a lost reply", f"{SCRIPTS}/acquire.lua",
         "if held == value then", "if false then",
         [f"{ON_STORES}/test_store_contract.py", "-k", "Redis"],
+        chaos=True,
+    ),
+    Mutant(
+        "all or none that leaves one behind", f"{SCRIPTS}/acquire_all.lua",
+        "  if held and held ~= value then return",
+        "  if not held then redis.call('SET', key, value, 'PX', ttl) end\n"
+        "  if held and held ~= value then return",
+        [f"{ON_STORES}/test_store_contract.py", "-k", "none_is_granted_if_one"],
+    ),
+    Mutant(
+        "all of several, refused to their own values after a lost reply",
+        f"{SCRIPTS}/acquire_all.lua",
+        "if held and held ~= value then", "if held then",
+        [f"{ON_ENGINE}/test_several.py", "-k", "lost_once"],
+    ),
+    Mutant(
+        "all of several past the queue of a lease that expired", f"{SCRIPTS}/acquire_all.lua",
+        "if not held and redis.call('EXISTS', queue) == 1 then", "if false then",
+        [f"{ON_ENGINE}/test_several.py", "-k", "waits_in_the_queue"],
+    ),
+    Mutant(
+        "all of several, interrupted before each has its lease", f"{ENGINE}/all_at_once.py",
+        "            renewal.abandon(name, self._tokens[name], left, self._store)",
+        "            del name, left",
+        [f"{ON_ENGINE}/test_several.py", "-k", "TestEveryInstruction and not reentrant"],
     ),
     Mutant(
         "acquire past the queue of a lease that expired", f"{SCRIPTS}/acquire.lua",
         "if redis.call('EXISTS', queue) == 1 then", "if false then",
         [f"{ON_STORES}/test_handover.py", f"{ON_STORES}/test_queue_order.py",
          f"{ON_ENGINE}/test_waiting.py"],
+        chaos=True,
     ),
     Mutant(
-        "queue that is served last first", f"{SCRIPTS}/notify_waiters.lua",
-        "local members = redis.call('ZRANGE', queue, from + #found, from + most - 1)",
-        "local members = redis.call('ZREVRANGE', queue, from + #found, from + most - 1)",
+        "queue that is served last first", f"{SCRIPTS}/release.lua",
+        "local waiting = redis.call('ZRANGE',", "local waiting = redis.call('ZREVRANGE',",
         [f"{ON_ENGINE}/test_waiting.py", f"{ON_ENGINE}/test_waiters.py"],
+        chaos=True,
     ),
     Mutant(
         "hand-over to a waiter that is dead", f"{SCRIPTS}/notify_waiters.lua",
         "local to = (counts[2 * i] > 0 or member == me) and found or dead", "local to = found",
         [f"{ON_STORES}/test_handover.py", f"{ON_STORES}/test_queue_order.py"],
+        chaos=True,
     ),
     Mutant(
         "waiter that leaves with the lock it was handed", f"{SCRIPTS}/leave_queue.lua",
@@ -90,32 +104,69 @@ MUTANTS: Sequence[Mutant] = (
         "waiter that loses its place when it asks again", f"{SCRIPTS}/join_queue.lua",
         "number = redis.call('ZSCORE', queue, before) or number", "number = ''",
         [f"{ON_STORES}/test_queue_order.py", f"{ON_ENGINE}/test_waiters.py"],
+        chaos=True,
     ),
     Mutant(
-        "fence that follows the clock back", f"{SCRIPTS}/next_fence.lua",
-        "if last >= fence then fence = last + 1 end", "",
+        "fence that follows the clock back", f"{SCRIPTS}/draw_fence.lua",
+        "if last >= tonumber(drawn) then drawn = string.format('%.0f', last + 1) end", "",
         [f"{ON_STORES}/test_outage.py", f"{ON_ENGINE}/test_service.py"],
+    ),
+    Mutant(
+        "waiter behind a dead one that never looks at the holder", f"{ENGINE}/waiting.py",
+        "left = min(left, LATER_OWNER_CHECK_SECONDS * chance.uniform(0.5, 1.0))", "pass",
+        [f"{ON_ENGINE}/test_takeover.py"],
     ),
     Mutant(
         "reservation that another message can end", f"{SCRIPTS}/unreserve.lua",
         "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end", "",
         [f"{ON_STORES}/test_store_contract.py", "-k", "Redis"],
     ),
+    # What is read quickly is what the strict reader makes of it.
+    Mutant(
+        "record whose task id has another length than it says",
+        "django_tasklock/stores/redis/record_heads.py",
+        "if value[start - 1] != len(text) or value[end - 1 : end] != b\"\\x94\":",
+        "if value[end - 1 : end] != b\"\\x94\":",
+        ["tests/unit/stores/test_record_heads.py"],
+    ),
+    Mutant(
+        "record of a time that no clock shows", "django_tasklock/stores/redis/record_heads.py",
+        "if not 0 <= at <= MAX_TIMESTAMP_SECONDS:", "if False:",
+        ["tests/unit/stores/test_record_heads.py"],
+    ),
+    Mutant(
+        "record in a frame of another length", "django_tasklock/stores/redis/record_heads.py",
+        " or value[2:FRAME_BYTES] != _frame(size):", ":",
+        ["tests/unit/stores/test_record_heads.py"],
+    ),
+    Mutant(
+        "owner that ended after its lock was read", "django_tasklock/stores/redis/searching.py",
+        "return bool(self._described([info.name]))", "return True",
+        ["tests/integration/operators/test_gone_owners.py"],
+    ),
     # What a lease knows by itself.
     Mutant(
         "lease that is held after its deadline", f"{ENGINE}/lease_state.py",
         "if clock.now() < self._deadline and (", "if True or (",
         [f"{ON_ENGINE}/test_lease.py", f"{ON_ENGINE}/test_renewal.py"],
+        chaos=True,
     ),
     Mutant(
         "lease that a forked child holds too", f"{ENGINE}/lease_state.py",
         "if self._state != HELD or self._process != process:\n            return False\n        if",
         "if self._state != HELD:\n            return False\n        if",
         [f"{ON_ENGINE}/test_lease.py", f"{ON_ENGINE}/test_renewal.py"],
+        chaos=True,
     ),
     Mutant(
         "no renewal", f"{ENGINE}/store_renewal.py",
         "return lease.renew and lease._extending([False])", "return False",
+        [f"{ON_ENGINE}/test_renewal.py"],
+        chaos=True,
+    ),
+    Mutant(
+        "renewal that forgets held leases as well", f"{ENGINE}/store_renewal.py",
+        "* TOGETHER_SHARE and not counts(heap[0]):", "* TOGETHER_SHARE:",
         [f"{ON_ENGINE}/test_renewal.py"],
     ),
     Mutant(
@@ -143,14 +194,13 @@ MUTANTS: Sequence[Mutant] = (
                 Q((f"{self.fence_field}__isnull", True)) | Q((f"{self.fence_field}__lt", fence))
             )
             changes[self.fence_field] = fence
-        return self._update(rows, changes, Q(pk=pk))
-
-    def claim_alone""",
+        return rows, changes
+""",
         """            changes[self.fence_field] = fence
-        return self._update(rows, changes, Q(pk=pk))
-
-    def claim_alone""",
+        return rows, changes
+""",
         ["tests/unit/test_guards.py"],
+        chaos_tasks=True,
     ),
     Mutant(
         "finish without the fence compare", "django_tasklock/guards.py",
@@ -160,94 +210,26 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "finish whatever the status", "django_tasklock/guards.py",
-        "rows = self.rows().filter(ours & Q((self.field, self.to)))",
-        "rows = self.rows().filter(ours)",
+        "return self.rows().filter(ours & Q((self.field, self.to))), {self.field: status}",
+        "return self.rows().filter(ours), {self.field: status}",
         ["tests/unit/test_guards.py"],
     ),
     Mutant(
-        "claim inside a transaction", "django_tasklock/guards.py",
-        "if is_in_atomic(rows.db):", "if False:",
+        "claim inside a transaction", "django_tasklock/row_updates.py",
+        "if is_in_atomic(using):", "if False:",
         ["tests/unit/test_guards.py"],
     ),
     Mutant(
-        "cut connection to the database that fails the run", "django_tasklock/guards.py",
-        "            if not close_if_cut(rows.db):\n                raise\n", "            raise\n",
+        "cut connection to the database that fails the run", "django_tasklock/row_updates.py",
+        "            if not close_if_cut(using):\n                raise\n", "            raise\n",
         ["tests/integration/test_guard_connections.py"],
         chaos_tasks=True,
     ),
     Mutant(
-        "lost reply of an UPDATE that counts as a refusal", "django_tasklock/guards.py",
-        "return ours is not None and self.rows().filter(ours & changed).exists()", "return False",
+        "lost reply of an UPDATE that counts as a refusal", "django_tasklock/row_updates.py",
+        "return ours and rows.model._base_manager.using(using).filter(changed).exists()",
+        "return False",
         ["tests/integration/test_guard_connections.py"],
-    ),
-    # What a task does with its message.
-    Mutant(
-        "redelivery that is not judged", f"{CELERY}/delivery.py",
-        "        if not self.redelivered:\n            return Verdict(\"run\")\n        text",
-        "        if True:\n            return Verdict(\"run\")\n        text",
-        [f"{ON_CELERY}/test_redelivery.py", f"{ON_CELERY}/test_outcomes.py"],
-        chaos_tasks=True,
-    ),
-    Mutant(
-        "redelivery that does not look for a stored result", f"{CELERY}/delivery.py",
-        "if state == states.SUCCESS:", "if False:",
-        [f"{ON_CELERY}/test_redelivery.py"],
-    ),
-    Mutant(
-        "success that is forgotten when Celery's STARTED overwrites it",
-        f"{CELERY}/stored_result.py",
-        "if before is not None and meta[\"status\"] == states.STARTED:", "if False:",
-        [f"{ON_CELERY}/test_overwritten_results.py"],
-    ),
-    Mutant(
-        "success that stays overwritten", f"{CELERY}/locked_run.py",
-        "            put_back(task, delivery.stored_before)\n", "",
-        [f"{ON_CELERY}/test_overwritten_results.py"],
-    ),
-    Mutant(
-        "redelivery that is skipped while its own run goes on", f"{CELERY}/run.py",
-        "if delivery.queued and (delivery.is_by(holder) or self._may_have_begun(holder)):",
-        "if False:",
-        [f"{HARD_CASES}/test_redelivery.py",
-         f"{ON_CELERY}/test_cooling_tasks.py"],
-    ),
-    Mutant(
-        "attempts without a limit", f"{CELERY}/delivery.py",
-        "if verdict.starts >= self.task.lock_max_attempts:", "if False:",
-        ["tests/acceptance/test_attempts.py"],
-        chaos_tasks=True,
-    ),
-    Mutant(
-        "orderly shutdown that counts as a death", f"{CELERY}/delivery.py",
-        "return self._start_note(self._starts - 1) if self._starts else None", "return None",
-        ["tests/acceptance/test_attempts.py", f"{HARD_CASES}/test_attempts.py"],
-    ),
-    Mutant(
-        "dead child that nobody notices", f"{CELERY}/children.py",
-        "        with suppress(KeyError):\n            while True:\n"
-        "                child.runs.pop().died()", "        child.runs.clear()",
-        [f"{ON_CELERY}/test_children.py"],
-    ),
-    Mutant(
-        "outage that counts as held", f"{CELERY}/run.py",
-        "        except StoreUnavailable as error:\n            return self._outage(error)\n"
-        "        return self._run_locked(won) if isinstance(won, Lease) else self._conflict(won)",
-        "        except StoreUnavailable:\n"
-        '            return self.locked.skip("already_processing", None)\n'
-        "        return self._run_locked(won) if isinstance(won, Lease) else self._conflict(won)",
-        [f"{ON_CELERY}/test_locked_task.py", f"{ON_CELERY}/test_outcomes.py"],
-    ),
-    Mutant(
-        "killed child whose message does not come back", f"{CELERY}/task.py",
-        "    reject_on_worker_lost = True\n", "    reject_on_worker_lost = None\n",
-        [f"{HARD_CASES}/test_killed_processes.py"],
-        chaos_tasks=True,
-    ),
-    Mutant(
-        "run that goes on though its lease is lost", f"{CELERY}/locked_run.py",
-        "            lease.assert_held()\n        return result",
-        "            pass\n        return result",
-        [f"{ON_CELERY}/test_locked_task.py"],
     ),
     # What operators rely on.
     Mutant(

@@ -35,11 +35,9 @@ def test_no_name_is_there_twice() -> None:
 def test_a_mutant_is_noticed_and_one_that_changes_nothing_survives(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    guards, tests = "django_tasklock/guards.py", ["tests/unit/test_guards.py"]
-    missing = Mutant("no check for atomic", guards, "if is_in_atomic(rows.db):", "if False:", tests)
-    same = Mutant(
-        "the same", guards, "if is_in_atomic(rows.db):", "if (is_in_atomic(rows.db)):", tests
-    )
+    guards, tests = "django_tasklock/row_updates.py", ["tests/unit/test_guards.py"]
+    missing = Mutant("no check for atomic", guards, "if is_in_atomic(using):", "if False:", tests)
+    same = Mutant("the same", guards, "if is_in_atomic(using):", "if (is_in_atomic(using)):", tests)
     monkeypatch.setattr(command, "MUTANTS", [missing, same])
 
     assert command.main([]) == 1
@@ -54,7 +52,7 @@ def test_a_mutant_is_noticed_and_one_that_changes_nothing_survives(
 def test_tests_that_fail_without_a_mutant_prove_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    none = Mutant("any", "django_tasklock/guards.py", "if is_in_atomic(rows.db):", "if False:",
+    none = Mutant("any", "django_tasklock/row_updates.py", "if is_in_atomic(using):", "if False:",
                   ["tests/unit/test_guards.py", "-k", "no_such_test"])  # fmt: skip
     monkeypatch.setattr(command, "MUTANTS", [none])
 

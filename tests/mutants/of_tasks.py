@@ -1,0 +1,133 @@
+"""Mutants of what a task does with its message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["OF_TASKS"]
+
+CELERY = "django_tasklock/celery"
+ON_CELERY = "tests/integration/celery"
+LATE_CLAIMS = f"{ON_CELERY}/test_late_claims.py"
+HARD_CASES = "tests/acceptance/hard_cases"
+
+OF_TASKS: Sequence[Mutant] = (
+    Mutant(
+        "redelivery that is not judged", f"{CELERY}/delivery.py",
+        "        if not self.redelivered:\n            return _RUN\n        text",
+        "        if True:\n            return _RUN\n        text",
+        [f"{ON_CELERY}/test_redelivery.py", f"{ON_CELERY}/test_outcomes.py"],
+        chaos_tasks=True,
+    ),
+    Mutant(
+        "redelivery that does not look for a stored result", f"{CELERY}/delivery.py",
+        "if state == states.SUCCESS:", "if False:",
+        [f"{ON_CELERY}/test_redelivery.py"],
+    ),
+    Mutant(
+        "success that is forgotten when Celery's STARTED overwrites it",
+        f"{CELERY}/stored_result.py",
+        "if before is not None and meta[\"status\"] == states.STARTED:", "if False:",
+        [f"{ON_CELERY}/test_overwritten_results.py"],
+    ),
+    Mutant(
+        "success that stays overwritten", f"{CELERY}/locked_run.py",
+        "            put_back(task, delivery.stored_before)\n", "",
+        [f"{ON_CELERY}/test_overwritten_results.py"],
+    ),
+    Mutant(
+        "redelivery that is skipped while its own run goes on", f"{CELERY}/run.py",
+        "if delivery.queued and (delivery.is_by(holder) or self._may_have_begun(holder)):",
+        "if False:",
+        [f"{HARD_CASES}/test_redelivery.py",
+         f"{ON_CELERY}/test_cooling_tasks.py"],
+        chaos_tasks=True,
+    ),
+    Mutant(
+        "attempts without a limit", f"{CELERY}/delivery.py",
+        "if verdict.starts >= self.task.lock_max_attempts:", "if False:",
+        ["tests/acceptance/test_attempts.py"],
+        chaos_tasks=True,
+    ),
+    Mutant(
+        "orderly shutdown that counts as a death", f"{CELERY}/delivery.py",
+        "return self._start_note(self._starts - 1) if self._starts else None", "return None",
+        ["tests/acceptance/test_attempts.py", f"{HARD_CASES}/test_attempts.py"],
+        chaos_tasks=True,
+    ),
+    Mutant(
+        "dead child that nobody notices", f"{CELERY}/children.py",
+        "        with suppress(KeyError):\n            while True:\n"
+        "                child.runs.pop().died()", "        child.runs.clear()",
+        [f"{ON_CELERY}/test_children.py"],
+    ),
+    Mutant(
+        "outage that counts as held", f"{CELERY}/run.py",
+        "        except StoreUnavailable as error:\n            return self._outage(error)\n"
+        "        return self._run_locked(won) if isinstance(won, Lease) else self._conflict(won)",
+        "        except StoreUnavailable:\n"
+        '            return self.locked.skip("already_processing", None)\n'
+        "        return self._run_locked(won) if isinstance(won, Lease) else self._conflict(won)",
+        [f"{ON_CELERY}/test_locked_task.py", f"{ON_CELERY}/test_outcomes.py"],
+        chaos_tasks=True,
+    ),
+    Mutant(
+        "killed child whose message does not come back", f"{CELERY}/task.py",
+        "    reject_on_worker_lost = True\n", "    reject_on_worker_lost = None\n",
+        [f"{HARD_CASES}/test_killed_processes.py"],
+        chaos_tasks=True,
+    ),
+    Mutant(
+        "run that goes on though its lease is lost", f"{CELERY}/locked_run.py",
+        "            lease.assert_held()\n        return result",
+        "            pass\n        return result",
+        [f"{ON_CELERY}/test_locked_task.py"],
+    ),
+    Mutant(
+        "late run that acknowledges its redelivery too", f"{CELERY}/late.py",
+        "if holder is not None and delivery.survives and delivery.is_by(holder):",
+        "if False:",
+        [f"{HARD_CASES}/test_leases.py", "-k", "loser_does_not"],
+    ),
+    Mutant(
+        "refused claim of a late run that counts as done", f"{CELERY}/locked_run.py",
+        "            self._late.assert_in_time(lease)\n            return", "            return",
+        [LATE_CLAIMS],
+    ),
+    Mutant(
+        "late run that counts the run of its redelivery as a death", f"{CELERY}/late.py",
+        "lease is not None and self._delivery.survives and not lease._is_detached()", "False",
+        [LATE_CLAIMS],
+    ),
+    Mutant(
+        "late run that leaves the lease which the store has for longer", f"{CELERY}/late.py",
+        "            task.clear_lost(lease)\n", "",
+        [LATE_CLAIMS, "-k", "store_has"],
+    ),
+    Mutant(
+        "late run that fails because the store is silent", f"{CELERY}/late.py",
+        "except StoreUnavailable:\n            return None",
+        "except ZeroDivisionError:\n            return None",
+        [LATE_CLAIMS, "-k", "silent"],
+    ),
+    Mutant(
+        "late result that acknowledges its redelivery too",
+        f"{CELERY}/locked_run.py",
+        "            self._late.leave_to_redelivery(lease)\n            raise late",
+        "            raise late",
+        [LATE_CLAIMS, "-k", "while_the_redelivery_works"],
+    ),
+    Mutant(
+        "late release that acknowledges its redelivery too", f"{CELERY}/locked_run.py",
+        "            self._late.leave_to_redelivery(lease)\n            lease.assert_held()",
+        "            lease.assert_held()",
+        [LATE_CLAIMS, "-k", "release_comes"],
+    ),
+    Mutant(
+        "late run that reserves the queue when it is interrupted", f"{CELERY}/unique.py",
+        "if not (lease.held or lease._is_detached()):", "if False:",
+        [LATE_CLAIMS],
+    ),
+)  # fmt: skip
