@@ -18,7 +18,15 @@ from django_tasklock.stores.database.queue_statements import LAST_POSITION
 
 from .peers import TTL_SECONDS
 
-__all__ = ["ADVISORY", "GET_LOCK", "CacheAddAndDelete", "PGLock", "SessionLocks", "Statements"]
+__all__ = [
+    "ADVISORY",
+    "GET_LOCK",
+    "CacheAddAndDelete",
+    "DjangosCursor",
+    "PGLock",
+    "SessionLocks",
+    "Statements",
+]
 
 POLL_SECONDS = 0.01
 """how often a statement by hand is sent again until it grants"""
@@ -45,11 +53,14 @@ class Statements:
 
     def __init__(self, alias: str) -> None:
         wrapper = connections[alias]
-        self._cursor: Any = _DRIVERS[wrapper.vendor](wrapper.settings_dict)
+        self._cursor = self.cursor(wrapper)
         statements = DIALECTS[wrapper.vendor]
         self._acquire, self._release = statements.acquire, statements.release
         if wrapper.vendor == "sqlite":  # Its driver has other marks for parameters.
             self._acquire, self._release = map(_for_sqlite, (self._acquire, self._release))
+
+    def cursor(self, wrapper: Any) -> Any:
+        return _DRIVERS[wrapper.vendor](wrapper.settings_dict)
 
     def acquire(self, name: str) -> Any:
         token = os.urandom(11).hex()
@@ -71,6 +82,27 @@ class Statements:
         name, token = held
         given = {"key": f"hand:{name}", "token": token, "now": time.time_ns() // 1000}
         self._cursor.execute(self._release, given)
+
+
+class DjangosCursor(Statements):
+    """The same statements in a project's own code: each on a new cursor of Django's connection."""
+
+    def cursor(self, wrapper: Any) -> Any:
+        return _NewCursors(wrapper)
+
+
+class _NewCursors:
+    def __init__(self, wrapper: Any) -> None:
+        self._wrapper = wrapper
+        self._rows: list[Any] = []
+
+    def execute(self, sql: str, given: dict[str, Any]) -> None:
+        with self._wrapper.cursor() as cursor:
+            cursor.execute(sql, given)
+            self._rows = cursor.fetchall()
+
+    def fetchall(self) -> list[Any]:
+        return self._rows
 
 
 class SessionLocks:
@@ -123,6 +155,7 @@ def _psycopg(settings: dict[str, Any]) -> Any:
              "password": settings["PASSWORD"]}  # fmt: skip
     connection = psycopg.connect(
         dbname=settings["NAME"], autocommit=True, cursor_factory=psycopg.ClientCursor,
+        **settings["OPTIONS"],
         **{key: value for key, value in given.items() if value},
     )  # fmt: skip
     return connection.cursor()

@@ -23,6 +23,10 @@ class Counts:
     microseconds: float
     by_command: dict[str, int]
 
+    def seconds_each(self, times: int) -> float:
+        """The server's processor seconds for one of so many works; never 0, to divide by it."""
+        return max(self.microseconds, 1.0) / 1_000_000 / times
+
 
 @dataclass(frozen=True)
 class _Look:

@@ -7,13 +7,14 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from .store_servers import STORES, NotHere, Site
 
-__all__ = ["mariadb", "postgresql", "sqlite"]
+__all__ = ["mariadb", "postgresql", "postgresql_without_disk", "sqlite"]
 
 
 @contextlib.contextmanager
@@ -25,10 +26,20 @@ def sqlite(folder: Path) -> Iterator[Site]:
     yield _database("sqlite", there, about)
 
 
-@contextlib.contextmanager
-def postgresql(_folder: Path) -> Iterator[Site]:
+def postgresql(_folder: Path) -> AbstractContextManager[Site]:
     """In ``BENCHMARK_POSTGRES``'s server, or one on this machine that takes this user without a
     password: a database of its own, dropped afterwards."""
+    return _postgresql("postgresql")
+
+
+def postgresql_without_disk(_folder: Path) -> AbstractContextManager[Site]:
+    """`postgresql`, whose commits do not wait for the disk: that hides what the rest costs."""
+    return _postgresql("postgresql-without-disk", synchronous_commit="off")
+
+
+@contextlib.contextmanager
+def _postgresql(alias: str, **session: str) -> Iterator[Site]:
+    """``session``: settings of the server for each session."""
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -47,12 +58,15 @@ def postgresql(_folder: Path) -> Iterator[Site]:
         server.execute(f'CREATE DATABASE "{name}"')
         try:
             given = conninfo_to_dict(dsn)
-            there = {"ENGINE": "django.db.backends.postgresql", "NAME": name}
+            there: dict[str, Any] = {"ENGINE": "django.db.backends.postgresql", "NAME": name}
             for key in ("host", "port", "user", "password"):
                 there |= {key.upper(): str(given[key])} if key in given else {}
+            for key, value in session.items():
+                server.execute(f"SET {key} = {value}")
+            there["OPTIONS"] = {"options": " ".join(f"-c {k}={v}" for k, v in session.items())}
             shown = [f"{each} {_shown(server, each)}" for each in ("fsync", "synchronous_commit")]
             version = _shown(server, "server_version").split()[0]
-            yield _database("postgresql", there, f"PostgreSQL {version}, {', '.join(shown)}")
+            yield _database(alias, there, f"PostgreSQL {version}, {', '.join(shown)}")
         finally:
             server.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -181,11 +181,13 @@ def make(name: str, url: str) -> Column:
     return MAKERS[name](url)
 
 
-def columns(url: str, say: Callable[[str], None]) -> dict[str, Column]:
-    """Every column that can be had here, proven to lock; ``say`` is told of the others."""
+def columns(
+    url: str, say: Callable[[str], None], names: Iterable[str] = MAKERS
+) -> dict[str, Column]:
+    """The columns that can be had here, proven to lock; ``say`` is told of the others."""
     logging.getLogger("redis_lock").setLevel(logging.ERROR)  # It warns of every refusal.
     found: dict[str, Column] = {}
-    for name in MAKERS:
+    for name in names:
         try:
             column = make(name, url)
         except ImportError as error:

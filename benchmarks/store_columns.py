@@ -11,7 +11,15 @@ from typing import Any
 from django_tasklock import locks
 
 from . import database_servers, store_servers
-from .by_hand import ADVISORY, GET_LOCK, CacheAddAndDelete, PGLock, SessionLocks, Statements
+from .by_hand import (
+    ADVISORY,
+    GET_LOCK,
+    CacheAddAndDelete,
+    DjangosCursor,
+    PGLock,
+    SessionLocks,
+    Statements,
+)
 from .peers import FLOOR, TTL_SECONDS, Column, Floor
 from .store_servers import Serve
 
@@ -71,10 +79,16 @@ ENTRIES = (
         database_servers.postgresql,
         {
             "its statements by hand": Statements,
+            "the same by Django's cursor": DjangosCursor,
             "pg_advisory_lock by hand": partial(SessionLocks, *ADVISORY),
             "django-pglock": PGLock,
         },
         apps=("pgactivity", "pglock"),
+    ),
+    Entry(
+        "DatabaseStore on PostgreSQL, no wait for the disk",
+        database_servers.postgresql_without_disk,
+        {"its statements by hand": Statements, "the same by Django's cursor": DjangosCursor},
     ),
     Entry(
         "DatabaseStore on MariaDB",

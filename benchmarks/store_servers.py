@@ -25,7 +25,7 @@ import redis
 from example_project.redis_binary import NoRedis, find_binary
 from example_project.servers import RedisServer, free_port, start_process
 
-__all__ = ["NotHere", "Serve", "Site"]
+__all__ = ["STORES", "NotHere", "Serve", "Site", "redis_server"]
 
 STORES = "django_tasklock.stores"
 START_SECONDS = 30.0
@@ -74,7 +74,9 @@ def redis_cluster(folder: Path) -> Iterator[Site]:
     with ExitStack() as stack:
         servers = [
             stack.enter_context(
-                _redis("--cluster-enabled", "yes", "--cluster-config-file", str(folder / name))
+                redis_server(
+                    "--cluster-enabled", "yes", "--cluster-config-file", str(folder / name)
+                )
             )
             for name in ("one.conf", "two.conf", "three.conf")
         ]
@@ -101,7 +103,7 @@ def quorum(_folder: Path) -> Iterator[Site]:
         tasklock: dict[str, dict[str, Any]] = {}
         for number in range(3):
             alias = f"quorum-{number + 1}"
-            url = stack.enter_context(_redis()).url
+            url = stack.enter_context(redis_server()).url
             caches[alias] = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
             tasklock[alias] = {"CACHE": alias}
         # Servers that have just been started would not count for five minutes.
@@ -121,7 +123,7 @@ def zookeeper(folder: Path) -> Iterator[Site]:
 
 
 @contextlib.contextmanager
-def _redis(*options: str) -> Iterator[RedisServer]:
+def redis_server(*options: str) -> Iterator[RedisServer]:
     while True:
         try:
             server = RedisServer.start(find_binary(), options)

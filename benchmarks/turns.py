@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-__all__ = ["SECTION_SECONDS", "Turn", "gaps", "jumps", "take_turns"]
+__all__ = ["SECTION_SECONDS", "Turn", "gaps", "jumps", "take_turn", "take_turns"]
 
 SECTION_SECONDS = 0.001
 """seconds for which each holder holds it"""
@@ -27,16 +27,23 @@ def take_turns(column: Any, lock: str, over: Callable[[], bool]) -> list[Turn]:
     """Wait for the lock, hold it, and release it, until ``over()``."""
     mine: list[Turn] = []
     while not over():
-        asked = time.monotonic()
-        held = column.wait(lock)
-        if held is None:
-            continue
-        since = time.monotonic()
-        time.sleep(SECTION_SECONDS)
-        end = time.monotonic()
-        column.release(held)
-        mine.append(Turn(asked, since, end))
+        turn = take_turn(column, lock)
+        if turn is not None:
+            mine.append(turn)
     return mine
+
+
+def take_turn(column: Any, lock: str) -> Turn | None:
+    """Wait for the lock, hold it, and release it; None if the wait has ended without it."""
+    asked = time.monotonic()
+    held = column.wait(lock)
+    if held is None:
+        return None
+    since = time.monotonic()
+    time.sleep(SECTION_SECONDS)
+    over = time.monotonic()
+    column.release(held)
+    return Turn(asked, since, over)
 
 
 def gaps(turns: Sequence[Turn]) -> list[float]:

@@ -16,17 +16,23 @@ NAMES = (
     "verbs",
     "acquire_release",
     "parts",
+    "server_parts",
     "refused",
     "handoff",
+    "handoff_once",
     "event_loop",
     "stores",
+    "quorum",
     "renewal",
     "listing",
     "pages",
     "celery_task",
+    "fresh_workers",
+    "sending",
     "recovery",
     "killed_holder",
     "memory",
+    "importing",
 )
 
 

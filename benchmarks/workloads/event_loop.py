@@ -25,6 +25,7 @@ __all__ = ["run"]
 
 PEER = "redis-py's asyncio Lock"
 LOCKS = 10
+MOST_CONNECTIONS = 10_000
 TTL_SECONDS = 600
 SETTLED_SECONDS = 1.0
 """a time in which all tasks have got so far that they wait"""
@@ -143,7 +144,8 @@ def _ours(_url: str) -> MakeLock:
 
 
 def _redis_py(url: str) -> MakeLock:
-    client = redis.asyncio.Redis.from_url(url)
+    # Its pool has 100 at most otherwise, and raises for the 101st.
+    client = redis.asyncio.Redis.from_url(url, max_connections=MOST_CONNECTIONS)
     return lambda name: client.lock(name, timeout=TTL_SECONDS)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..bench import Bench, set_up_site
 from ..counting import Counter, Counts
-from ..peers import OURS, make
+from ..peers import OURS, columns, make
 from ..rounds import Spread, turned
 from ..tables import Cell, Table
 from ..turns import Turn, gaps, jumps, take_turns
@@ -40,18 +40,13 @@ class Watched(NamedTuple):
 def run(bench: Bench) -> list[Table]:
     tables = []
     for waiters, processes in bench.pick([(4, 2)], [(8, 8), (50, 10), (500, 10)]):
-        columns = {}
-        for name in COLUMNS if waiters <= 50 else COLUMNS[:1]:
-            try:
-                columns[name] = make(name, bench.url)
-            except ImportError:
-                bench.say(f"{name} is not installed, and left out")
-        watched: dict[str, list[Watched]] = {name: [] for name in columns}
+        here = columns(bench.url, bench.say, COLUMNS if waiters <= 50 else COLUMNS[:1])
+        watched: dict[str, list[Watched]] = {name: [] for name in here}
         rounds = bench.pick(1, 5)
         for number in range(rounds):
             # A B C, B C A, ...: what the machine does meanwhile comes to each of them.
-            for name in turned(list(columns), number):
-                watched[name].append(_measure(bench, name, columns[name], waiters, processes))
+            for name in turned(list(here), number):
+                watched[name].append(_measure(bench, name, here[name], waiters, processes))
         base = watched.get(BASE)
         rows = [{"column": name, **_row(seen, base)} for name, seen in watched.items()]
         title = f"Hand-off, {waiters} waiters in {processes} processes, sections of 1 ms"

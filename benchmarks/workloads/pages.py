@@ -19,7 +19,7 @@ from django.test import RequestFactory
 from django.test.utils import override_settings
 
 from django_tasklock import locks
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.cli.select import streamed
 from django_tasklock.cli.streaming import pieces_of

@@ -11,7 +11,7 @@ from django_tasklock import locks
 from django_tasklock._compat.redis import pack
 from django_tasklock._engine.lease import Lease
 from django_tasklock._values.arguments import checked_flag, checked_name, checked_ttl, checked_wait
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.record import new_record
 from django_tasklock.stores.redis.client import as_bytes

@@ -1,4 +1,4 @@
-"""Many leases kept alive by one process: threads, round trips, processor time, and losses."""
+"""Many leases kept alive by one process: threads, memory, round trips, processor time, losses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -32,7 +33,8 @@ def run(bench: Bench) -> list[Table]:
         if count <= bench.pick(50, 10_000):
             rows.append(_measure(bench, PEER, count, ttl, thirds))
     title = f"Leases of {ttl} s renewed in one process, over {thirds} thirds of a lease"
-    return [Table("renewal", title, rows, "CPU, %")]
+    notes = ["Threads and resident memory are what the process has more than before"]
+    return [Table("renewal", title, rows, "CPU, %", notes)]
 
 
 def _measure(bench: Bench, name: str, count: int, ttl: int, thirds: int) -> dict[str, Cell]:
@@ -55,7 +57,7 @@ def _measure(bench: Bench, name: str, count: int, ttl: int, thirds: int) -> dict
         time.sleep(ttl / 3 * thirds)
         seconds, counts = time.monotonic() - start, counter.counts()
         ours.send("end")
-        used, threads, lost = ours.recv()
+        used, threads, resident, lost = ours.recv()
     except (EOFError, ConnectionError):
         child.join(60)
         bench.say(f"{name} with {count:,} leases: its process died ({child.exitcode})")
@@ -69,6 +71,7 @@ def _measure(bench: Bench, name: str, count: int, ttl: int, thirds: int) -> dict
     return {
         "column": f"{name}, {count:,}",
         "threads": threads,
+        "resident memory, MiB": resident / 2**20,
         "lost": lost,
         "round trips/s": trips,
         "round trips a third": trips * ttl / 3,
@@ -79,7 +82,7 @@ def _measure(bench: Bench, name: str, count: int, ttl: int, thirds: int) -> dict
 
 def _child(name: str, url: str, count: int, ttl: int, pipe: Any) -> None:
     set_up_site()
-    before = _threads()
+    before, resident = _threads(), _resident()
     try:
         still_held = HOLDERS[name](url, count, ttl)
     except ImportError:
@@ -90,11 +93,17 @@ def _child(name: str, url: str, count: int, ttl: int, pipe: Any) -> None:
     start = time.process_time()
     pipe.recv()
     used, threads = time.process_time() - start, _threads() - before
-    pipe.send((used, threads, count - still_held()))
+    pipe.send((used, threads, _resident() - resident, count - still_held()))
 
 
 def _threads() -> int:
     return len(os.listdir("/proc/self/task"))
+
+
+def _resident() -> int:
+    """The memory that the process has of the machine, in bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _ours(_url: str, count: int, ttl: int) -> Callable[[], int]:

@@ -5,13 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from django.conf import settings
+from django.test.utils import override_settings
 
 from django_tasklock import Lease, locks
 
 from ..bench import Bench
 from ..counting import Counter, Counts
-from ..peers import OURS, columns
+from ..peers import FLOOR, OURS, columns
+from ..rounds import interleaved
+from ..store_servers import redis_cluster
 from ..tables import Cell, Table
 
 __all__ = ["run"]
@@ -21,18 +30,39 @@ WAIT_SECONDS = 10.0
 
 
 def run(bench: Bench) -> list[Table]:
-    times = bench.pick(16, 1600)  # A multiple of what the scripts do once in sixteen leases.
-    rows: list[dict[str, Cell]] = []
-    for name, column in columns(bench.url, bench.say).items():
-
-        def pair(column: Any = column) -> None:
-            column.release(column.acquire("verbs"))
-
-        rows.append(_row(f"{name}: acquire + release", _counted(bench, pair, times), times))
+    times = bench.pick(16, 1600)
     return [
-        Table("pairs", "Acquire + release: what Redis does", rows, plot="commands"),
+        _pairs(bench),
         Table("verbs", f"{OURS}: what Redis does for each verb", _verbs(bench, times)),
+        _kinds(bench, times),
     ]
+
+
+def _pairs(bench: Bench) -> Table:
+    """Every column by turns with the floor: the server's processor time varies as any other."""
+    times, rounds = bench.pick((16, 1), (400, 20))
+    here = columns(bench.url, bench.say)
+    done = {name: _Sum() for name in here}
+
+    def seconds(name: str, done: _Sum) -> float:
+        column = here[name]
+        counts = _counted(bench, lambda: column.release(column.acquire("verbs")), times)
+        done.add(counts)
+        return counts.seconds_each(times)
+
+    measured = interleaved(
+        partial(seconds, FLOOR, _Sum()),
+        {name: partial(seconds, name, done[name]) for name in here},
+        rounds,
+    )
+    rows: list[dict[str, Cell]] = []
+    for name, paired in measured.items():
+        row = _row(f"{name}: acquire + release", done[name].counts, times * rounds)
+        which = row.pop("which")
+        row["server's CPU, us"] = paired.seconds.times(1_000_000)
+        rows.append(row | {"over the floor": paired.ratio, "which": which})
+    note = f"{rounds} rounds of {times} pairs, each column right after the floor"
+    return Table("pairs", "Acquire + release: what Redis does", rows, "commands", [note])
 
 
 def _verbs(bench: Bench, times: int) -> list[dict[str, Cell]]:
@@ -56,6 +86,41 @@ def _verbs(bench: Bench, times: int) -> list[dict[str, Cell]]:
     rows.append(_row("wait: ask, enter the queue", asked, count))
     rows.append(_row("release, handed over", handed, count))
     return rows
+
+
+def _kinds(bench: Bench, times: int) -> Table:
+    """Pairs of more than one lock on one server, and of one on a cluster."""
+
+    def slots() -> None:
+        lease = locks.acquire("verbs", slots=3)
+        assert lease is not None
+        lease.release()
+
+    def names() -> None:
+        for lease in locks.acquire_all(["verbs:a", "verbs:b", "verbs:c"]) or ():
+            lease.release()
+
+    works = {"one lock": _pair, "slots=3": slots, "three names": names}
+    rows = [_row(title, _counted(bench, work, times), times) for title, work in works.items()]
+    with redis_cluster(Path(bench.folder)) as site:
+        with override_settings(TASKLOCK={**settings.TASKLOCK, **site.tasklock}):
+            service = locks.using(site.store)
+            for _ in range(2):  # The nodes get to know the scripts.
+                _pair(service)
+            ports = [urlsplit(url).port for url in site.tasklock[site.store]["OPTIONS"]["LOCATION"]]
+            counters = [Counter(redis.Redis(port=port)) for port in ports]
+            for _ in range(times):
+                _pair(service)
+            counted = _Sum()
+            for counter in counters:
+                counted.add(counter.counts())
+        rows.append(_row("cluster: one lock", counted.counts, times))
+    title = f"{OURS}: acquire + release of several kinds, and on a cluster"
+    return Table("kinds", title, rows, plot="commands")
+
+
+def _pair(service: Any = locks) -> None:
+    service.acquire("verbs").release()
 
 
 def _in_vain(bench: Bench, times: int) -> tuple[Counts, int]:

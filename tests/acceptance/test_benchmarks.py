@@ -55,15 +55,28 @@ def test_each_verb_is_one_round_trip(tmp_path: Path) -> None:
         assert row(tables["verbs"], verb)["round trips"] == 1, verb
     assert row(tables["verbs"], "list")["round trips"] == 2, "the index, and the records"
     assert row(tables["verbs"], "wait: ask")["round trips"] <= 2
+    # A permit of several, and a lock on a cluster, are no more than a lock on one server.
+    one = row(tables["kinds"], "one lock")
+    for kind in ("slots=3", "cluster: one lock"):
+        assert row(tables["kinds"], kind)["round trips"] == one["round trips"] == 2, kind
+    # But for what is done now and then: the index is trimmed, the fences are made a hash table.
+    same = [
+        {name: round(float(count or 1)) for name, count in
+         re.findall(r"([a-z]+) ?([0-9.]*)", row(tables["kinds"], kind)["which"])
+         if name != "zrangebyscore"}
+        for kind in ("one lock", "cluster: one lock")
+    ]  # fmt: skip
+    assert same[0] == same[1]
 
 
 def test_columns_that_lock_are_compared(tmp_path: Path) -> None:
     # Every column has proven that it locks, or the run would have failed.
-    tables = bench(tmp_path, "acquire_release", "memory", "parts")
+    tables = bench(tmp_path, "acquire_release", "memory", "parts", "server_parts")
     for slug in ("one", "threads", "processes"):
         names = {row["column"] for row in tables[f"acquire-release-{slug}"]}
         assert names >= {OURS, "redis-py Lock", "cache.add + delete", "django-redis lock"}
     assert {row["step"] for row in tables["parts"]} >= {"a token is drawn", "all of these"}
+    assert row(tables["server-parts"], OURS)["server's CPU, us"]["median"] > 0
     for held in tables["memory"]:
         if held["leases"].startswith(
             "1,000"
@@ -84,6 +97,19 @@ def test_nobody_asks_while_a_lock_is_held(tmp_path: Path) -> None:
     assert (
         row(tables["killed-holder"], f"{OURS}, the same")["after the lease's end, ms"] is not None
     )
+
+
+def test_processes_that_wait_once_are_served_in_their_turn(tmp_path: Path) -> None:
+    (table,) = bench(tmp_path, "handoff_once").values()
+    ours = row(table, OURS)
+    assert ours["round trips a turn"] <= 3.5, "the release, and its share of the history"
+    assert ours["commands a turn"] <= 15
+
+
+def test_the_import_and_the_sender_are_measured(tmp_path: Path) -> None:
+    tables = bench(tmp_path, "importing", "sending")
+    assert row(tables["importing"], "import django_tasklock")["ms"]["median"] > 0
+    assert row(tables["sending"], OURS + ", guarded")["us a message"]["median"] > 0
 
 
 def test_one_thread_renews_all(tmp_path: Path) -> None:
@@ -129,7 +155,8 @@ def _listed(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_a_task_adds_two_round_trips_and_survives_its_child(tmp_path: Path) -> None:
-    tables = bench(tmp_path, "celery_task", "recovery")
+    tables = bench(tmp_path, "celery_task", "fresh_workers", "recovery")
+    assert row(tables["fresh-quiet"], f"{OURS}, guarded")["child ms a task"]["median"] > 0
     rows = tables["celery-task"]
     for begin in ("cache.add + delete", f"{OURS}, acks_late"):
         # A worker that looks into its queue in vain adds a part of one now and then.
@@ -187,6 +214,20 @@ def test_every_store_is_compared_with_the_same_by_hand(tmp_path: Path) -> None:
     assert hand_overs.keys() >= {*stores, by_hand}
     assert hand_overs["MemoryStore"] > 0
     assert hand_overs["RedisStore"] > 0
+
+
+def test_a_quorum_and_one_server_are_as_far_away(tmp_path: Path) -> None:
+    # Given a delay of so many ms each way, a pair takes four of them at least, in each column.
+    (rows,) = bench(tmp_path, "quorum").values()
+    assert {row["one way, ms"] for row in rows} == {0, 0.5, 2}
+    for row in rows:
+        assert row["ms a pair"]["low"] >= 4 * row["one way, ms"], row["column"]
+
+
+def test_memory_is_measured_in_processes_of_their_own(tmp_path: Path) -> None:
+    rows = bench(tmp_path, "memory")["resident"]
+    none, some = row(rows, f"{OURS}, 0"), row(rows, f"{OURS}, 50")
+    assert some["threads"] == none["threads"] + 1, "the renewal thread"
 
 
 def test_a_run_of_some_workloads_is_a_section_of_the_page() -> None:
