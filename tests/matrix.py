@@ -30,9 +30,12 @@ FAST_PAIR = (
     *(
         f"--ignore=tests/{folder}"
         for folder in (
-            "integration/docs", "integration/cli", "chaos", "chaos_tasks", "churn", "mutants",
+            "integration/docs", "integration/cli",
+            "chaos", "chaos_tasks", "churn", "fuzz", "mutants",
         )
     ),
+    # Of the model those that only search it.
+    *(f"--ignore=tests/model/test_{part}.py" for part in ("locks", "reservations", "rows")),
     *(f"--ignore-glob=*/test_{store}*" for store in ("quorum", "zookeeper")),
     "-k", "not (mariadb or pgbouncer or sqlite or cluster)",
 )  # fmt: skip

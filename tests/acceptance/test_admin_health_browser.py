@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from django_tasklock import locks
-from django_tasklock._values.owner import owner_record
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from tests.acceptance.test_admin_browser import (
     LIST,

@@ -4,6 +4,7 @@ and while the lock's slot moves from node to node."""
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,8 +56,9 @@ def again_and_again(
     finally:
         over.set()
         thread.join(120)
-    assert not thread.is_alive()
-    assert not errors, list(map(str, errors))
+        # Also where the block has failed: mostly because the change did.
+        assert not thread.is_alive()
+        assert not errors, "".join(traceback.format_exception(errors[0]))
 
 
 def assert_nothing_is_left() -> None:

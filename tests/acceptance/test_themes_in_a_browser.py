@@ -17,7 +17,7 @@ from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from django_tasklock import Lease, locks
-from django_tasklock._values.owner import SINCE, owner_record
+from django_tasklock._values.owner_record import SINCE, owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Refusal

@@ -11,7 +11,8 @@ from django_redis.serializers.json import JSONSerializer
 from django_redis.serializers.pickle import PickleSerializer
 
 from django_tasklock._values.event import Event
-from django_tasklock._values.owner import Owner, owner_record
+from django_tasklock._values.owner import Owner
+from django_tasklock._values.owner_record import owner_record
 from django_tasklock.admin.seen import SeenLease, encode_many
 from django_tasklock.celery.debounce import Burst
 from django_tasklock.celery.runnote import RunNote

@@ -30,9 +30,13 @@ pytestmark = pytest.mark.slow
 def ask(url: str, sent: Any = None) -> str:
     """The body of the answer; a POST if something is sent."""
     data = None if sent is None else json.dumps(sent).encode()
-    with urlopen(Request(url, data), timeout=60) as answer:
-        text: str = answer.read().decode()
-        return text
+    try:
+        with urlopen(Request(url, data), timeout=60) as answer:
+            text: str = answer.read().decode()
+            return text
+    except HTTPError as error:
+        error.close()  # It has the connection.
+        raise
 
 
 @contextmanager
