@@ -132,11 +132,12 @@ def test_11_a_job_that_always_kills_its_main_process_is_given_up(make_stage: Mak
     job = stage.job()
     result = stage.send("poison", job, [{"then": "kill main"}])
     for _ in range(5):
-        worker = stage.worker()
+        # It may be killed before anybody sees that it is ready.
+        worker = stage.worker(wait=False)
         until(
             lambda worker=worker: not worker.running or result.state == "FAILURE",  # type: ignore[misc]
             "killed, or given up",
-            30,
+            90,
         )
     assert result.state == "FAILURE"
     stage.assert_settled()

@@ -61,13 +61,15 @@ def test_07_a_job_requeued_at_its_hard_limit_never_overlaps_the_dying_child(stag
 
 def test_08_a_revoked_job_keeps_its_lock_until_its_body_has_ended(stage: Stage) -> None:
     """Celery says REVOKED at once; the body goes on in C, and others are refused until its end."""
-    stage.pair()
+    # The others never come to the worker whose only child is at work.
+    stage.worker(options=("-Q", "first"))
+    stage.worker()
     job = stage.job()
-    revoked = stage.send("skip", job, [{"kind": "stuck", "seconds": 4}])
+    revoked = stage.send("skip", job, [{"kind": "stuck", "seconds": 8}], queue="first")
     first = stage.started(job)
     stage.watch(first.pid)
     stage.client.control.revoke(revoked.id, terminate=True)
-    until(lambda: str(revoked.state) == "REVOKED", "reported as REVOKED", 3)
+    until(lambda: str(revoked.state) == "REVOKED", "reported as REVOKED", 6)
     refused = 0
     while not stage.ledger.entries("broke", "death"):
         with contextlib.suppress(LockNotAcquired):

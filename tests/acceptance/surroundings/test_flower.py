@@ -120,6 +120,8 @@ def test_flower_shows_sends_and_revokes_locked_tasks(make_stage: MakeStage, tmp_
         assert first in ask(link)
         post(f"task/revoke/{first}?terminate=true", {})
         until_state(first, "REVOKED")
+        # By the main process, after the child has given up the lock and the row.
+        until(lambda: stage.row(job)[0] == "failed", "the row says failed")
         until(lambda: not stage.held(), "the lock is free")
         stage.assert_settled()
         assert stage.ledger.completions(job=job) == 0

@@ -32,6 +32,7 @@ WITHOUT_FENCE = StatusGuard(
     "app.Job", pk="job", source="queued", to="working", done="done", failed="failed"
 )
 TTL = 0.3
+"""of the first run's lease, which is over before the run goes on"""
 SECONDS = 3.0
 """a ttl that lasts until the next line, also on a busy machine"""
 Late = Meanwhile[tuple[str, Any]]
@@ -55,6 +56,7 @@ class HeldUp:
         message = room.take()
         late: Late = Meanwhile(lambda: room.deliver(message, **delivered))
         until(lambda: self.leases, "the first lease")
+        later_leases_last(room, message)
         until(lambda: not locks.is_locked(self.leases[0].name), "its end")
         return message, late
 
@@ -84,11 +86,19 @@ def sent(room: Mailroom, row: Job, work: Callable[..., Any], **options: Any) -> 
     return task
 
 
+def later_leases_last(room: Mailroom, message: Message) -> None:
+    """Only the first lease of the message's task is over soon."""
+    task: Any = room.app.tasks[message.task]
+    task.lock_ttl = LONG
+
+
 def late_run(room: Mailroom, leases: list[Lease]) -> tuple[Message, Late]:
     """The next message, and its run, whose lease, the first of these, is over."""
     message = room.take()
     late: Late = Meanwhile(lambda: room.deliver(message))
-    until(lambda: leases and not leases[0].held, "the end of the lease")
+    until(lambda: leases, "the first lease")
+    later_leases_last(room, message)
+    until(lambda: not leases[0].held, "the end of the lease")
     return message, late
 
 
@@ -210,6 +220,7 @@ def test_it_is_held_up_in_its_claim(room: Mailroom, row: Job) -> None:
     message = room.take()
     late = Meanwhile(lambda: room.deliver(message))
     until(lambda: claims, "its claim")
+    later_leases_last(room, message)
     until(lambda: not locks.is_locked(f"job:{row.pk}"), "the end of its lease")
     with pytest.raises(SystemExit):
         room.deliver(message, redelivered=True)
@@ -311,8 +322,10 @@ def test_it_breaks_off_while_the_store_is_silent(room: Mailroom, row: Job) -> No
             self.lease.assert_held()
 
     sent(room, row, work)
+    message = room.take()
     with ExitStack() as silent:
-        assert room.deliver(room.take())[0] == "IGNORED"
+        assert room.deliver(message)[0] == "IGNORED"
+    later_leases_last(room, message)
     room.work_off()
     assert (status(row), len(leases)) == ("done", 2)
 
@@ -350,7 +363,9 @@ def test_a_run_that_is_ended_late_reserves_nothing(room: Mailroom) -> None:
     room.task(work, **options).delay(1)
     message = room.take()
     late: Late = Meanwhile(lambda: room.deliver(message))
-    until(lambda: leases and not locks.is_locked("job:1"), "the end of the lease")
+    until(lambda: leases, "the first lease")
+    later_leases_last(room, message)
+    until(lambda: not locks.is_locked("job:1"), "the end of the lease")
     assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
     goes_on.set()
     with pytest.raises(SystemExit):
@@ -360,6 +375,6 @@ def test_a_run_that_is_ended_late_reserves_nothing(room: Mailroom) -> None:
 
 def test_a_lease_that_is_held_proves_that_there_is_no_work(room: Mailroom, row: Job) -> None:
     Job.objects.update(status="done")
-    sent(room, row, lambda self, job: None)
+    sent(room, row, lambda self, job: None, lock_ttl=LONG)
     state, marker = room.deliver(room.take())
     assert (state, marker["reason"]) == ("SUCCESS", "invalid_state")

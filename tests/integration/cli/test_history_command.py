@@ -182,7 +182,7 @@ def test_following_shows_what_comes(
 def test_following_outlives_an_outage(
     use_redis: UseRedis, own_redis_server: RedisServer, process_env: Callable[[], dict[str, str]]
 ) -> None:
-    use_redis(own_redis_server.url, KEPT, SOCKET_TIMEOUT=0.3)
+    use_redis(own_redis_server.url, KEPT, SOCKET_TIMEOUT=2)
     happened()
     with following(process_env, "--format", "json") as followed:
         until(lambda: len(followed.lines) == 1)
