@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import hypothesis
 import pytest
 from django.conf import settings as django_settings
 from django.db import connection, connections
@@ -52,6 +53,12 @@ from tests.store_cases import (
 from tests.zookeepers import ZooKeeper, own_zookeeper
 
 pytest.register_assert_rewrite("django_tasklock.testing")
+
+# A busy machine is no reason to fail.
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -26,7 +26,9 @@ def write_aftermath(url: str, history: History) -> None:
     index, fences = keyspace.index, keyspace.fences
     for key in client.scan_iter(count=1000):
         if key == fences:
-            fields = [field for field in client.hkeys(key) if field.strip()]
+            # That of an expired lease goes with its entry in the index.
+            indexed = set(client.zrange(index, 0, -1))
+            fields = [each for each in client.hkeys(key) if each.strip() and each not in indexed]
             if fields:
                 history.write("left", what=f"fences of {fields}")
         elif key == keyspace.history:

@@ -273,7 +273,8 @@ class TestTheEnd:
         self, written: WrittenHistory, where: str, fault: str
     ) -> None:
         written.fault(5, fault, whom=11)
-        log = f"Thread 0x1\nCurrent thread 0x2:\n{where}\nworker.py in on_cold_shutdown"
+        stack = [where, "worker.py in on_cold_shutdown", "django_tasklock/celery/request.py"]
+        log = "\n".join(["Thread 0x1", "Current thread 0x2:", *stack])
         written.tell(90, "worker stuck", whom=11, log=log)
         ours = "django_tasklock" in where or fault == "warm shutdown"
         assert written.rules() == ({"worker stuck"} if ours else set())

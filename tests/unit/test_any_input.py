@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from django.test.utils import override_settings
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_tasklock._engine.names import NameTemplate
@@ -22,10 +22,6 @@ from django_tasklock._values.arguments import (
 )
 from django_tasklock.conf import configured_stores, task_url
 from django_tasklock.exceptions import InvalidLockConfig
-
-# A busy machine is no reason to fail.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
 
 PLAIN = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()

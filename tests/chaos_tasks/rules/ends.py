@@ -43,4 +43,6 @@ def _hangs_in_celery(story: Story, stuck: Event) -> bool:
         for fault in story.faults
     )
     stack = str(stuck.says["log"]).rpartition("Current thread")[2]
-    return cold and "on_cold_shutdown" in stack and "django_tasklock" not in stack
+    # The newest frame comes first. What the handler has interrupted may well be ours.
+    called, handler, _ = stack.partition("on_cold_shutdown")
+    return cold and bool(handler) and "django_tasklock" not in called

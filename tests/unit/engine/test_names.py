@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 from django.utils.functional import lazystr
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from kombu.utils import json as kombu_json
 
@@ -26,10 +26,6 @@ from django_tasklock._engine.names import (
 )
 from django_tasklock._values.arguments import LONGEST_NAME_CHARACTERS, checked_name
 from tests.agent import run_python
-
-# A busy machine is no reason to fail.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
 
 TRICKY = st.text(st.sampled_from(":% a3AF5é锁\n\x00\u202e\ud800/{}")) | st.text()
 
