@@ -116,7 +116,7 @@ def test_caller_that_has_waited_in_vain_computes() -> None:
 @pytest.mark.usefixtures("on_redis")
 def test_caller_that_was_too_late_for_the_lock_finds_the_value() -> None:
     taken("cached:default:home")
-    waiter = Meanwhile(lambda: cached_once("home", Counted("computed twice"), LONG, wait=0.5))
+    waiter = Meanwhile(lambda: cached_once("home", Counted("computed twice"), LONG, wait=4.0))
     until(lambda: waiting("cached:default:home") == 1)
     cache.set("home", "seven")
     assert waiter.result() == "seven"

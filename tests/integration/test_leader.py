@@ -12,7 +12,7 @@ from django_tasklock import Lease, LeaseLost, locks
 from django_tasklock.leader import lead
 from tests.conftest import UseRedis
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, holder, taken, waiting
+from tests.steps import LONG, RENEWED, Meanwhile, holder, taken, waiting
 from tests.waiting import PATIENCE, until
 
 
@@ -83,7 +83,7 @@ def test_leader_that_ends_because_it_lost_the_lease_leads_again() -> None:
         return "it came to its end"
 
     # I expect it to lead again
-    assert lead("x", run, 0.3) == "it came to its end"
+    assert lead("x", run, RENEWED) == "it came to its end"
     assert len({lease.token for lease in runs}) == 3
 
 

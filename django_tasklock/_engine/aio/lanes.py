@@ -110,6 +110,8 @@ class Lane:
             try:
                 call = self._calls.get(timeout=IDLE_SECONDS)
             except Empty:
+                # What its last call opened, if another thread has taken the call that came then.
+                _close_own()
                 self._count(-1, -1)
                 # A call may have come before anybody could know that this thread is about to end.
                 if not self._calls.qsize():

@@ -31,7 +31,7 @@ from django_tasklock.stores.memory import MemoryStore
 from django_tasklock.stores.redis.trail import _event_of
 from tests.conftest import UseCaches, UseRedis
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, Traffic, in_child, taken, waiting
+from tests.steps import LONG, RENEWED, Meanwhile, Traffic, in_child, taken, waiting
 from tests.waiting import until
 
 MEMORY = "django_tasklock.stores.memory.MemoryStore"
@@ -121,9 +121,8 @@ class TestWhatIsWritten:
             submit(call)
 
         monkeypatch.setattr(lane, "submit", noted)
-        thread = Meanwhile(
-            lambda: locks.acquire("video:1", ttl=0.5 if renewed else LONG, wait=LONG, renew=renewed)
-        )
+        ttl = RENEWED if renewed else LONG
+        thread = Meanwhile(lambda: locks.acquire("video:1", ttl=ttl, wait=LONG, renew=renewed))
         until(lambda: waiting("video:1"))
         asked = clock.now()
         until(lambda: clock.now() - asked > 0.02)

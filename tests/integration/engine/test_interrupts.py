@@ -194,7 +194,7 @@ class TestReleaseThatFailed:
         assert not locks.is_locked("video:1")
 
     def test_later_call_after_its_end_is_false(self, cut_proxy: CutProxy) -> None:
-        lease = taken("video:1", ttl=0.2)
+        lease = taken("video:1", ttl=2.0)
         self.fail(lease, cut_proxy)
         until(lambda: lease._deadline < clock.now())
         assert lease.release() is False

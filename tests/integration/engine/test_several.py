@@ -118,7 +118,7 @@ class TestTaking:
 
     def test_one_that_waits_in_the_queue_comes_first(self) -> None:
         """Given a holder that dies, and somebody waits: several are not taken past the waiter."""
-        dead = taken("seat:2", ttl=1.0)
+        dead = taken("seat:2", ttl=4.0)
         waits = Meanwhile(lambda: locks.acquire("seat:2", ttl=LONG, wait=LONG))
         until(lambda: waiting("seat:2") == 1)
         until(lambda: not dead.held and locks.acquire_all(SEATS, ttl=LONG) is None)

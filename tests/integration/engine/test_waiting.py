@@ -150,7 +150,7 @@ class TestLine:
     def test_others_get_their_messages_after_the_reader_has_left(self) -> None:
         """Nobody wakes them but the one who leaves: the holder cannot be watched from here."""
         elsewhere("video:1", LONG)
-        first = Meanwhile(lambda: locks.acquire("video:1", wait=0.5))
+        first = Meanwhile(lambda: locks.acquire("video:1", wait=4.0))
         until(lambda: waiting("video:1") == 1)
         second, third = waiter("video:1", 2), waiter("video:1", 3)
         assert first.result() is None

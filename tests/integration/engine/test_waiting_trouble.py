@@ -345,10 +345,6 @@ class Interrupted(Exception):
     """As a soft time limit: raised in the main thread, wherever that is."""
 
 
-# Who is interrupted while redis-py connects leaves a socket to the garbage collector.
-@pytest.mark.filterwarnings(
-    "ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
 class TestSilence:
     """The server says nothing when the wait ends."""
 
@@ -376,6 +372,11 @@ class TestSilence:
         assert not locks.is_locked("video:1")
 
 
+# Who is interrupted while redis-py connects leaves a socket to the garbage collector. And the
+# handler may run in a finalizer, of which Python ignores what is raised.
+@pytest.mark.filterwarnings(
+    "ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 class TestInterruption:
     @pytest.fixture(autouse=True)
     def collected(self) -> Iterator[None]:
@@ -427,8 +428,6 @@ class TestInterruption:
             lease.release()
             assert others[0].result(SOON_SECONDS).release()
 
-    # The handler may run in a finalizer, of which Python ignores what is raised.
-    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     def test_interrupted_in_the_moment_of_the_hand_over_loses_no_lock(self, interrupt: Any) -> None:
         """At any instruction: whatever was granted is given back, and nobody stays deaf."""
         seed = random.randrange(2**32)

@@ -16,7 +16,7 @@ from django_tasklock.stores.base import Extension
 from django_tasklock.stores.cluster import RedisClusterStore
 from django_tasklock.stores.cluster.buckets import BUCKET_SLOTS, bucket_of
 from tests.agent import Agent
-from tests.clusters import Cluster, ClusterNode
+from tests.clusters import PATIENT_MS, Cluster, ClusterNode
 from tests.conftest import UseCaches
 from tests.steps import LONG, Meanwhile, holder, taken, waiting
 from tests.waiting import until
@@ -29,7 +29,7 @@ SHORT_TIMEOUT_SECONDS = 0.6
 @pytest.fixture(scope="module")
 def changing() -> Iterator[Cluster]:
     """A cluster whose slots these tests move; each leaves it whole."""
-    with Cluster.own(3, 0) as cluster:
+    with Cluster.own(3, 0, timeout_ms=PATIENT_MS) as cluster:
         yield cluster
 
 

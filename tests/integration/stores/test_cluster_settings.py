@@ -20,7 +20,7 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
 from example_project.redis_binary import version_of
 from tests import needs
-from tests.clusters import Cluster, require_cluster_server
+from tests.clusters import PATIENT_MS, Cluster, require_cluster_server
 from tests.conftest import UseCaches
 from tests.sentinels import Tls
 from tests.servers import NoRedis, RedisServer
@@ -127,7 +127,7 @@ def closed(
             needs.missing("openssl is not installed")
         tls = Tls.made_in(tmp_path_factory.mktemp("tls"))
     try:
-        with Cluster.own(3, 3, tls=tls, password=PASSWORD) as cluster:
+        with Cluster.own(3, 3, tls=tls, password=PASSWORD, timeout_ms=PATIENT_MS) as cluster:
             yield cluster
     except NoRedis as error:
         if tls is not None and "tls" in str(error).lower():
@@ -173,7 +173,7 @@ class TestTlsAndPasswords:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Cluster]:
-    with Cluster.own(2, 0) as cluster:
+    with Cluster.own(2, 0, timeout_ms=PATIENT_MS) as cluster:
         yield cluster
 
 

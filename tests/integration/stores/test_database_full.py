@@ -112,7 +112,7 @@ class TestServer:
     def test_a_release_that_nobody_makes_good_costs_no_more_than_the_ttl(
         self, no_room: NoRoom
     ) -> None:
-        lease = taken("video:1", ttl=1.0, renew=False)
+        lease = taken("video:1", ttl=RENEWED, renew=False)
         with no_room():
             with pytest.raises(StoreUnavailable):
                 lease.release()

@@ -46,7 +46,8 @@ def test_a_word_is_sent_before_a_release_where_others_of_the_process_wait(
     monkeypatch: pytest.MonkeyPatch,
     packed_by: str,
 ) -> None:
-    use_redis(own_redis_server.url)
+    # A waiter that looks whether the holder lives does not read for a moment.
+    use_redis(own_redis_server.url, tasklock={"OPTIONS": {"TAKEOVER": False}})
     store: Any = stores["default"]
     if packed_by == "redis-py":
         monkeypatch.setattr(redis_compat, "pack", None)
