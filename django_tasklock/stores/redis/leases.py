@@ -86,10 +86,10 @@ class RedisLeases(RedisManyLocks, RedisRewriting, RedisTrail):
         if refusal.holder.token == token:
             # Our own lease: an earlier call with this token has made it. Its record has another
             # time, so the script did not recognise the value.
-            held = self._value_of(name, token)
-            if held is not None:
-                again = self.ask(name, held, ttl_ms, note=note, floor=floor)
-                return again if isinstance(again, Grant) else again[0]
+            # If it has ended meanwhile, the lock is free, or held by somebody else.
+            held = self._value_of(name, token) or value
+            again = self.ask(name, held, ttl_ms, note=note, floor=floor)
+            return again if isinstance(again, Grant) else again[0]
         return refusal
 
     def ask(

@@ -141,3 +141,23 @@ def test_a_lease_that_ends_while_it_is_cleared_leaves_the_next_one_alone(
     monkeypatch.undo()
     assert holder("video:1").token == following[0].token
     assert following[0].release()
+
+
+def test_a_lease_of_ones_own_that_ends_while_it_is_looked_at_refuses_nothing(
+    use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An acquire is made again with its token, after a reply that was late or lost."""
+    use_redis()
+    store: Any = stores["default"]
+    lease, read = taken("video:1"), store._value_of
+
+    def ends_and_is_read(*args: Any) -> Any:
+        monkeypatch.undo()
+        assert lease.release()
+        return read(*args)
+
+    monkeypatch.setattr(store, "_value_of", ends_and_is_read)
+    grant = store.acquire("video:1", lease.token, LONG, {**owner_record(), "ttl": LONG})
+    assert isinstance(grant, Grant)
+    assert holder("video:1").token == lease.token
+    assert (grant.fence or 0) > (lease.fence or 0)
