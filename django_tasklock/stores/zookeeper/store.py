@@ -56,6 +56,9 @@ class ZooKeeperStore(BaseStore):
         # What imports kazoo is not needed before.
         from kazoo.hosts import collect_hosts
 
+        # Nor are the first three until they are used, but then an exception from a signal handler
+        # may come into the import, or another thread import at the same time.
+        from . import listing, rewriting, waiter  # noqa: F401
         from .connection import Connection
         from .notes import Notes
         from .server_time import ServerTime
