@@ -125,10 +125,7 @@ class StoreRenewal:
             return 0.0
         with suppress(Exception):
             write_noted(self._store.alias)
-            # This thread is no request, at whose end Django would close what a store, or a
-            # receiver of a signal, has opened.
-            connections.close_all()
-            caches.close_all()
+            _close_own()
         self._forget_ended()
         ends = min(queue[0].due if queue else math.inf for queue in (self._heap, self._abandoned))
         self._asleep_until = ends
@@ -245,6 +242,15 @@ def _run(of: ref[StoreRenewal], running: NativeLock, wakeup: NativeLock) -> None
         if not own.entries():
             del own  # A store that is no longer in use is collected, which wakes this thread.
         wakeup.acquire(timeout=seconds)
+    with suppress(Exception):
+        _close_own()
+
+
+def _close_own() -> None:
+    """This thread is no request, at whose end Django would close what a store, or a receiver of a
+    signal, has opened."""
+    connections.close_all()
+    caches.close_all()
 
 
 def _wake(wakeup: NativeLock) -> None:

@@ -11,8 +11,11 @@ from typing import Any
 
 import psutil
 import pytest
+from django.db import connections
 
 from django_tasklock import Lease, StoreUnavailable, lock, locks, signals
+from django_tasklock._compat.native_threads import new_lock
+from django_tasklock._engine import store_renewal
 from django_tasklock._engine.renewal import renewal
 from django_tasklock._engine.store_renewal import StoreRenewal
 from django_tasklock._values import clock
@@ -38,6 +41,28 @@ def renewed(lease: Lease, times: int = 1) -> None:
     for _ in range(times):
         before = lease._deadline
         until(lambda: lease._deadline > before, "an extension")  # noqa: B023
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_thread_whose_store_is_gone_has_closed_what_it_opened() -> None:
+    """Also if the store goes before the thread would have slept."""
+    opened: list[Any] = []
+
+    class Own:
+        def work(self) -> float:
+            opened.append(connections["default"])
+            opened[0].ensure_connection()
+            return 0.0
+
+        def entries(self) -> list[Any]:
+            return []
+
+    def runs() -> bool:
+        turns: list[Any] = [Own(), None]
+        store_renewal._run(lambda: turns.pop(0), new_lock(), new_lock())  # type: ignore[arg-type]
+        return bool(opened[0].connection is None)
+
+    assert Meanwhile(runs).result()
 
 
 class TestThread:
