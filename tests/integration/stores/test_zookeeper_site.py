@@ -127,3 +127,17 @@ def test_a_hold_that_waits_begins_when_the_lease_is_over() -> None:
     info = hold.result()
     assert info is not None
     assert holder("video:1").token == info.token
+
+
+def test_a_call_loads_no_module_of_the_store() -> None:
+    """An exception from a signal handler might come into the import."""
+    program = (
+        "import sys\nfrom django_tasklock.stores import stores\nstores['default']\n"
+        "from importlib.resources import files\npackage = 'django_tasklock.stores.zookeeper'\n"
+        "parts = {file.stem for file in files(package).iterdir() if file.suffix == '.py'}\n"
+        "parts -= {'__init__'}\n"
+        "print(len(parts), *({f'{package}.{part}' for part in parts} - {*sys.modules}))\n"
+    )
+    count, *missing = run_python(program).split()
+    assert int(count) > 10
+    assert missing == []
