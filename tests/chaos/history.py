@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from django_tasklock._values.clock import now
+from tests.lines import whole_lines
 
 __all__ = ["Event", "History", "now", "read"]
 
@@ -72,16 +73,14 @@ class History:
     ) -> None:
         """Append an event, by default of this moment."""
         moment = now() if at is None else at
-        # In one write: neither a signal nor SIGKILL leaves a part of it.
+        # In one write, which no signal but SIGKILL interrupts.
         os.write(self._file, Event(moment, kind, self.process, call, name, says).as_line())
 
 
 def read(folder: Path) -> list[Event]:
     """All events of a run, in the order of their moments."""
     events = [
-        Event.of_line(line)
-        for path in sorted(folder.glob("*.jsonl"))
-        for line in path.read_bytes().splitlines()
+        Event.of_line(line) for path in sorted(folder.glob("*.jsonl")) for line in whole_lines(path)
     ]
     return sorted(events, key=lambda event: event.at)
 

@@ -281,3 +281,13 @@ def test_events_are_read_as_they_were_written(tmp_path: Path) -> None:
         Event(2.5, "held", "0.1", A, NAME, {"end": 3.25}),
     ]
     assert str(read(tmp_path)[1]) == f"2.500000 {A} held {NAME} end=3.250000"
+
+
+def test_an_event_in_whose_write_the_process_was_killed_is_left_out(tmp_path: Path) -> None:
+    """As if it had been killed a moment before."""
+    history = History(tmp_path, "0.1")
+    history.write("lost", at=1.5, call=B, name=NAME)
+    history.write("held", at=2.5, call=A, name=NAME, end=3.25)
+    file = tmp_path / "0.1.jsonl"
+    file.write_bytes(file.read_bytes()[:-20])
+    assert read(tmp_path) == [Event(1.5, "lost", "0.1", B, NAME, {})]

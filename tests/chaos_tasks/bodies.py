@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.lines import whole_lines
+
 __all__ = ["claiming", "replaced", "running"]
 
 TAIL = 4000
@@ -38,7 +40,7 @@ def _last_events(folder: Path, pid: int) -> Iterator[dict[str, Any]]:
     try:
         with (folder / f"{pid}.jsonl").open("rb") as history:
             history.seek(max(0, history.seek(0, 2) - TAIL))
-            lines = history.read().splitlines()
+            lines = whole_lines(history.read())
     except OSError:
         return
     for line in reversed(lines):

@@ -16,6 +16,7 @@ from tests.acceptance.surroundings.at_work import (
     killed_at_work,
     need,
 )
+from tests.lines import whole_lines
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -49,7 +50,7 @@ def test_runs_and_waits_are_spans_of_one_trace(make_stage: MakeStage, tmp_path: 
     stage.worker(concurrency=2)
 
     def spans() -> list[Span]:
-        return [json.loads(line) for line in exported.read_text().splitlines()]
+        return [json.loads(line) for line in whole_lines(exported)]
 
     recovered = killed_at_work(stage)
     run = span_of(spans, "run/guarded", recovered.id)
