@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from .._values import clock
 from ..exceptions import StoreUnavailable
-from ..stores.base import BaseStore
+from ..stores.base import BaseStore, Note
 from . import cooling
 from .lease import Lease
 
@@ -38,6 +38,9 @@ class Abandoned(NamedTuple):
     token: str
     until: float
     lease: Lease | None
+    note: Note | None
+    """what the interrupted release was to write; or, where ``lease`` is None, what the acquire may
+    have written"""
 
 
 def release_abandoned(store: BaseStore, entry: Abandoned, *, answers: bool) -> float | None:
@@ -67,6 +70,16 @@ def release_abandoned(store: BaseStore, entry: Abandoned, *, answers: bool) -> f
 
 
 def _abandon(store: BaseStore, entry: Abandoned) -> bool | None:
+    # The note first, while nobody else gets the lock: the next holder may read it.
+    if entry.note is not None:
+        _settle(store, entry, entry.note)
     if entry.lease is None or entry.lease._cooling is None:
         return store.abandon(entry.name, entry.token)
     return cooling.abandon(store, entry.lease, entry.lease._cooling)
+
+
+def _settle(store: BaseStore, entry: Abandoned, note: Note) -> None:
+    if entry.lease is None:
+        store.unreserve(note.key, note.text)
+    elif (holder := store.get(entry.name)) is not None and holder.token == entry.token:
+        store.set_note(note)

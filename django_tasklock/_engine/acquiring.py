@@ -179,7 +179,7 @@ class Acquiring(HandingOn):
             elif permit is not None:
                 permit.abandon()
             else:
-                renewal.abandon(name, token, ttl, store)
+                renewal.abandon(name, token, ttl, store, note=note)
             if lock_unavailable.receivers and isinstance(error, StoreUnavailable):
                 lock_unavailable.send_robust(
                     type(self), name=name, store=store.alias, template=template,

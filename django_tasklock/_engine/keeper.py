@@ -83,15 +83,15 @@ class Keeper:
             return self.store.release(lease.name, lease.token, lease._proof)
         return self.store.release_with_note(lease.name, lease.token, lease._proof, note)
 
-    def give_up(self, lease: Lease) -> None:
-        """Have the renewal thread release a lease that nobody wants any more.
+    def give_up(self, lease: Lease, note: Note | None = None) -> None:
+        """Have the renewal thread release a lease that nobody wants any more, and write the note.
 
         Without that, a short outage or an interruption would leave the lock held for the rest of
         the ttl.
         """
         if lease._give_up():
             left = lease._deadline - clock.now()
-            renewal.abandon(lease.name, lease.token, left, self.store, lease)
+            renewal.abandon(lease.name, lease.token, left, self.store, lease, note)
             note_event(lease.store, "given up", lease.name, lease._record)
 
     def released(self, lease: Lease) -> bool:

@@ -153,7 +153,7 @@ class Lease(AsyncLease, LeaseState):
         # On one line: a signal may interrupt before each line, also before a bare `try:`.
         try: return self._keeper.release(self, _note)  # fmt: skip # noqa: E701
         except BaseException:
-            self._keeper.give_up(self)
+            self._keeper.give_up(self, _note)
             raise
 
     def detach(self, ttl: float | None = None) -> str:
@@ -224,7 +224,7 @@ class _Nobody:
     def release(self, lease: Lease, note: Any) -> bool:
         return False
 
-    def give_up(self, lease: Lease) -> None:
+    def give_up(self, lease: Lease, note: Any = None) -> None:
         pass
 
     def released(self, lease: Lease) -> bool:

@@ -90,7 +90,7 @@ class PermitAttempt:
     def abandon(self) -> None:
         """Have the renewal thread release what the store may have granted; raises nothing."""
         for name in self.names:
-            renewal.abandon(name, self._token, self._ttl, self._store)
+            renewal.abandon(name, self._token, self._ttl, self._store, note=self._note)
 
     def _at_once(self) -> AllHeld | tuple[Grant | Refusal, float]:
         """Take a permit that is free, if nobody waits."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from .._values import clock
 from .._values.weak_set import SharedWeakSet
-from ..stores.base import BaseStore
+from ..stores.base import BaseStore, Note
 from .abandoned import Abandoned
 from .lease import Lease
 from .store_renewal import RENEWAL_SHARE, Entry, StoreRenewal
@@ -51,15 +51,22 @@ class Renewal:
         self.of(store, lease.name).schedule(lease, (lease._deadline - clock.now()) * RENEWAL_SHARE)
 
     def abandon(
-        self, name: str, token: str, ttl: float, store: BaseStore, lease: Lease | None = None
+        self,
+        name: str,
+        token: str,
+        ttl: float,
+        store: BaseStore,
+        lease: Lease | None = None,
+        note: Note | None = None,
     ) -> None:
         """Release a lease that nobody wants any more, as soon as the store answers.
 
         ``ttl``: the seconds for which it may still be in the store. ``lease`` is None where the
-        caller never got one.
+        caller never got one. ``note`` is what the release of ``lease`` was to write; without a
+        lease what the acquire may have written, which is removed.
         """
         with suppress(RuntimeError):  # The system starts no thread: the lease ends by itself.
-            self.of(store, name).abandon(name, token, clock.now() + ttl, lease)
+            self.of(store, name).abandon(name, token, clock.now() + ttl, lease, note)
 
     def entries(self) -> list[Entry | Abandoned]:
         """The entries of all stores."""

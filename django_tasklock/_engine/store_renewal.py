@@ -22,7 +22,7 @@ from django.db import connections
 from .._compat.native_threads import NativeLock, new_lock, start_thread
 from .._values import clock
 from ..exceptions import StoreUnavailable
-from ..stores.base import BaseStore, Extension
+from ..stores.base import BaseStore, Extension, Note
 from .abandoned import Abandoned, release_abandoned
 from .history import write_noted
 from .lease import Lease
@@ -90,15 +90,21 @@ class StoreRenewal:
             self._push(Entry(due, next(self._order), delay, ref(lease)))
 
     def abandon(
-        self, name: str, token: str, until: float, lease: Lease | None, delay: float = 0.0
+        self,
+        name: str,
+        token: str,
+        until: float,
+        lease: Lease | None,
+        note: Note | None,
+        delay: float = 0.0,
     ) -> None:
         """Release a lease in ``delay`` seconds, and try again until it succeeds.
 
         ``until`` is the moment on `clock.now` at which the lease ends by itself: the last try.
-        ``lease`` is None where the caller never got one.
+        See `Abandoned`.
         """
         due = clock.now() + delay
-        self._push(Abandoned(due, next(self._order), delay, name, token, until, lease))
+        self._push(Abandoned(due, next(self._order), delay, name, token, until, lease, note))
 
     def _push(self, entry: Entry | Abandoned) -> None:
         self._arrivals.append(entry)
@@ -223,7 +229,7 @@ class StoreRenewal:
         delay = release_abandoned(self._store, entry, answers=answers)
         self.releasing = None
         if delay is not None:
-            again = (entry.name, entry.token, entry.until, entry.lease, delay)
+            again = (entry.name, entry.token, entry.until, entry.lease, entry.note, delay)
             try:
                 self._of(self._store, entry.name).abandon(*again)
             except RuntimeError:

@@ -13,6 +13,7 @@ from celery.exceptions import Ignore, Retry
 from .._compat.celery import replacements
 from .._values.lock_info import LockInfo
 from .._values.owner_record import recorded
+from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
 from ..stores.base import Note
 from .base import TaskBase
@@ -205,18 +206,26 @@ class Delivery:
         None for a redelivery: it must read the note of its earlier runs first, and `judge_start`
         writes the new one.
         """
-        return self._start_note(1) if self.survives and not self.redelivered else None
+        if not self.survives or self.redelivered:
+            return None
+        # Its own text: if the acquire turns out to be in vain, nobody else's note is removed.
+        return Note(self.key, RunNote.started(1, new_token()), START_NOTE_SECONDS)
 
     def started(self) -> None:
         """Record that the acquire was granted, and has written its note."""
         if self.survives and not self.redelivered:
             self._starts = 1
 
+    def note_of_no_start(self) -> Note | None:
+        """Return the note that takes `note_of_start` back."""
+        return self._start_note(0) if self.survives and not self.redelivered else None
+
     def interrupted(self) -> None:
         """Remove the note of an acquire that the worker's shutdown interrupted, if it wrote one."""
-        if self.survives and not self.redelivered:
+        note = self.note_of_no_start()
+        if note is not None:
             with suppress(StoreUnavailable):
-                self.task.locks.store.set_note(self._start_note(0))
+                self.task.locks.store.set_note(note)
 
     def note_of_end(self, *, goes_on: bool = False) -> Note | None:
         """Return the note that the release writes, so that a redelivery of this try is dropped.

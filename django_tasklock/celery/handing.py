@@ -140,6 +140,7 @@ def adopted(delivery: Delivery, name: str, use: Use, body: Body) -> Lease | None
                 lease.extend(ttl)
         delivery.started()
     except BaseException:
+        lease._keeper.give_up(lease, delivery.note_of_no_start())
         use.drop()
         raise
     return lease

@@ -44,9 +44,12 @@ class RunNote(NamedTuple):
         return cls()
 
     @staticmethod
-    def started(starts: int) -> str:
-        """Return the text after so many starts. After none it is empty, which removes the note."""
-        return f'{{"starts": {starts}}}' if starts else ""
+    def started(starts: int, by: str = "") -> str:
+        """Return the text after so many starts. After none it is empty, which removes the note.
+
+        ``by``: what distinguishes it from all other notes, printable ASCII without quotes.
+        """
+        return f'{{"starts": {starts}, "by": "{by}"}}' if starts else ""
 
     @staticmethod
     def ended(starts: int) -> str:

@@ -21,6 +21,7 @@ from django_tasklock.exceptions import TooManyAttempts
 from django_tasklock.signals import lock_acquired
 from tests.conftest import UseCaches, UseRedis
 from tests.mailroom import Mailroom, Message, mailroom
+from tests.proxy import CutProxy
 from tests.servers import RedisServer
 from tests.steps import Meanwhile, Traffic, killed_in_child, waiting
 from tests.waiting import until
@@ -234,6 +235,88 @@ def test_a_run_that_was_interrupted_while_it_took_its_lock_does_not_count(
     until(lambda: not locks.is_locked("job:1"), "the release")
     assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
     assert ledger.runs == 1
+
+
+class TestTheStoreIsSilent:
+    """What was written, or could not be written, is put right as soon as it answers."""
+
+    @pytest.fixture
+    def proxy(self, use_redis: UseRedis, room: Mailroom, cut_proxy: CutProxy) -> CutProxy:
+        use_redis(cut_proxy.url)
+        room.app.conf.task_ignore_result = True  # The notes alone say what has happened.
+        return cut_proxy
+
+    def ask_in_vain(
+        self, room: Mailroom, proxy: CutProxy, message: Message, lost: bytes = b"job:1", **how: bool
+    ) -> Message:
+        """Redis grants the lock, and writes the note, and the worker gets no answer. Returns the
+        message that is in the queue then."""
+        proxy.drop_reply(to=lost, times=99)
+        assert room.deliver(message, **how)[0] == "IGNORED"
+        proxy.drop_reply(times=0)
+        self.until_released()
+        return room.take()
+
+    def until_released(self) -> None:
+        until(lambda: not locks.count("job:1"), "the release of what nobody wants")
+
+    @pytest.mark.parametrize("slots", [1, 2])
+    @pytest.mark.parametrize("wait", [0, 5])
+    def test_an_acquire_without_an_answer_does_not_count(
+        self, room: Mailroom, proxy: CutProxy, ledger: Ledger, wait: float, slots: int
+    ) -> None:
+        options = {"lock_max_attempts": 1, "lock_wait": wait, "lock_slots": slots}
+        room.task(lambda self, job: ledger.note(job), acks_late=True, **options).delay(1)
+        message = self.ask_in_vain(room, proxy, room.take())
+        # It was prefetched by a worker that was killed before it came to it.
+        assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
+        assert ledger.runs == 1
+
+    def test_nor_does_an_adoption_whose_note_got_no_answer(
+        self, room: Mailroom, proxy: CutProxy, ledger: Ledger
+    ) -> None:
+        task = room.task(lambda self, job: ledger.note(job), acks_late=True, lock_max_attempts=1)
+        task.apply_async((1,), lease=locks.acquire("job:1", ttl=60))
+        message = self.ask_in_vain(room, proxy, room.take(), lost=b"starts")
+        assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
+        assert ledger.runs == 1
+
+    def test_deaths_after_it_count(self, room: Mailroom, proxy: CutProxy, ledger: Ledger) -> None:
+        poison(room, ledger, lock_max_attempts=2).delay(1)
+        message = self.ask_in_vain(room, proxy, self.ask_in_vain(room, proxy, room.take()))
+        for number in range(2):
+            killed_in_child(partial(room.deliver, message, redelivered=number > 0))
+        assert_given_up(room, message, 2)
+        assert ledger.runs == 2
+
+    def test_deaths_before_it_count(self, room: Mailroom, proxy: CutProxy, ledger: Ledger) -> None:
+        poison(room, ledger, lock_max_attempts=2).delay(1)
+        message = room.take()
+        killed_in_child(lambda: room.deliver(message))
+        locks.clear("job:1")
+        for _ in range(2):
+            message = self.ask_in_vain(room, proxy, message, redelivered=True)
+        killed_in_child(lambda: room.deliver(message, redelivered=True))
+        assert_given_up(room, message, 2)
+        assert ledger.runs == 2
+
+    @pytest.mark.parametrize("cooldown", [0, 0.5])
+    def test_a_run_whose_release_got_no_answer_is_not_run_again(
+        self, room: Mailroom, proxy: CutProxy, ledger: Ledger, cooldown: float
+    ) -> None:
+        def work(self: Any, job: Any) -> None:
+            ledger.note(job)
+            proxy.refuse()
+            proxy.cut()
+
+        room.task(work, acks_late=True, lock_cooldown=cooldown).delay(1)
+        message = room.take()
+        assert room.deliver(message)[0] == "SUCCESS"
+        proxy.accept()
+        self.until_released()
+        assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+        assert not room.waiting()
+        assert ledger.runs == 1
 
 
 WORKER = """

@@ -11,6 +11,8 @@ __all__ = ["OF_TASKS"]
 CELERY = "django_tasklock/celery"
 ON_CELERY = "tests/integration/celery"
 LATE_CLAIMS = f"{ON_CELERY}/test_late_claims.py"
+ATTEMPTS = "tests/acceptance/test_attempts.py"
+ENGINE = "django_tasklock/_engine"
 HARD_CASES = "tests/acceptance/hard_cases"
 
 OF_TASKS: Sequence[Mutant] = (
@@ -124,6 +126,16 @@ OF_TASKS: Sequence[Mutant] = (
         "            self._late.leave_to_redelivery(lease)\n            lease.assert_held()",
         "            lease.assert_held()",
         [LATE_CLAIMS, "-k", "release_comes"],
+    ),
+    Mutant(
+        "acquire without an answer that counts as a start", f"{ENGINE}/abandoned.py",
+        "        store.unreserve(note.key, note.text)", "        pass",
+        [ATTEMPTS, "-k", "TestTheStoreIsSilent"],
+    ),
+    Mutant(
+        "note of the end that is lost with its release", f"{ENGINE}/abandoned.py",
+        "        store.set_note(note)", "        pass",
+        [ATTEMPTS, "-k", "TestTheStoreIsSilent"],
     ),
     Mutant(
         "late run that reserves the queue when it is interrupted", f"{CELERY}/unique.py",
