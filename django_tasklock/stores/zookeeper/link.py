@@ -88,24 +88,31 @@ class Link:
         start_thread(self._run)
         atexit.register(self.close)
         _links.add(self)
+        if self.closed:
+            self._stop()  # It was closed before there was a client that could be stopped.
 
     def close(self) -> None:
         """End the session, and with it whatever it still holds."""
-        if self.closed or self.pid != os.getpid():
-            return
-        self.closed = True
-        if self.client is not None:
-            atexit.unregister(self.close)
-            with suppress(Exception):
-                self.client.stop()
-                self.client.close()
+        if self._leave():
+            self._stop()
 
     def close_soon(self) -> None:
         """`close`, for the garbage collector, which may run in a thread that this one waits for."""
-        if self.client is None or self.pid != os.getpid():
-            self.closed = True
-        else:
-            start_thread(self.close)
+        if self._leave():
+            start_thread(self._stop)
+
+    def _leave(self) -> bool:
+        """Let no call begin any more. Returns whether there is a client to be stopped."""
+        if self.closed or self.pid != os.getpid():
+            return False
+        self.closed = True
+        return self.client is not None
+
+    def _stop(self) -> None:
+        atexit.unregister(self.close)
+        with suppress(Exception):
+            self.client.stop()
+            self.client.close()
 
     def _on_connected(self, sent: float, timeout: float) -> None:
         if self.session.lost:

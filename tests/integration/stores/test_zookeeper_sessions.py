@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KeeperState
 
 from django_tasklock import LeaseLost, StoreUnavailable, locks
+from django_tasklock._values import clock
 from django_tasklock.signals import lock_lost
+from django_tasklock.stores.zookeeper.link import Link
 from tests.agent import Agent
 from tests.conftest import ProxyTo, UseCaches, UseZooKeeper
 from tests.proxy import CutProxy
@@ -79,6 +85,28 @@ def test_a_client_that_has_ended_is_replaced(use_zookeeper: UseZooKeeper) -> Non
     assert not lease.held
     assert taken("video:1").release()
     assert old.closed, "its threads would go on"
+
+
+@pytest.mark.parametrize("end", [Link.close, Link.close_soon])
+def test_a_link_that_is_closed_while_it_starts_leaves_no_client(
+    zookeeper_server: ZooKeeper, end: Callable[[Link], None]
+) -> None:
+    """As when the settings change, or the store is dropped, during its first call."""
+    made, closed = threading.Event(), threading.Event()
+
+    def new_client() -> KazooClient:
+        made.set()
+        assert closed.wait(PATIENCE)
+        return KazooClient(zookeeper_server.hosts)
+
+    link = Link(new_client)
+    worker = Meanwhile(lambda: link.connected(clock.now() + PATIENCE))
+    assert made.wait(PATIENCE)
+    end(link)
+    closed.set()
+    with pytest.raises(KazooTimeoutError):
+        worker.result()
+    until(lambda: link.client.client_state == KeeperState.CLOSED, "the end of the client")
 
 
 @pytest.mark.slow
