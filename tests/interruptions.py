@@ -22,7 +22,8 @@ ENGINE = tuple(
     for name in (
         "_engine/context", "_engine/use", "_engine/service", "_engine/acquiring",
         "_engine/keeper", "_engine/lease", "_engine/lease_state", "_engine/renewal",
-        "_engine/store_renewal", "_engine/abandoned", "_engine/taker", "_engine/reentrant",
+        "_engine/store_renewal", "_engine/renewal_thread", "_engine/abandoned",
+        "_engine/taker", "_engine/reentrant",
         "_engine/running", "_engine/several", "_engine/all_or_none", "_engine/handing_on",
         "_engine/extensions", "_engine/cooling", "_engine/cooling_lock", "celery/run",
     )

@@ -16,10 +16,7 @@ from contextlib import suppress
 from functools import partial
 from weakref import ref
 
-from django.core.cache import caches
-from django.db import connections
-
-from .._compat.native_threads import NativeLock, new_lock, start_thread
+from .._compat.native_threads import new_lock, start_thread
 from .._values import clock
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore, Extension, Note
@@ -27,6 +24,7 @@ from .abandoned import Abandoned, release_abandoned
 from .history import write_noted
 from .lease import Lease
 from .renewal_entry import Entry, counts
+from .renewal_thread import close_own, run, wake
 
 __all__ = ["RENEWAL_SHARE", "Entry", "StoreRenewal"]
 
@@ -81,7 +79,7 @@ class StoreRenewal:
         if not self._running.locked():
             # If two threads are started at the same time, one of them ends at once.
             wakeup = self._wakeup
-            start_thread(partial(_run, ref(self, lambda _: _wake(wakeup)), self._running, wakeup))
+            start_thread(partial(run, ref(self, lambda _: wake(wakeup)), self._running, wakeup))
 
     def schedule(self, lease: Lease, delay: float) -> None:
         """Extend ``lease`` in ``delay`` seconds, if that is not planned for an earlier moment."""
@@ -111,7 +109,7 @@ class StoreRenewal:
         if not self._running.locked():
             self.start()
         elif entry.due < self._asleep_until or len(self._arrivals) > ENTRIES_BEFORE_TIDYING:
-            _wake(self._wakeup)
+            wake(self._wakeup)
 
     def entries(self) -> list[Entry | Abandoned]:
         """All, also those of leases that are over."""
@@ -131,7 +129,7 @@ class StoreRenewal:
             return 0.0
         with suppress(Exception):
             write_noted(self._store.alias)
-            _close_own()
+            close_own()
         self._forget_ended()
         ends = min(queue[0].due if queue else math.inf for queue in (self._heap, self._abandoned))
         self._asleep_until = ends
@@ -234,36 +232,6 @@ class StoreRenewal:
                 self._of(self._store, entry.name).abandon(*again)
             except RuntimeError:
                 self.abandon(*again)
-
-
-def _run(of: ref[StoreRenewal], running: NativeLock, wakeup: NativeLock) -> None:
-    if not running.acquire(False):
-        return
-    while (own := of()) is not None:
-        try:
-            seconds = own.work()
-        except BaseException:
-            # Nothing in there may end the thread: every other lease depends on it.
-            seconds = 0.1
-        if not own.entries():
-            del own  # A store that is no longer in use is collected, which wakes this thread.
-        wakeup.acquire(timeout=seconds)
-    with suppress(Exception):
-        _close_own()
-
-
-def _close_own() -> None:
-    """This thread is no request, at whose end Django would close what a store, or a receiver of a
-    signal, has opened."""
-    connections.close_all()
-    caches.close_all()
-
-
-def _wake(wakeup: NativeLock) -> None:
-    try:
-        wakeup.release()
-    except RuntimeError:
-        pass  # It is woken already.
 
 
 def _wanted(lease: Lease) -> bool:

@@ -15,7 +15,7 @@ from django.db import connections
 
 from django_tasklock import Lease, StoreUnavailable, lock, locks, signals
 from django_tasklock._compat.native_threads import new_lock
-from django_tasklock._engine import store_renewal
+from django_tasklock._engine import renewal_thread
 from django_tasklock._engine.renewal import renewal
 from django_tasklock._engine.store_renewal import StoreRenewal
 from django_tasklock._values import clock
@@ -59,7 +59,7 @@ def test_a_thread_whose_store_is_gone_has_closed_what_it_opened() -> None:
 
     def runs() -> bool:
         turns: list[Any] = [Own(), None]
-        store_renewal._run(lambda: turns.pop(0), new_lock(), new_lock())  # type: ignore[arg-type]
+        renewal_thread.run(lambda: turns.pop(0), new_lock(), new_lock())
         return bool(opened[0].connection is None)
 
     assert Meanwhile(runs).result()
