@@ -71,7 +71,7 @@ class Mender(Background):
                 continue
             again = next(each for unit in units for each in unit.messages if each.job == job)
             again = replace(again, id=str(uuid.uuid4()))
-            says = {"after": sorted(failed), "status": status, "fence": fence}
+            says = {"after": failed, "status": status, "fence": fence}
             self._history.write("sent again", call=again.id, name=str(job), **says)
             # With the same id until it is known to be sent: a message that is unique may have
             # reserved the queue already.

@@ -55,6 +55,20 @@ def test_no_claim_for_another_reason(written: WrittenHistory) -> None:
     assert written.rules() == {"unexpected failure", "left behind"}
 
 
+@pytest.mark.parametrize("room", [False, True])
+def test_no_claim_of_a_process_that_never_says_so(written: WrittenHistory, room: bool) -> None:
+    """It has stored its failure, and is stopped before Celery sends the signal, until it ends."""
+    written.fault(1.2, "disk full")
+    written.send(0, A)
+    written.begin(2 if room else 1, A, 11)
+    written.fault(9, "child stopped before its claim", whom=11)
+    written.send_again(4, B, after=A, status="new", text=NO_ROOM)
+    written.run(5, B, 12, 1002)
+    written.begin(9.5, A, 13, again=True)
+    written.end(9.6, A, 13, skipped="invalid_state")
+    assert written.rules() == ({"left behind"} if room else set())
+
+
 @pytest.mark.parametrize("mended", [True, False])
 def test_no_finish(written: WrittenHistory, mended: bool) -> None:
     written.fault(1.7, "disk full")

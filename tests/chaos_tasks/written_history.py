@@ -51,9 +51,10 @@ class WrittenHistory:
         self.tell(at, "failed", process, call, error=error, text=text)
 
     def send_again(
-        self, at: float, call: str, *, after: str, status: str, end: str = "return"
+        self, at: float, call: str, *, after: str, status: str, end: str = "return", text: str = ""
     ) -> None:
-        self.tell(at, "sent again", 0, call, after=[after], status=status, fence=None)
+        """``text``: the error that the result backend has of ``after``."""
+        self.tell(at, "sent again", 0, call, after={after: text}, status=status, fence=None)
         self.send(at, call, end=end, twice=True)
 
     def entry(self, at: float, what: str, before: str, after: str, fence: int | None) -> None:

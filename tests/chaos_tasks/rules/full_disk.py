@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tests.chaos.history import Event
 from tests.chaos_tasks.rules.violation import Violation
@@ -20,9 +21,8 @@ def left_behind(story: Story) -> Iterator[Violation]:
         if again.kind != "sent again":
             continue
         failures = [
-            event for call in again.says["after"] for event in story.of_call[call]
-            if event.kind == "failed" and event.at < again.at
-        ]  # fmt: skip
+            event for call in again.says["after"] for event in _failures(story, again, call)
+        ]
         if again.says["status"] == "running":
             # A body that raises leaves such a row too, which the guard could not mark as failed.
             excused = any(_disk_was_full(story, e) for e in failures if e.name == again.name)
@@ -32,6 +32,18 @@ def left_behind(story: Story) -> Iterator[Violation]:
         if not excused:
             text = f"{again.says['status']}, after {', '.join(again.says['after'])}"
             yield Violation("left behind", text, again.name, again.call)
+
+
+def _failures(story: Story, again: Event, call: str) -> list[Event]:
+    """The failures of a message before it was sent again."""
+    told = [each for each in story.of_call[call] if each.kind == "failed" and each.at < again.at]
+    text = again.says["after"][call]
+    if told or NO_ROOM not in text:
+        return told
+    # Its process has stored the failure, and was stopped or ended before it could tell.
+    begun = [start.began for start in story.starts[call] if start.began.at < again.at]
+    says = {"error": "OperationalError", "text": text}
+    return [replace(each, kind="failed", at=again.at, says=says) for each in begun]
 
 
 def refused(story: Story, failure: Event) -> bool:
