@@ -114,10 +114,12 @@ def no_lease_outlives_its_test() -> Iterator[None]:
     yield
     for own in renewal._all:
         for entry in own.entries():
-            lease = entry.lease() if isinstance(entry, Entry) else entry.lease
+            lease = getattr(entry, "lease", None)
+            if isinstance(entry, Entry):
+                lease = entry.lease()
             if lease is not None:
                 lease._end(RELEASED)
-        for entries in (own._heap, own._abandoned, own._arrivals):
+        for entries in (own._heap, own._unsettled, own._arrivals):
             entries.clear()
     history.forget()
     # kazoo draws from the module random in a thread of its own, which Hypothesis would notice.

@@ -25,7 +25,8 @@ ENGINE = tuple(
         "_engine/store_renewal", "_engine/renewal_thread", "_engine/abandoned",
         "_engine/taker", "_engine/reentrant",
         "_engine/running", "_engine/several", "_engine/all_or_none", "_engine/handing_on",
-        "_engine/extensions", "_engine/cooling", "_engine/cooling_lock", "celery/run",
+        "_engine/extensions", "_engine/cooling", "_engine/cooling_lock",
+        "celery/run", "celery/taking",
     )
 )  # fmt: skip
 # Not "_engine/steps": after an exception that a trace function raises within its `except` clause,

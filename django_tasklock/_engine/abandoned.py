@@ -1,9 +1,9 @@
-"""Leases that nobody wants any more and that may still be in the store."""
+"""What the store is still to be told: leases that nobody wants any more, and notes."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from .._values import clock
 from ..exceptions import StoreUnavailable
@@ -11,7 +11,7 @@ from ..stores.base import BaseStore, Note
 from . import cooling
 from .lease import Lease
 
-__all__ = ["Abandoned", "release_abandoned"]
+__all__ = ["Abandoned", "OwedNote", "Unsettled", "settle"]
 
 FIRST_LOOK_SECONDS = 0.25
 LAST_LOOK_SECONDS = 4.0
@@ -35,16 +35,33 @@ class Abandoned(NamedTuple):
     order: int
     delay: float
     name: str
-    token: str
     until: float
+    token: str
     lease: Lease | None
     note: Note | None
     """what the interrupted release was to write; or, where ``lease`` is None, what the acquire may
     have written"""
 
 
-def release_abandoned(store: BaseStore, entry: Abandoned, *, answers: bool) -> float | None:
-    """Release the lease of ``entry``. Return the seconds until the next try; None: it is done.
+class OwedNote(NamedTuple):
+    """A note that could not be written, or, with ``undo``, one that may have been written though
+    nobody knows, and is to be removed. ``name`` is the lock that it is about; the others are those
+    of `Abandoned`."""
+
+    due: float
+    order: int
+    delay: float
+    name: str
+    until: float
+    note: Note
+    undo: bool
+
+
+Unsettled: TypeAlias = "Abandoned | OwedNote"
+
+
+def settle(store: BaseStore, entry: Unsettled, *, answers: bool) -> float | None:
+    """Tell the store. Return the seconds until the next try; None: it is done.
 
     ``answers`` says whether the store has just answered: one that has not is not asked, because
     renewals are waiting. Raises nothing.
@@ -52,33 +69,45 @@ def release_abandoned(store: BaseStore, entry: Abandoned, *, answers: bool) -> f
     try:
         if not answers:
             raise StoreUnavailable(store.alias, "it was silent a moment ago")
-        was_held = _abandon(store, entry)
+        if isinstance(entry, OwedNote):
+            found: bool | None = _write(store, entry)
+        else:
+            found = _abandon(store, entry)
     except StoreUnavailable:
         if clock.now() < entry.until:
             return min(LONGEST_RETRY_SECONDS, entry.delay * 2 + FIRST_RETRY_SECONDS)
     except BaseException:
-        pass  # A store's mistake: the lease ends by itself.
+        pass  # A store's mistake: what is left ends by itself.
     else:
-        if entry.lease is None:
+        if isinstance(entry, OwedNote) or entry.lease is None:
+            # What was interrupted may still be on its way, behind this.
             delay = max(FIRST_LOOK_SECONDS, entry.delay * 4)
-            if not was_held and delay <= LAST_LOOK_SECONDS and clock.now() + delay < entry.until:
+            if not found and delay <= LAST_LOOK_SECONDS and clock.now() + delay < entry.until:
                 return delay
-        elif was_held is not False:
+        elif found is not False:
             with suppress(BaseException):  # Of a receiver of the signal.
                 entry.lease._keeper.released(entry.lease)
     return None
 
 
+def _write(store: BaseStore, entry: OwedNote) -> bool:
+    """Whether there is nothing left to do."""
+    if entry.undo:
+        return store.unreserve(entry.note.key, entry.note.text)
+    store.set_note(entry.note)
+    return True
+
+
 def _abandon(store: BaseStore, entry: Abandoned) -> bool | None:
     # The note first, while nobody else gets the lock: the next holder may read it.
     if entry.note is not None:
-        _settle(store, entry, entry.note)
+        _write_first(store, entry, entry.note)
     if entry.lease is None or entry.lease._cooling is None:
         return store.abandon(entry.name, entry.token)
     return cooling.abandon(store, entry.lease, entry.lease._cooling)
 
 
-def _settle(store: BaseStore, entry: Abandoned, note: Note) -> None:
+def _write_first(store: BaseStore, entry: Abandoned, note: Note) -> None:
     if entry.lease is None:
         store.unreserve(note.key, note.text)
     elif (holder := store.get(entry.name)) is not None and holder.token == entry.token:

@@ -99,8 +99,9 @@ class Acquiring(HandingOn):
         ``task``, ``task_id`` and ``group`` (the id of a process group) are recorded in the owner.
         ``token``: one that `new_token` made, for a process that releases what another process
         acquires. ``note``: the store writes it with the lease, on most stores in the same round
-        trip. ``use`` gets the lease as soon as there is one, because an exception from a signal
-        handler may come before this method returns.
+        trip, unless its key has another text: `Use.note_kept`. ``use`` gets the lease as soon as
+        there is one, because an exception from a signal handler may come before this method
+        returns.
 
         Raises `StoreUnavailable`, and `TypeError` or `ValueError` for a wrong argument.
         """
@@ -151,7 +152,9 @@ class Acquiring(HandingOn):
                 self._contended(store, name, answer.holder, record, asked, template, wait)
                 return answer.holder
             if note is not None and not answer.noted:
-                store.set_note(note)
+                kept = store.reserve(note.key, note.text, note.ttl) is not None
+                if use is not None:
+                    use.note_kept = kept
             taken = name if permit is None else permit.taken
             lease = Lease(
                 self, self.alias, taken, token, answer.fence, ttl, started + ttl, record,

@@ -16,7 +16,7 @@ from contextlib import suppress
 from .._values import clock
 from .._values.weak_set import SharedWeakSet
 from ..stores.base import BaseStore, Note
-from .abandoned import Abandoned
+from .abandoned import Abandoned, OwedNote, Unsettled
 from .lease import Lease
 from .store_renewal import RENEWAL_SHARE, Entry, StoreRenewal
 
@@ -66,9 +66,21 @@ class Renewal:
         lease what the acquire may have written, which is removed.
         """
         with suppress(RuntimeError):  # The system starts no thread: the lease ends by itself.
-            self.of(store, name).abandon(name, token, clock.now() + ttl, lease, note)
+            until = clock.now() + ttl
+            self.of(store, name).settle(Abandoned(0, 0, 0, name, until, token, lease, note))
 
-    def entries(self) -> list[Entry | Abandoned]:
+    def owe(
+        self, name: str, note: Note, seconds: float, store: BaseStore, *, undo: bool = False
+    ) -> None:
+        """Write a note as soon as the store answers; with ``undo`` remove it, if it is this one.
+
+        ``name``: the lock that it is about. ``seconds``: after which it is too late for that.
+        """
+        with suppress(RuntimeError):  # The system starts no thread.
+            until = clock.now() + seconds
+            self.of(store, name).settle(OwedNote(0, 0, 0, name, until, note, undo))
+
+    def entries(self) -> list[Entry | Unsettled]:
         """The entries of all stores."""
         return [entry for own in self._all for entry in own.entries()]
 

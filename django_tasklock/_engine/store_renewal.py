@@ -19,8 +19,8 @@ from weakref import ref
 from .._compat.native_threads import new_lock, start_thread
 from .._values import clock
 from ..exceptions import StoreUnavailable
-from ..stores.base import BaseStore, Extension, Note
-from .abandoned import Abandoned, release_abandoned
+from ..stores.base import BaseStore, Extension
+from .abandoned import Abandoned, Unsettled, settle
 from .history import write_noted
 from .lease import Lease
 from .renewal_entry import Entry, counts
@@ -58,9 +58,9 @@ class StoreRenewal:
     def begin(self) -> None:
         """Forget all entries. Called in a new process, where all leases are the parent's."""
         self._heap: list[Entry] = []
-        self._abandoned: list[Abandoned] = []
+        self._unsettled: list[Unsettled] = []
         """a heap too; only the thread uses the two heaps"""
-        self._arrivals: deque[Entry | Abandoned] = deque()
+        self._arrivals: deque[Entry | Unsettled] = deque()
         """entries that the thread has not sorted into its heaps yet"""
         self._order = itertools.count()
         self._wakeup = new_lock()
@@ -87,33 +87,24 @@ class StoreRenewal:
         if due < lease._due:
             self._push(Entry(due, next(self._order), delay, ref(lease)))
 
-    def abandon(
-        self,
-        name: str,
-        token: str,
-        until: float,
-        lease: Lease | None,
-        note: Note | None,
-        delay: float = 0.0,
-    ) -> None:
-        """Release a lease in ``delay`` seconds, and try again until it succeeds.
+    def settle(self, what: Unsettled, delay: float = 0.0) -> None:
+        """Tell the store in ``delay`` seconds, and try again until it succeeds.
 
-        ``until`` is the moment on `clock.now` at which the lease ends by itself: the last try.
-        See `Abandoned`.
+        The last try is at ``what.until``; its ``due``, ``order`` and ``delay`` are set here.
         """
         due = clock.now() + delay
-        self._push(Abandoned(due, next(self._order), delay, name, token, until, lease, note))
+        self._push(what._replace(due=due, order=next(self._order), delay=delay))
 
-    def _push(self, entry: Entry | Abandoned) -> None:
+    def _push(self, entry: Entry | Unsettled) -> None:
         self._arrivals.append(entry)
         if not self._running.locked():
             self.start()
         elif entry.due < self._asleep_until or len(self._arrivals) > ENTRIES_BEFORE_TIDYING:
             wake(self._wakeup)
 
-    def entries(self) -> list[Entry | Abandoned]:
+    def entries(self) -> list[Entry | Unsettled]:
         """All, also those of leases that are over."""
-        return [*self._heap, *self._abandoned, *self._arrivals]
+        return [*self._heap, *self._unsettled, *self._arrivals]
 
     def work(self) -> float:
         """Do a part of what is due. Return the seconds until the next entry is due."""
@@ -121,17 +112,17 @@ class StoreRenewal:
         self._sort()
         leases = self._due()
         answers = self._extend(leases) if leases else True
-        abandoned = bool(self._abandoned) and self._abandoned[0].due <= clock.now()
-        if abandoned:
+        unsettled = bool(self._unsettled) and self._unsettled[0].due <= clock.now()
+        if unsettled:
             # One at a time: it may take a while, and leases come due meanwhile.
-            self._release(heapq.heappop(self._abandoned), answers)
-        if leases or abandoned:
+            self._settle(heapq.heappop(self._unsettled), answers)
+        if leases or unsettled:
             return 0.0
         with suppress(Exception):
             write_noted(self._store.alias)
             close_own()
         self._forget_ended()
-        ends = min(queue[0].due if queue else math.inf for queue in (self._heap, self._abandoned))
+        ends = min(queue[0].due if queue else math.inf for queue in (self._heap, self._unsettled))
         self._asleep_until = ends
         if self._arrivals:
             return 0.0  # They came before anybody could know that we sleep.
@@ -141,8 +132,8 @@ class StoreRenewal:
         with suppress(IndexError):
             while True:
                 entry = self._arrivals.popleft()
-                if isinstance(entry, Abandoned):
-                    heapq.heappush(self._abandoned, entry)
+                if not isinstance(entry, Entry):
+                    heapq.heappush(self._unsettled, entry)
                 else:
                     lease = entry.lease()
                     if lease is not None and entry.due < lease._due:
@@ -222,16 +213,15 @@ class StoreRenewal:
             lease._due = math.inf
             self.schedule(lease, delay)
 
-    def _release(self, entry: Abandoned, answers: bool) -> None:
-        self.releasing = entry.lease
-        delay = release_abandoned(self._store, entry, answers=answers)
+    def _settle(self, what: Unsettled, answers: bool) -> None:
+        self.releasing = what.lease if isinstance(what, Abandoned) else None
+        delay = settle(self._store, what, answers=answers)
         self.releasing = None
         if delay is not None:
-            again = (entry.name, entry.token, entry.until, entry.lease, entry.note, delay)
             try:
-                self._of(self._store, entry.name).abandon(*again)
+                self._of(self._store, what.name).settle(what, delay)
             except RuntimeError:
-                self.abandon(*again)
+                self.settle(what, delay)
 
 
 def _wanted(lease: Lease) -> bool:

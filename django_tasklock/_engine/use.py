@@ -76,13 +76,14 @@ class Use:
     gives the lease up: an exception from a signal handler may come just before the release.
     ``by_hand``: where to find the lease if ``__enter__`` was called without a ``with``.
     ``template``: what the lock's name was filled from, None if that is not known; of several locks,
-    a list.
+    a list. ``note_kept``: whether the acquire has not written its note, because there is another.
     """
 
-    __slots__ = ("__weakref__", "by_hand", "lease", "template")
+    __slots__ = ("__weakref__", "by_hand", "lease", "note_kept", "template")
 
     def __init__(self, by_hand: ByHand | None) -> None:
         self.by_hand = by_hand
+        self.note_kept = False
         self.lease: Lease | None = None
         self.template: Any = None
 

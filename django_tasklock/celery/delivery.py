@@ -18,6 +18,7 @@ from ..exceptions import StoreUnavailable
 from ..stores.base import Note
 from .base import TaskBase
 from .headers import HEADER, MOMENT, REFUSED
+from .redelivered import is_uuid, may_be_redelivered
 from .runnote import WENT_ON, RunNote
 from .stored_result import BackendSilent, keeps_results, stored_before, stored_state
 
@@ -90,13 +91,12 @@ class Delivery:
         moment = self.ours.get(MOMENT)
         self.moment: int | None = moment if type(moment) is int else None
         """the moment of a debounced call, in nanoseconds since the epoch; None for other calls"""
-        redelivered = bool((request.delivery_info or {}).get("redelivered"))
         self.redelivery_requeues = int(self.ours.get("copy") or 0)
         """how often the message was requeued as a redelivery"""
         self.refused_since = self._refused_since() if REFUSED in self.ours else None
         """when a holder of the lock first refused this try of the message, in seconds since the
         epoch; None if it was not refused, or was requeued because of an outage after that"""
-        self.redelivered = self.queued and (redelivered or bool(self.ours.get("copy")))
+        self.redelivered = self.queued and may_be_redelivered(task.app, request, self.ours)
         """whether another run of this message may have started earlier"""
         self.reserved = True
         """whether the queue may be reserved for this message: neither its start nor its end has
@@ -105,6 +105,8 @@ class Delivery:
         """what the result backend had before this delivery; None if Celery has not changed it"""
         self._starts = 0
         """the number of starts that we wrote into the note; 0 if we wrote none"""
+        self._first: Note | None = None
+        """the note that our acquire writes, or has written"""
 
     @cached_property
     def key(self) -> str:
@@ -209,23 +211,37 @@ class Delivery:
         if not self.survives or self.redelivered:
             return None
         # Its own text: if the acquire turns out to be in vain, nobody else's note is removed.
-        return Note(self.key, RunNote.started(1, new_token()), START_NOTE_SECONDS)
+        self._first = Note(self.key, RunNote.started(1, new_token()), START_NOTE_SECONDS)
+        return self._first
 
-    def started(self) -> None:
-        """Record that the acquire was granted, and has written its note."""
-        if self.survives and not self.redelivered:
-            self._starts = 1
+    def started(self, *, kept: bool, needed: bool = False) -> None:
+        """Record that the lock is ours, with `note_of_start`.
 
-    def note_of_no_start(self) -> Note | None:
-        """Return the note that takes `note_of_start` back."""
-        return self._start_note(0) if self.survives and not self.redelivered else None
+        ``kept``: another note was there, and is there still. So another run of this message has
+        started, though this delivery is not marked as a redelivery. ``needed``: this one runs all
+        the same, because others rely on it. Raises `StoreUnavailable`.
+        """
+        if self._first is None or self.redelivered:
+            return
+        if kept and not needed and (self.sent is not None or is_uuid(self.id)):
+            self.redelivered = True
+            return
+        if kept:
+            # Or the task id is used again, by a sender that does not say when it has sent.
+            self.task.locks.store.set_note(self._first)
+        self._starts = 1
 
     def interrupted(self) -> None:
         """Remove the note of an acquire that the worker's shutdown interrupted, if it wrote one."""
-        note = self.note_of_no_start()
-        if note is not None:
+        if self._first is not None:
             with suppress(StoreUnavailable):
-                self.task.locks.store.set_note(note)
+                self.task.locks.store.unreserve(self._first.key, self._first.text)
+
+    def has_ended(self) -> bool:
+        """Return whether the note says that a run of this message has ended. Raises
+        `StoreUnavailable`."""
+        note = RunNote.read(self.task.locks.store.get_note(self.key))
+        return note.went_on or note.ended_in is not None
 
     def note_of_end(self, *, goes_on: bool = False) -> Note | None:
         """Return the note that the release writes, so that a redelivery of this try is dropped.

@@ -8,7 +8,6 @@ messages that reach it have reserved.
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from typing import Any
 
 from celery import states
@@ -16,12 +15,13 @@ from celery.exceptions import Retry
 from celery.signals import task_postrun
 
 from ..exceptions import StoreUnavailable
+from ..operators.reservations import key_of
 from .base import TaskBase
 from .delivery import Delivery
-from .followup import FollowUp
-from .unique import give_up
+from .followup import FollowUp, follow_up_key
+from .unique import Reservation, give_up, unique_for
 
-__all__ = ["end_relied_on", "may_reserve", "reached"]
+__all__ = ["end_relied_on", "is_relied_on", "may_reserve", "reached"]
 
 
 def reached(delivery: Delivery) -> None:
@@ -34,8 +34,24 @@ def reached(delivery: Delivery) -> None:
 def end_relied_on(delivery: Delivery, name: str, followup: FollowUp) -> None:
     """End what makes later calls rely on this message, as far as the store answers."""
     followup.give_up()
-    with suppress(StoreUnavailable):
+    try:
         give_up(delivery, name)
+    except StoreUnavailable:
+        task = delivery.task
+        seconds = unique_for(task, delivery.request.headers)
+        Reservation(task, name, delivery.id).give_up_soon(seconds)
+
+
+def is_relied_on(delivery: Delivery, name: str) -> bool:
+    """Return whether later calls may have been refused or skipped because of this very message, and
+    rely on a run that starts after them. Raises `StoreUnavailable`."""
+    task = delivery.task
+    keys = []
+    if task.unique_while is not None:
+        keys.append(key_of(task.name, name))
+    if task.on_conflict == "coalesce":
+        keys.append(follow_up_key(task, name))
+    return any(task.locks.store.get_note(key) == delivery.id for key in keys)
 
 
 def may_reserve(task: TaskBase) -> bool:

@@ -8,8 +8,8 @@ follow-up sees that it is not needed any more. A follow-up that finds no note ru
 A message that may have written "started" itself does not rely on that word, and runs: a redelivery,
 a retry, and one that an outage has sent back, since the reply to its own write may be lost.
 
-A follow-up that fails before it has started removes its note. Otherwise later messages would be
-skipped, and rely on a run that never comes.
+A message that ends and has not done its work, because it failed, removes what it has written.
+Otherwise others would be skipped, and rely on a run that never comes.
 
 A task with ``unique_while`` never skips its follow-up: refused calls may rely on this very message.
 A debounced message is not refused: it waits, and later ones replace it.
@@ -17,8 +17,7 @@ A debounced message is not refused: it waits, and later ones replace it.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
+from .._engine.renewal import renewal
 from ..exceptions import StoreUnavailable
 from ..stores.base import Note
 from .base import TaskBase
@@ -45,6 +44,7 @@ class FollowUp:
 
     def __init__(self, delivery: Delivery, name: str) -> None:
         self._delivery = delivery
+        self._name = name
         self._key = follow_up_key(delivery.task, name)
         # A debounced message has replaced others.
         self._relied_on = delivery.task.unique_while is not None or delivery.moment is not None
@@ -53,7 +53,8 @@ class FollowUp:
         )
         """whether the message was the follow-up, so that any run that has started since is another
         one, and does its work"""
-        self._begun = False
+        self._texts = [delivery.id]
+        """what the note may say because of this message"""
 
     def wait_for(self) -> bool:
         """Return True if this message is the follow-up. Called when the lock is held by another.
@@ -72,13 +73,26 @@ class FollowUp:
         delivery, store = self._delivery, self._delivery.task.locks.store
         if self._waited and store.get_note(self._key) not in (None, delivery.id):
             return False
+        self._texts.append(STARTED)  # Also if no answer comes.
         store.set_note(Note(self._key, STARTED, FOLLOW_UP_STARTED_SECONDS))
-        self._begun = True
         return True
 
     def give_up(self) -> None:
-        """Remove the note of a message that has ended, if its run has not begun."""
+        """Remove what a message has noted that has ended, and has not done its work.
+
+        If the store does not answer, as soon as it does. That its run has started is removed once:
+        later it may be another's. Raises nothing.
+        """
         delivery = self._delivery
-        if delivery.queued and delivery.task.on_conflict == "coalesce" and not self._begun:
-            with suppress(StoreUnavailable):
-                delivery.task.locks.store.unreserve(self._key, delivery.id)
+        texts, self._texts = self._texts, []
+        if not delivery.queued or delivery.task.on_conflict != "coalesce":
+            return
+        store = delivery.task.locks.store
+        for text in texts:
+            try:
+                store.unreserve(self._key, text)
+            except StoreUnavailable:
+                note = Note(self._key, text, FOLLOW_UP_NOTE_SECONDS)
+                renewal.owe(self._name, note, note.ttl, store, undo=True)
+                if text != STARTED:
+                    self._texts.append(text)

@@ -13,6 +13,7 @@ from typing import Any
 
 from .._engine.causes import BY_WORKER
 from .._engine.lease import Lease
+from .._engine.renewal import renewal
 from .._engine.use import Use
 from .._values.handle import Handle, read_handle
 from ..exceptions import StoreUnavailable
@@ -125,23 +126,25 @@ def adopted(delivery: Delivery, name: str, use: Use, body: Body) -> Lease | None
     )
     if lease is None:
         return None
+    store, note, kept = task.locks.store, delivery.note_of_start(), False
     try:
         if body.was_claimed_under(lease):
             # That run may not have ended. A lease of this run's own has a later fence.
             use.leave(failed=True)
             return None
-        note = delivery.note_of_start()
         if note is not None:
-            task.locks.store.set_note(note)
+            kept = store.reserve(note.key, note.text, note.ttl) is not None
         if not task.lock_renew:
             # Nobody extends it, and it is as long as its caller needed it.
-            ttl = task.locks.store.settings.ttl if task.lock_ttl is None else task.lock_ttl
+            ttl = store.settings.ttl if task.lock_ttl is None else task.lock_ttl
             if lease.ttl < ttl:
                 lease.extend(ttl)
-        delivery.started()
+        delivery.started(kept=kept)
     except BaseException:
-        lease._keeper.give_up(lease, delivery.note_of_no_start())
         use.drop()
+        if note is not None:
+            # It may have been written, and the body does not begin.
+            renewal.owe(name, note, lease.ttl, store, undo=True)
         raise
     return lease
 

@@ -14,6 +14,7 @@ from celery.exceptions import Ignore, Retry
 from .._engine.cooling import Cooling
 from .._engine.lease import Lease
 from .._engine.names import make_name
+from .._engine.renewal import renewal
 from .._values import clock
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from ..stores.base import Note
@@ -134,7 +135,7 @@ class LockedRun(Skipping):
             if lease._is_detached():
                 # The body has handed it on.
                 if note is not None:
-                    self.task.locks.store.set_note(note)
+                    self._write(note)
                 return True
             return lease.release(note)
         except StoreUnavailable as error:
@@ -144,6 +145,15 @@ class LockedRun(Skipping):
                 self.task.name, self.delivery.id, lease.name, error,
             )  # fmt: skip
             return lease._is_detached() or (held and clock.now() < lease._deadline)
+
+    def _write(self, note: Note) -> None:
+        """Write a note, as soon as the store answers. Raises `StoreUnavailable` if not now."""
+        store = self.task.locks.store
+        try:
+            store.set_note(note)
+        except StoreUnavailable:
+            renewal.owe(self.name, note, note.ttl, store)
+            raise
 
     def _run_and_release(self, lease: Lease) -> Any:
         delivery, note, broke_off, late = self.delivery, None, False, None
@@ -169,6 +179,9 @@ class LockedRun(Skipping):
             if cooling is not None and self.body.failed(error, lease):
                 cooling.ended(failed=True)
                 lease._cooling = cooling
+            if not delivery.comes_back(error):
+                # Under the lock: a message that waits for it would take this run for its own.
+                self.followup.give_up()
             if not broke_off:
                 reserve_again(delivery, self.name, lease, error)
                 if not self.body.came_late(error, lease):

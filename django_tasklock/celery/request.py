@@ -22,6 +22,7 @@ from django.db import connections
 
 from .._compat.celery_worker import WorkerRequest
 from .._engine.causes import BY_WORKER
+from .._values.owner_record import recorded
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from .base import TaskBase
@@ -29,7 +30,7 @@ from .body import Body
 from .children import Watch, children
 from .debounce import drop
 from .ending import may_reserve
-from .followup import follow_up_key
+from .followup import STARTED, follow_up_key
 from .handing import clear_adopted, end_detached, handle_of
 from .headers import HEADER, MOMENT
 from .locked_run import beside_name
@@ -186,7 +187,7 @@ class LockedRequest(WorkerRequest):
         holder = self._task.locks.get(name)
         if holder is None or holder.token != self._token:
             return False
-        return holder.cooling or holder.detached or holder.owner.task_id != self.id
+        return holder.cooling or holder.detached or holder.owner.task_id != recorded(self.id)
 
     def _clear_lease(self) -> None:
         task = self._task
@@ -199,7 +200,9 @@ class LockedRequest(WorkerRequest):
             if task.unique_while is not None:
                 self._reserve_again(name, held)
             if task.on_conflict == "coalesce" and not self._comes_back():
-                task.locks.store.unreserve(follow_up_key(task, name), self.id)
+                # The child held the lock: nobody else has started since.
+                for text in (self.id, STARTED):
+                    task.locks.store.unreserve(follow_up_key(task, name), text)
             # Without takeover: subprocesses of the child may go on with the work under this lock.
             if task.locks.store.takeover:
                 beside = [beside_name(self.id)] if task.on_conflict == "run" else []

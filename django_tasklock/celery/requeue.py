@@ -15,6 +15,7 @@ from ..exceptions import RequeueFailed
 from .delivery import Delivery
 from .headers import ANYWAY, HEADER, REFUSED
 from .outcomes import tell_not_run
+from .redelivered import visibility_timeout
 from .sending import Sending
 
 __all__ = ["LONGEST_RETRY_DELAY_SECONDS", "requeue_redelivery", "retry_later"]
@@ -106,9 +107,9 @@ def _send(
     serializer = serializer_of(ours.pop("content", None))
     # A worker keeps a delayed message in memory. A broker with a visibility timeout (Redis, SQS)
     # delivers it again if that takes longer than the timeout.
-    visibility = task.app.conf.broker_transport_options.get("visibility_timeout")
+    visibility = visibility_timeout(task.app)
     if visibility:
-        delay = min(delay, float(visibility) / 2)
+        delay = min(delay, visibility / 2)
     headers = {**(request.headers or {}), HEADER: ours}
     pause, call = FIRST_RETRY_DELAY_SECONDS, (args, kwargs)
     while True:

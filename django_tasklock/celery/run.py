@@ -1,66 +1,37 @@
-"""One call of a locked task: getting the lock, and what happens without it."""
+"""One call of a locked task: its run under the lock, and what happens without it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Retry
 
 from .._engine.lease import Lease
-from .._engine.use import Use
 from .._values.lock_info import LockInfo
 from .._values.slots import base_of
 from ..exceptions import LockNotAcquired, StoreUnavailable
-from .base import TaskBase
+from ..stores.base import Note
 from .beside import RunBeside
 from .body import NoWork
-from .calling import Call
 from .debounce import replaced_by
-from .delivery import Delivery, Verdict
-from .ending import end_relied_on, reached
+from .ending import reached
 from .followup import FOLLOW_UP_CHECK_SECONDS
-from .handing import adopted
-from .locked_run import BESIDE_TEMPLATE, LockedRun, VerdictUnknown, beside_name, held_leases
+from .locked_run import VerdictUnknown, beside_name, held_leases
 from .outcomes import tell_not_run
 from .requeue import LONGEST_RETRY_DELAY_SECONDS, requeue_redelivery, retry_later
+from .taking import Taking
 from .unique import give_up
 
 __all__ = ["Run"]
 
-REDELIVERY_WAIT_SECONDS = 1.0
-"""how long a redelivery waits for the lock: the first run of its message may just be ending"""
 
-
-class Run:
+class Run(Taking):
     """A call of ``task``. Calling it returns what the task returns, or raises.
 
     ``args`` and ``kwargs`` are for the body. ``call``: the direct call whose arguments another
     class of the task has turned into these.
     """
-
-    def __init__(
-        self,
-        task: TaskBase,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        call: Call | None = None,
-    ) -> None:
-        self.task = task
-        self.delivery = delivery = Delivery(task)
-        self.called = args, kwargs
-        if delivery.own:
-            # Another class of the task may have changed the arguments of the message.
-            args, kwargs = delivery.request.args or (), delivery.request.kwargs or {}
-        elif call is not None:
-            args, kwargs = call.args, call.kwargs
-        self.args = args
-        self.kwargs = kwargs
-        self.name: str = task.lock_name_of(args, kwargs)
-        self.slots = task.lock_slots_of(args, kwargs)
-        self.locked = LockedRun(delivery, self.name, args, kwargs, self.called)
-        self.use = Use(None)
 
     def __call__(self) -> Any:
         reached(self.delivery)
@@ -88,59 +59,10 @@ class Run:
             later = None if verdict.starts else replaced_by(delivery, self.name)
             if later is not None:
                 return self.locked.skip_replaced(later)
-            self.use.template = self.task.name_template
-            won = adopted(delivery, self.name, self.use, self.locked.body) or self._acquire(
-                self.task.lock_wait
-            )
-            if not isinstance(won, Lease) and _may_end_soon(delivery, won):
-                won = self._acquire(REDELIVERY_WAIT_SECONDS)
+            won = self._take()
         except StoreUnavailable as error:
             return self._outage(error)
         return self._run_locked(won) if isinstance(won, Lease) else self._conflict(won)
-
-    def _carry_out_verdict(self) -> Verdict:
-        try:
-            verdict = self.delivery.judge()
-            self.locked.carry_out(verdict)
-        except Ignore:
-            self._end_reservation()
-            raise
-        return verdict
-
-    def _end_reservation(self) -> None:
-        with suppress(StoreUnavailable):
-            give_up(self.delivery, self.name)
-
-    def _end_relied_on(self) -> None:
-        end_relied_on(self.delivery, self.name, self.locked.followup)
-
-    def _acquire(
-        self, wait: float | None, name: str = "", *, renew: bool | None = None
-    ) -> Lease | LockInfo:
-        task, delivery = self.task, self.delivery
-        if task.cooling_times is not None:
-            task.cooling_times.check(task.locks.store)
-        self.use.template = BESIDE_TEMPLATE if name else task.name_template
-        try:
-            won = task.locks.try_acquire(
-                name or self.name,
-                ttl=task.lock_ttl,
-                wait=wait,
-                renew=task.lock_renew if renew is None else renew,
-                task=task.name,
-                task_id=delivery.id,
-                token=delivery.token,
-                note=delivery.note_of_start(),
-                use=self.use,
-                slots=1 if name else self.slots,
-            )
-            if isinstance(won, Lease):
-                delivery.started()
-            return won
-        except BaseException as error:
-            if not isinstance(error, Exception):
-                delivery.interrupted()
-            raise
 
     def _run_locked(self, lease: Lease) -> Any:
         try:
@@ -233,6 +155,12 @@ class Run:
         no_run = holder.cooling or holder.owner.task_id is None
         return no_run and begun and self.task.on_conflict == "skip"
 
+    def _note_end(self, note: Note | None) -> None:
+        """Note that a run without the lock has ended, if the store answers again."""
+        if note is not None:
+            with suppress(StoreUnavailable):
+                self.task.locks.store.set_note(note)
+
     def _outage(self, error: StoreUnavailable) -> Any:
         """Do what ``on_outage`` says."""
         task, delivery, body = self.task, self.delivery, self.locked.body
@@ -241,6 +169,10 @@ class Run:
             self._end_relied_on()
             try:
                 result = body(None)
+                self._note_end(delivery.note_of_end())
+            except (Retry, Ignore):
+                self._note_end(delivery.note_of_end(goes_on=True))
+                raise
             except NoWork as refused:
                 if body.is_claimed():
                     # By another run, or by one that died: only the lock could show which.
@@ -254,8 +186,3 @@ class Run:
             retry_later(delivery, self.args, self.kwargs)
         tell_not_run(task, "given_up", "outage", delivery.id, self.name)
         raise error
-
-
-def _may_end_soon(delivery: Delivery, holder: LockInfo) -> bool:
-    """Whether the holder may be a run of the same message, or a redelivery that only checks."""
-    return (delivery.redelivered or delivery.is_by(holder)) and not holder.cooling

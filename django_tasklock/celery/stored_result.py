@@ -15,6 +15,7 @@ from celery.utils.time import maybe_iso8601
 from .._compat.celery import keeps_results as backend_keeps_results
 from .base import TaskBase
 from .headers import HEADER
+from .redelivered import may_be_redelivered
 
 __all__ = [
     "BackendSilent",
@@ -51,8 +52,7 @@ def _look_before_started(task: Any, **_: Any) -> None:
         return
     request: Any = task.request
     ours = (request.headers or {}).get(HEADER)
-    requeued = isinstance(ours, dict) and ours.get("copy")
-    if requeued or (request.delivery_info or {}).get("redelivered"):
+    if may_be_redelivered(task.app, request, ours if isinstance(ours, dict) else {}):
         with suppress(Exception):  # A silent backend is noticed when its answer is needed.
             setattr(request, STORED, task.backend.get_task_meta(request.id))
 

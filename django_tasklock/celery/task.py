@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._engine.lease import Lease
 from .base import TaskBase, known_tasks
 from .body import Body
 from .calling import called, note_calls
@@ -143,8 +144,21 @@ class LockedTask(TaskBase, Sending):
         """As `apply_async`, but sends a duplicate as well. The message reserves nothing."""
         return self.apply_async(args, kwargs, **{**options, ANYWAY: True})
 
+    def retry(self, *args: Any, **options: Any) -> Any:
+        """As `celery.Task.retry`. Raises `LeaseLost` in a run whose lease is lost: a redelivery may
+        work, and what this run sends would come on top. The run starts over instead."""
+        self._assert_in_time()
+        return super().retry(*args, **options)
+
+    def _assert_in_time(self) -> None:
+        lease = getattr(self.request, "tasklock_lease", None)
+        if isinstance(lease, Lease) and self.acks_late and not lease._is_detached():
+            lease.assert_held()
+
     def on_replace(self, sig: Any) -> Any:
-        """As `celery.Task.on_replace`; the guard's row waits for the replacement."""
+        """As `celery.Task.on_replace`; the guard's row waits for the replacement. Raises
+        `LeaseLost` as `retry` does."""
+        self._assert_in_time()
         body: Body | None = getattr(self.request, "tasklock_body", None)
         if body is not None:
             body.hand_on(at_once=bool(self.request.is_eager))

@@ -31,10 +31,12 @@ from contextlib import suppress
 from typing import Any
 
 from .._engine.lease import Lease
+from .._engine.renewal import renewal
 from .._values.describe import printable
 from .._values.lock_info import LockInfo
 from ..exceptions import AlreadyQueued, ListingNotSupported, StoreUnavailable
 from ..operators.reservations import key_of
+from ..stores.base import Note
 from .base import TaskBase
 from .delivery import Delivery
 from .due import seconds_to_expiry, waiting_seconds
@@ -128,6 +130,11 @@ class Reservation:
         """End the reservation, if it has this task id."""
         self._store.unreserve(self._key, self._id)
 
+    def give_up_soon(self, seconds: float) -> None:
+        """`give_up`, as soon as the store answers within so many seconds. Raises nothing."""
+        note = Note(self._key, self._id, seconds)
+        renewal.owe(self._name, note, seconds, self._store, undo=True)
+
 
 def give_up(delivery: Delivery, name: str) -> None:
     """End the reservation of a message that starts, or that will not run.
@@ -181,6 +188,7 @@ def send_once(
         other = reservation.take(ttl, running=own)
     except StoreUnavailable:
         if not own and task.on_outage != "run":
+            reservation.give_up_soon(ttl)  # It may have been made, and nothing is sent.
             raise
         return send()
     if other is not None and not own:

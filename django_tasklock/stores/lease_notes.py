@@ -93,11 +93,12 @@ class LeaseNotes(RequiredMethods):
 
         Args:
             name, token, ttl, owner: as for `acquire`.
-            note: written if the lock is granted.
+            note: written if the lock is granted, unless its key has another text.
 
         Returns:
             As `acquire`; `Grant.noted` says whether the note was written. If it was not, the
-            caller writes it with `set_note`. Raises `StoreUnavailable`.
+            caller writes it with `reserve`, which keeps another text too. Raises
+            `StoreUnavailable`.
         """
         return self.acquire(name, token, ttl, owner)
 

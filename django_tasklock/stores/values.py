@@ -52,7 +52,7 @@ class Grant(NamedTuple):
     """the earliest moment, on `clock.now`, at which the lease can have begun; None: the moment
     just before the call"""
     noted: bool = False
-    """whether the note was written in the same step"""
+    """whether the note was written in the same step, or was there already"""
     left: Callable[[], float] | None = None
     """returns the seconds that are left of the lease by a clock of the store's own, which this
     process can read: the lease is over as soon as either clock says so. None: only `clock.now`

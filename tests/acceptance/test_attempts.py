@@ -15,6 +15,7 @@ import pytest
 from celery.exceptions import Reject
 
 from django_tasklock import lock, locks
+from django_tasklock._engine.renewal import renewal
 from django_tasklock._values import clock
 from django_tasklock.celery import LockedTask
 from django_tasklock.exceptions import TooManyAttempts
@@ -316,6 +317,41 @@ class TestTheStoreIsSilent:
         self.until_released()
         assert room.deliver(message, redelivered=True)[0] == "IGNORED"
         assert not room.waiting()
+        assert ledger.runs == 1
+
+    def test_nor_is_one_that_has_handed_its_lease_on(
+        self, room: Mailroom, proxy: CutProxy, ledger: Ledger
+    ) -> None:
+        second = room.task(lambda self, job: None, acks_late=True)
+
+        def work(self: Any, job: Any) -> None:
+            ledger.note(job)
+            second.apply_async([1], lease=self.lease)
+            proxy.refuse()
+            proxy.cut()
+
+        first = room.task(work, acks_late=True)
+        first.delay(1)
+        message = room.take()
+        assert room.deliver(message)[0] == "SUCCESS"
+        proxy.accept()
+        assert room.deliver(room.take())[0] == "SUCCESS"
+        until(lambda: not renewal.of(locks.store).entries(), "what was owed to the store")
+        assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+        assert ledger.runs == 1
+
+    def test_nor_is_one_without_the_lock_that_ends_when_the_store_is_back(
+        self, room: Mailroom, proxy: CutProxy, ledger: Ledger
+    ) -> None:
+        def work(self: Any, job: Any) -> None:
+            ledger.note(job)
+            proxy.accept()
+
+        room.task(work, acks_late=True, on_outage="run").delay(1)
+        message = room.take()
+        with proxy.away():
+            assert room.deliver(message)[0] == "SUCCESS"
+        assert room.deliver(message, redelivered=True)[0] == "IGNORED"
         assert ledger.runs == 1
 
 

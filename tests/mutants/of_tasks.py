@@ -76,6 +76,36 @@ OF_TASKS: Sequence[Mutant] = (
         chaos_tasks=True,
     ),
     Mutant(
+        "original that runs after its redelivery", f"{CELERY}/delivery.py",
+        "if kept and not needed and (self.sent is not None or is_uuid(self.id)):", "if False:",
+        [f"{ON_CELERY}/test_late_originals.py"],
+    ),
+    Mutant(
+        "follow-up that is dropped because of its own redelivery", f"{CELERY}/taking.py",
+        "needed=kept and is_relied_on(delivery, self.name)", "needed=False",
+        [f"{ON_CELERY}/test_late_originals.py"],
+    ),
+    Mutant(
+        "note that is written over by another start", "django_tasklock/stores/lua/acquire.lua",
+        "ARGV[8], 'NX')", "ARGV[8])",
+        [f"{ON_CELERY}/test_late_originals.py"],
+    ),
+    Mutant(
+        "late run that sends a successor", f"{CELERY}/task.py",
+        "            lease.assert_held()\n", "            pass\n",
+        [f"{ON_CELERY}/test_late_successors.py"],
+    ),
+    Mutant(
+        "follow-up that relies on a run that has failed", f"{CELERY}/locked_run.py",
+        "                self.followup.give_up()\n", "                pass\n",
+        [f"{ON_CELERY}/test_coalesce.py"],
+    ),
+    Mutant(
+        "reservation of a call that was not sent", f"{CELERY}/unique.py",
+        "            reservation.give_up_soon(ttl)", "            del ttl",
+        [f"{ON_CELERY}/test_unique_ends.py"],
+    ),
+    Mutant(
         "killed child whose message does not come back", f"{CELERY}/task.py",
         "    reject_on_worker_lost = True\n", "    reject_on_worker_lost = None\n",
         [f"{HARD_CASES}/test_killed_processes.py"],

@@ -6,8 +6,8 @@
 --       6 the waiter's number in the queue, or ''
 --       7 the note's text  8 its ttl in ms
 --       9 what the fence should be if that is greater than the last one
--- Returns the fence when granted, with ARGV[9] {1, fence, memory}, and {0, value, ttl left in ms or -1}
--- when held. A waiter also gets the time in us, its number in the queue, and how many are before it.
+-- Returns the fence when granted, with ARGV[9] {1, fence, memory}; {2, fence} when granted while there
+-- is another note, which is kept; and {0, value, ttl left in ms or -1} when held. A waiter also gets the time in us, its number in the queue, and how many are before it.
 -- Idempotent for one value: a client that asks again after a lost reply is granted the lock again.
 local key, index, fences, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local value, ttl, name, me, before = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '', ARGV[5]
@@ -49,7 +49,8 @@ if mine then
   --- include add_to_index
 end
 if fence then
-  if KEYS[5] then redis.call('SET', KEYS[5], ARGV[7], 'PX', ARGV[8]) end
+  if KEYS[5] and not redis.call('SET', KEYS[5], ARGV[7], 'PX', ARGV[8], 'NX')
+    and redis.call('GET', KEYS[5]) ~= ARGV[7] then return {2, fence} end
   if ARGV[9] then
     --- include memory
     return {1, fence, memory(fences)}

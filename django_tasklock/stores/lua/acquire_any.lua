@@ -3,7 +3,7 @@
 --       then the gate, or absent, then a note to write when granted, or absent
 -- ARGV  1 value  2 ttl in ms  3 N  4 '1': read the other locks' holders also when granted
 --       5 the note's text  6 its ttl in ms, or '' where there is no note  7.. the locks' names
--- Returns {1, number of the lock, fence, holders} or {0, the gate's value or false, its ttl left in
+-- Returns {1, number of the lock, fence, holders}, {2, ...} if there is another note, or {0, the gate's value or false, its ttl left in
 -- ms or -1, holders}; the holders are a flat list of number, value and ttl left in ms or -1.
 -- Idempotent for one value: a client that asks again after a lost reply is granted the same lock.
 local index, fences = KEYS[1], KEYS[2]
@@ -59,5 +59,6 @@ if not mine then return {0, waits, waits and redis.call('PTTL', gate) or -1, hol
 local name, now = ARGV[6 + mine], nil
 fence, now = next_fence(fences, name)
 --- include add_to_index
-if note then redis.call('SET', note, ARGV[5], 'PX', ARGV[6]) end
-return {1, mine, fence, holders}
+local kept = note and not redis.call('SET', note, ARGV[5], 'PX', ARGV[6], 'NX')
+  and redis.call('GET', note) ~= ARGV[5]
+return {kept and 2 or 1, mine, fence, holders}

@@ -109,9 +109,10 @@ class MemoryStore(MemoryTrail):
                 if waiter is not None:
                     self.queues.join(waiter)
                 return Refusal(self._info(name, held))
-            if note is not None:
+            noted = note is not None and self.get_note(note.key) in (None, note.text)
+            if note is not None and noted:
                 self.set_note(note)
-            return Grant(held.fence, noted=note is not None, left=held.left)
+            return Grant(held.fence, noted=noted, left=held.left)
 
     def extend(self, name: str, token: str, ttl: float, proof: Any = None) -> bool:
         with self.guard:

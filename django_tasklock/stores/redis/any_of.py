@@ -81,5 +81,5 @@ class RedisAnyOf(RedisMember):
             with suppress(StoreUnavailable):
                 self.release(name, "", value)
             raise StoreUnavailable(self.alias, f"{name} is not acquired: {wait}")
-        grant = Grant(int(second), value, None, note is not None)
+        grant = Grant(int(second), value, None, note is not None and granted == 1)
         return OneOf(name, grant, holders if look else None)

@@ -142,6 +142,8 @@ class RedisLeases(RedisManyLocks, RedisRewriting, RedisTrail):
         """What a reply of the acquire script says."""
         if type(reply) is bytes:
             return Grant(int(reply), value, None, noted)
+        if reply[0] == 2:  # There is another note.
+            return Grant(int(reply[1]), value)
         if reply[0]:
             return Grant(int(reply[1]), value, None, noted, None, memory_of(*reply[2:]))
         return Refusal(self.records.info(name, reply[1], seconds(reply[2])))

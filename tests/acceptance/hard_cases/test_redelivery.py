@@ -169,3 +169,27 @@ def test_05_a_late_redelivery_refuses_no_other_call_while_it_checks(
         assert result.get(timeout=60) == f"done:{job}"
         assert stage.ledger.completions(job=job) == 2
     stage.assert_settled()
+
+
+@pytest.mark.parametrize("how", ["prefetched", "eta"])
+def test_05_an_original_that_starts_after_its_redelivery_has_run_is_dropped(
+    make_stage: MakeStage, how: str
+) -> None:
+    """Its worker had it for longer than the visibility timeout before it could start it."""
+    stage = make_stage(visibility=2, ttl=6)
+    stage.worker(conf={"worker_prefetch_multiplier": 4})
+    long, short, gate = stage.job(), stage.job(), stage.gate()
+    if how == "prefetched":
+        stage.send("skip", long, [{"gate": str(gate)}])
+        stage.started(long)
+        result = stage.send("skip", short)
+    else:
+        result = stage.send("skip", short, [{"seconds": 0.2}], countdown=6)
+    stage.deliveries(result.id, 1)
+    stage.worker()
+    assert result.get(timeout=60) == f"done:{short}"
+    if how == "prefetched":
+        gate.touch()
+        stage.completed(long)
+    stage.assert_settled(40)
+    assert len(stage.ledger.runs(job=short)) == 1

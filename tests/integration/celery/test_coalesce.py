@@ -229,6 +229,26 @@ def test_the_next_call_follows_after_a_follow_up_that_was_interrupted(
     the_next_call_follows(room, task)
 
 
+def test_a_follow_up_runs_if_the_run_before_it_has_failed(room: Mailroom) -> None:
+    """That one came later, got the lock first, and was to do its work."""
+    runs: list[str] = []
+
+    def work(self: Any, job: Any) -> None:
+        if self.request.id == newcomer:
+            raise LookupError
+        runs.append(self.request.id)
+
+    task = room.task(work, on_conflict="coalesce", acks_late=True)
+    sent = task.delay(1).id
+    with lock("job:1", ttl=60):
+        assert elsewhere(room, room.take())[0] == "IGNORED"
+    follow_up = room.take()
+    newcomer = task.delay(1).id
+    assert room.deliver(room.take())[0] == "FAILURE"
+    assert room.deliver(follow_up)[0] == "SUCCESS"
+    assert runs == [sent]
+
+
 def test_a_direct_call_is_no_follow_up(room: Mailroom) -> None:
     task = room.task(on_conflict="coalesce")
     with lock("job:1", ttl=60):
@@ -295,7 +315,7 @@ def test_the_last_change_of_a_random_burst_is_always_seen(
     """And no run has more than one follow-up. ``COALESCE_SEED=…`` plays the same ones again, and
     ``COALESCE_BURSTS=…`` more of them."""
     # The run that a redelivery would wait for is in the call that delivers it.
-    monkeypatch.setattr("django_tasklock.celery.run.REDELIVERY_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr("django_tasklock.celery.taking.REDELIVERY_WAIT_SECONDS", 0.001)
     print(f"COALESCE_SEED={SEED}")
     runs = refused = 0
     for number in range(BURSTS):

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from django_tasklock import LockNotAcquired, lock
+from django_tasklock import LockNotAcquired, lock, locks
+from django_tasklock.celery.followup import follow_up_key
 from tests.conftest import UseRedis
 from tests.mailroom import Mailroom, Message, elsewhere, mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -165,3 +167,53 @@ def test_messages_of_older_versions_are_not_lost(room: Mailroom) -> None:
         task.delay(1)
         assert room.deliver(with_header(room.take(), refused=refused_since))[0] == "SUCCESS"
     assert len(runs) == 7
+
+
+@pytest.mark.parametrize("on_outage", ["raise", "run"])
+@pytest.mark.parametrize("ignore", [False, True], ids=["result", "no result"])
+def test_a_follow_up_that_ended_in_an_outage_is_relied_on_no_longer(
+    room: Mailroom, cut_proxy: CutProxy, on_outage: str, ignore: bool
+) -> None:
+    """The other run still has the lock when the store is back."""
+    runs: list[str] = []
+    task = room.task(
+        lambda self, job: runs.append(self.request.id),
+        on_conflict="coalesce", on_outage=on_outage, acks_late=True, ignore_result=ignore,
+    )  # fmt: skip
+    sent = task.delay(1).id
+    with lock("job:1", ttl=60):
+        assert elsewhere(room, room.take())[0] == "IGNORED"
+        message, store = room.take(), locks.store
+        with cut_proxy.away():
+            elsewhere(room, message)
+        key = follow_up_key(task, "job:1")
+        until(lambda: store.get_note(key) != sent, "the end of its note")
+        before = len(runs)
+        later = task.delay(1).id
+        elsewhere(room, room.take())
+    room.work_off()
+    assert runs[before:] == [later]
+
+
+def test_what_a_run_that_never_began_may_have_written_does_not_count(
+    room: Mailroom, cut_proxy: CutProxy
+) -> None:
+    """Its word that it has started was written, and the answer was lost."""
+    runs: list[str] = []
+    task = room.task(
+        lambda self, job: runs.append(self.request.id),
+        on_conflict="coalesce", on_outage="raise", acks_late=True,
+    )  # fmt: skip
+    sent = task.delay(1).id
+    with lock("job:1", ttl=60):
+        assert elsewhere(room, room.take())[0] == "IGNORED"
+    follow_up = room.take()
+    task.delay(1)
+    cut_proxy.drop_reply(to=b"\r\nstarted\r\n", times=100)
+    assert room.deliver(room.take())[0] == "FAILURE"
+    cut_proxy.drop_reply(times=0)
+    until(lambda: not locks.is_locked("job:1"), "the release")
+    key = follow_up_key(task, "job:1")
+    until(lambda: locks.store.get_note(key) is None, "the end of its note")
+    assert room.deliver(follow_up)[0] == "SUCCESS"
+    assert runs == [sent]

@@ -22,7 +22,7 @@ from tests.conftest import UseRedis
 from tests.mailroom import Mailroom, Message, elsewhere, mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import Meanwhile, taken, waiting
+from tests.steps import Meanwhile, in_child, taken, waiting
 from tests.waiting import until
 
 MODES = ["queued", "unfinished"]
@@ -78,13 +78,42 @@ def test_a_lost_reply_that_ends_a_message_ends_its_reservation(
 def test_what_ended_in_an_outage_is_no_longer_waited_for(
     room: Mailroom, cut_proxy: CutProxy, on_outage: str, mode: str
 ) -> None:
-    """Its reservation could not be ended; the result backend knows that it has ended."""
+    """Its process could not end its reservation; the result backend knows that it has ended."""
     task = room.task(unique_while=mode, on_outage=on_outage)
     message = sent(room, task)
     with cut_proxy.away():
-        state, _ = room.deliver(message)
+        state = in_child(lambda: room.deliver(message)[0])
+    task.backend.store_result(message.id, None, state)  # Which is kept in this process.
     assert state == ("FAILURE" if on_outage == "raise" else "SUCCESS")
     assert reserved() == [message.id]
+    the_next_call_is_sent(room, task)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("on_outage", ["raise", "run"])
+def test_a_reservation_ends_as_soon_as_the_store_answers(
+    room: Mailroom, cut_proxy: CutProxy, on_outage: str, mode: str
+) -> None:
+    task = room.task(unique_while=mode, on_outage=on_outage, ignore_result=True)
+    message = sent(room, task)
+    with cut_proxy.away():
+        room.deliver(message)
+    until(lambda: reserved() == [], "the end of the reservation")
+    the_next_call_is_sent(room, task)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_call_that_was_not_sent_leaves_no_reservation(
+    room: Mailroom, cut_proxy: CutProxy, mode: str
+) -> None:
+    """The store has made it, and its answer was lost."""
+    task = room.task(unique_while=mode)
+    cut_proxy.drop_reply(to=b"job:1", times=99)
+    with pytest.raises(StoreUnavailable):
+        task.delay(1)
+    cut_proxy.drop_reply(times=0)
+    assert not room.waiting()
+    until(lambda: reserved() == [], "the end of the reservation")
     the_next_call_is_sent(room, task)
 
 

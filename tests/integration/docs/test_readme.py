@@ -43,7 +43,7 @@ from django_tasklock._engine.hold import Holding
 from django_tasklock._values.owner import Owner
 from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
-from django_tasklock.celery import LockedTask, delivery, requeue, run
+from django_tasklock.celery import LockedTask, delivery, requeue, taking
 from django_tasklock.celery.options import CHOICES, OPTIONS
 from django_tasklock.celery.runnote import RunNote
 from django_tasklock.cli.run_command import HELD_ELSEWHERE, LOST, OUTAGE
@@ -462,7 +462,7 @@ def test_times_of_redeliveries() -> None:
     assert "The count is kept for a day" in section(TASKS, "Attempts")
     assert delivery.START_NOTE_SECONDS == 86400
     assert "waits for a second" in text
-    assert run.REDELIVERY_WAIT_SECONDS == delivery.RESULT_CHECK_SECONDS == 1
+    assert taking.REDELIVERY_WAIT_SECONDS == delivery.RESULT_CHECK_SECONDS == 1
     assert "a minute and half the visibility timeout at most" in text
     assert requeue.LONGEST_REDELIVERY_DELAY_SECONDS == 60
     assert "about half a second, then after twice as long each time, up to about 15 s" in section(
