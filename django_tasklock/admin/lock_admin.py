@@ -186,12 +186,16 @@ class LockAdmin(LockCells):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
+        if not self.has_view_permission(request):  # Before the store is asked.
+            raise PermissionDenied
         return super().change_view(request, object_id, form_url, extra_context)
 
     @error_on_list
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
+        if not self.has_view_permission(request):  # Before the store is asked.
+            raise PermissionDenied
         return super().history_view(request, object_id, extra_context)
 
     def render_change_form(

@@ -106,7 +106,11 @@ class _RefusingFormSet:
 
 def _below(refusing: type, form: Any) -> Any:
     """Return a subclass of ``form`` that refuses to write a row while its lock is held."""
-    return type(form)(form.__name__, (refusing, form), {})
+    made = type(form)(form.__name__, (refusing, form), {})
+    if hasattr(form, "base_fields"):
+        # A base admin's `get_form` may have changed them; Django has just made them anew.
+        made.base_fields = form.base_fields
+    return made
 
 
 def _against(*rows: Model) -> list[str]:

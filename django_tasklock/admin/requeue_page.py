@@ -10,6 +10,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth import get_permission_codename
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import BadRequest, PermissionDenied
+from django.db import Error as DatabaseError
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.urls import URLPattern
@@ -70,6 +71,8 @@ class RequeuePage(Page):
             self._send(request, list(lost.values()))
         except NOT_KNOWN as error:
             self.model_admin.message_user(request, problem_of(error), messages.ERROR)
+        except DatabaseError as error:  # That of the rows.
+            self.model_admin.message_user(request, printable(error), messages.ERROR)
         else:
             over = [f"{each.task} {each.pk}" for each in seen if each not in lost]
             self._say(request, "over", over)

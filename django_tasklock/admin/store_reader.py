@@ -132,6 +132,8 @@ class StoreReader:
 
             # A store with few locks may have any number of other keys.
             large = asked.endless or self.count > KEPT_FROM_LOCKS
+            if not self._reachable:
+                return FoundAt([], False)
             if large and store.keeps_searches:
                 return kept_search(store, question(*asked), look, matches, reach, ahead)
             infos, more = look(reach + ahead)

@@ -6,6 +6,9 @@ from django.core.management.base import BaseCommand, CommandError
 
 __all__ = ["ask"]
 
+INTERRUPTED = 130
+"""the exit status of a command that Ctrl-C has ended, as shells have it"""
+
 
 def ask(command: BaseCommand, table: str, which: str) -> None:
     """Show the ``table`` and ask whether to clear ``which``, such as "these 3 locks".
@@ -21,6 +24,8 @@ def ask(command: BaseCommand, table: str, which: str) -> None:
         raise CommandError(
             "Nothing was cleared: there is nobody to ask. Use --noinput to clear without asking."
         ) from None
+    except KeyboardInterrupt:
+        raise CommandError("Nothing was cleared.", returncode=INTERRUPTED) from None
     if answer.strip().casefold() not in ("y", "yes"):
         raise CommandError("Nothing was cleared.")
 

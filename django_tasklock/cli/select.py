@@ -46,7 +46,7 @@ def _tests(options: dict[str, Any]) -> list[Callable[[LockInfo], bool]]:
     task, owner, expiring = options["task"], options["owner"], options["expiring"]
     tests: list[Callable[[LockInfo], bool]] = []
     if task is not None:
-        tests.append(lambda info: fnmatchcase(info.owner.task or "", task))
+        tests.append(lambda info: bool(info.owner.task) and fnmatchcase(info.owner.task, task))
     if owner is not None:
         tests.append(
             lambda info: any(
@@ -54,7 +54,7 @@ def _tests(options: dict[str, Any]) -> list[Callable[[LockInfo], bool]]:
                 for text in (
                     info.owner.host,
                     place(info.owner),
-                    str(info.owner.pid),
+                    info.owner.pid and str(info.owner.pid),
                     info.held_by,
                 )
                 if text

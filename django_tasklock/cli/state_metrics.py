@@ -72,7 +72,13 @@ def _counted() -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write the file in one step: whoever reads it gets the old text or the new one."""
+    """Write the file in one step: whoever reads it gets the old text or the new one.
+
+    What is no file, such as ``/dev/stdout``, is written to.
+    """
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with open(handle, "w", encoding="utf-8") as file:

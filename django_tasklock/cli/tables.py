@@ -92,7 +92,7 @@ def as_rich_table(
     console = Console(
         file=out,
         force_terminal=True,
-        no_color=not color,
+        no_color=None if color else True,
         width=shutil.get_terminal_size().columns,
     )
     console.print(table)

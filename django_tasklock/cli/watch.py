@@ -28,7 +28,7 @@ def live_view(
         return None
     # The terminal itself: the wrapper ends every piece of a line with a new line.
     terminal: Any = out._out
-    console = Console(file=terminal, force_terminal=True, no_color=not color)
+    console = Console(file=terminal, force_terminal=True, no_color=None if color else True)
     return None if console.is_dumb_terminal else _live(console)
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.core import checks
+from django.db import Error as DatabaseError
 
 from ..exceptions import ListingNotSupported, StoreUnavailable
 from ..stores import stores
@@ -28,7 +29,7 @@ from .lost_work import (
 from .problems import Problem
 from .reservations import queued_jobs, without_message
 from .wording import KEYS_SHARED, NO_MESSAGE, NO_TTL, OWNER_GONE, OWNER_GONE_WITH_ROW
-from .work import CeleryMissing
+from .work import CeleryMissing, Work
 
 __all__ = ["Look", "Problem", "Sent", "diagnose", "looks", "requeue"]
 
@@ -65,8 +66,10 @@ def looks(aliases: Sequence[str] | None = None) -> list[Look]:
     chosen = list(stores) if aliases is None else list(aliases)
     silent: set[str] = set()
 
-    def look(kinds: str, found: Iterator[Problem], most: int = MOST_LOCKS) -> Look:
-        return Look(frozenset(kinds.split(", ")), _answered(found, silent), most)
+    def look(
+        kinds: str, found: Iterator[Problem], most: int = MOST_LOCKS, of: Sequence[str] = ()
+    ) -> Look:
+        return Look(frozenset(kinds.split(", ")), _answered(found, silent, of), most)
 
     all_looks = [look("settings", _settings())]
     try:
@@ -75,23 +78,42 @@ def looks(aliases: Sequence[str] | None = None) -> list[Look]:
         all_looks.append(look("unknown", _no_tasks(error)))
     else:
         all_looks += [
-            look("lost work, fence, unknown", lost_rows(same_rows), MOST_ROWS)
+            look(
+                "lost work, fence, unknown",
+                _rows(same_rows),
+                MOST_ROWS,
+                [work.store for work in same_rows],
+            )
             for same_rows in all_work
             if any(work.store in chosen for work in same_rows)
         ]
     all_looks.append(look("deadlock", deadlocks([stores[alias].alias for alias in chosen])))
     for store in (stores[alias] for alias in chosen):
         all_looks += [
-            look("owner gone, server", _owners(store)),
-            look("no ttl, server", _endless(store)),
-            look("no message", _reservations(store)),
-            look("server", _server(store)),
+            look("owner gone, server", _owners(store), of=[store.alias]),
+            look("no ttl, server", _endless(store), of=[store.alias]),
+            look("no message", _reservations(store), of=[store.alias]),
+            look("server", _server(store), of=[store.alias]),
         ]
     return all_looks
 
 
-def _answered(found: Iterator[Problem], silent: set[str]) -> Iterator[Problem]:
-    """The same, with one problem for each store that does not answer."""
+def _rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
+    """The lost rows; where their database does not answer, that these are not known."""
+    try:
+        yield from lost_rows(same_rows)
+    except DatabaseError as error:
+        label = same_rows[0].guard.label
+        yield Problem(
+            "unknown", label, f"its rows are not known: {error}", model=same_rows[0].guard.model
+        )
+
+
+def _answered(found: Iterator[Problem], silent: set[str], of: Sequence[str]) -> Iterator[Problem]:
+    """The same, with one problem for each store that does not answer: ``of`` these nothing more is
+    asked, each further question would cost a timeout."""
+    if not silent.isdisjoint(of):
+        return
     try:
         yield from found
     except StoreUnavailable as error:

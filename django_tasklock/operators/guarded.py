@@ -64,7 +64,8 @@ def locks_of(*rows: Model) -> list[LockInfo]:
     for work in works():
         for row in rows:
             if _is_of(work.guard, row):
-                names.setdefault(work.store, {}).update(dict.fromkeys(work.names_of(row.pk)))
+                pk = getattr(row, work.guard.model._meta.pk.attname)
+                names.setdefault(work.store, {}).update(dict.fromkeys(work.names_of(pk)))
     found: list[LockInfo] = []
     for store, asked in names.items():
         service = LockService(store)
@@ -96,7 +97,8 @@ def _is_of(guard: StatusGuard, row: Model) -> bool:
         model = guard.model
     except InvalidLockConfig:
         return False  # The system checks report it; and its task cannot run.
-    return model._meta.concrete_model is row._meta.concrete_model
+    # A row of a child (multi-table inheritance) is one of its parents' rows too.
+    return isinstance(row, model._meta.concrete_model or model)
 
 
 def _by_name(work: Work, name: str) -> Model | None:

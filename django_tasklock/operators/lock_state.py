@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
+from django.db import Error as DatabaseError
+
 from .._values.describe import age
 from .._values.lock_info import LockInfo
 from ..exceptions import ListingNotSupported, StoreUnavailable
@@ -127,7 +129,7 @@ def _add_lost(chosen: Sequence[str], lost: Gauge) -> None:
     counts: Counter[str] = Counter()
     for same_rows in all_work:
         if any(work.store in chosen for work in same_rows):
-            with suppress(StoreUnavailable):
+            with suppress(StoreUnavailable, DatabaseError):
                 found = sum(problem.kind == "lost work" for problem in lost_rows(same_rows))
                 counts[str(same_rows[0].guard.label)] += found
     for rows, count in counts.items():

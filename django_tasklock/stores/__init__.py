@@ -9,7 +9,6 @@ from typing import Any
 
 from django.core.cache import caches
 from django.core.cache.backends.base import InvalidCacheBackendError
-from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.connection import BaseConnectionHandler
 from django.utils.module_loading import import_string
@@ -100,7 +99,7 @@ class StoreHandler(BaseConnectionHandler):  # type: ignore[type-arg]
             return backend(settings)
         except InvalidCacheBackendError as error:
             raise _no_cache(settings, error) from error
-        except (ImproperlyConfigured, TaskLockError):
+        except (InvalidLockConfig, TaskLockError):
             raise
         except Exception as error:
             raise InvalidLockConfig(

@@ -223,3 +223,10 @@ class TestWrong:
             pytest.raises(InvalidLockConfig, match="swallows its errors"),
         ):
             locks.acquire("video:1")
+
+
+def test_a_cache_without_a_location_is_a_wrong_setting(use_caches: UseCaches) -> None:
+    """As where an environment variable is not set."""
+    use_caches({"default": redis_cache("")})
+    with pytest.raises(InvalidLockConfig, match="Missing connections string"):
+        locks.is_locked("video:1")

@@ -21,6 +21,7 @@ from django.test.utils import override_settings
 from django_tasklock import Lease, locks
 from django_tasklock.cli.list_locks import LOCK_CSV_FIELDS
 from tests.conftest import UseCaches, UseRedis
+from tests.integration.admin.test_admin_live import orphan
 from tests.servers import RedisServer
 from tests.store_cases import redis_cache
 
@@ -454,11 +455,15 @@ def test_what_others_wrote_never_reaches_a_terminal_raw(
 def test_terminal_gets_a_table(on_redis: None, process_env: Environment) -> None:
     acquire("video:123", task="videos.transcode")
     env = process_env()
+    orphan("video:124", env)  # Which is shown in red.
     command = [sys.executable, "-m", "django", "locks", "list"]
     table = terminal(env, *command)
     assert "\x1b[" in table
     assert "─" in table
     assert "videos.transcode" in table
+    in_colour = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
+    assert in_colour.search(table)
+    assert not in_colour.search(terminal({**env, "NO_COLOR": "1"}, *command))
     plain = terminal(env, *command, "--no-color")
     assert "─" in plain
     assert "\x1b[3" not in plain

@@ -35,7 +35,7 @@ from tests.app.models import Job
 from tests.conftest import UseRedis
 from tests.integration.admin.test_admin_guarded import MakeTask, held_by, make_task
 from tests.integration.admin.test_admin_live import orphan
-from tests.integration.cli.test_command import acquire, on_redis, run
+from tests.integration.cli.test_command import acquire, answering, on_redis, run
 from tests.servers import RedisServer
 from tests.steps import LONG
 
@@ -56,6 +56,29 @@ def some(on_redis: None) -> None:
 
 
 # ------------------------------------------------------------------------------ list
+
+
+def test_an_interrupted_question_clears_nothing(
+    some: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    answering(monkeypatch, "", interrupt)
+    with pytest.raises(CommandError, match="Nothing was cleared") as raised:
+        run("clear", "--all")
+    assert raised.value.returncode == 130
+    assert locks.count() == 3
+
+
+def test_no_pattern_finds_what_has_no_task_or_no_process(some: None) -> None:
+    """An operator's hold. An empty ``--task`` may be a variable that is not set."""
+    locks.hold("migration", ttl=600, by="alice", reason="database")
+    assert "migration" not in names("--task", "*")
+    assert names("--task", "") == []
+    assert names("--owner", "None") == names("--owner", "N*") == []
+    run("clear", "--task", "*", "--noinput")
+    assert locks.is_locked("migration")
 
 
 def test_list_by_task_owner_and_expiry(some: None) -> None:

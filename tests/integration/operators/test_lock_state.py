@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -189,6 +190,17 @@ def test_the_file_is_replaced_in_one_step_and_readable_by_others(
     assert file.stat().st_ino != before
     assert file.stat().st_mode & 0o777 == 0o644
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_is_no_file_is_written_to(use_redis: UseRedis, tmp_path: Path) -> None:
+    """As ``/dev/stdout``, which root could replace."""
+    use_redis()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = Meanwhile(pipe.read_text)
+    assert metrics("--no-rows", "--output", str(pipe)) == ""
+    assert "tasklock_store_up" in reader.result()
+    assert pipe.is_fifo()
 
 
 def test_a_file_that_cannot_be_written_is_said_and_leaves_nothing(

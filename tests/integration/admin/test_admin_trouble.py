@@ -1,0 +1,99 @@
+"""The admin beside other people's classes, without permissions, and beside a silent store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.db import models
+from django.test import Client, RequestFactory
+from django.test.utils import isolate_apps
+
+from django_tasklock import locks
+from django_tasklock.admin import LockedRowAdminMixin
+from django_tasklock.exceptions import StoreUnavailable
+from django_tasklock.operators.guarded import locks_of
+from django_tasklock.stores import stores
+from tests.app.models import Job
+from tests.conftest import UseRedis
+from tests.integration.admin.test_admin import UserWith, client_with, on_redis
+from tests.integration.admin.test_admin_guarded import MakeTask, make_task
+
+__all__ = ["client_with", "make_task", "on_redis"]
+
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning"),
+]
+
+
+class HouseAdmin(admin.ModelAdmin):
+    """A base admin of a company's own."""
+
+    def get_form(self, *args: Any, **kwargs: Any) -> Any:
+        form: Any = super().get_form(*args, **kwargs)
+        form.base_fields["status"].disabled = True
+        form.base_fields.pop("result_file", None)
+        return form
+
+
+def test_the_mixin_keeps_what_a_base_admin_has_done_to_the_forms_fields(admin_user: Any) -> None:
+    class JobAdmin(LockedRowAdminMixin, HouseAdmin):
+        pass
+
+    request = RequestFactory().get("/")
+    request.user = admin_user
+    form: Any = JobAdmin(Job, admin.site).get_form(request)
+    assert form.base_fields["status"].disabled
+    assert "result_file" not in form.base_fields
+
+
+@isolate_apps("tests.app")
+def test_the_row_of_a_child_is_its_parents_row_too(
+    use_redis: UseRedis, make_task: MakeTask
+) -> None:
+    class Film(Job):
+        job = models.OneToOneField(Job, models.CASCADE, parent_link=True, primary_key=True)
+
+        class Meta:
+            app_label = "app"
+
+    use_redis()
+    make_task("job:{job_id}")
+    lease = locks.acquire("job:7", ttl=60)
+    assert lease is not None
+    film = Film(pk=7, job_id=7)
+    film.id = 7
+    assert [info.name for info in locks_of(film)] == ["job:7"]
+    lease.release()
+
+
+@pytest.mark.parametrize("page", ["change", "history"])
+def test_who_may_not_see_locks_has_no_store_asked(
+    on_redis: None, client_with: UserWith, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    def silent(*_: Any, **__: Any) -> Any:
+        raise StoreUnavailable("default", "redis-7.internal is silent")
+
+    monkeypatch.setattr(stores["default"], "get", silent)
+    url = f"/admin/django_tasklock/lock/default_3Ax/{page}/"
+    assert client_with().get(url).status_code == 403
+
+
+def test_a_search_asks_a_silent_store_once(
+    on_redis: None, admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def silent(verb: str) -> Any:
+        def ask(*_: Any, **__: Any) -> Any:
+            asked.append(verb)
+            raise StoreUnavailable("default", "silent")
+
+        return ask
+
+    for verb in ("count", "list", "search", "get"):
+        monkeypatch.setattr(stores["default"], verb, silent(verb), raising=False)
+    admin_client.get("/admin/django_tasklock/lock/?q=x")
+    assert asked == ["count"]
