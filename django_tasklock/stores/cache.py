@@ -65,7 +65,7 @@ class CacheStore(CacheNotes):
             if self._add(name, record, ttl):
                 return grant
             held = self._read(name)
-            if token_of(held) == token:
+            if token_of(held) == token and not self._ends_soon(held):
                 self._write(name, record, ttl)
                 return grant
             if held is not None:

@@ -78,15 +78,16 @@ class Connections:
         self._begin()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._idle: deque[_Slot] = deque()
         # Weak, so that the slot of a call that an exception has ended does not count for ever.
         self._slots: weakref.WeakSet[_Slot] = weakref.WeakSet()
-        self._returned = threading.Condition()
-        self._waiting = 0
-        """how many callers wait for a connection"""
+        # Not a threading.Condition, which an exception from a signal handler may leave locked.
+        self._counting = threading.Lock()
+        self._waiting: deque[Any] = deque()
+        """of each caller that waits for a connection, a lock that is released to wake it"""
         self._overdue = Overdue(self._seconds)
-        weakref.finalize(self, _close_all, self._idle, self._pid)
+        weakref.finalize(self, _close_all, self._idle, os.getpid())
+        self._pid = os.getpid()
 
     def run(self, sql: str, parameters: Parameters) -> Answer:
         """Run one statement, in a transaction of its own.
@@ -160,23 +161,32 @@ class Connections:
         slot = self._idle_one()
         if slot is not None:
             return slot
-        deadline = clock.now() + self._seconds
-        with self._returned:
-            self._waiting += 1
-            try:
-                while (slot := self._idle_one()) is None:
+        deadline, wakeup = clock.now() + self._seconds, threading.Lock()
+        try:
+            while True:
+                wakeup.acquire(False)
+                self._waiting.append(wakeup)
+                if (slot := self._idle_one()) is not None:
+                    return slot
+                with self._counting:
                     if len(self._slots) < self._most:
                         slot = _Slot()
                         self._slots.add(slot)
                         return slot
-                    if not self._returned.wait(max(0.0, deadline - clock.now())):
-                        raise StoreUnavailable(
-                            self._store,
-                            f"all of its {self._most} connections are in use (MAX_CONNECTIONS)",
-                        )
-                return slot
-            finally:
-                self._waiting -= 1
+                if not wakeup.acquire(timeout=max(0.0, deadline - clock.now())):
+                    raise StoreUnavailable(
+                        self._store,
+                        f"all of its {self._most} connections are in use (MAX_CONNECTIONS)",
+                    )
+        finally:
+            try:
+                self._waiting.remove(wakeup)
+            except ValueError:
+                self._wake_one()  # Somebody has woken this one, which may not need it.
+
+    def _wake_one(self) -> None:
+        with suppress(IndexError, RuntimeError):
+            self._waiting.popleft().release()
 
     def _idle_one(self) -> _Slot | None:
         """The last connection that was used, if it is of use."""
@@ -212,8 +222,7 @@ class Connections:
             self._drop(slot)
         # Who waits counts itself before it looks, so it has seen the connection, or is seen here.
         if self._waiting:
-            with self._returned:
-                self._returned.notify()
+            self._wake_one()
 
     def _drop_oldest(self) -> None:
         """Close the connection that has been idle for longest, if that was too long."""

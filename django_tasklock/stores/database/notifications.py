@@ -36,14 +36,33 @@ RETRY_SECONDS = 60.0
 """for which no further attempt is made after one that failed"""
 
 
-class Wakeup(threading.Event):
+class Wakeup:
     """What wakes a waiter; ``waker``, if the waiter does not wait for it in a thread."""
 
     waker: Callable[[], None] | None = None
 
+    def __init__(self) -> None:
+        # Not a threading.Event, which an exception from a signal handler may leave locked.
+        self._clear = threading.Lock()
+        self._clear.acquire()
+
+    def is_set(self) -> bool:
+        """Whether it was woken since it was cleared."""
+        return not self._clear.locked()
+
+    def clear(self) -> None:
+        """Forget that it was woken."""
+        self._clear.acquire(False)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it is woken."""
+        if self._clear.acquire(timeout=seconds):
+            self._clear.release()
+
     def set(self) -> None:
         """Wake the waiter."""
-        super().set()
+        with suppress(RuntimeError):  # It is awake already.
+            self._clear.release()
         if self.waker is not None:
             self.waker()
 
@@ -61,7 +80,6 @@ class Notifications:
         self._begin()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._waiters: dict[str, set[Wakeup]] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -70,12 +88,12 @@ class Notifications:
         self._last_used = 0.0
         self.arrive = False
         """Whether notifications arrive."""
+        self._pid = os.getpid()
 
-    def join(self, key: str) -> Wakeup:
+    def join(self, key: str, event: Wakeup) -> None:
         """An event that is set whenever the lock with this key may have become free."""
         if self._pid != os.getpid():
             self._begin()  # The thread and the connection are the parent's.
-        event = Wakeup()
         with self._lock:
             self._waiters.setdefault(key, set()).add(event)
             if self._thread is None and clock.now() >= self._retry_at:
@@ -83,7 +101,6 @@ class Notifications:
                     target=self._run, name="tasklock-notifications", daemon=True
                 )
                 self._thread.start()
-        return event
 
     def leave(self, key: str, event: Wakeup) -> None:
         """The event is not needed any more."""

@@ -44,7 +44,13 @@ class Overdue:
             with self._lock:
                 start, self._watched = not self._watched, True
             if start:
-                native_threads.start_thread(self._watch)
+                started = False
+                try:
+                    native_threads.start_thread(self._watch)
+                    started = True
+                finally:
+                    if not started:
+                        self._watched = False
 
     def end(self, connection: Any) -> bool:
         """The call is over. Returns whether its connection was cut off."""

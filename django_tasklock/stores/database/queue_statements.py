@@ -63,6 +63,11 @@ class QueueStatements:
     def leave(self) -> str:
         return f"DELETE FROM {QUEUE} WHERE id = %(position)s"
 
+    @cached_property
+    def leave_before(self) -> str:
+        """Removes what the waiter has before its position: a row whose reply was lost."""
+        return f"{self.remove} AND id < %(position)s"
+
     acquire_and_leave: ClassVar[str] = ""
     """`Statements.acquire` for a waiter, which leaves the queue if it is granted the lock; empty
     where a database cannot do both at once"""

@@ -112,14 +112,18 @@ class DatabaseWaiter:
             return
         statements = self._store.statements
         if self._position is None and self._store.notifications is not None:
-            self._wakeup = self._store.notifications.join(self._key)
+            self._store.notifications.join(self._key, self._wakeup)
         self._entry = self._entry or waiter_text(self._fields)
         asked = {"key": self._key, "token": self._token, "owner": self._entry}
         if (
             self._position is None
             or self._store.run(statements.stay, {"position": self._position}).count == 0
         ):
-            self._position = self._store.run(statements.join, asked).rows[0][0]
+            answer = self._store.run(statements.join, asked)
+            self._position = answer.rows[0][0]
+            if answer.repeated:
+                asked = {"key": self._key, "token": self._token, "position": self._position}
+                self._store.run(statements.leave_before, asked)
         self._stays_until = now + STAY_SECONDS
 
     def _look(self) -> Grant | Refusal | None:
@@ -164,6 +168,6 @@ class DatabaseWaiter:
     def _listen_no_more(self) -> int | None:
         """Returns the position that this waiter had."""
         position, self._position = self._position, None
-        if position is not None and self._store.notifications is not None:
+        if self._store.notifications is not None:
             self._store.notifications.leave(self._key, self._wakeup)
         return position

@@ -135,7 +135,11 @@ class QuorumElection(QuorumReleasing):
         if isinstance(answer, Grant):
             lease.proofs[number] = answer.proof
             if lease.is_over():
-                self.release_at(lease, member)
+                begun = lease.begin_release(number)
+                if lease.is_over():
+                    self.release_at(lease, member, begun=begun)
+                else:
+                    lease.end_release(number, begun)
             elif lease.fence is not None and (answer.fence or 0) < lease.fence:
                 self._raise(lease, lease.fence, member)
         elif lease.question == question:

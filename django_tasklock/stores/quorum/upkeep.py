@@ -139,6 +139,8 @@ class QuorumUpkeep(QuorumElection):
                 lease.proofs[number] = answer.proof
             if isinstance(answer, Grant) and lease.is_over():
                 self.release_at(lease, member)
+            elif isinstance(answer, Grant) and (answer.fence or 0) < (lease.fence or 0):
+                self._raise(lease, lease.fence or 0, member)
         except StoreUnavailable:
             lease.unsure[number] = None
             if lease.is_over():

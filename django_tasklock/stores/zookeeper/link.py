@@ -83,9 +83,17 @@ class Link:
         client = self._new_client()
         on_connected(client, clock.now, self._on_connected)
         client.add_listener(self._on_state)
-        client.start_async()
+        try:
+            client.start_async()
+            start_thread(self._run)
+        except BaseException as error:
+            # Without its thread it would send no heartbeats: each lease would be lost.
+            client.stop()
+            client.close()
+            if isinstance(error, RuntimeError):
+                raise OSError(str(error)) from error  # The system starts no thread now.
+            raise
         self.client = client
-        start_thread(self._run)
         atexit.register(self.close)
         _links.add(self)
         if self.closed:

@@ -70,6 +70,7 @@ class Notes:
         self._swept(z, key)
         data, path = _data(key, text, ttl, reserved=True), _path(z, key)
         while True:
+            z.client.sync_async(path)  # Its server may lag, and not know what others have written.
             node = z.node(path)
             there = None if node is None else self._text(z, node)
             if there == over:
@@ -89,6 +90,7 @@ class Notes:
     def unreserve(self, z: Requests, key: str, text: str) -> bool:
         """End the reservation for this text."""
         while True:
+            z.client.sync_async(_path(z, key))
             node = z.node(_path(z, key))
             if node is None or self._text(z, node) != text:
                 # After a lost reply it was this call that has ended it.

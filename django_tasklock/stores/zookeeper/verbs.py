@@ -51,7 +51,7 @@ class Verbs:
         self, z: Requests, lock: str, token: str, ttl: float, owner: Mapping[str, Any]
     ) -> Grant | First:
         """Take the lock, or say what holds it."""
-        children = z.children_if_any(lock)
+        children = z.children(lock) if z.again else z.children_if_any(lock)
         while True:
             asked = clock.now()
             if not children:

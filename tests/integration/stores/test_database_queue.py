@@ -18,7 +18,7 @@ from django_tasklock.models import WaiterRow
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant, Refusal
 from django_tasklock.stores.database import DatabaseStore
-from django_tasklock.stores.database.notifications import Notifications
+from django_tasklock.stores.database.notifications import Notifications, Wakeup
 from django_tasklock.stores.database.own_connection import new_connection
 from django_tasklock.stores.database.queue_statements import ALIVE_SECONDS, QUEUE
 from django_tasklock.stores.database.statements import TABLE
@@ -253,11 +253,12 @@ class TestNotifications:
                 connection.execute("SELECT pg_notify(%s, '')", [channel])
 
         notifications = Notifications(partial(new_connection, store.database, PATIENCE), notify)
-        event = notifications.join("video:1")
+        event = Wakeup()
+        notifications.join("video:1", event)
         until(lambda: notifications._thread is None)
         assert not notifications.arrive
         assert event.is_set(), "whoever waits is told to look, and polls from then on"
-        notifications.join("video:2")
+        notifications.join("video:2", Wakeup())
         assert notifications._thread is None, "no further attempt is made at once"
 
     def test_waiters_poll_when_the_connection_is_lost(self, store: DatabaseStore) -> None:

@@ -1,0 +1,171 @@
+"""`QuorumStore`: members that answer late, or get a lease again, and what is true then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_tasklock import StoreUnavailable
+from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.tokens import new_token
+from django_tasklock.stores import stores
+from django_tasklock.stores.base import Grant, Refusal
+from django_tasklock.stores.database import DatabaseStore
+from django_tasklock.stores.quorum.quorum_lease import QuorumLease
+from tests.conftest import UseCaches, database_alias
+from tests.quorum import quorum
+from tests.servers import RedisServer
+from tests.steps import LONG
+from tests.store_cases import make_lease_table, members, quorum_store
+from tests.waiting import until
+
+
+@pytest.fixture
+def three(five_servers: list[RedisServer], use_caches: UseCaches) -> None:
+    caches, tasklock = members([server.url for server in five_servers[:3]])
+    locmem = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    use_caches(locmem | caches, {"default": quorum_store("abc")} | tasklock)
+
+
+def acquire(token: str) -> Grant | Refusal:
+    return quorum().acquire("video:1", token, LONG, owner_record())
+
+
+def test_a_late_grant_of_an_earlier_question_does_not_end_a_later_lease(
+    three: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, b, c = (stores[alias] for alias in "abc")
+    first, waiter, third = new_token(), new_token(), new_token()
+    assert isinstance(acquire(first), Grant)
+    c.release("video:1", first)  # As if it had not been reached: a majority has the lease.
+
+    # The member c answers the waiter's first question late, in its thread.
+    real_above, late = c.acquire_above, threading.Event()
+
+    def slow(*args: Any) -> Any:
+        answer = real_above(*args)
+        late.wait(5)
+        return answer
+
+    monkeypatch.setattr(c, "begin_acquire_above", lambda *args: None)
+    monkeypatch.setattr(c, "acquire_above", slow)
+    # That thread is not switched to for a moment, after it has looked whether the lease is over.
+    real_over, looked, go_on = QuorumLease.is_over, threading.Event(), threading.Event()
+
+    def is_over(self: QuorumLease) -> bool:
+        over = real_over(self)
+        if late.is_set() and not looked.is_set() and self.token == waiter and over:
+            looked.set()
+            go_on.wait(10)
+        return over
+
+    # Not only its own ones: the releases that are owed are made by the same threads, in time.
+    monkeypatch.setattr(QuorumLease, "is_over", is_over)
+    keep = quorum().lease_of("video:1", waiter)
+    assert isinstance(acquire(waiter), Refusal)
+    late.set()
+    assert looked.wait(5)
+
+    assert quorum().release("video:1", first) is True
+    # b is not reached for a moment.
+    with monkeypatch.context() as cut:
+
+        def unreachable(*args: Any, **more: Any) -> Any:
+            raise StoreUnavailable("b", "cut off")
+
+        for verb in ("begin_acquire_above", "acquire_above"):
+            cut.setattr(b, verb, unreachable)
+        monkeypatch.setattr(c, "acquire_above", real_above)
+        granted = acquire(waiter)
+    assert isinstance(granted, Grant)
+    go_on.set()
+    time.sleep(0.5)
+    assert keep is not None
+    assert isinstance(acquire(third), Refusal), "two hold the lock"
+
+
+class Behind(DatabaseStore):
+    """On a server whose clock is wrong by some seconds."""
+
+    OFF = {"a": 0.0, "b": 5.0, "c": 0.0}
+
+    def run(self, sql: str, parameters: Any = None) -> Any:
+        off = int(self.OFF[self.alias] * 1_000_000)
+        given = {**(parameters or {}), "now": time.time_ns() // 1000 + off}
+        return self._connections.run(sql, given)
+
+
+@pytest.fixture
+def three_databases(
+    tmp_path: Path, transactional_db: None, use_caches: UseCaches
+) -> Iterator[None]:
+    with ExitStack() as stack:
+        for alias in "abc":
+            configured = {
+                "ENGINE": "tests.sqlite",
+                "NAME": str(tmp_path / f"{alias}.sqlite3"),
+                "OPTIONS": {"init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF"},
+            }
+            stack.enter_context(database_alias(f"sqlite_{alias}", configured))
+            make_lease_table(f"sqlite_{alias}")
+        tasklock: dict[str, Any] = {
+            alias: {
+                "BACKEND": f"{__name__}.Behind",
+                "OPTIONS": {"DATABASE": f"sqlite_{alias}"},
+            }
+            for alias in "abc"
+        }
+        use_caches({}, {"default": quorum_store("abc")} | tasklock)
+        yield
+        stores.forget()
+
+
+def test_a_lease_that_a_member_gets_again_has_its_fence_there(
+    three_databases: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c = (stores[alias] for alias in "abc")
+
+    def unreachable(*args: Any, **more: Any) -> Any:
+        raise StoreUnavailable("", "cut off")
+
+    verbs = ("acquire_above", "acquire", "extend", "extend_many", "release", "raise_fence", "get")
+    first, second = new_token(), new_token()
+
+    def renew(member: Any, proof: Any) -> None:
+        """Until the member has the lease again."""
+
+        def again() -> bool:
+            quorum().extend("video:1", first, LONG, proof)
+            held = member.get("video:1")
+            return held is not None and held.token == first
+
+        until(again, "the lease at the member")
+
+    # 1. c is cut off while the lock is granted, and gets the lease with the next renewal.
+    with monkeypatch.context() as cut:
+        for verb in verbs:
+            cut.setattr(c, verb, unreachable)
+        granted = acquire(first)
+    assert isinstance(granted, Grant)
+    assert granted.fence is not None
+    renew(c, granted.proof)
+    # 2. a is emptied: its database fails over to a replica that has not heard of the lease.
+    a.run("DELETE FROM django_tasklock_lease")  # type: ignore[attr-defined]
+    renew(a, granted.proof)
+    # 3. b, whose clock is ahead, is cut off.
+    with monkeypatch.context() as cut:
+        for verb in verbs:
+            cut.setattr(b, verb, unreachable)
+        assert quorum().release("video:1", first) is True
+        following = acquire(second)
+    assert isinstance(following, Grant)
+    assert following.fence is not None
+    assert following.fence > granted.fence
+    quorum().release("video:1", second)
+    time.sleep(0.5)  # What is owed to b.
