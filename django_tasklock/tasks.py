@@ -126,7 +126,10 @@ def locked(
                 leave = leave_closed
                 raise
             finally:
-                await left_with(store, sys.exc_info()[1], leave)
+                try:
+                    await left_with(store, sys.exc_info()[1], leave)
+                except StoreUnavailable as error:
+                    log_not_released("a task", run.name, error)
 
         def run_sync(*args: Any, **kwargs: Any) -> Any:
             run = begin(args, kwargs)

@@ -137,7 +137,10 @@ def lock_view(
             except BaseException as error:
                 await left_with(store, error, lambda: _leave(use, failed=True))
                 raise
-            await left_with(store, None, lambda: _leave(use, failed=False))
+            try:
+                await left_with(store, None, lambda: _leave(use, failed=False))
+            except StoreUnavailable as error:
+                log_not_released("a view", lock_name, error)
             return cast("HttpResponseBase", response)
 
         def locked(*args: Any, **kwargs: Any) -> HttpResponseBase | Awaitable[HttpResponseBase]:

@@ -21,6 +21,7 @@ from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
 from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavailable
 from ..stores.base import BaseStore, Grant, Note, Refusal
+from . import lease_state
 from .all_at_once import AllAtOnce
 from .causes import BY_TAKEOVER, cause_of_clear
 from .cooling import CoolingTimes, cooling_times
@@ -125,6 +126,7 @@ class Acquiring(HandingOn):
         if renew:
             renewal.start(store, name)
         asked = started = clock.now()
+        process = lease_state.process
         answer: Grant | Refusal | None = None
         lease: Lease | None = None
         attempt: Attempt | None = None
@@ -148,6 +150,8 @@ class Acquiring(HandingOn):
                 if isinstance(answer, Refusal) or clock.now() >= started + ttl:
                     answer, started = yield from attempt.acquire_with_wait(answer, started)
             assert answer is not None
+            if lease_state.process != process:
+                raise RuntimeError("this process was forked from one that asked for a lock here")
             if isinstance(answer, Refusal):
                 self._contended(store, name, answer.holder, record, asked, template, wait)
                 return answer.holder
@@ -176,6 +180,8 @@ class Acquiring(HandingOn):
                 )  # fmt: skip
             return lease
         except BaseException as error:
+            if lease_state.process != process:
+                raise  # What was granted is the parent's.
             # The store may have granted the lock, though its answer was not read.
             if lease is not None:
                 self.give_up(lease)

@@ -57,6 +57,8 @@ class PermitQueue:
         self._asks_at_the_latest = 0.0
         self._checks_at = 0.0
         self._pause = FIRST_POLL_SECONDS
+        self.abandoned = False
+        """whether the renewal thread releases the permit, whenever the store answers"""
 
     @property
     def listens(self) -> bool:
@@ -124,6 +126,7 @@ class PermitQueue:
     def abandon(self) -> None:
         """Leave without a call, and have the renewal thread release what was handed over."""
         self.drop()
+        self.abandoned = True
         renewal.abandon(self.name, self._token, self._ttl, self._store)
 
     def quit(self) -> None:

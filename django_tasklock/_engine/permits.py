@@ -59,6 +59,7 @@ class PermitAttempt:
         """one of the holders for which it began to wait"""
         self._store, self._token, self._ttl, self._owner = store, token, ttl, owner
         self._deadline, self._take_over, self._note = deadline, take_over, note
+        self._queues: Sequence[PermitQueue] = ()
         self._gate = Gate(store, name, ttl, owner, take_over)
 
     def acquire(self) -> Steps[tuple[Grant | Refusal, float]]:
@@ -80,6 +81,9 @@ class PermitAttempt:
                 grant, began = answer
                 if isinstance(grant, Refusal) or clock.now() < began + self._ttl:
                     return grant, began
+                if any(queue.abandoned for queue in self._queues):
+                    # What is given up by its token must not be asked for with that token again.
+                    raise StoreUnavailable(self._store.alias, "it was silent for too long")
                 # It was handed over long ago, or what came after it took longer than the lease.
                 self._store.release(self.taken, self._token, grant.proof)
             return grant, began  # A lease that is over, as `Attempt` returns then.
@@ -139,6 +143,7 @@ class PermitAttempt:
             PermitQueue(store, name, self._token, self._ttl, owner, self._take_over, self._note)
             for name in self.names
         ]
+        self._queues = queues
         try:
             won = yield from self._in_queues(queues)
             if won is not None:

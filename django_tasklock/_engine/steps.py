@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from .._values.lock_info import LockInfo
 from ..stores.base import Grant, Refusal, Waiter
+from . import lease_state
 
 __all__ = ["OWNER_CHECK_SECONDS", "Pause", "Steps", "blocking", "driven", "steps_of"]
 
@@ -56,21 +57,37 @@ Steps = Generator[Pause, "Grant | Refusal | None", R]
 
 def blocking(steps: Steps[R]) -> R:
     """Do the work in this thread. Returns, or raises, what it does."""
+    process = lease_state.process
     try:
         pause = next(steps)
         while True:
             try:
                 news = pause.wait()
             except BaseException as error:
+                _check_process(process, steps)
                 pause = steps.throw(error)
             else:
+                _check_process(process, steps)
                 pause = steps.send(news)
     except StopIteration as end:
         return cast("R", end.value)
     except BaseException:
         # From a signal handler, just between two steps.
-        steps.close()
+        if lease_state.process == process:
+            steps.close()
         raise
+
+
+_of_parents: list[Any] = []
+"""steps that a fork has copied into this process. They are never closed: what they would undo is
+the parent's"""
+
+
+def _check_process(process: int, steps: Steps[Any]) -> None:
+    """Raise `RuntimeError` in a forked child, to which a greenlet of its parent's was copied."""
+    if lease_state.process != process:
+        _of_parents.append(steps)
+        raise RuntimeError("this process was forked from one that waited for a lock here")
 
 
 def driven(function: Callable[P, Steps[R]]) -> Callable[P, R]:

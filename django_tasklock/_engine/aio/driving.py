@@ -72,7 +72,7 @@ class Drive(Generic[T]):
         self._woken = False
         self._waking: asyncio.Future[None] | None = None
         self._over: asyncio.Future[None] | None = None
-        self._begun = self._done = False
+        self._begun = self._done = self._undone = False
         self._value: T | None = None
         self._error: BaseException | None = None
 
@@ -214,10 +214,10 @@ class Drive(Generic[T]):
             owner_watch.remove(watched, self._wake)
 
     def _undo(self) -> None:
-        if not _claimed(self._undoing):
-            return
-        self._act(self._close)
-        self._tell_over()
+        if _claimed(self._undoing):
+            self._act(self._close)
+        if self._undone:
+            self._tell_over()
 
     def _close(self) -> None:
         self._unwatch()
@@ -225,6 +225,7 @@ class Drive(Generic[T]):
             self._steps.close()
         with suppress(BaseException):
             self._undo_all(self._done)
+        self._undone = True
 
     def _tell_over(self) -> None:
         if self._over is not None:

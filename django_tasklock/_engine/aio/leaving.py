@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+from ...exceptions import StoreUnavailable
 from .drive import finish
 from .lanes import lanes_of
 
@@ -18,7 +19,12 @@ async def left_with(alias: str, error: BaseException | None, leave: Callable[[],
     wait for anything: the call is made soon then, and what it raises is told to nobody.
     """
     if not isinstance(error, GeneratorExit):
-        await finish(alias, leave)
+        try:
+            await finish(alias, leave)
+        except StoreUnavailable:
+            # No thread was free to begin with it: it is made later.
+            if error is None:
+                raise
         return
 
     def soon() -> None:

@@ -55,6 +55,9 @@ class BucketChannels:
             assert self._home is not None
             self._home.wake_by(channel, wake)
 
+    def is_doubtful(self) -> bool:
+        return self._home is not None and self._home.is_doubtful()
+
     def _moved(self) -> bool:
         """Whether the slot was found at another node after this waiter had subscribed."""
         node = self._topology.known_node(self._bucket)

@@ -35,6 +35,8 @@ _all: SharedWeakSet[Subscriber] = SharedWeakSet()
 
 SUBSCRIBE_ATTEMPTS = 3
 """how many connections are tried: the first may have been cut while no waiter read it"""
+TRUST_SECONDS = 10.0
+"""a connection that was silent for longer may have been dropped on the way, without a word"""
 NO_CONNECTION_SECONDS = 0.01
 """how long the listener waits for a waiter to make a connection: all have been told to ask again"""
 SUBSCRIBE_CONFIRM_SECONDS = 5.0
@@ -62,6 +64,7 @@ class Subscriber:
     def start(self) -> None:
         """Begin without a connection and channels, also in a new process: they are the parent's."""
         self._connection: Any = None
+        self._heard = clock.now()
         self._channels: dict[bytes, Channel] = {}
         self._idle: defaultdict[bytes, list[Channel]] = defaultdict(list)
         """for the next waiters, by the prefix of their names"""
@@ -80,6 +83,10 @@ class Subscriber:
     def has_idle_channel(self, prefix: bytes | None = None) -> bool:
         """Whether `join` can return a channel that is subscribed already."""
         return bool(self._idle[prefix or self._prefix])
+
+    def is_doubtful(self) -> bool:
+        """Whether nothing was heard for so long that the connection may be none any more."""
+        return clock.now() > self._heard + TRUST_SECONDS
 
     def join(self, prefix: bytes | None = None) -> Channel:
         """Return a channel that is subscribed, for one waiter. Its name begins with ``prefix``.
@@ -103,6 +110,9 @@ class Subscriber:
                     self._connection = self._connections.connect()
                 elif self._idle[prefix]:
                     channel = self._idle[prefix].pop()
+                    if self.is_doubtful():
+                        channel.subscribed = False
+                        self._send_subscribe(self._connection, channel.name)
                 connection = self._connection
                 if channel is None:
                     channel = Channel(prefix)
@@ -112,11 +122,16 @@ class Subscriber:
             self._cut(connection)
             raise CannotSubscribe from error
         deadline = clock.now() + SUBSCRIBE_CONFIRM_SECONDS
-        while not channel.subscribed and not channel.cut:
-            if clock.now() > deadline:
-                self.leave(channel, keep=False)
-                raise CannotSubscribe
-            self.listen(channel, deadline)
+        try:
+            while not channel.subscribed and not channel.cut:
+                if clock.now() > deadline:
+                    # It was perhaps dropped on the way: the other waiters hear nothing either.
+                    self._cut(connection)
+                    raise CannotSubscribe
+                self.listen(channel, deadline)
+        except BaseException:
+            self.leave(channel, keep=False)
+            raise
         return channel
 
     def leave(self, channel: Channel, *, keep: bool) -> None:
@@ -193,6 +208,7 @@ class Subscriber:
             raise
 
     def _deliver(self, message: Sequence[Any], reader: Channel) -> None:
+        self._heard = clock.now()
         try:
             kind, channel = message[0], self._channels.get(message[1])
         except (IndexError, TypeError) as error:

@@ -24,6 +24,10 @@ def value_of_member(member: bytes) -> bytes:
     return member[2 * TOKEN_CHARACTERS :].split(b":", 2)[-1]
 
 
+CLOCKS_DIFFER_SECONDS = 0.1
+"""by how much more time may have passed on the server's clock than on ours"""
+
+
 class ChannelSource(Protocol):
     """Subscribed channels, for waiters; `Subscriber` says what is meant."""
 
@@ -41,6 +45,9 @@ class ChannelSource(Protocol):
 
     def wake_by(self, channel: Channel, wake: Callable[[], None]) -> None:
         """Have ``wake`` called when the channel has news, or was cut. Nobody has to listen."""
+
+    def is_doubtful(self) -> bool:
+        """Whether nothing was heard for so long that `join` has to look."""
 
     def in_use(self) -> bool:
         """Whether a waiter of this process listens now."""
@@ -83,7 +90,7 @@ class RedisWaiter:
         return self._channel is not None or self._subscriber.has_idle_channel()
 
     def ask(self) -> Grant | Refusal:
-        if self._channel is None or self._channel.cut:
+        if self._channel is None or self._channel.cut or self._subscriber.is_doubtful():
             self._subscribe_again()
         assert self._channel is not None
         self._before, self._member = self._member, self._next_member(self._channel)
@@ -111,7 +118,8 @@ class RedisWaiter:
             # It may be for another question, or for another waiter that had this channel before.
             news = read(channel.messages.popleft(), question)
             if isinstance(news, HandedOver):
-                if news.moment < self._server_then:
+                passed = (news.moment - self._server_then) / 1_000_000
+                if passed < 0 or self._asked + passed > clock.now() + CLOCKS_DIFFER_SECONDS:
                     # It is older than the refusal: the question was sent again after a lost reply,
                     # and is in the queue again. Or the server's clock was set back.
                     answer = self._ask_outside()

@@ -1,0 +1,101 @@
+"""A process forks while one of its greenlets waits: the copy is none of the child's business."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.agent import run_python
+from tests.conftest import UseRedis
+
+pytestmark = pytest.mark.slow
+
+FORKED_WHILE_A_GREENLET_WAITS = """
+import sys
+library = sys.argv[1]
+if library == "gevent":
+    from gevent import monkey, spawn
+    monkey.patch_all()
+else:
+    import eventlet
+    from eventlet import spawn
+    eventlet.monkey_patch()
+import django
+django.setup()
+import os, time
+from django_tasklock import locks
+from django_tasklock._engine import waiting
+waiting.LONGEST_SILENCE_SECONDS = 2.0  # Not half a minute.
+from tests.waiting import until
+
+parent = os.getpid()
+
+def work():
+    lease = locks.acquire("video:1", ttl=60, wait=60)
+    while True:
+        if lease.held:
+            # No buffer of this process.
+            os.write(1, f"{'parent' if os.getpid() == parent else 'child'}\\n".encode())
+        time.sleep(0.2)
+
+first = locks.acquire("video:1", ttl=3)
+spawn(work)
+until(lambda: locks.get("video:1").waiters == 1)
+pid = os.fork()
+if pid == 0:
+    time.sleep(7)  # It does something else, and lets other greenlets run.
+    os._exit(0)
+time.sleep(7)
+
+
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("library", ["gevent", "eventlet"])
+def test_a_greenlet_that_waits_while_the_process_forks(use_redis: UseRedis, library: str) -> None:
+    pytest.importorskip(library)
+    use_redis()
+    said = run_python(FORKED_WHILE_A_GREENLET_WAITS, library, PYTHONWARNINGS="ignore")
+    assert set(said.split()) == {"parent"}
+
+
+ENDED_IN_THE_CHILD = """
+from gevent import monkey, spawn
+monkey.patch_all()
+import django
+django.setup()
+import os, time
+from django_tasklock import locks
+from django_tasklock._engine import waiting
+waiting.LONGEST_SILENCE_SECONDS = 2.0  # Not half a minute.
+from tests.waiting import until
+
+held = []
+
+def work():
+    held.append(locks.acquire("video:1", ttl=60, wait=60))
+
+first = locks.acquire("video:1", ttl=60)
+greenlet = spawn(work)
+until(lambda: locks.get("video:1").waiters == 1)
+pid = os.fork()
+if pid == 0:
+    time.sleep(0.5)
+    greenlet.kill()  # It is none of this process's business.
+    time.sleep(7)
+    os._exit(0)
+time.sleep(1)
+first.release()
+until(lambda: held)
+os.waitpid(pid, 0)
+info = locks.get("video:1")
+print(held[0].held, info is not None and info.token == held[0].token)
+"""
+
+
+def test_a_child_that_ends_a_greenlet_does_not_release_its_parents_lease(
+    use_redis: UseRedis,
+) -> None:
+    pytest.importorskip("gevent")
+    use_redis()
+    assert run_python(ENDED_IN_THE_CHILD, PYTHONWARNINGS="ignore").split() == ["True", "True"]
