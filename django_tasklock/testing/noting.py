@@ -91,6 +91,16 @@ class Noting(Contract):
         assert store.get_note(key) == written
         assert store.release(name, token, grant.proof)
 
+    def test_a_grant_keeps_the_note_of_another_run(self) -> None:
+        store, name, key, token = self.make_store(), new_name(), new_key(), new_token()
+        owner, note = owner_record(), Note(key, "started", LONG_SECONDS)
+        store.set_note(Note(key, "ended", LONG_SECONDS))
+        grant = store.acquire_with_note(name, token, LONG_SECONDS, owner, note)
+        assert isinstance(grant, Grant)
+        assert not grant.noted
+        assert store.get_note(key) == "ended"
+        assert store.release(name, token, grant.proof)
+
     def test_an_empty_note_removes_the_note(self) -> None:
         store, name, key, token = self.make_store(), new_name(), new_key(), new_token()
         grant = granted(store, name, token)
