@@ -185,7 +185,8 @@ class Statements(QueueStatements):
         old = f"{self.now} - {RETENTION_SECONDS * 1_000_000}"
         return [
             self._delete(f"expires = 0 AND fence < {old}"),
-            self._delete(f"expires > 0 AND expires < {old}"),
+            # A quorum's fence may be ahead of this database's clock, and must not be forgotten.
+            self._delete(f"expires > 0 AND expires < {old} AND fence < {old}"),
             self.forget_dead,
         ]
 

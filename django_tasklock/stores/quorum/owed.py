@@ -104,6 +104,9 @@ class Owed:
             # The others would fail as well, each after the client's timeout.
             self._heap = [each._replace(due=max(each.due, due)) for each in self._heap]
             heapq.heapify(self._heap)
+        except BaseException:
+            self._end(entry)  # A store's mistake: the lease ends by itself.
+            raise
         else:
             self._delay = 0.0
             if not released and entry.looks < len(LOOK_SECONDS):

@@ -165,7 +165,11 @@ class ZooKeeperStore(BaseStore):
         return self.call(lambda z: self._held(z, name))
 
     def held(self, names: Sequence[str]) -> set[str]:
-        return {name for name, _ in self._infos(lambda _: names)}
+        def asked(z: Requests) -> Sequence[str]:
+            z.client.sync_async(z.prefix)  # Its server may lag, and not know of a lease.
+            return names
+
+        return {name for name, _ in self._infos(asked)}
 
     def list(self, prefix: str = "", limit: int | None = None, offset: int = 0) -> list[LockInfo]:
         found = [info for _, info in self._locks(prefix)]

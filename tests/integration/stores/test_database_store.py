@@ -75,6 +75,17 @@ class TestFences:
         assert fence is not None
         assert fence > before
 
+    def test_a_fence_that_is_ahead_outlives_a_lease_that_ended_by_itself(
+        self, database_store: DatabaseStore
+    ) -> None:
+        first = granted(database_store, "video:1", new_token(), 0.001)
+        assert first.fence is not None
+        until(lambda: database_store.get("video:1") is None)
+        ahead, old = first.fence + HOUR, f"expires - {HOUR} - 60000000"
+        change(database_store, "video:1", f"fence = {ahead}, expires = {old}")
+        assert database_store.sweep() == 0
+        assert granted(database_store, "video:1", new_token()).fence == ahead + 1
+
 
 class TestRows:
     def test_the_statements_are_for_the_table_of_the_model(self) -> None:

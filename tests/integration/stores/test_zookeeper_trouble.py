@@ -18,6 +18,7 @@ from django_tasklock.stores.zookeeper import link as link_module
 from django_tasklock.stores.zookeeper.requests import Requests
 from tests.conftest import ProxyTo, UseZooKeeper
 from tests.steps import LONG, Meanwhile, taken
+from tests.waiting import PATIENCE
 from tests.zookeepers import ZooKeeper, client_of, ensemble
 
 
@@ -78,13 +79,11 @@ def test_a_thread_that_could_not_be_started_once_is_started_later(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["unreserve", "reserve"])
-def test_a_reservation_on_a_follower_that_stood_still_for_a_moment(
-    use_zookeeper: UseZooKeeper, verb: str
-) -> None:
+@pytest.mark.parametrize("verb", ["unreserve", "reserve", "held"])
+def test_a_follower_that_stood_still_for_a_moment(use_zookeeper: UseZooKeeper, verb: str) -> None:
     """A real ensemble. A follower pauses for a second (a garbage collection); meanwhile a
     reservation is made, or ended, by way of another server; then the worker that is connected to
-    that follower ends it, or reserves."""
+    that follower ends it, or reserves. Or a lock is taken, and somebody asks whether it is held."""
     with ensemble() as servers:
         leader = next(server for server in servers if server.leads)
         _, slow = (server for server in servers if server is not leader)
@@ -94,6 +93,7 @@ def test_a_reservation_on_a_follower_that_stood_still_for_a_moment(
         with client_of(leader.hosts) as client:
             client.ensure_path("/backlog")
             wrong = 0
+            rights = {"reserve": None, "unreserve": True}
             for attempt in range(10):
                 key = f"queued {attempt}"
                 if verb == "reserve":
@@ -105,15 +105,19 @@ def test_a_reservation_on_a_follower_that_stood_still_for_a_moment(
                     if verb == "reserve":
                         assert here.unreserve(key, "first") is True
                         ask: Any = partial(there.reserve, key, "second", LONG)
-                    else:
+                    elif verb == "unreserve":
                         assert here.reserve(key, "first", LONG) is None
                         ask = partial(there.unreserve, key, "first")
+                    else:
+                        token = new_token()
+                        assert isinstance(here.acquire(key, token, LONG, owner_record()), Grant)
+                        ask = partial(there.held, [key])
                     asked = Meanwhile(ask)
                     time.sleep(0.2)
                     for other in others:
-                        other.get(5)
+                        other.get(PATIENCE)
                 finally:
                     slow.resume()
-                wrong += asked.result() is not (None if verb == "reserve" else True)
+                wrong += asked.result() != rights.get(verb, {key})
             there.close_idle()
         assert wrong == 0, f"{wrong} of 10"
