@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tests.mutants.mutant import Mutant
 from tests.mutants.of_stores import OF_STORES
 from tests.mutants.of_tasks import OF_TASKS
+from tests.mutants.of_two_faults import OF_TWO_FAULTS
 from tests.mutants.of_updates import OF_UPDATES
 
 __all__ = ["MUTANTS", "Mutant"]
@@ -21,6 +22,7 @@ ON_ENGINE = "tests/integration/engine"
 MUTANTS: Sequence[Mutant] = (
     *OF_STORES,
     *OF_TASKS,
+    *OF_TWO_FAULTS,
     *OF_UPDATES,
     # What the scripts on the server protect.
     Mutant(
