@@ -77,7 +77,8 @@ OF_TWO_FAULTS: Sequence[Mutant] = (
     ),
     Mutant(
         "database: waiter that could not join", f"{STORES}/database/waiter.py",
-        "        if self._store.notifications is not None:\n            self._store.notifications.leave",
+        "        if self._store.notifications is not None:\n"
+        "            self._store.notifications.leave",
         "        if position is not None and self._store.notifications is not None:\n"
         "            self._store.notifications.leave",
         [f"{ON_STORES}/test_database_trouble.py", "-k", "could_not_join"],
