@@ -179,7 +179,7 @@ class LockedRun(Skipping):
             if cooling is not None and self.body.failed(error, lease):
                 cooling.ended(failed=True)
                 lease._cooling = cooling
-            if not delivery.comes_back(error):
+            if not broke_off and not delivery.comes_back(error):
                 # Under the lock: a message that waits for it would take this run for its own.
                 self.followup.give_up()
             if not broke_off:
