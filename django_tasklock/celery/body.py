@@ -47,7 +47,8 @@ class Body:
 
     ``args`` and ``kwargs`` are those of the message. The body is called with ``called``, if another
     class of the task has changed the arguments. ``own``: Celery made the request for this very
-    call. ``survives``: the broker keeps the message until the run has ended.
+    call. ``survives``: the broker keeps the message until the run has ended. ``first``: when the
+    first try of the message was sent, in seconds since the epoch, if that is known.
     """
 
     def __init__(
@@ -60,12 +61,14 @@ class Body:
         survives: bool,
         own: bool = False,
         called: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
+        first: float | None = None,
     ) -> None:
         self.task = task
         self.name = name
         self.args = args
         self.kwargs = kwargs
         self.survives = survives
+        self.first = first
         self.completed = False
         """whether the body has returned"""
         self._own = own

@@ -17,7 +17,7 @@ from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
 from ..stores.base import Note
 from .base import TaskBase
-from .headers import HEADER, MOMENT, REFUSED
+from .headers import FIRST, HEADER, MOMENT, REFUSED
 from .redelivered import is_uuid, may_be_redelivered
 from .runnote import WENT_ON, RunNote
 from .stored_result import BackendSilent, keeps_results, stored_before, stored_state
@@ -86,6 +86,9 @@ class Delivery:
         self.token: str | None = self.ours.get("token")
         sent = self.ours.get("sent")
         self.sent = float(sent) if isinstance(sent, int | float) else None
+        first = self.ours.get(FIRST)
+        self.first = float(first) if isinstance(first, int | float) else self.sent
+        """when the first try of the message was sent"""
         """when it was first sent, in seconds since the epoch by the sender's clock; None if the
         sender does not know the task's class"""
         moment = self.ours.get(MOMENT)
@@ -110,10 +113,13 @@ class Delivery:
 
     @cached_property
     def key(self) -> str:
-        """The store's name for the note of this try of this sending of the task."""
+        """The store's name for the note of this try of this sending of the task.
+
+        A try that was sent twice, because a run was killed when it had sent it, has one note.
+        """
         # A replacement has the id of the task that it replaces, and not every sender says when.
         tries = f"{self.request.retries or 0}.{replacements(self.request)}"
-        return f"run {self.id}:{tries}:{self.sent or ''}"
+        return f"run {self.id}:{tries}:{self.first or ''}"
 
     def _refused_since(self) -> float | None:
         # Messages of older versions do not say why they were requeued: they count as not refused.

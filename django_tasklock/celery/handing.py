@@ -141,10 +141,11 @@ def adopted(delivery: Delivery, name: str, use: Use, body: Body) -> Lease | None
                 lease.extend(ttl)
         delivery.started(kept=kept)
     except BaseException:
-        use.drop()
         if note is not None:
-            # It may have been written, and the body does not begin.
+            # It may have been written, and the body does not begin. Before the release: the next
+            # holder may read it.
             renewal.owe(name, note, lease.ttl, store, undo=True)
+        use.drop()
         raise
     return lease
 

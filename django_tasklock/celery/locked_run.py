@@ -79,7 +79,7 @@ class LockedRun(Skipping):
         self.kwargs = kwargs
         self.body = Body(
             delivery.task, name, args, kwargs,
-            survives=delivery.survives, own=delivery.own, called=called,
+            survives=delivery.survives, own=delivery.own, called=called, first=delivery.first,
         )  # fmt: skip
 
     @cached_property

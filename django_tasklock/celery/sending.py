@@ -18,7 +18,7 @@ from ..exceptions import StoreUnavailable
 from .base import TaskBase
 from .debounce import debounces, send_debounced
 from .handing import checked_handle, end_detached
-from .headers import ANYWAY, HEADER, LEASE
+from .headers import ANYWAY, FIRST, HEADER, LEASE
 from .unique import concerns, own_options, send_once
 
 __all__ = ["Sending"]
@@ -68,7 +68,11 @@ class Sending(Task):
             options["headers"] = headers
         elif first:
             # A task id may be used again: the time distinguishes one sending from another.
-            options["headers"] = {**headers, HEADER: {"sent": time.time()}}
+            ours = {"sent": time.time()}
+            body = getattr(task.request, "tasklock_body", None)
+            if body is not None and options.get("retries") and task_id == task.request.id:
+                ours[FIRST] = body.first
+            options["headers"] = {**headers, HEADER: ours}
         if first and not anyway and debounces(task, task_id, options):
             task_id = task_id or uuid()
             send = partial(super().apply_async, args, kwargs, task_id=task_id)

@@ -5,13 +5,17 @@ Its redelivery works then, or has worked, and goes on with it too.
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
 
 from django_tasklock import locks
 from django_tasklock._values import clock
+from django_tasklock.celery.locked_run import LockedRun
 from tests.mailroom import Mailroom, Message, elsewhere
+from tests.steps import killed_in_child
 
 
 def lose(task: Any, room: Mailroom, message: Message) -> None:
@@ -80,3 +84,43 @@ def test_without_acks_late_a_late_run_retries(room: Mailroom) -> None:
 
     room.task(work).delay(1)
     assert [state for state, _ in room.work_off()] == ["RETRY", "SUCCESS"]
+
+
+def test_a_try_that_was_sent_twice_runs_once(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was killed when it had sent its retry, and its redelivery sends one too."""
+    room.app.conf.task_ignore_result = True
+    ends: list[int] = []
+
+    def work(self: Any, job: Any) -> None:
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+        ends.append(job)
+
+    room.task(work, acks_late=True).delay(1)
+    message = room.take()
+
+    def killed() -> None:
+        monkeypatch.setattr(LockedRun, "release", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        room.deliver(message)
+
+    killed_in_child(killed)
+    locks.clear("job:1")
+    assert room.deliver(message, redelivered=True)[0] == "RETRY"
+    assert len(room.waiting()) == 2
+    assert [state for state, _ in room.work_off()] == ["SUCCESS", "IGNORED"]
+    assert ends == [1]
+
+
+def test_each_try_runs(room: Mailroom) -> None:
+    tries: list[int] = []
+
+    def work(self: Any, job: Any) -> None:
+        tries.append(self.request.retries)
+        if self.request.retries < 3:
+            raise self.retry(countdown=0)
+
+    room.task(work, acks_late=True, ignore_result=True).apply_async([1], task_id="daily")
+    room.work_off()
+    assert tries == [0, 1, 2, 3]
