@@ -34,7 +34,7 @@ def test_no_two_holders_overlap_and_the_dead_hold_nothing(
     kills: int,
 ) -> None:
     on_memcached(memcached_server, use_caches)
-    assert storm(tmp_path, processes, rounds, kills, **{contenders.ASKING: "yes"}).killed
+    assert storm(tmp_path, processes, rounds, kills, {contenders.ASKING: "yes"}).killed
 
 
 def test_an_emptied_memcached_has_forgotten_the_lock(

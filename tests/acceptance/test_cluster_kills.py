@@ -97,7 +97,8 @@ def test_while_the_cluster_grows_and_the_slot_moves(cluster: Cluster, tmp_path: 
 @pytest.mark.slow
 def test_while_the_masters_of_the_slot_are_killed(cluster: Cluster, tmp_path: Path) -> None:
     """On one machine a replica misses nothing that a client knows of, but for a write that the
-    kernel has not got yet: the docs say what a failover may forget."""
+    kernel has not got yet. The docs say what a failover may forget: if that is a release, the lock
+    is held until its lease is over."""
 
     def kill() -> object:
         master = cluster.master_of(SLOT, next(iter(cluster.living)))
@@ -107,6 +108,6 @@ def test_while_the_masters_of_the_slot_are_killed(cluster: Cluster, tmp_path: Pa
         return promoted
 
     with again_and_again(kill, 1.0, most=3) as promoted:
-        storm(tmp_path, 8, 150, 0)
+        storm(tmp_path, 8, 150, 0, longest_pause=1.5 * contenders.TTL_SECONDS)
         until(lambda: bool(promoted), within=60)
     assert_nothing_is_left()

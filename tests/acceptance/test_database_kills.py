@@ -38,7 +38,7 @@ def alias(request: pytest.FixtureRequest, use_caches: UseCaches) -> str:
 def test_no_two_holders_overlap_and_the_dead_hold_nothing(
     alias: str, tmp_path: Path, processes: int, rounds: int, kills: int, asking: str
 ) -> None:
-    assert storm(tmp_path, processes, rounds, kills, **{contenders.ASKING: asking}).killed
+    assert storm(tmp_path, processes, rounds, kills, {contenders.ASKING: asking}).killed
 
 
 def test_the_lock_of_a_killed_process_is_taken_over_at_once(alias: str) -> None:

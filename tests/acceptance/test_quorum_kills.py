@@ -78,7 +78,7 @@ def test_no_two_holders_overlap_and_fences_grow(
             processes,
             rounds,
             kills,
-            **{contenders.ASKING: asking, contenders.TOLERANT: "yes"},
+            {contenders.ASKING: asking, contenders.TOLERANT: "yes"},
         )
     finally:
         trouble.stop()

@@ -32,7 +32,7 @@ def test_no_two_holders_overlap_and_the_dead_hold_nothing(
     asking: str,
 ) -> None:
     use_zookeeper(SESSION_TIMEOUT=SESSION_SECONDS)
-    assert storm(tmp_path, processes, rounds, kills, **{contenders.ASKING: asking}).killed
+    assert storm(tmp_path, processes, rounds, kills, {contenders.ASKING: asking}).killed
 
 
 @pytest.mark.slow
@@ -41,4 +41,4 @@ def test_the_dead_of_elsewhere_hold_nothing_after_their_sessions(
 ) -> None:
     """As on other machines, where nobody can look whether a process lives."""
     use_zookeeper(SESSION_TIMEOUT=4.0, TAKEOVER=False)
-    assert storm(tmp_path, 8, 40, 10, **{contenders.ASKING: ""}).killed
+    assert storm(tmp_path, 8, 40, 10, {contenders.ASKING: ""}).killed
