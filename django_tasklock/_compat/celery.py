@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from celery import _state
-from celery.backends.base import DisabledBackend
+from celery.backends.base import DisabledBackend, KeyValueStoreBackend
 from celery.local import maybe_evaluate
 from kombu.serialization import registry  # type: ignore[attr-defined]
 
@@ -24,6 +24,7 @@ __all__ = [
     "import_task_modules",
     "is_of_project",
     "keeps_results",
+    "keeps_successes",
     "make_tasks",
     "push_own_request",
     "redis_broker",
@@ -155,6 +156,16 @@ def keeps_results(backend: Any) -> bool:
     The backend of a project that has none (``DisabledBackend``) says that they do.
     """
     return bool(getattr(backend, "persistent", False)) and not isinstance(backend, DisabledBackend)
+
+
+def keeps_successes(backend: Any) -> bool:
+    """Whether no later state is stored over a success.
+
+    Celery's backends for keys and values look for one in ``_store_result``, which is private.
+    """
+    celerys: Any = KeyValueStoreBackend
+    own = getattr(type(backend), "_store_result", None)
+    return own is celerys._store_result
 
 
 class RedisBroker(NamedTuple):

@@ -13,6 +13,7 @@ gevent this uses the documented ``gevent.monkey.get_original``, and of eventlet
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -23,10 +24,22 @@ __all__ = [
     "new_lock",
     "new_rlock",
     "start_thread",
+    "this_thread",
 ]
 
 LONGEST_BEGINNING_SECONDS = 1.0
 """a new thread is not waited for any longer"""
+
+
+class _OfThread(threading.local):
+    """What one thread, or greenlet, is."""
+
+    renews = False
+    """whether it renews leases. It must wait for no other thread, and under gevent and eventlet
+    share no socket with one"""
+
+
+this_thread = _OfThread()
 
 
 class NativeLock(Protocol):

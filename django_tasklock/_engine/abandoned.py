@@ -11,7 +11,7 @@ from ..stores.base import BaseStore, Note
 from . import cooling
 from .lease import Lease
 
-__all__ = ["Abandoned", "OwedNote", "Unsettled", "settle"]
+__all__ = ["Abandoned", "Again", "OwedNote", "Unsettled", "settle"]
 
 FIRST_LOOK_SECONDS = 0.25
 LAST_LOOK_SECONDS = 4.0
@@ -60,8 +60,15 @@ class OwedNote(NamedTuple):
 Unsettled: TypeAlias = "Abandoned | OwedNote"
 
 
-def settle(store: BaseStore, entry: Unsettled, *, answers: bool) -> float | None:
-    """Tell the store. Return the seconds until the next try; None: it is done.
+class Again(NamedTuple):
+    """``delay``: the seconds until the next try. ``silent``: whether the store did not answer."""
+
+    delay: float
+    silent: bool
+
+
+def settle(store: BaseStore, entry: Unsettled, *, answers: bool) -> Again | None:
+    """Tell the store. Return when to try again; None: it is done.
 
     ``answers`` says whether the store has just answered: one that has not is not asked, because
     renewals are waiting. Raises nothing.
@@ -75,7 +82,7 @@ def settle(store: BaseStore, entry: Unsettled, *, answers: bool) -> float | None
             found = _abandon(store, entry)
     except StoreUnavailable:
         if clock.now() < entry.until:
-            return min(LONGEST_RETRY_SECONDS, entry.delay * 2 + FIRST_RETRY_SECONDS)
+            return Again(min(LONGEST_RETRY_SECONDS, entry.delay * 2 + FIRST_RETRY_SECONDS), True)
     except BaseException:
         pass  # A store's mistake: what is left ends by itself.
     else:
@@ -83,7 +90,7 @@ def settle(store: BaseStore, entry: Unsettled, *, answers: bool) -> float | None
             # What was interrupted may still be on its way, behind this.
             delay = max(FIRST_LOOK_SECONDS, entry.delay * 4)
             if not found and delay <= LAST_LOOK_SECONDS and clock.now() + delay < entry.until:
-                return delay
+                return Again(delay, False)
         elif found is not False:
             with suppress(BaseException):  # Of a receiver of the signal.
                 entry.lease._keeper.released(entry.lease)
@@ -101,10 +108,19 @@ def _write(store: BaseStore, entry: OwedNote) -> bool:
 def _abandon(store: BaseStore, entry: Abandoned) -> bool | None:
     # The note first, while nobody else gets the lock: the next holder may read it.
     if entry.note is not None:
-        _write_first(store, entry, entry.note)
-    if entry.lease is None or entry.lease._cooling is None:
-        return store.abandon(entry.name, entry.token)
-    return cooling.abandon(store, entry.lease, entry.lease._cooling)
+        try:
+            _write_first(store, entry, entry.note)
+        except StoreUnavailable:
+            raise
+        except Exception:
+            pass  # A store's mistake, which must not keep the lock.
+    if entry.lease is not None and entry.lease._cooling is not None:
+        return cooling.abandon(store, entry.lease, entry.lease._cooling)
+    was_held = store.abandon(entry.name, entry.token)
+    if was_held and entry.lease is None and entry.note is not None:
+        # The acquire may have arrived between the two.
+        store.unreserve(entry.note.key, entry.note.text)
+    return was_held
 
 
 def _write_first(store: BaseStore, entry: Abandoned, note: Note) -> None:

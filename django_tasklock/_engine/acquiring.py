@@ -107,6 +107,8 @@ class Acquiring(HandingOn):
         Raises `StoreUnavailable`, and `TypeError` or `ValueError` for a wrong argument.
         """
         store = self.store
+        if use is not None:
+            use.note_kept = False
         template = None if use is None else use.template
         checked_name(name)
         ttl = store.settings.ttl if ttl is None else checked_ttl(ttl)

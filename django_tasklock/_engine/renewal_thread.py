@@ -9,7 +9,7 @@ from typing import Protocol
 from django.core.cache import caches
 from django.db import connections
 
-from .._compat.native_threads import NativeLock
+from .._compat.native_threads import NativeLock, this_thread
 
 __all__ = ["close_own", "run", "wake"]
 
@@ -32,6 +32,7 @@ def run(of: Callable[[], Works | None], running: NativeLock, wakeup: NativeLock)
     """
     if not running.acquire(False):
         return
+    this_thread.renews = True
     while (own := of()) is not None:
         try:
             seconds = own.work()

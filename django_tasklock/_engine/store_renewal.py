@@ -20,7 +20,7 @@ from .._compat.native_threads import new_lock, start_thread
 from .._values import clock
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore, Extension
-from .abandoned import Abandoned, Unsettled, settle
+from .abandoned import Abandoned, OwedNote, Unsettled, settle
 from .history import write_noted
 from .lease import Lease
 from .renewal_entry import Entry, counts
@@ -42,6 +42,8 @@ LEASES_PER_CALL = 500
 """at most so many leases share a call, and its failure"""
 ENTRIES_BEFORE_TIDYING = 1024
 """the heap is rebuilt without leases that are over when it has at least so many entries"""
+MOST_OWED_NOTES = 10_000
+"""so many things the store is to be told before a note is left to its ttl"""
 LONGEST_SLEEP_SECONDS = 3600.0
 """the thread looks at the heap at least this often"""
 
@@ -92,8 +94,13 @@ class StoreRenewal:
 
         The last try is at ``what.until``; its ``due``, ``order`` and ``delay`` are set here.
         """
+        if isinstance(what, OwedNote) and self._owes() > MOST_OWED_NOTES:
+            return  # After an outage of many calls: the notes end by themselves.
         due = clock.now() + delay
         self._push(what._replace(due=due, order=next(self._order), delay=delay))
+
+    def _owes(self) -> int:
+        return len(self._unsettled) + len(self._arrivals)
 
     def _push(self, entry: Entry | Unsettled) -> None:
         self._arrivals.append(entry)
@@ -215,13 +222,19 @@ class StoreRenewal:
 
     def _settle(self, what: Unsettled, answers: bool) -> None:
         self.releasing = what.lease if isinstance(what, Abandoned) else None
-        delay = settle(self._store, what, answers=answers)
+        again = settle(self._store, what, answers=answers)
         self.releasing = None
-        if delay is not None:
-            try:
-                self._of(self._store, what.name).settle(what, delay)
-            except RuntimeError:
-                self.settle(what, delay)
+        if again is None:
+            return
+        try:
+            self._of(self._store, what.name).settle(what, again.delay)
+        except RuntimeError:
+            self.settle(what, again.delay)
+        if again.silent:
+            # The others would get no answer either, each after a time limit.
+            due = clock.now() + again.delay
+            self._unsettled = [each._replace(due=max(each.due, due)) for each in self._unsettled]
+            heapq.heapify(self._unsettled)
 
 
 def _wanted(lease: Lease) -> bool:

@@ -18,7 +18,7 @@ from ..exceptions import StoreUnavailable
 from ..stores.base import Note
 from .base import TaskBase
 from .headers import FIRST, HEADER, MOMENT, REFUSED
-from .redelivered import is_uuid, may_be_redelivered
+from .redelivered import is_marked, is_old, is_uuid
 from .runnote import WENT_ON, RunNote
 from .stored_result import BackendSilent, keeps_results, stored_before, stored_state
 
@@ -59,7 +59,8 @@ class Delivery:
 
     A broker delivers a message again if it does not know that the first delivery succeeded: the
     worker was killed, the connection was cut, or the visibility timeout is over. A redelivery has
-    the same task id, and is marked by the broker or by `requeue_redelivery`.
+    the same task id, and is marked by the broker or by `requeue_redelivery`. An unmarked message
+    may have been delivered before as well: see `redelivered`.
     """
 
     def __init__(self, task: TaskBase) -> None:
@@ -86,11 +87,11 @@ class Delivery:
         self.token: str | None = self.ours.get("token")
         sent = self.ours.get("sent")
         self.sent = float(sent) if isinstance(sent, int | float) else None
+        """when this try was first sent, in seconds since the epoch by the sender's clock; None if
+        the sender does not know the task's class"""
         first = self.ours.get(FIRST)
         self.first = float(first) if isinstance(first, int | float) else self.sent
-        """when the first try of the message was sent"""
-        """when it was first sent, in seconds since the epoch by the sender's clock; None if the
-        sender does not know the task's class"""
+        """as ``sent``, of the first try; 0.0 if that one does not say when it was sent"""
         moment = self.ours.get(MOMENT)
         self.moment: int | None = moment if type(moment) is int else None
         """the moment of a debounced call, in nanoseconds since the epoch; None for other calls"""
@@ -99,8 +100,10 @@ class Delivery:
         self.refused_since = self._refused_since() if REFUSED in self.ours else None
         """when a holder of the lock first refused this try of the message, in seconds since the
         epoch; None if it was not refused, or was requeued because of an outage after that"""
-        self.redelivered = self.queued and may_be_redelivered(task.app, request, self.ours)
+        self.redelivered = self.queued and is_marked(request, self.ours)
         """whether another run of this message may have started earlier"""
+        self._old = self.queued and not self.redelivered and is_old(task.app, self.ours)
+        """whether the same may be so though nothing marks it"""
         self.reserved = True
         """whether the queue may be reserved for this message: neither its start nor its end has
         ended the reservation yet"""
@@ -147,9 +150,13 @@ class Delivery:
         Call it before the acquire: a redelivery that holds the lock only to find that its run has
         ended would turn others away. Raises `StoreUnavailable`.
         """
-        if not self.redelivered:
+        if not (self.redelivered or self._old):
             return _RUN
         text = self.task.locks.store.get_note(self.key)
+        if not self.redelivered:
+            if not text:
+                return self._judge_old()
+            self.redelivered = True  # Another run of it has started.
         note = RunNote.read(text)
         if note.went_on:
             return Verdict("drop", "its run continued in another message")
@@ -185,8 +192,10 @@ class Delivery:
 
         Raises `StoreUnavailable`.
         """
+        if not self.redelivered:
+            return _RUN
         verdict = self.judge()
-        if not self.redelivered or verdict.action != "run":
+        if verdict.action != "run":
             return verdict
         if verdict.starts >= self.task.lock_max_attempts:
             return Verdict("fail", starts=verdict.starts)
@@ -194,6 +203,13 @@ class Delivery:
             self._starts = verdict.starts + 1
             self.task.locks.store.set_note(self._start_note(self._starts))
         return verdict
+
+    def _judge_old(self) -> Verdict:
+        try:
+            done = self._keeps_results() and self._stored_state() == states.SUCCESS
+        except BackendSilent:
+            return _RUN
+        return Verdict("drop", "its result is stored") if done else _RUN
 
     def _check_later(self) -> Verdict:
         doublings = min(self.redelivery_requeues, 5)

@@ -80,8 +80,8 @@ class FollowUp:
     def give_up(self) -> None:
         """Remove what a message has noted that has ended, and has not done its work.
 
-        If the store does not answer, as soon as it does. That its run has started is removed once:
-        later it may be another's. Raises nothing.
+        If the store does not answer, as soon as it does. That a run has started may be another's
+        word by then, and a follow-up runs once too often. Raises nothing.
         """
         delivery = self._delivery
         texts, self._texts = self._texts, []

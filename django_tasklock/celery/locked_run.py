@@ -135,7 +135,7 @@ class LockedRun(Skipping):
             if lease._is_detached():
                 # The body has handed it on.
                 if note is not None:
-                    self._write(note)
+                    self.write(note)
                 return True
             return lease.release(note)
         except StoreUnavailable as error:
@@ -146,13 +146,15 @@ class LockedRun(Skipping):
             )  # fmt: skip
             return lease._is_detached() or (held and clock.now() < lease._deadline)
 
-    def _write(self, note: Note) -> None:
-        """Write a note, as soon as the store answers. Raises `StoreUnavailable` if not now."""
+    def write(self, note: Note) -> None:
+        """Write a note; that of an end as soon as the store answers. Raises `StoreUnavailable` if
+        it does not answer now."""
         store = self.task.locks.store
         try:
             store.set_note(note)
         except StoreUnavailable:
-            renewal.owe(self.name, note, note.ttl, store)
+            if note.text:
+                renewal.owe(self.name, note, note.ttl, store)
             raise
 
     def _run_and_release(self, lease: Lease) -> Any:

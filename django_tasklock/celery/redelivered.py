@@ -2,7 +2,8 @@
 
 A redelivery is marked by the broker or by `requeue_redelivery`. The first delivery is not, and may
 start after its redelivery: a worker had it all the time, until its ETA or behind a long task, and
-the broker did not know whether that worker lived. So an old message counts as delivered before.
+the broker did not know whether that worker lived. The note of another run shows that, and for an
+old message the result.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from celery import Celery
 
-__all__ = ["is_uuid", "may_be_redelivered", "visibility_timeout"]
+__all__ = ["is_marked", "is_old", "is_uuid", "visibility_timeout"]
 
 UNACKNOWLEDGED_SECONDS = 1800.0
 """after which a broker may deliver a message again that nobody has acknowledged, by default: the
@@ -29,13 +30,16 @@ def visibility_timeout(app: Celery) -> float | None:
     return float(seconds) if seconds else None
 
 
-def may_be_redelivered(app: Celery, request: Any, ours: Mapping[str, Any]) -> bool:
-    """Return whether another worker may have got the message of a request.
+def is_marked(request: Any, ours: Mapping[str, Any]) -> bool:
+    """Return whether the message of a request is marked as a redelivery.
 
     ``ours``: its header of this package.
     """
-    if ours.get("copy") or (request.delivery_info or {}).get("redelivered"):
-        return True
+    return bool(ours.get("copy") or (request.delivery_info or {}).get("redelivered"))
+
+
+def is_old(app: Celery, ours: Mapping[str, Any]) -> bool:
+    """Return whether a message is so old that a broker may have delivered it again."""
     sent = ours.get("sent")
     age = time.time() - sent if isinstance(sent, int | float) else 0.0
     return age > YOUNG_SECONDS and age > (visibility_timeout(app) or UNACKNOWLEDGED_SECONDS)

@@ -200,7 +200,7 @@ class LockedRequest(WorkerRequest):
             if task.unique_while is not None:
                 self._reserve_again(name, held)
             if task.on_conflict == "coalesce" and not self._comes_back():
-                # The child held the lock: nobody else has started since.
+                # If another run has started since, the follow-up runs once too often.
                 for text in (self.id, STARTED):
                     task.locks.store.unreserve(follow_up_key(task, name), text)
             # Without takeover: subprocesses of the child may go on with the work under this lock.

@@ -159,7 +159,7 @@ class Run(Taking):
         """Note that a run without the lock has ended, if the store answers again."""
         if note is not None:
             with suppress(StoreUnavailable):
-                self.task.locks.store.set_note(note)
+                self.locked.write(note)
 
     def _outage(self, error: StoreUnavailable) -> Any:
         """Do what ``on_outage`` says."""

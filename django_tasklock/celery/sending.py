@@ -19,6 +19,7 @@ from .base import TaskBase
 from .debounce import debounces, send_debounced
 from .handing import checked_handle, end_detached
 from .headers import ANYWAY, FIRST, HEADER, LEASE
+from .redelivered import is_uuid
 from .unique import concerns, own_options, send_once
 
 __all__ = ["Sending"]
@@ -69,9 +70,11 @@ class Sending(Task):
         elif first:
             # A task id may be used again: the time distinguishes one sending from another.
             ours = {"sent": time.time()}
-            body = getattr(task.request, "tasklock_body", None)
-            if body is not None and options.get("retries") and task_id == task.request.id:
-                ours[FIRST] = body.first
+            body: Any = getattr(task.request, "tasklock_body", None)
+            # An id of the caller's own, of a sender that says nothing, may be used again.
+            known = body is not None and (body.first is not None or is_uuid(task_id))
+            if known and _is_next_try(task, task_id, options):
+                ours[FIRST] = body.first or 0.0
             options["headers"] = {**headers, HEADER: ours}
         if first and not anyway and debounces(task, task_id, options):
             task_id = task_id or uuid()
@@ -95,3 +98,9 @@ class Sending(Task):
         would lose it: the run of a requeued message ends with an exception, which rolls back.
         """
         return Sending.apply_async(self, args, kwargs, **options)
+
+
+def _is_next_try(task: TaskBase, task_id: str | None, options: dict[str, Any]) -> bool:
+    """Whether a run sends the next try of its own message."""
+    request = task.request
+    return task_id == request.id and (options.get("retries") or 0) > (request.retries or 0)

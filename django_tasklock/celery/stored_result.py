@@ -13,9 +13,10 @@ from celery.signals import task_prerun
 from celery.utils.time import maybe_iso8601
 
 from .._compat.celery import keeps_results as backend_keeps_results
+from .._compat.celery import keeps_successes
 from .base import TaskBase
 from .headers import HEADER
-from .redelivered import may_be_redelivered
+from .redelivered import is_marked, is_old
 
 __all__ = [
     "BackendSilent",
@@ -52,7 +53,10 @@ def _look_before_started(task: Any, **_: Any) -> None:
         return
     request: Any = task.request
     ours = (request.headers or {}).get(HEADER)
-    if may_be_redelivered(task.app, request, ours if isinstance(ours, dict) else {}):
+    ours = ours if isinstance(ours, dict) else {}
+    # Of a message that nothing marks, another run may have ended: see `redelivered`.
+    unmarked = task.acks_late and not keeps_successes(task.backend)
+    if unmarked or is_marked(request, ours) or is_old(task.app, ours):
         with suppress(Exception):  # A silent backend is noticed when its answer is needed.
             setattr(request, STORED, task.backend.get_task_meta(request.id))
 

@@ -90,7 +90,7 @@ class Taking:
         """
         if not self.delivery.has_ended():
             return lease
-        self.locked.release(lease, None)
+        lease.release()
         self._carry_out_verdict()
         return self._acquire(0)
 

@@ -151,8 +151,10 @@ class LockedTask(TaskBase, Sending):
         return super().retry(*args, **options)
 
     def _assert_in_time(self) -> None:
-        lease = getattr(self.request, "tasklock_lease", None)
-        if isinstance(lease, Lease) and self.acks_late and not lease._is_detached():
+        request: Any = self.request
+        lease, body = (getattr(request, f"tasklock_{of}", None) for of in ("lease", "body"))
+        survives = isinstance(body, Body) and body.survives
+        if survives and isinstance(lease, Lease) and not lease._is_detached():
             lease.assert_held()
 
     def on_replace(self, sig: Any) -> Any:

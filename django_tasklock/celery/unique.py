@@ -42,6 +42,7 @@ from .delivery import Delivery
 from .due import seconds_to_expiry, waiting_seconds
 from .headers import UNIQUE_FOR
 from .outcomes import tell_not_run
+from .redelivered import is_uuid
 from .stored_result import has_ended, keeps_results
 
 __all__ = [
@@ -131,7 +132,12 @@ class Reservation:
         self._store.unreserve(self._key, self._id)
 
     def give_up_soon(self, seconds: float) -> None:
-        """`give_up`, as soon as the store answers within so many seconds. Raises nothing."""
+        """`give_up`, as soon as the store answers within so many seconds. Raises nothing.
+
+        Not for an id of the caller's own: by then it may have been used again.
+        """
+        if not is_uuid(self._id):
+            return
         note = Note(self._key, self._id, seconds)
         renewal.owe(self._name, note, seconds, self._store, undo=True)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.core import checks
 from django.db import Error as DatabaseError
+from django.db import connections, router, transaction
 
+from .._values.describe import printable
 from ..exceptions import ListingNotSupported, StoreUnavailable
 from ..stores import stores
 from ..stores.base import BaseStore
@@ -100,12 +102,18 @@ def looks(aliases: Sequence[str] | None = None) -> list[Look]:
 
 def _rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
     """The lost rows; where their database does not answer, that these are not known."""
+    using = router.db_for_read(same_rows[0].guard.model)
+    inner = transaction.atomic(using) if connections[using].in_atomic_block else nullcontext()
     try:
-        yield from lost_rows(same_rows)
+        with inner:  # Else an error would end the transaction of a request.
+            yield from lost_rows(same_rows)
     except DatabaseError as error:
         label = same_rows[0].guard.label
         yield Problem(
-            "unknown", label, f"its rows are not known: {error}", model=same_rows[0].guard.model
+            "unknown",
+            label,
+            f"its rows are not known: {printable(error)}",
+            model=same_rows[0].guard.model,
         )
 
 

@@ -57,7 +57,8 @@ class Wakeup:
     def wait(self, seconds: float) -> None:
         """Wait until it is woken."""
         if self._clear.acquire(timeout=seconds):
-            self._clear.release()
+            with suppress(RuntimeError):  # It was woken once more meanwhile.
+                self._clear.release()
 
     def set(self) -> None:
         """Wake the waiter."""
@@ -91,7 +92,7 @@ class Notifications:
         self._pid = os.getpid()
 
     def join(self, key: str, event: Wakeup) -> None:
-        """An event that is set whenever the lock with this key may have become free."""
+        """Have the event set whenever the lock with this key may have become free."""
         if self._pid != os.getpid():
             self._begin()  # The thread and the connection are the parent's.
         with self._lock:

@@ -18,6 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from ..._compat.native_threads import this_thread
 from ..._compat.redis import close_inherited, exchange, most_connections
 from ..._compat.redis_cluster import exchange_many
 from ..._values import clock
@@ -126,6 +127,7 @@ class Connections(Sending):
 
         Raises what redis-py raises, and `NotSent`.
         """
+        private = private or this_thread.renews
         number = b"%d" % next(self._numbers)
         numbered = (*command, number)
         # Only this list refers to the connection. A variable would keep it alive in the traceback
@@ -157,6 +159,7 @@ class Connections(Sending):
 
         Returns for each its answer, `NO_SCRIPT`, or the error that the server answered with.
         """
+        private = private or this_thread.renews
         numbered = [(*command, b"%d" % next(self._numbers)) for command in commands]
         own: list[Any] = []
         try:

@@ -82,7 +82,7 @@ class Subscriber:
 
     def has_idle_channel(self, prefix: bytes | None = None) -> bool:
         """Whether `join` can return a channel that is subscribed already."""
-        return bool(self._idle[prefix or self._prefix])
+        return bool(self._idle[prefix or self._prefix]) and not self.is_doubtful()
 
     def is_doubtful(self) -> bool:
         """Whether nothing was heard for so long that the connection may be none any more."""

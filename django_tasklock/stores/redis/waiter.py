@@ -121,7 +121,8 @@ class RedisWaiter:
                 passed = (news.moment - self._server_then) / 1_000_000
                 if passed < 0 or self._asked + passed > clock.now() + CLOCKS_DIFFER_SECONDS:
                     # It is older than the refusal: the question was sent again after a lost reply,
-                    # and is in the queue again. Or the server's clock was set back.
+                    # and is in the queue again. Or the server's clock was set back; or forward:
+                    # more time has passed there than here.
                     answer = self._ask_outside()
                     if isinstance(answer, Refusal):
                         refusal = answer

@@ -85,15 +85,16 @@ class Link:
         client.add_listener(self._on_state)
         try:
             client.start_async()
+            self.client = client
             start_thread(self._run)
         except BaseException as error:
             # Without its thread it would send no heartbeats: each lease would be lost.
+            self.client = None
             client.stop()
             client.close()
             if isinstance(error, RuntimeError):
                 raise OSError(str(error)) from error  # The system starts no thread now.
             raise
-        self.client = client
         atexit.register(self.close)
         _links.add(self)
         if self.closed:

@@ -17,7 +17,7 @@ from django_tasklock import lock, locks
 from django_tasklock.exceptions import TooManyAttempts
 from tests.conftest import UseCaches
 from tests.mailroom import Mailroom, Message, elsewhere
-from tests.steps import Meanwhile, killed_in_child, waiting
+from tests.steps import Meanwhile, killed_in_child, taken, waiting
 from tests.waiting import until
 
 
@@ -256,3 +256,39 @@ def test_a_redelivery_that_waited_looks_for_the_result_without_the_lock(
     assert [state for state, _ in outcomes] == ["SUCCESS"]
     assert outcomes[0][1] is None, "it was skipped"
     assert len(runs) == 2
+
+
+@pytest.mark.parametrize("what", ["cools", "is held by an operator", "is held by other code"])
+def test_an_old_message_that_nobody_else_had_is_skipped_as_a_new_one(
+    room: Mailroom, what: str
+) -> None:
+    """As in a backlog, or after a countdown of hours."""
+    task, runs = counting(room, lock_cooldown=60.0 if what == "cools" else 0)
+    if what == "cools":
+        task.delay(1)
+        assert room.deliver(room.take())[0] == "SUCCESS"
+    elif what == "is held by an operator":
+        locks.hold("job:1", 60, by="alice", reason="")
+    else:
+        held = Meanwhile(lambda: taken("job:1", ttl=60)).result()
+        assert held.token
+    before = len(runs)
+    task.delay(1)
+    state, marker = room.deliver(sent_long_ago(room.take(), 7200.0))
+    assert (state, marker["status"]) == ("SUCCESS", "skipped")
+    assert not room.waiting()
+    assert len(runs) == before
+
+
+def test_it_is_dropped_where_started_overwrites_the_result(room: Mailroom) -> None:
+    """As with django-celery-results and ``task_track_started``."""
+    backend = "tests.overwriting_backend:OverwritingBackend"
+    room.app.conf.update(result_backend=backend, task_track_started=True)
+    task, runs = counting(room)
+    task.delay(1)
+    message = room.take()
+    assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
+    assert room.deliver(message)[0] == "IGNORED"
+    assert not room.waiting()
+    assert room.app.backend.get_task_meta(message.id)["status"] == "SUCCESS"
+    assert runs == [1]

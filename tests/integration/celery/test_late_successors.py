@@ -10,6 +10,7 @@ import signal
 from typing import Any
 
 import pytest
+from celery.exceptions import Ignore
 
 from django_tasklock import locks
 from django_tasklock._values import clock
@@ -124,3 +125,56 @@ def test_each_try_runs(room: Mailroom) -> None:
     room.task(work, acks_late=True, ignore_result=True).apply_async([1], task_id="daily")
     room.work_off()
     assert tries == [0, 1, 2, 3]
+
+
+def test_a_try_that_sends_itself_again_is_another_message(room: Mailroom) -> None:
+    tries: list[int] = []
+
+    def work(self: Any, job: Any) -> None:
+        tries.append(self.request.retries)
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+        if len(tries) == 2:
+            self.apply_async([job], task_id=self.request.id, retries=self.request.retries)
+            raise Ignore
+
+    room.task(work, acks_late=True).delay(1)
+    room.work_off()
+    assert tries == [0, 1, 1]
+
+
+def test_each_of_two_messages_by_name_has_its_tries(room: Mailroom) -> None:
+    """With a task id of the caller's own, which does not say when it was sent."""
+    tries: list[int] = []
+
+    def work(self: Any, job: Any) -> None:
+        tries.append(self.request.retries)
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+
+    task = room.task(work, acks_late=True, ignore_result=True)
+    for _ in range(2):
+        room.app.send_task(task.name, [1], task_id="daily")
+        room.work_off()
+    assert tries == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("how", ["eagerly", "directly"])
+def test_a_call_without_a_message_retries_as_celery_has_it(room: Mailroom, how: str) -> None:
+    """It has no redelivery."""
+    starts: list[int] = []
+
+    def work(self: Any, job: Any) -> str:
+        starts.append(job)
+        if len(starts) == 1:
+            self.lease._deadline = clock.now() - 1
+            locks.clear("job:1")
+            raise self.retry(countdown=0, exc=KeyError("own"))
+        return "done"
+
+    task = room.task(work, acks_late=True)
+    if how == "eagerly":
+        assert task.apply([1]).state == "SUCCESS"
+    else:
+        with pytest.raises(KeyError, match="own"):
+            task(1)

@@ -14,6 +14,7 @@ from celery import Task
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded, TimeLimitExceeded
 
 from django_tasklock import StoreUnavailable, lock
+from django_tasklock._engine.renewal import renewal
 from django_tasklock.celery import LockedTask
 from django_tasklock.exceptions import RequeueFailed
 from django_tasklock.signals import lock_contended
@@ -115,6 +116,18 @@ def test_a_call_that_was_not_sent_leaves_no_reservation(
     assert not room.waiting()
     until(lambda: reserved() == [], "the end of the reservation")
     the_next_call_is_sent(room, task)
+
+
+def test_a_second_try_with_the_same_task_id_keeps_its_reservation(
+    room: Mailroom, cut_proxy: CutProxy
+) -> None:
+    task = room.task(unique_while="queued")
+    with cut_proxy.away(), pytest.raises(StoreUnavailable):
+        task.apply_async([1], task_id="daily")
+    assert not renewal.of(stores["default"], "job:1").entries()
+    task.apply_async([1], task_id="daily")
+    assert task.delay(1).id == "daily"
+    assert room.ids() == ["daily"]
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["succeeds", "fails"])

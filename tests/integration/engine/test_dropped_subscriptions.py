@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from django_tasklock import locks
+from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.redis import subscriber
 from tests.agent import Agent
@@ -140,3 +142,16 @@ def last_in_the_queue(other: Agent, deaf: Meanwhile[Any]) -> bool:
     """Whether the other process waits, or there is nothing left to wait for."""
     waiters = locks.waiters("video:1")
     return not deaf.is_alive() or (bool(waiters) and waiters[-1].pid == other.pid)
+
+
+def test_a_free_lock_is_taken_before_anything_is_subscribed(firewall: Firewall) -> None:
+    """The first question of a waiter is not asked on a channel that may be none any more."""
+    lease = taken("video:1", ttl=LONG)
+    assert locks.acquire("video:1", wait=0.2) is None
+    lease.release()
+    firewall.drop()
+    time.sleep(0.2)
+    waiter = stores["default"].waiter("video:2", new_token(), LONG, owner_record())
+    assert waiter is not None
+    assert not waiter.ready
+    taken("video:2", wait=LONG).release()

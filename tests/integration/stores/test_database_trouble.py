@@ -254,3 +254,21 @@ def test_a_join_whose_reply_was_lost_is_in_no_bodys_way(
     lease.release()
     thread.join(20)
     assert got[0] - released < 1.5
+
+
+def test_a_waiter_that_is_woken_twice_at_once() -> None:
+    """The second time between the two steps of its wait."""
+    wakeup: Any = notifications_module.Wakeup()
+    lock = wakeup._clear
+
+    class Woken:
+        def acquire(self, **options: Any) -> bool:
+            got = lock.acquire(**options)
+            wakeup._clear = lock
+            wakeup.set()
+            return bool(got)
+
+    wakeup.set()
+    wakeup._clear = Woken()
+    wakeup.wait(1)
+    assert wakeup.is_set()
