@@ -18,7 +18,7 @@ HARD_CASES = "tests/acceptance/hard_cases"
 OF_TASKS: Sequence[Mutant] = (
     Mutant(
         "redelivery that is not judged", f"{CELERY}/delivery.py",
-        "        if not self.redelivered:\n            return _RUN\n        text",
+        "        if not (self.redelivered or self._old):\n            return _RUN\n        text",
         "        if True:\n            return _RUN\n        text",
         [f"{ON_CELERY}/test_redelivery.py", f"{ON_CELERY}/test_outcomes.py"],
         chaos_tasks=True,
