@@ -54,7 +54,7 @@ OF_TASKS: Sequence[Mutant] = (
         chaos_tasks=True,
     ),
     Mutant(
-        "orderly shutdown that counts as a death", f"{CELERY}/delivery.py",
+        "orderly shutdown that counts as a death", f"{CELERY}/received.py",
         "return self._start_note(self._starts - 1) if self._starts else None", "return None",
         ["tests/acceptance/test_attempts.py", f"{HARD_CASES}/test_attempts.py"],
         chaos_tasks=True,
@@ -76,7 +76,7 @@ OF_TASKS: Sequence[Mutant] = (
         chaos_tasks=True,
     ),
     Mutant(
-        "original that runs after its redelivery", f"{CELERY}/delivery.py",
+        "original that runs after its redelivery", f"{CELERY}/received.py",
         "if kept and not needed and (self.sent is not None or is_uuid(self.id)):", "if False:",
         [f"{ON_CELERY}/test_late_originals.py"],
     ),

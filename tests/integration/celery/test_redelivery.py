@@ -172,7 +172,7 @@ def test_a_redelivery_whose_result_is_stored_is_dropped_after_the_note_of_its_ru
     room: Mailroom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The note lasts for minutes, a result mostly for a day."""
-    monkeypatch.setattr("django_tasklock.celery.delivery.END_NOTE_WITH_RESULT_SECONDS", 0.001)
+    monkeypatch.setattr("django_tasklock.celery.received.END_NOTE_WITH_RESULT_SECONDS", 0.001)
     runs: list[Any] = []
     room.task(lambda self, job: runs.append(job), acks_late=True).delay(1)
     message = room.take()

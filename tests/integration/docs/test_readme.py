@@ -43,7 +43,7 @@ from django_tasklock._engine.hold import Holding
 from django_tasklock._values.owner import Owner
 from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
-from django_tasklock.celery import LockedTask, delivery, requeue, taking
+from django_tasklock.celery import LockedTask, delivery, received, requeue, taking
 from django_tasklock.celery.options import CHOICES, OPTIONS
 from django_tasklock.celery.runnote import RunNote
 from django_tasklock.cli.run_command import HELD_ELSEWHERE, LOST, OUTAGE
@@ -453,14 +453,14 @@ def linked_tests(text: str) -> list[tuple[str, str]]:
 def test_times_of_redeliveries() -> None:
     kept = {row[0][:20]: row[1] for row in table(TASKS, "Redeliveries", "What")}
     assert kept["A note that the rele"].startswith("An hour,")
-    assert delivery.END_NOTE_SECONDS == 3600
+    assert received.END_NOTE_SECONDS == 3600
     assert kept["The same note, where"].startswith("Two minutes.")
-    assert delivery.END_NOTE_WITH_RESULT_SECONDS == 120
+    assert received.END_NOTE_WITH_RESULT_SECONDS == 120
     assert "a day by default" in kept["The result backend h"]
     assert Celery("defaults", set_as_current=False).conf.result_expires.total_seconds() == 86400
     text = section(TASKS, "Redeliveries")
     assert "The count is kept for a day" in section(TASKS, "Attempts")
-    assert delivery.START_NOTE_SECONDS == 86400
+    assert received.START_NOTE_SECONDS == 86400
     assert "waits for a second" in text
     assert taking.REDELIVERY_WAIT_SECONDS == delivery.RESULT_CHECK_SECONDS == 1
     assert "a minute and half the visibility timeout at most" in text
