@@ -67,7 +67,7 @@ class Renewal:
         """
         with suppress(RuntimeError):  # The system starts no thread: the lease ends by itself.
             until = clock.now() + ttl
-            self.of(store, name).settle(Abandoned(0, 0, 0, name, until, token, lease, note))
+            self.of(store, name).settle_later(Abandoned(0, 0, 0, name, until, token, lease, note))
 
     def owe(
         self, name: str, note: Note, seconds: float, store: BaseStore, *, undo: bool = False
@@ -78,7 +78,7 @@ class Renewal:
         """
         with suppress(RuntimeError):  # The system starts no thread.
             until = clock.now() + seconds
-            self.of(store, name).settle(OwedNote(0, 0, 0, name, until, note, undo))
+            self.of(store, name).settle_later(OwedNote(0, 0, 0, name, until, note, undo))
 
     def entries(self) -> list[Entry | Unsettled]:
         """The entries of all stores."""

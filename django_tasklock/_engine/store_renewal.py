@@ -89,7 +89,7 @@ class StoreRenewal:
         if due < lease._due:
             self._push(Entry(due, next(self._order), delay, ref(lease)))
 
-    def settle(self, what: Unsettled, delay: float = 0.0) -> None:
+    def settle_later(self, what: Unsettled, delay: float = 0.0) -> None:
         """Tell the store in ``delay`` seconds, and try again until it succeeds.
 
         The last try is at ``what.until``; its ``due``, ``order`` and ``delay`` are set here.
@@ -227,9 +227,9 @@ class StoreRenewal:
         if again is None:
             return
         try:
-            self._of(self._store, what.name).settle(what, again.delay)
+            self._of(self._store, what.name).settle_later(what, again.delay)
         except RuntimeError:
-            self.settle(what, again.delay)
+            self.settle_later(what, again.delay)
         if again.silent:
             # The others would get no answer either, each after a time limit.
             due = clock.now() + again.delay

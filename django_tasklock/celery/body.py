@@ -41,6 +41,9 @@ class Unleased:
     def assert_held(self) -> None:
         """Do nothing: there is no lease that could be lost."""
 
+    def _is_detached(self) -> bool:
+        return False
+
 
 class Body:
     """The body of one call of ``task``, with what the guard does before and after it.
@@ -141,6 +144,15 @@ class Body:
     def has_fence(self) -> bool:
         """Whether the row was claimed with a fence."""
         return self._claim is not None and self._claim.fence is not None
+
+    def assert_in_time(self, lease: Lease | Unleased | None) -> None:
+        """Raise `LeaseLost` if the ``lease`` is over, so that the run starts over.
+
+        A redelivery may work then. What this run would read does not show that runs have died, or
+        that the work is done; and what it would send to go on with its work would come on top.
+        """
+        if lease is not None and self.survives and not lease._is_detached():
+            lease.assert_held()
 
     def came_late(self, error: BaseException, lease: Lease | None) -> bool:
         """Return whether the body has returned when its own ``lease`` was lost."""

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from celery import states
 
 from .received import END_NOTE_WITH_RESULT_SECONDS, Received
+from .redelivered import is_old
 from .runnote import RunNote
 from .stored_result import BackendSilent, stored_state
 
@@ -44,7 +45,7 @@ class Delivery(Received):
         Call it before the acquire: a redelivery that holds the lock only to find that its run has
         ended would turn others away. Raises `StoreUnavailable`.
         """
-        if not (self.redelivered or self._old):
+        if not (self.redelivered or is_old(self.task.app, self.ours)):
             return _RUN
         text = self.task.locks.store.get_note(self.key)
         if not self.redelivered:

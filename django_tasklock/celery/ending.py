@@ -21,7 +21,7 @@ from .delivery import Delivery
 from .followup import FollowUp, follow_up_key
 from .unique import Reservation, give_up, unique_for
 
-__all__ = ["end_relied_on", "is_relied_on", "may_reserve", "reached"]
+__all__ = ["end_relied_on", "end_reservation", "is_relied_on", "may_reserve", "reached"]
 
 
 def reached(delivery: Delivery) -> None:
@@ -32,8 +32,13 @@ def reached(delivery: Delivery) -> None:
 
 
 def end_relied_on(delivery: Delivery, name: str, followup: FollowUp) -> None:
-    """End what makes later calls rely on this message, as far as the store answers."""
+    """End what makes later calls rely on this message, as soon as the store answers."""
     followup.give_up()
+    end_reservation(delivery, name)
+
+
+def end_reservation(delivery: Delivery, name: str) -> None:
+    """End the reservation of a message that has ended, as soon as the store answers."""
     try:
         give_up(delivery, name)
     except StoreUnavailable:

@@ -32,14 +32,6 @@ class LateRun:
         self._args = args
         self._kwargs = kwargs
 
-    def assert_in_time(self, lease: Lease | None) -> None:
-        """Raise `LeaseLost`, so that the run starts over, if its lease is over before its body.
-
-        What it would read then does not show that runs have died, or that the work is done.
-        """
-        if lease is not None and self._delivery.survives and not lease._is_detached():
-            lease.assert_held()
-
     def start_over(self, lease: Lease) -> NoReturn:
         """Requeue the message if nobody has the lock of the lost ``lease``, or a redelivery has it.
 

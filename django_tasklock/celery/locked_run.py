@@ -212,10 +212,10 @@ class LockedRun(Skipping):
         try:
             try:
                 self._leave_to_other_run()
-                self._late.assert_in_time(lease)
+                self.body.assert_in_time(lease)
                 verdict = delivery.judge_start()
                 if verdict.action == "fail":
-                    self._late.assert_in_time(lease)
+                    self.body.assert_in_time(lease)
                 self.carry_out(verdict)
             except BaseException:
                 # The reservation ends with a message that does not run as well.
@@ -250,7 +250,7 @@ class LockedRun(Skipping):
         try:
             return self.body(lease)
         except NoWork as error:
-            self._late.assert_in_time(lease)
+            self.body.assert_in_time(lease)
             return self.skip_row(error.row)
 
     def lock_of_other_run(self) -> str | None:

@@ -16,7 +16,7 @@ from ..exceptions import StoreUnavailable
 from ..stores.base import Note
 from .base import TaskBase
 from .headers import FIRST, HEADER, MOMENT, REFUSED
-from .redelivered import is_marked, is_old, is_uuid
+from .redelivered import is_marked, is_uuid
 from .runnote import WENT_ON, RunNote
 from .stored_result import keeps_results, stored_before
 
@@ -80,8 +80,6 @@ class Received:
         epoch; None if it was not refused, or was requeued because of an outage after that"""
         self.redelivered = self.queued and is_marked(request, self.ours)
         """whether another run of this message may have started earlier"""
-        self._old = self.queued and not self.redelivered and is_old(task.app, self.ours)
-        """whether the same may be so though nothing marks it"""
         self.reserved = True
         """whether the queue may be reserved for this message: neither its start nor its end has
         ended the reservation yet"""

@@ -16,6 +16,7 @@ from celery.utils import uuid
 
 from ..exceptions import StoreUnavailable
 from .base import TaskBase
+from .body import Body
 from .debounce import debounces, send_debounced
 from .handing import checked_handle, end_detached
 from .headers import ANYWAY, FIRST, HEADER, LEASE
@@ -70,11 +71,8 @@ class Sending(Task):
         elif first:
             # A task id may be used again: the time distinguishes one sending from another.
             ours = {"sent": time.time()}
-            body: Any = getattr(task.request, "tasklock_body", None)
-            # An id of the caller's own, of a sender that says nothing, may be used again.
-            known = body is not None and (body.first is not None or is_uuid(task_id))
-            if known and _is_next_try(task, task_id, options):
-                ours[FIRST] = body.first or 0.0
+            if options.get("retries"):
+                ours |= _first_try(task, task_id, options["retries"])
             options["headers"] = {**headers, HEADER: ours}
         if first and not anyway and debounces(task, task_id, options):
             task_id = task_id or uuid()
@@ -100,7 +98,12 @@ class Sending(Task):
         return Sending.apply_async(self, args, kwargs, **options)
 
 
-def _is_next_try(task: TaskBase, task_id: str | None, options: dict[str, Any]) -> bool:
-    """Whether a run sends the next try of its own message."""
-    request = task.request
-    return task_id == request.id and (options.get("retries") or 0) > (request.retries or 0)
+def _first_try(task: TaskBase, task_id: str | None, retries: int) -> dict[str, float]:
+    """`FIRST`, for the next try of the message whose run sends it."""
+    request: Any = task.request
+    body: Body | None = getattr(request, "tasklock_body", None)
+    if body is None or task_id != request.id or retries <= (request.retries or 0):
+        return {}
+    # An id of the caller's own, of a sender that does not say when it has sent, may be used again.
+    known = body.first is not None or is_uuid(task_id)
+    return {FIRST: body.first or 0.0} if known else {}

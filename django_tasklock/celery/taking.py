@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from celery.exceptions import Ignore
@@ -15,10 +14,9 @@ from ..exceptions import StoreUnavailable
 from .base import TaskBase
 from .calling import Call
 from .delivery import Delivery, Verdict
-from .ending import end_relied_on, is_relied_on
+from .ending import end_relied_on, end_reservation, is_relied_on
 from .handing import adopted
 from .locked_run import BESIDE_TEMPLATE, LockedRun
-from .unique import give_up
 
 __all__ = ["Taking"]
 
@@ -78,7 +76,7 @@ class Taking:
             verdict = self.delivery.judge()
             self.locked.carry_out(verdict)
         except Ignore:
-            self._end_reservation()
+            end_reservation(self.delivery, self.name)
             raise
         return verdict
 
@@ -93,10 +91,6 @@ class Taking:
         lease.release()
         self._carry_out_verdict()
         return self._acquire(0)
-
-    def _end_reservation(self) -> None:
-        with suppress(StoreUnavailable):
-            give_up(self.delivery, self.name)
 
     def _end_relied_on(self) -> None:
         end_relied_on(self.delivery, self.name, self.locked.followup)

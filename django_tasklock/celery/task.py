@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._engine.lease import Lease
 from .base import TaskBase, known_tasks
 from .body import Body
 from .calling import called, note_calls
@@ -147,21 +146,20 @@ class LockedTask(TaskBase, Sending):
     def retry(self, *args: Any, **options: Any) -> Any:
         """As `celery.Task.retry`. Raises `LeaseLost` in a run whose lease is lost: a redelivery may
         work, and what this run sends would come on top. The run starts over instead."""
-        self._assert_in_time()
+        self._body_in_time()
         return super().retry(*args, **options)
-
-    def _assert_in_time(self) -> None:
-        request: Any = self.request
-        lease, body = (getattr(request, f"tasklock_{of}", None) for of in ("lease", "body"))
-        survives = isinstance(body, Body) and body.survives
-        if survives and isinstance(lease, Lease) and not lease._is_detached():
-            lease.assert_held()
 
     def on_replace(self, sig: Any) -> Any:
         """As `celery.Task.on_replace`; the guard's row waits for the replacement. Raises
         `LeaseLost` as `retry` does."""
-        self._assert_in_time()
-        body: Body | None = getattr(self.request, "tasklock_body", None)
+        body = self._body_in_time()
         if body is not None:
             body.hand_on(at_once=bool(self.request.is_eager))
         return super().on_replace(sig)
+
+    def _body_in_time(self) -> Body | None:
+        """The body that runs now, if any. Raises `LeaseLost` if it may not send what goes on."""
+        body: Body | None = getattr(self.request, "tasklock_body", None)
+        if body is not None:
+            body.assert_in_time(getattr(self.request, "tasklock_lease", None))
+        return body

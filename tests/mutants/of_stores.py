@@ -213,7 +213,7 @@ OF_STORES: Sequence[Mutant] = (
     ),
     Mutant(
         "quorum: late vote with a fence of its own", f"{STORES}/quorum/election.py",
-        "elif lease.fence is not None and (answer.fence or 0) < lease.fence:", "elif False:",
+        "elif lease.fence is not None and (grant.fence or 0) < lease.fence:", "elif False:",
         [AT_ONCE, "-k", "agreed_on"],
     ),
     Mutant(

@@ -18,7 +18,8 @@ HARD_CASES = "tests/acceptance/hard_cases"
 OF_TASKS: Sequence[Mutant] = (
     Mutant(
         "redelivery that is not judged", f"{CELERY}/delivery.py",
-        "        if not (self.redelivered or self._old):\n            return _RUN\n        text",
+        "        if not (self.redelivered or is_old(self.task.app, self.ours)):\n"
+        "            return _RUN\n        text",
         "        if True:\n            return _RUN\n        text",
         [f"{ON_CELERY}/test_redelivery.py", f"{ON_CELERY}/test_outcomes.py"],
         chaos_tasks=True,
@@ -92,7 +93,8 @@ OF_TASKS: Sequence[Mutant] = (
     ),
     Mutant(
         "late run that sends a successor", f"{CELERY}/task.py",
-        "            lease.assert_held()\n", "            pass\n",
+        "            body.assert_in_time(getattr(self.request, \"tasklock_lease\", None))\n",
+        "            pass\n",
         [f"{ON_CELERY}/test_late_successors.py"],
     ),
     Mutant(
@@ -125,12 +127,12 @@ OF_TASKS: Sequence[Mutant] = (
     ),
     Mutant(
         "refused claim of a late run that counts as done", f"{CELERY}/locked_run.py",
-        "            self._late.assert_in_time(lease)\n            return", "            return",
+        "            self.body.assert_in_time(lease)\n            return", "            return",
         [LATE_CLAIMS],
     ),
     Mutant(
-        "late run that counts the run of its redelivery as a death", f"{CELERY}/late.py",
-        "lease is not None and self._delivery.survives and not lease._is_detached()", "False",
+        "late run that counts the run of its redelivery as a death", f"{CELERY}/body.py",
+        "lease is not None and self.survives and not lease._is_detached()", "False",
         [LATE_CLAIMS],
     ),
     Mutant(

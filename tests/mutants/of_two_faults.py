@@ -54,13 +54,14 @@ OF_TWO_FAULTS: Sequence[Mutant] = (
     ),
     Mutant(
         "quorum: late vote that releases a later lease", f"{STORES}/quorum/election.py",
-        "                if lease.is_over():\n                    self.release_at(lease, member, b",
-        "                if True:\n                    self.release_at(lease, member, b",
+        "            if lease.is_over():\n                self.release_at(lease, member, b",
+        "            if True:\n                self.release_at(lease, member, b",
         [f"{ON_STORES}/test_quorum_late_votes.py", "-k", "earlier_question"],
     ),
     Mutant(
         "quorum: lease that a member gets again without its fence", f"{STORES}/quorum/upkeep.py",
-        "                self._raise(lease, lease.fence or 0, member)", "                pass",
+        "                self._granted(lease, answer, member)",
+        "                lease.proofs[member.number] = answer.proof",
         [f"{ON_STORES}/test_quorum_late_votes.py", "-k", "gets_again"],
     ),
     Mutant(

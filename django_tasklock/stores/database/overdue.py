@@ -44,13 +44,11 @@ class Overdue:
             with self._lock:
                 start, self._watched = not self._watched, True
             if start:
-                started = False
                 try:
                     native_threads.start_thread(self._watch)
-                    started = True
-                finally:
-                    if not started:
-                        self._watched = False
+                except BaseException:
+                    self._watched = False  # The next call starts it.
+                    raise
 
     def end(self, connection: Any) -> bool:
         """The call is over. Returns whether its connection was cut off."""

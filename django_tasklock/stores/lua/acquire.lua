@@ -6,8 +6,9 @@
 --       6 the waiter's number in the queue, or ''
 --       7 the note's text  8 its ttl in ms
 --       9 what the fence should be if that is greater than the last one
--- Returns the fence when granted, with ARGV[9] {1, fence, memory}; {2, fence} when granted while there
--- is another note, which is kept; and {0, value, ttl left in ms or -1} when held. A waiter also gets the time in us, its number in the queue, and how many are before it.
+-- Returns the fence when granted, with ARGV[9] {1, fence, memory}; {2, fence} when granted while
+-- there is another note, which is kept; {0, value, ttl left in ms or -1} when held. A waiter also
+-- gets the time in us, its number in the queue, and how many are before it.
 -- Idempotent for one value: a client that asks again after a lost reply is granted the lock again.
 local key, index, fences, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local value, ttl, name, me, before = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '', ARGV[5]

@@ -3,8 +3,9 @@
 --       then the gate, or absent, then a note to write when granted, or absent
 -- ARGV  1 value  2 ttl in ms  3 N  4 '1': read the other locks' holders also when granted
 --       5 the note's text  6 its ttl in ms, or '' where there is no note  7.. the locks' names
--- Returns {1, number of the lock, fence, holders}, {2, ...} if there is another note, or {0, the gate's value or false, its ttl left in
--- ms or -1, holders}; the holders are a flat list of number, value and ttl left in ms or -1.
+-- Returns {1, number of the lock, fence, holders}, or {2, ...} if there is another note, which is
+-- kept; or {0, the gate's value or false, its ttl left in ms or -1, holders}. The holders are a flat
+-- list of number, value and ttl left in ms or -1.
 -- Idempotent for one value: a client that asks again after a lost reply is granted the same lock.
 local index, fences = KEYS[1], KEYS[2]
 local value, ttl, count, read_others = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'

@@ -133,19 +133,25 @@ class QuorumElection(QuorumReleasing):
             self._unsure(lease, member)
             raise
         if isinstance(answer, Grant):
-            lease.proofs[number] = answer.proof
-            if lease.is_over():
-                begun = lease.begin_release(number)
-                if lease.is_over():
-                    self.release_at(lease, member, begun=begun)
-                else:
-                    lease.end_release(number, begun)
-            elif lease.fence is not None and (answer.fence or 0) < lease.fence:
-                self._raise(lease, lease.fence, member)
+            self._granted(lease, answer, member)
         elif lease.question == question:
             # An earlier refusal may be read only now, and the member have granted it since.
             lease.proofs.pop(number, None)
         return answer
+
+    def _granted(self, lease: QuorumLease, grant: Grant, member: Member) -> None:
+        """Keep a member's grant, with the fence that was agreed on; release it if it came late."""
+        number = member.number
+        lease.proofs[number] = grant.proof
+        if lease.is_over():
+            # Noted before the last look: a later question passes over a member that releases.
+            begun = lease.begin_release(number)
+            if lease.is_over():
+                self.release_at(lease, member, begun=begun)
+            else:
+                lease.end_release(number, begun)
+        elif lease.fence is not None and (grant.fence or 0) < lease.fence:
+            self._raise(lease, lease.fence, member)
 
     def _unsure(self, lease: QuorumLease, member: Member) -> None:
         """Note that nobody knows whether a member has granted the lease."""

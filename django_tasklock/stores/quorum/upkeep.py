@@ -127,8 +127,7 @@ class QuorumUpkeep(QuorumElection):
                 self.owe(lease, member)
 
     def _acquire_again(self, lease: QuorumLease, member: Member) -> None:
-        number = member.number
-        if lease.is_over() or lease.owner is None or lease.is_releasing(number):
+        if lease.is_over() or lease.owner is None or lease.is_releasing(member.number):
             return
         store, ttl = member.store_of(lease.name), self.at_members(lease.ttl)
         try:
@@ -136,12 +135,6 @@ class QuorumUpkeep(QuorumElection):
                 lease.name, lease.token, ttl, lease.owner, lease.fence or 1
             )
             if isinstance(answer, Grant):
-                lease.proofs[number] = answer.proof
-            if isinstance(answer, Grant) and lease.is_over():
-                self.release_at(lease, member)
-            elif isinstance(answer, Grant) and (answer.fence or 0) < (lease.fence or 0):
-                self._raise(lease, lease.fence or 0, member)
+                self._granted(lease, answer, member)
         except StoreUnavailable:
-            lease.unsure[number] = None
-            if lease.is_over():
-                self.owe(lease, member)
+            self._unsure(lease, member)

@@ -42,9 +42,8 @@ class Notes:
     def get(self, z: Requests, key: str) -> str | None:
         """The text; None if there is none."""
         path = _path(z, key)
-        # The server that is asked may be behind; a run that has ended would look as if it had not.
-        z.client.sync_async(path)
-        node = z.node(path)
+        # On a server that is behind, a run that has ended would look as if it had not.
+        node = z.latest(path)
         return None if node is None else self._text(z, node)
 
     def set(self, z: Requests, key: str, text: str, ttl: float) -> None:
@@ -70,8 +69,7 @@ class Notes:
         self._swept(z, key)
         data, path = _data(key, text, ttl, reserved=True), _path(z, key)
         while True:
-            z.client.sync_async(path)  # Its server may lag, and not know what others have written.
-            node = z.node(path)
+            node = z.latest(path)
             there = None if node is None else self._text(z, node)
             if there == over:
                 there = None
@@ -90,8 +88,7 @@ class Notes:
     def unreserve(self, z: Requests, key: str, text: str) -> bool:
         """End the reservation for this text."""
         while True:
-            z.client.sync_async(_path(z, key))
-            node = z.node(_path(z, key))
+            node = z.latest(_path(z, key))
             if node is None or self._text(z, node) != text:
                 # After a lost reply it was this call that has ended it.
                 return node is None and z.again

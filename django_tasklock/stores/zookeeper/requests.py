@@ -99,6 +99,11 @@ class Requests:
         except NoNodeError:
             return None
 
+    def latest(self, path: str) -> Node | None:
+        """As `node`, after all that was done before this call, by whatever client."""
+        self.client.sync_async(path)
+        return self.node(path)
+
     def nodes(self, paths: list[str]) -> list[Node | None]:
         """Many nodes, a batch at a time."""
         found: list[Node | None] = []
