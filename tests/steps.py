@@ -15,12 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+import pytest
 import redis
 from django.core.cache import caches
 from django.db import connections
 from django.dispatch import Signal
 
-from django_tasklock import Lease, LockInfo, locks
+from django_tasklock import Lease, LockInfo, StoreUnavailable, locks
 from django_tasklock.stores import stores
 from django_tasklock.stores.redis.trail import RECORD
 from tests.servers import RedisServer
@@ -216,3 +217,34 @@ def killed_in_child(work: Callable[[], Any]) -> None:
             os._exit(0)
     _, status = os.waitpid(pid, 0)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status  # noqa: PT018
+
+
+def no_thread_once(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[Any]:
+    """Have the system start no thread the next time that ``module.start_thread`` is called. What
+    that was to run is in the list then."""
+    real, failed = vars(module)["start_thread"], list[Any]()
+
+    def start_thread(target: Any) -> None:
+        if not failed:
+            failed.append(target)
+            raise RuntimeError("can't start new thread")
+        real(target)
+
+    monkeypatch.setattr(module, "start_thread", start_thread)
+    return failed
+
+
+def silent(monkeypatch: pytest.MonkeyPatch, *verbs: str) -> list[str]:
+    """Have these verbs of the store "default" get no answer. They are in the list when called."""
+    asked: list[str] = []
+
+    def of(verb: str) -> Callable[..., Any]:
+        def ask(*_: Any, **__: Any) -> Any:
+            asked.append(verb)
+            raise StoreUnavailable("default", "silent")
+
+        return ask
+
+    for verb in verbs:
+        monkeypatch.setattr(stores["default"], verb, of(verb), raising=False)
+    return asked

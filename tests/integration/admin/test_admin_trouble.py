@@ -12,13 +12,12 @@ from django.test.utils import isolate_apps
 
 from django_tasklock import locks
 from django_tasklock.admin import LockedRowAdminMixin
-from django_tasklock.exceptions import StoreUnavailable
 from django_tasklock.operators.guarded import locks_of
-from django_tasklock.stores import stores
 from tests.app.models import Job
 from tests.conftest import UseRedis
 from tests.integration.admin.test_admin import UserWith, client_with, on_redis
 from tests.integration.admin.test_admin_guarded import MakeTask, make_task
+from tests.steps import silent
 
 __all__ = ["client_with", "make_task", "on_redis"]
 
@@ -73,27 +72,15 @@ def test_the_row_of_a_child_is_its_parents_row_too(
 def test_who_may_not_see_locks_has_no_store_asked(
     on_redis: None, client_with: UserWith, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    def silent(*_: Any, **__: Any) -> Any:
-        raise StoreUnavailable("default", "redis-7.internal is silent")
-
-    monkeypatch.setattr(stores["default"], "get", silent)
+    asked = silent(monkeypatch, "get")
     url = f"/admin/django_tasklock/lock/default_3Ax/{page}/"
     assert client_with().get(url).status_code == 403
+    assert asked == []
 
 
 def test_a_search_asks_a_silent_store_once(
     on_redis: None, admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-
-    def silent(verb: str) -> Any:
-        def ask(*_: Any, **__: Any) -> Any:
-            asked.append(verb)
-            raise StoreUnavailable("default", "silent")
-
-        return ask
-
-    for verb in ("count", "list", "search", "get"):
-        monkeypatch.setattr(stores["default"], verb, silent(verb), raising=False)
+    asked = silent(monkeypatch, "count", "list", "search", "get")
     admin_client.get("/admin/django_tasklock/lock/?q=x")
     assert asked == ["count"]

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
-from tests.agent import run_python
 from tests.conftest import UseRedis
+from tests.greenlets import LIBRARIES, run_in_greenlets
 
 pytestmark = pytest.mark.slow
 
 
-def need(library: str) -> None:
-    """Skip without the library. It is not imported: eventlet would warn of each fork later."""
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
-
-
 FORKED_WHILE_A_GREENLET_WAITS = """
-import sys
-library = sys.argv[1]
-if library == "gevent":
-    from gevent import monkey, spawn
-    monkey.patch_all()
-else:
-    import eventlet
-    from eventlet import spawn
-    eventlet.monkey_patch()
-import django
-django.setup()
 import os, time
 from django_tasklock import locks
 from django_tasklock._engine import waiting
@@ -60,19 +41,13 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("library", ["gevent", "eventlet"])
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_a_greenlet_that_waits_while_the_process_forks(use_redis: UseRedis, library: str) -> None:
-    need(library)
     use_redis()
-    said = run_python(FORKED_WHILE_A_GREENLET_WAITS, library, PYTHONWARNINGS="ignore")
-    assert set(said.split()) == {"parent"}
+    assert set(run_in_greenlets(FORKED_WHILE_A_GREENLET_WAITS, library)) == {"parent"}
 
 
 ENDED_IN_THE_CHILD = """
-from gevent import monkey, spawn
-monkey.patch_all()
-import django
-django.setup()
 import os, time
 from django_tasklock import locks
 from tests.waiting import until
@@ -103,6 +78,5 @@ print(held[0].held, info is not None and info.token == held[0].token)
 def test_a_child_that_ends_a_greenlet_does_not_release_its_parents_lease(
     use_redis: UseRedis,
 ) -> None:
-    need("gevent")
     use_redis()
-    assert run_python(ENDED_IN_THE_CHILD, PYTHONWARNINGS="ignore").split() == ["True", "True"]
+    assert run_in_greenlets(ENDED_IN_THE_CHILD) == ["True", "True"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from typing import Any
 
@@ -13,16 +12,12 @@ from django_tasklock._engine import store_renewal
 from django_tasklock._engine.renewal import renewal
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
-from tests.agent import run_python
 from tests.conftest import UseRedis
+from tests.greenlets import run_in_greenlets
 from tests.steps import LONG, taken
 from tests.waiting import until
 
 WITH_GREENLETS = """
-from gevent import monkey
-monkey.patch_all()
-import django
-django.setup()
 from django_tasklock import locks
 from django_tasklock.stores.base import Note
 from tests.waiting import until
@@ -36,10 +31,8 @@ print(locks.store.get_note("key"))
 
 
 def test_beside_greenlets_it_uses_a_connection_of_its_own(use_redis: UseRedis) -> None:
-    if importlib.util.find_spec("gevent") is None:
-        pytest.skip("gevent is not installed")
     use_redis()
-    assert run_python(WITH_GREENLETS, PYTHONWARNINGS="ignore").split() == ["ended"]
+    assert run_in_greenlets(WITH_GREENLETS) == ["ended"]
 
 
 def test_a_mistake_of_the_store_in_a_note_keeps_no_lock(

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import contextvars
 import gc
-import importlib.util
 import threading
 import weakref
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from django_tasklock._engine.running import running
 from django_tasklock.stores.base import BaseStore
 from tests.agent import Agent, run_python
 from tests.conftest import UseCaches, UseRedis
+from tests.greenlets import LIBRARIES, run_in_greenlets
 from tests.interruptions import assert_over, at_every_instruction, interrupted
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
@@ -488,19 +488,6 @@ class TestOthers:
 
 
 GREENLETS = """
-import sys
-library = sys.argv[1]
-if library == "gevent":
-    from gevent import monkey, sleep, spawn
-    monkey.patch_all()
-    join = lambda started: started.get()
-else:
-    import eventlet
-    from eventlet import sleep, spawn
-    eventlet.monkey_patch()
-    join = lambda started: started.wait()
-import django
-django.setup()
 from django_tasklock import LockNotAcquired, lock, locks
 
 def again():
@@ -561,12 +548,9 @@ print(locks.is_locked("video:1"), len(reentrant._holds._of_others))
 
 
 @pytest.mark.usefixtures("on_redis")
-@pytest.mark.parametrize("library", ["gevent", "eventlet"])
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_greenlets_do_not_share(library: str) -> None:
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
-    said = run_python(GREENLETS, library, PYTHONWARNINGS="ignore")
-    assert said.split() == ["False", "0"]
+    assert run_in_greenlets(GREENLETS, library) == ["False", "0"]
 
 
 LOOPS_IN_GREENLETS = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from django_tasklock.stores.base import Extension
 from django_tasklock.stores.redis import RedisStore
 from tests.agent import run_python
 from tests.conftest import UseCaches, UseRedis
+from tests.greenlets import LIBRARIES, run_in_greenlets
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
 from tests.steps import LONG, RENEWED, Meanwhile, Traffic, holder, in_child, sent, taken
@@ -426,17 +426,7 @@ class TestFork:
 
 
 PATCHED = """
-import sys, threading, time
-library = sys.argv[1]
-if library == "gevent":
-    from gevent import monkey, sleep, spawn
-    monkey.patch_all()
-else:
-    import eventlet
-    from eventlet import sleep, spawn
-    eventlet.monkey_patch()
-import django
-django.setup()
+import threading, time
 from django_tasklock import lock, locks
 
 def compute(seconds):
@@ -465,12 +455,9 @@ print("waited")
 """
 
 
-@pytest.mark.parametrize("library", ["gevent", "eventlet"])
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_greenlet_that_computes_keeps_its_lease(library: str) -> None:
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
-    said = run_python(PATCHED, library, PYTHONWARNINGS="ignore")
-    assert said.split() == ["held", "waited"]
+    assert run_in_greenlets(PATCHED, library) == ["held", "waited"]
 
 
 def test_block_outlives_its_ttl() -> None:

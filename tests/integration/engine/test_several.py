@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dis
 import gc
-import importlib.util
 import random
 import sys
 import threading
@@ -28,8 +27,9 @@ from django_tasklock import (
 from django_tasklock._engine.all_or_none import ROUNDS_AT_ONCE
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
-from tests.agent import Agent, run_python
+from tests.agent import Agent
 from tests.conftest import UseCaches, UseRedis
+from tests.greenlets import LIBRARIES, run_in_greenlets
 from tests.interruptions import (
     EVERY,
     assert_over,
@@ -504,19 +504,7 @@ class TestWaiting:
 
 
 GREENLETS = """
-import random, sys
-library = sys.argv[1]
-if library == "gevent":
-    from gevent import monkey, sleep, spawn
-    monkey.patch_all()
-    join = lambda started: started.get()
-else:
-    import eventlet
-    from eventlet import sleep, spawn
-    eventlet.monkey_patch()
-    join = lambda started: started.wait()
-import django
-django.setup()
+import random
 from django_tasklock import lock, locks
 
 seed = random.randrange(2**32)
@@ -544,11 +532,9 @@ print(sum(map(join, [spawn(work, number) for number in range(16)])), locks.count
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_redis")
-@pytest.mark.parametrize("library", ["gevent", "eventlet"])
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_sixteen_greenlets(library: str) -> None:
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
-    assert run_python(GREENLETS, library, PYTHONWARNINGS="ignore").split() == ["16", "0"]
+    assert run_in_greenlets(GREENLETS, library) == ["16", "0"]
 
 
 class TestOutage:

@@ -9,13 +9,12 @@ from django.core.cache import cache
 from django.db import DatabaseError
 from django.test import Client
 
-from django_tasklock.exceptions import StoreUnavailable
 from django_tasklock.guards import StatusGuard
 from django_tasklock.operators.doctor import diagnose
 from django_tasklock.operators.lock_state import lock_state
-from django_tasklock.stores import stores
 from tests.integration.admin.test_admin import on_redis
 from tests.integration.admin.test_admin_guarded import MakeTask, make_task
+from tests.steps import silent
 
 __all__ = ["make_task", "on_redis"]
 
@@ -59,17 +58,8 @@ def test_a_silent_store_is_asked_once_for_all_of_its_own(
 ) -> None:
     """But for the look for deadlocks, which is about all stores."""
     make_task("job:{job_id}")
-    asked: list[str] = []
-
-    def silent(verb: str) -> Any:
-        def ask(*_: Any, **__: Any) -> Any:
-            asked.append(verb)
-            raise StoreUnavailable("default", "silent")
-
-        return ask
-
-    for verb in ("count", "list", "scan", "get", "check", "reservations", "held", "walk"):
-        monkeypatch.setattr(stores["default"], verb, silent(verb), raising=False)
+    verbs = ("count", "list", "scan", "get", "check", "reservations", "held", "walk")
+    asked = silent(monkeypatch, *verbs)
     found = [problem for problem in diagnose() if "silent" in str(problem)]
     assert len(found) == 1
     assert len(asked) <= 2

@@ -21,6 +21,7 @@ from django_tasklock.stores.base import Extension, Grant
 from django_tasklock.stores.database import DatabaseStore
 from django_tasklock.stores.database.statements import TABLE
 from tests.conftest import ProxyTo, UseCaches, database_alias
+from tests.proxied_databases import proxy_before, through_proxy
 from tests.proxy import CutProxy
 from tests.steps import LONG, taken
 from tests.store_cases import database_store as settings_of_store
@@ -41,20 +42,14 @@ def alias(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def proxy(alias: str, proxy_to: ProxyTo) -> CutProxy:
     """In front of the server."""
-    return proxy_to(int(connections.settings[alias]["PORT"] or 5432))
+    return proxy_before(alias, proxy_to)
 
 
 @pytest.fixture
 def store(alias: str, proxy: CutProxy, use_caches: UseCaches) -> Iterator[DatabaseStore]:
     """On that server, by way of the proxy."""
-    there: Any = dict(connections.settings[alias]) | {"HOST": "127.0.0.1", "PORT": proxy.port}
-    with database_alias("proxied", there):
-        options = settings_of_store("proxied", TIMEOUT=TIMEOUT, MAX_CONNECTIONS=MOST)
-        use_caches({}, {"default": options})
-        store = stores["default"]
-        assert isinstance(store, DatabaseStore)
+    with through_proxy(alias, proxy, use_caches, TIMEOUT=TIMEOUT, MAX_CONNECTIONS=MOST) as store:
         yield store
-        stores.forget()
 
 
 def sessions(alias: str, database: str) -> set[int]:

@@ -18,16 +18,15 @@ from django_tasklock import StoreUnavailable, locks
 from django_tasklock._compat import native_threads
 from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
-from django_tasklock.stores import stores
 from django_tasklock.stores.base import Refusal
 from django_tasklock.stores.database import DatabaseStore
 from django_tasklock.stores.database import connections as connections_module
 from django_tasklock.stores.database import notifications as notifications_module
-from tests.conftest import ProxyTo, UseCaches, database_alias
+from tests.conftest import ProxyTo, UseCaches
 from tests.interruptions import Exit
+from tests.proxied_databases import proxy_before, through_proxy
 from tests.proxy import CutProxy
-from tests.steps import LONG, in_child, taken
-from tests.store_cases import database_store as settings_of_store
+from tests.steps import LONG, in_child, no_thread_once, taken
 from tests.store_cases import make_lease_table
 from tests.waiting import until
 
@@ -43,19 +42,13 @@ def alias(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def proxy(alias: str, proxy_to: ProxyTo) -> CutProxy:
-    return proxy_to(int(connections.settings[alias]["PORT"] or 5432))
+    return proxy_before(alias, proxy_to)
 
 
 @pytest.fixture
 def store(alias: str, proxy: CutProxy, use_caches: UseCaches) -> Iterator[DatabaseStore]:
-    there: Any = dict(connections.settings[alias]) | {"HOST": "127.0.0.1", "PORT": proxy.port}
-    with database_alias("proxied", there):
-        options = settings_of_store("proxied", TIMEOUT=TIMEOUT, MAX_CONNECTIONS=1)
-        use_caches({}, {"default": options})
-        store = stores["default"]
-        assert isinstance(store, DatabaseStore)
+    with through_proxy(alias, proxy, use_caches, TIMEOUT=TIMEOUT, MAX_CONNECTIONS=1) as store:
         yield store
-        stores.forget()
 
 
 def test_a_waiter_that_could_not_join_leaves_nothing_behind(
@@ -176,16 +169,7 @@ def test_an_interrupted_waiter_does_not_stop_the_others(
 def test_a_thread_that_could_not_be_started_once_is_started_later(
     store: DatabaseStore, proxy: CutProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = native_threads.start_thread
-    failed: list[int] = []
-
-    def start_thread(target: Any) -> None:
-        if not failed:
-            failed.append(1)
-            raise RuntimeError("can't start new thread")
-        real(target)
-
-    monkeypatch.setattr(native_threads, "start_thread", start_thread)
+    failed = no_thread_once(monkeypatch, native_threads)
     with pytest.raises(StoreUnavailable):
         store.count()
     assert failed

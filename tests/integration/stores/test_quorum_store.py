@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import random
@@ -23,6 +22,7 @@ from django_tasklock.stores.base import BaseStore, Grant, Refusal
 from django_tasklock.stores.quorum import QuorumStore
 from django_tasklock.testing import StoreContract
 from tests.conftest import UseCaches, use_quorum
+from tests.greenlets import LIBRARIES, run_in_greenlets
 from tests.integration.admin.test_admin import LIST, client_with, operator, words_of
 from tests.mailroom import mailroom
 from tests.quorum import Five, quorum
@@ -393,17 +393,7 @@ def test_a_forked_child_has_threads_of_its_own(on_quorum: None) -> None:
 
 
 GREEN = """
-import sys, time
-library = sys.argv[1]
-if library == "gevent":
-    from gevent import monkey, sleep, spawn
-    monkey.patch_all()
-else:
-    import eventlet
-    from eventlet import sleep, spawn
-    eventlet.monkey_patch()
-import django
-django.setup()
+import time
 from django_tasklock import lock, locks
 
 def compute(seconds):
@@ -433,15 +423,11 @@ print("held")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("library", ["gevent", "eventlet"])
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_greenlets_use_it_and_one_that_computes_keeps_its_lease(
     on_quorum: None, library: str
 ) -> None:
-    from tests.agent import run_python
-
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
-    assert run_python(GREEN, library, PYTHONWARNINGS="ignore").split() == ["held"]
+    assert run_in_greenlets(GREEN, library) == ["held"]
 
 
 class TestOtherMembers(StoreContract):

@@ -17,7 +17,7 @@ from django_tasklock.stores.zookeeper import ZooKeeperStore
 from django_tasklock.stores.zookeeper import link as link_module
 from django_tasklock.stores.zookeeper.requests import Requests
 from tests.conftest import ProxyTo, UseZooKeeper
-from tests.steps import LONG, Meanwhile, taken
+from tests.steps import LONG, Meanwhile, no_thread_once, taken
 from tests.waiting import PATIENCE
 from tests.zookeepers import ZooKeeper, client_of, ensemble
 
@@ -59,16 +59,7 @@ def test_a_thread_that_could_not_be_started_once_is_started_later(
     use_zookeeper: UseZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = use_zookeeper(SESSION_TIMEOUT=2)
-    real: Any = vars(link_module)["start_thread"]
-    failed: list[int] = []
-
-    def start_thread(target: Any) -> None:
-        if not failed:
-            failed.append(1)
-            raise RuntimeError("can't start new thread")
-        real(target)
-
-    monkeypatch.setattr(link_module, "start_thread", start_thread)
+    failed = no_thread_once(monkeypatch, link_module)
     with pytest.raises(StoreUnavailable, match="can't start new thread"):
         store.count()
     assert failed
