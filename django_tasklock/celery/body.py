@@ -74,6 +74,8 @@ class Body:
         self.first = first
         self.completed = False
         """whether the body has returned"""
+        self.retried = False
+        """whether the body has sent a retry; it may go on after that"""
         self._own = own
         self._called = called or (args, kwargs)
         self._begun = False

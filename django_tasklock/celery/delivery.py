@@ -53,7 +53,7 @@ class Delivery(Received):
                 return self._judge_old()
             self.redelivered = True  # Another run of it has started.
         note = RunNote.read(text)
-        if note.went_on:
+        if note.went_on or self._retry_has_started():
             return Verdict("drop", "its run continued in another message")
         try:
             state = self._stored_state() if self._keeps_results() else None
@@ -98,6 +98,12 @@ class Delivery(Received):
             self._starts = verdict.starts + 1
             self.task.locks.store.set_note(self._start_note(self._starts))
         return verdict
+
+    def _retry_has_started(self) -> bool:
+        """Whether an earlier run has sent its retry, and could not note that: it was killed, or the
+        broker had the retry and did not say so."""
+        key = self.retry_key
+        return key is not None and self.task.locks.store.get_note(key) is not None
 
     def _judge_old(self) -> Verdict:
         try:

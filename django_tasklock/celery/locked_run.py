@@ -171,6 +171,8 @@ class LockedRun(Skipping):
                     note = delivery.note_of_end(goes_on=True)
                     raise
             note = delivery.note_of_end()
+            if self.body.completed and not self.body.retried and lease.held:
+                self._drop_retry()
             if cooling is not None and self.body.completed:
                 cooling.ended(failed=False)
                 lease._cooling = cooling
@@ -202,6 +204,12 @@ class LockedRun(Skipping):
             self._late.leave_to_redelivery(lease)
             lease.assert_held()
         return result
+
+    def _drop_retry(self) -> None:
+        note = self.delivery.note_for_retry()
+        if note is not None:
+            with suppress(StoreUnavailable):  # It is written as soon as the store answers.
+                self.write(note)
 
     def start(self, lease: Lease | None) -> dict[str, Any] | None:
         """Decide whether the body is to run. Returns a skip marker if it is not.

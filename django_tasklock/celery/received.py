@@ -96,8 +96,19 @@ class Received:
 
         A try that was sent twice, because a run was killed when it had sent it, has one note.
         """
+        return self._key_of(self.request.retries or 0)
+
+    @property
+    def retry_key(self) -> str | None:
+        """As ``key``, of the retry that an earlier run of this try may have sent. None without
+        such a run, or if that key may be another message's."""
+        if self.redelivered and self.survives and (self.sent is not None or is_uuid(self.id)):
+            return self._key_of((self.request.retries or 0) + 1)
+        return None
+
+    def _key_of(self, retries: int) -> str:
         # A replacement has the id of the task that it replaces, and not every sender says when.
-        tries = f"{self.request.retries or 0}.{replacements(self.request)}"
+        tries = f"{retries}.{replacements(self.request)}"
         return f"run {self.id}:{tries}:{self.first or ''}"
 
     def _refused_since(self) -> float | None:
@@ -177,6 +188,12 @@ class Received:
             return Note(self.key, WENT_ON, END_NOTE_SECONDS)
         ttl = END_NOTE_WITH_RESULT_SECONDS if self._keeps_results() else END_NOTE_SECONDS
         return Note(self.key, RunNote.ended(self._starts), ttl)
+
+    def note_for_retry(self) -> Note | None:
+        """Return the note with which a retry is dropped that an earlier run of this try may have
+        sent: this run has done its work."""
+        key = self.retry_key
+        return None if key is None else Note(key, WENT_ON, END_NOTE_SECONDS)
 
     def note_of_interruption(self) -> Note | None:
         """Return the note that the release of an interrupted run writes, as at a shutdown.

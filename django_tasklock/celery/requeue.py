@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn, cast
 
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
@@ -12,13 +13,19 @@ from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from .._compat.celery import serializer_of, trouble_of_backend
 from .._values.chance import chance
 from ..exceptions import RequeueFailed
+from .base import TaskBase
 from .delivery import Delivery
 from .headers import ANYWAY, HEADER, REFUSED
 from .outcomes import tell_not_run
 from .redelivered import visibility_timeout
 from .sending import Sending
 
-__all__ = ["LONGEST_RETRY_DELAY_SECONDS", "requeue_redelivery", "retry_later"]
+__all__ = [
+    "LONGEST_RETRY_DELAY_SECONDS",
+    "or_delivered_again",
+    "requeue_redelivery",
+    "retry_later",
+]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -90,6 +97,31 @@ def retry_later(
     _send(delivery, args, kwargs, ours, delay, "held" if refused else "outage", expires=expires)
 
 
+@contextmanager
+def or_delivered_again(task: TaskBase, *, survives: bool) -> Iterator[None]:
+    """Send a message in this block that goes on with the work of the run.
+
+    If the broker does not take it, its own message is rejected, so that the broker delivers that
+    one again: Celery would drop it for a retry, and take it for a failure for a replacement.
+    ``survives``: the broker has its own message still. Raises `Reject` then, and what the block
+    raises.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = error.args[0] if isinstance(error, Reject) else error
+        if not survives or not isinstance(cause, _not_taken(task)):
+            raise
+        logger.warning("%s[%s] could not go on: %s", task.name, task.request.id, cause)
+        time.sleep(FIRST_RETRY_DELAY_SECONDS)
+        raise Reject(cause, requeue=True) from error
+
+
+def _not_taken(task: TaskBase) -> tuple[type[Exception], ...]:
+    # In a process that also waits for results, sending asks the result backend as well.
+    return (task.OperationalError, *trouble_of_backend(task.backend))
+
+
 def _send(
     delivery: Delivery,
     args: Sequence[Any],
@@ -129,8 +161,7 @@ def _send(
                 options["serializer"] = serializer
             delivery.reserved = delivery.reserved or reserving
             cast("Sending", task).send_again(message.args, message.kwargs, **options)
-        except (task.OperationalError, *trouble_of_backend(task.backend)) as error:
-            # In a process that also waits for results, sending asks the result backend as well.
+        except _not_taken(task) as error:
             logger.warning("%s[%s] could not be requeued: %s", task.name, delivery.id, error)
             time.sleep(pause)
             if task.acks_late:

@@ -10,6 +10,7 @@ from .calling import called, note_calls
 from .handing import detached, handed_on
 from .headers import ANYWAY, LEASE
 from .options import check_call, check_options
+from .requeue import or_delivered_again
 from .run import Run
 from .sending import Sending
 
@@ -145,17 +146,23 @@ class LockedTask(TaskBase, Sending):
 
     def retry(self, *args: Any, **options: Any) -> Any:
         """As `celery.Task.retry`. Raises `LeaseLost` in a run whose lease is lost: a redelivery may
-        work, and what this run sends would come on top. The run starts over instead."""
-        self._body_in_time()
-        return super().retry(*args, **options)
+        work, and what this run sends would come on top. The run starts over instead. With
+        ``acks_late`` it raises `Reject` if the broker does not take the retry, and the broker
+        delivers the message of this run again."""
+        body = self._body_in_time()
+        if body is not None:
+            body.retried = True
+        with or_delivered_again(self, survives=body is not None and body.survives):
+            return super().retry(*args, **options)
 
     def on_replace(self, sig: Any) -> Any:
         """As `celery.Task.on_replace`; the guard's row waits for the replacement. Raises
-        `LeaseLost` as `retry` does."""
+        `LeaseLost` and `Reject` as `retry` does."""
         body = self._body_in_time()
         if body is not None:
             body.hand_on(at_once=bool(self.request.is_eager))
-        return super().on_replace(sig)
+        with or_delivered_again(self, survives=body is not None and body.survives):
+            return super().on_replace(sig)
 
     def _body_in_time(self) -> Body | None:
         """The body that runs now, if any. Raises `LeaseLost` if it may not send what goes on."""

@@ -25,6 +25,21 @@ OF_TASKS: Sequence[Mutant] = (
         chaos_tasks=True,
     ),
     Mutant(
+        "retry that the broker does not take", f"{CELERY}/requeue.py",
+        "if not survives or not isinstance(cause, _not_taken(task)):", "if True:",
+        [f"{ON_CELERY}/test_unsent_successors.py"],
+    ),
+    Mutant(
+        "redelivery beside the retry of its first run", f"{CELERY}/delivery.py",
+        "if note.went_on or self._retry_has_started():", "if note.went_on:",
+        [f"{ON_CELERY}/test_unsent_successors.py"],
+    ),
+    Mutant(
+        "retry of a run whose redelivery has done the work", f"{CELERY}/locked_run.py",
+        "                self._drop_retry()\n", "                pass\n",
+        [f"{ON_CELERY}/test_unsent_successors.py"],
+    ),
+    Mutant(
         "redelivery that does not look for a stored result", f"{CELERY}/delivery.py",
         "if state == states.SUCCESS:", "if False:",
         [f"{ON_CELERY}/test_redelivery.py"],

@@ -176,6 +176,32 @@ def test_20_a_busy_job_that_cannot_be_requeued_is_neither_lost_nor_skipped(
         assert stage.ledger.completions(job=job) == 2
 
 
+def test_20_a_retry_that_the_broker_does_not_take_loses_no_job(make_stage: MakeStage) -> None:
+    """Celery would give its message up: it comes back, and its row can be claimed."""
+    stage = make_stage(ttl=TTL_SECONDS)
+    with CutProxy(("127.0.0.1", stage.broker_port)) as proxy:
+        workers = stage.pair(
+            conf={"broker_write_url": proxy.url, "broker_read_url": stage.broker.url},
+            options=("--without-heartbeat",),
+        )
+        job, gate = stage.job(), stage.gate()
+        result = stage.send("once", job, [{"gate": str(gate), "then": "retry"}, {}])
+        stage.started(job)
+        proxy.refuse()
+        proxy.cut()
+        gate.touch()
+        until(
+            lambda: any("could not go on" in each.text() for each in workers),
+            "its retry was not taken",
+            60,
+        )
+        proxy.accept()
+        assert result.get(timeout=60) == f"done:{job}"
+        stage.assert_settled(40)
+        stage.assert_done_once(job)
+        assert [start.retries for start in stage.ledger.entries("start", job=job)] == [0, 0]
+
+
 def test_27_a_redelivery_that_cannot_ask_the_result_backend_does_not_run_beside_the_first(
     make_stage: MakeStage,
 ) -> None:
