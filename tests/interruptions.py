@@ -67,7 +67,7 @@ class interrupted:
         code = frame.f_code
         if not code.co_filename.endswith(ENGINE) and code.co_name != self.also:
             return None
-        if code.co_name == "__del__":
+        if event == "call" and in_finalizer(frame):
             return None  # Python tells nobody of an exception there, nor in what gc calls.
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode" and code.co_code[frame.f_lasti] not in SILENT:
@@ -88,6 +88,13 @@ class interrupted:
         sys.settrace(self.before)
         gc.enable()
         return kind is self.error
+
+
+def in_finalizer(frame: FrameType | None) -> bool:
+    """Whether a ``__del__`` has called this frame, or is it."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
 
 
 def forget_handled() -> None:
