@@ -9,7 +9,7 @@ from celery import states
 
 from .received import END_NOTE_WITH_RESULT_SECONDS, Received
 from .redelivered import is_old
-from .runnote import RunNote
+from .runnote import NOT_NEEDED, RunNote
 from .stored_result import BackendSilent, stored_state
 
 __all__ = ["Delivery", "Verdict"]
@@ -53,8 +53,10 @@ class Delivery(Received):
                 return self._judge_old()
             self.redelivered = True  # Another run of it has started.
         note = RunNote.read(text)
-        if note.went_on or self._retry_has_started():
-            return Verdict("drop", "its run continued in another message")
+        if note.not_needed:
+            return Verdict("drop", note.not_needed)
+        if self._retry_has_started():
+            return Verdict("drop", "its retry has started")
         try:
             state = self._stored_state() if self._keeps_results() else None
         except BackendSilent as silent:
@@ -103,7 +105,8 @@ class Delivery(Received):
         """Whether an earlier run has sent its retry, and could not note that: it was killed, or the
         broker had the retry and did not say so."""
         key = self.retry_key
-        return key is not None and self.task.locks.store.get_note(key) is not None
+        text = None if key is None else self.task.locks.store.get_note(key)
+        return text not in (None, NOT_NEEDED)
 
     def _judge_old(self) -> Verdict:
         try:

@@ -17,7 +17,7 @@ from ..stores.base import Note
 from .base import TaskBase
 from .headers import FIRST, HEADER, MOMENT, REFUSED
 from .redelivered import is_marked, is_uuid
-from .runnote import WENT_ON, RunNote
+from .runnote import NOT_NEEDED, WENT_ON, RunNote
 from .stored_result import keeps_results, stored_before
 
 __all__ = ["END_NOTE_WITH_RESULT_SECONDS", "Received"]
@@ -175,7 +175,7 @@ class Received:
         """Return whether the note says that a run of this message has ended. Raises
         `StoreUnavailable`."""
         note = RunNote.read(self.task.locks.store.get_note(self.key))
-        return note.went_on or note.ended_in is not None
+        return bool(note.not_needed) or note.ended_in is not None
 
     def note_of_end(self, *, goes_on: bool = False) -> Note | None:
         """Return the note that the release writes, so that a redelivery of this try is dropped.
@@ -193,7 +193,7 @@ class Received:
         """Return the note with which a retry is dropped that an earlier run of this try may have
         sent: this run has done its work."""
         key = self.retry_key
-        return None if key is None else Note(key, WENT_ON, END_NOTE_SECONDS)
+        return None if key is None else Note(key, NOT_NEEDED, END_NOTE_SECONDS)
 
     def note_of_interruption(self) -> Note | None:
         """Return the note that the release of an interrupted run writes, as at a shutdown.

@@ -14,9 +14,17 @@ from typing import NamedTuple
 from .._values.owner import Owner
 from .._values.owner_record import owner_record
 
-__all__ = ["RunNote"]
+__all__ = ["NOT_NEEDED", "WENT_ON", "RunNote"]
 
 WENT_ON = "went on"
+"""the text where the run ended in a retry or was replaced by another task: no result will come"""
+NOT_NEEDED = "not needed"
+"""the text for a retry that may have been sent, where the run that would have sent it was repeated
+and has done the work"""
+_REASONS = {
+    WENT_ON: "its run continued in another message",
+    NOT_NEEDED: "a redelivery of the message that sent it has run",
+}
 
 
 class RunNote(NamedTuple):
@@ -26,14 +34,14 @@ class RunNote(NamedTuple):
     """the number of starts without an orderly end; after the end, with the start that ended"""
     ended_in: Owner | None = None
     """the process in which the run has ended; None: it has not ended"""
-    went_on: bool = False
-    """whether it ended in a retry or was replaced by another task: no result will come"""
+    not_needed: str = ""
+    """why no run is needed, whatever the result backend says"""
 
     @classmethod
     def read(cls, text: str | None) -> RunNote:
         """Return the note with this text. A text that is not a note counts as empty."""
-        if text == WENT_ON:
-            return cls(went_on=True)
+        if text in _REASONS:
+            return cls(not_needed=_REASONS[text])
         with suppress(ValueError, AttributeError, TypeError, RecursionError):
             record = json.loads(text or "{}")
             starts = record.get("starts")
