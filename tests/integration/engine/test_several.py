@@ -540,7 +540,7 @@ def test_sixteen_greenlets(library: str) -> None:
 class TestOutage:
     @pytest.fixture(autouse=True)
     def through_a_proxy(self, use_redis: UseRedis, cut_proxy: CutProxy) -> None:
-        use_redis(cut_proxy.url, SOCKET_TIMEOUT=0.5, SOCKET_CONNECT_TIMEOUT=0.5)
+        use_redis(cut_proxy.url, SOCKET_TIMEOUT=10.0, SOCKET_CONNECT_TIMEOUT=10.0)
 
     @pytest.fixture
     def one_by_one(self) -> None:
