@@ -360,7 +360,7 @@ def test_a_call_is_no_duplicate_of_a_run_that_has_ended(room: Mailroom, unique: 
 def test_an_outage_at_the_release_ends_in_cooling(
     use_redis: UseRedis, redis_server: RedisServer, cut_proxy: CutProxy
 ) -> None:
-    use_redis(cut_proxy.url, SOCKET_TIMEOUT=0.5, SOCKET_CONNECT_TIMEOUT=0.5)
+    use_redis(cut_proxy.url, SOCKET_TIMEOUT=10.0, SOCKET_CONNECT_TIMEOUT=10.0)
 
     def work(self: Any, job: Any) -> str:
         cut_proxy.refuse()

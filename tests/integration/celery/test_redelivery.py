@@ -108,7 +108,7 @@ def test_a_message_is_kept_where_its_run_is_interrupted_while_redis_is_away(
     use_redis: UseRedis, redis_server: RedisServer, cut_proxy: CutProxy
 ) -> None:
     """A redelivery that a cold shutdown interrupts is not acknowledged, and does not fail."""
-    use_redis(cut_proxy.url, SOCKET_TIMEOUT=0.5, SOCKET_CONNECT_TIMEOUT=0.5)
+    use_redis(cut_proxy.url, SOCKET_TIMEOUT=10.0, SOCKET_CONNECT_TIMEOUT=10.0)
 
     def work(self: Any, job: Any) -> None:
         cut_proxy.refuse()
@@ -126,7 +126,7 @@ def test_a_release_that_failed_is_tried_again(
     use_redis: UseRedis, redis_server: RedisServer, cut_proxy: CutProxy
 ) -> None:
     """A short outage of Redis must not leave the lock taken for hours."""
-    use_redis(cut_proxy.url, SOCKET_TIMEOUT=0.5, SOCKET_CONNECT_TIMEOUT=0.5)
+    use_redis(cut_proxy.url, SOCKET_TIMEOUT=10.0, SOCKET_CONNECT_TIMEOUT=10.0)
 
     def work(self: Any, job: Any) -> str:
         cut_proxy.refuse()
@@ -145,7 +145,7 @@ def test_a_guarded_run_whose_lease_ended_while_redis_was_away_starts_over(
     use_redis: UseRedis, redis_server: RedisServer, cut_proxy: CutProxy
 ) -> None:
     """Without a fence it is not known which run has the row: the row is not changed."""
-    use_redis(cut_proxy.url, SOCKET_TIMEOUT=0.5, SOCKET_CONNECT_TIMEOUT=0.5)
+    use_redis(cut_proxy.url, SOCKET_TIMEOUT=10.0, SOCKET_CONNECT_TIMEOUT=10.0)
     guard = StatusGuard("app.Job", pk="job", source="queued", to="working", done="done")
     row = Job.objects.create()
     runs: list[int] = []

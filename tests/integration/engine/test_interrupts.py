@@ -152,7 +152,7 @@ class TestRunOfATask:
 class TestReleaseThatFailed:
     @pytest.fixture(autouse=True)
     def through_a_proxy(self, use_redis: UseRedis, cut_proxy: CutProxy) -> None:
-        use_redis(cut_proxy.url, SOCKET_TIMEOUT=0.5, SOCKET_CONNECT_TIMEOUT=0.5)
+        use_redis(cut_proxy.url, SOCKET_TIMEOUT=10.0, SOCKET_CONNECT_TIMEOUT=10.0)
 
     def fail(self, lease: Lease, proxy: CutProxy) -> None:
         proxy.refuse()

@@ -291,7 +291,7 @@ class TestLoss:
         assert not locks.is_locked("video:1")
 
     def test_outage_at_the_last_exit(self, use_redis: UseRedis, cut_proxy: CutProxy) -> None:
-        use_redis(cut_proxy.url, SOCKET_TIMEOUT=0.5, SOCKET_CONNECT_TIMEOUT=0.5)
+        use_redis(cut_proxy.url, SOCKET_TIMEOUT=10.0, SOCKET_CONNECT_TIMEOUT=10.0)
 
         def work() -> None:
             with again(renew=False):
