@@ -119,6 +119,8 @@ class LockedTask(TaskBase, Sending):
         call that has not finished the row of this call, or whose row has no fence.
         """
         check_call(self, options)
+        if options.get(LEASE) is None:
+            return super().apply_async(args, kwargs, task_id=task_id, **options)
         with handed_on(self, options, args, kwargs):
             # `Sending` looks for a duplicate at the moment when the message is sent.
             return super().apply_async(args, kwargs, task_id=task_id, **options)
