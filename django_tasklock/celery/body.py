@@ -113,14 +113,7 @@ class Body:
                 # Without a fence the row cannot distinguish this run from the next holder's.
                 lease.assert_held()
         except BaseException as error:
-            try:
-                if self._claim is not None:
-                    self._ended_badly(self._claim, error)
-            except Exception:
-                # The next run can claim the row as it is. The body's own error is reported.
-                logger.exception(
-                    "could not change the row %s of %s after an error", pk, guard.label
-                )
+            self._try_to_leave(error)
             raise
         finally:
             at_work.set(around)
@@ -131,6 +124,9 @@ class Body:
                 return result  # An eager replacement has finished the row.
             if lease is not None and not lease._is_detached():
                 lease.assert_held()
+            raise
+        except SoftTimeLimitExceeded as error:
+            self._try_to_leave(error)  # If the row is done already, it stays so.
             raise
         return result
 
@@ -249,6 +245,18 @@ class Body:
 
     def _pk(self, guard: StatusGuard) -> Any:
         return guard.pk_of(self.task.arguments_of(self.args, self.kwargs))
+
+    def _try_to_leave(self, error: BaseException) -> None:
+        claim = self._claim
+        if claim is None:
+            return
+        try:
+            self._ended_badly(claim, error)
+        except Exception:
+            # The next run can claim the row as it is. The body's own error is reported.
+            logger.exception(
+                "could not change the row %s of %s after an error", claim.pk, claim.guard.label
+            )
 
     def _ended_badly(self, claim: Claim, error: BaseException) -> None:
         if claim.replaced and isinstance(error, Ignore):

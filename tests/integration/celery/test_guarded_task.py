@@ -93,6 +93,28 @@ class TestGuard:
         assert seen == [("working", True)]
         assert self.status(row) == "done"
 
+    @pytest.mark.parametrize("fence_field", ["lock_fence", None], ids=["", "without-a-fence"])
+    @pytest.mark.parametrize(("written", "left_as"), [(False, "failed"), (True, "done")])
+    def test_run_whose_finish_meets_its_time_limit_does_not_leave_its_row_claimed(
+        self, task: MakeTask, row: Job, written: bool, left_as: str, fence_field: str | None
+    ) -> None:
+        """Its task has failed, and no other run comes."""
+
+        class Interrupted(StatusGuard):
+            def finish(self, pk: Any, fence: int | None = None) -> None:
+                if written:
+                    super().finish(pk, fence)
+                raise SoftTimeLimitExceeded
+
+        guard = Interrupted(
+            "app.Job", pk="video", source="queued", to="working", done="done", failed="failed",
+            fence_field=fence_field,
+        )  # fmt: skip
+        with pytest.raises(SoftTimeLimitExceeded):
+            task(process, guard=guard)(row.pk)
+        assert self.status(row) == left_as
+        assert not locks.is_locked(f"video:{row.pk}")
+
     def test_row_in_no_state_to_be_worked_on_is_skipped(
         self, task: MakeTask, row: Job, caplog: pytest.LogCaptureFixture
     ) -> None:
