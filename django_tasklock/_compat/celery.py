@@ -145,9 +145,11 @@ def serializer_of(content_type: str | None) -> str | None:
 def trouble_of_backend(backend: Any) -> tuple[type[Exception], ...]:
     """What a result backend raises when its connection is cut (``connection_errors``).
 
-    Only some backends have that; for the others it is empty.
+    Only some backends have that; for the others it is empty. Without `KeyError`, which kombu counts
+    among those of Redis: it may be anybody's mistake, at each try.
     """
-    return tuple(getattr(backend, "connection_errors", ()))
+    errors: tuple[type[Exception], ...] = tuple(getattr(backend, "connection_errors", ()))
+    return tuple(each for each in errors if not issubclass(each, LookupError))
 
 
 def keeps_results(backend: Any) -> bool:

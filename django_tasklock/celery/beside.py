@@ -16,7 +16,7 @@ from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
 from ..operators.logs import log_run_beside
 from ..stores.base import Note
-from .body import NoWork
+from .claim import NoWork
 from .delivery import Delivery
 from .locked_run import LockedRun
 

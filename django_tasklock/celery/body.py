@@ -12,37 +12,11 @@ from .._engine.lease import Lease
 from ..exceptions import LeaseLost, StatusConflict
 from ..guards import StatusGuard
 from .base import TaskBase
-from .claim import Claim, at_work
+from .claim import Claim, NoWork, Unleased, at_work
 
-__all__ = ["Body", "NoWork", "Unleased"]
+__all__ = ["Body"]
 
 logger = logging.getLogger("django_tasklock")
-
-
-class NoWork(Exception):
-    """The guard's row is not in a state to be worked on. ``row`` is its model and key."""
-
-    def __init__(self, row: str) -> None:
-        super().__init__(row)
-        self.row = row
-
-
-class Unleased:
-    """``self.lease`` of a run without a lock, which only the guard protects."""
-
-    token = ""
-    fence = None
-    held = False
-    remaining = 0.0
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def assert_held(self) -> None:
-        """Do nothing: there is no lease that could be lost."""
-
-    def _is_detached(self) -> bool:
-        return False
 
 
 class Body:
@@ -52,6 +26,7 @@ class Body:
     class of the task has changed the arguments. ``own``: Celery made the request for this very
     call. ``survives``: the broker keeps the message until the run has ended. ``first``: when the
     first try of the message was sent, in seconds since the epoch, if that is known.
+    ``before_retry``: called before a retry is sent.
     """
 
     def __init__(
@@ -65,6 +40,7 @@ class Body:
         own: bool = False,
         called: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
         first: float | None = None,
+        before_retry: Callable[[], object] = tuple,
     ) -> None:
         self.task = task
         self.name = name
@@ -75,7 +51,10 @@ class Body:
         self.completed = False
         """whether the body has returned"""
         self.retried = False
-        """whether the body has sent a retry; it may go on after that"""
+        """whether the body has called ``retry``; it may go on after that"""
+        self.goes_on = False
+        """whether it did so with ``throw=False``, to go on"""
+        self._before_retry = before_retry
         self._own = own
         self._called = called or (args, kwargs)
         self._begun = False
@@ -199,6 +178,11 @@ class Body:
         if not guard.fail(pk, fence) and guard.claim(pk, fence):
             guard.fail(pk, fence)
 
+    def retrying(self, *, goes_on: bool) -> None:
+        """Called before a retry is sent. ``goes_on``: the body goes on after that."""
+        self.retried, self.goes_on = True, goes_on
+        self._before_retry()
+
     def hand_on(self, *, at_once: bool) -> None:
         """Make the row wait for the task that replaces this one.
 
@@ -259,7 +243,7 @@ class Body:
             )
 
     def _ended_badly(self, claim: Claim, error: BaseException) -> None:
-        if claim.replaced and isinstance(error, Ignore):
+        if claim.replaced and isinstance(error, Ignore | Reject):
             return  # The row waits for the replacement, or the replacement has claimed it.
         # A message that is requeued must be able to claim its row again.
         again = not isinstance(error, Exception) or isinstance(error, Retry)

@@ -1,4 +1,7 @@
-"""The rows that runs have claimed, and which of them keep a lease from being handed on."""
+"""The rows that runs have claimed, and which of them keep a lease from being handed on.
+
+And what a run has that got no row, or has no lease.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,33 @@ from django.core.exceptions import ValidationError
 from .._engine.lease import Lease
 from ..guards import StatusGuard
 
-__all__ = ["Claim", "at_work", "check_handing"]
+__all__ = ["Claim", "NoWork", "Unleased", "at_work", "check_handing"]
+
+
+class NoWork(Exception):
+    """The guard's row is not in a state to be worked on. ``row`` is its model and key."""
+
+    def __init__(self, row: str) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+class Unleased:
+    """``self.lease`` of a run without a lock, which only the guard protects."""
+
+    token = ""
+    fence = None
+    held = False
+    remaining = 0.0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def assert_held(self) -> None:
+        """Do nothing: there is no lease that could be lost."""
+
+    def _is_detached(self) -> bool:
+        return False
 
 
 @dataclass(slots=True)

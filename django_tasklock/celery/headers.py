@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["ANYWAY", "FIRST", "HEADER", "LEASE", "MOMENT", "REFUSED", "UNIQUE_FOR"]
+__all__ = ["ANYWAY", "BESIDE", "FIRST", "HEADER", "LEASE", "MOMENT", "REFUSED", "UNIQUE_FOR"]
 
 HEADER = "tasklock"
 """the message header with what a message must keep when it is requeued"""
 
 FIRST = "first"
 """in `HEADER`, of a retry: when the first try was sent, in seconds since the epoch"""
+
+BESIDE = "beside"
+"""in `HEADER`, of a retry that was sent with ``throw=False``: the run that sent it has gone on"""
 
 MOMENT = "moment"
 """in `HEADER`: the moment of a debounced call, in nanoseconds since the epoch"""

@@ -18,9 +18,11 @@ from .._engine.renewal import renewal
 from .._values import clock
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from ..stores.base import Note
-from .body import Body, NoWork
+from .body import Body
+from .claim import NoWork
 from .debounce import begin
 from .delivery import Delivery, Verdict
+from .earlier_retry import EarlierRetry
 from .exiting import running
 from .followup import FollowUp
 from .late import LateRun
@@ -77,9 +79,11 @@ class LockedRun(Skipping):
         super().__init__(delivery, name)
         self.args = args
         self.kwargs = kwargs
+        self._earlier_retry = EarlierRetry(delivery, name, self.write)
         self.body = Body(
             delivery.task, name, args, kwargs,
             survives=delivery.survives, own=delivery.own, called=called, first=delivery.first,
+            before_retry=self._earlier_retry.need,
         )  # fmt: skip
 
     @cached_property
@@ -172,7 +176,7 @@ class LockedRun(Skipping):
                     raise
             note = delivery.note_of_end()
             if self.body.completed and not self.body.retried and lease.held:
-                self._drop_retry()
+                self._earlier_retry.drop()
             if cooling is not None and self.body.completed:
                 cooling.ended(failed=False)
                 lease._cooling = cooling
@@ -193,6 +197,8 @@ class LockedRun(Skipping):
                 late = error
         finally:
             released = self.release(lease, note or delivery.note_of_interruption())
+            if not released:
+                self._earlier_retry.undo_drop()
         if broke_off or (late is not None and self.body.has_fence):
             # With a fence a later run has claimed the row. If it is gone, the work is left.
             self._late.start_over(lease)
@@ -204,12 +210,6 @@ class LockedRun(Skipping):
             self._late.leave_to_redelivery(lease)
             lease.assert_held()
         return result
-
-    def _drop_retry(self) -> None:
-        note = self.delivery.note_for_retry()
-        if note is not None:
-            with suppress(StoreUnavailable):  # It is written as soon as the store answers.
-                self.write(note)
 
     def start(self, lease: Lease | None) -> dict[str, Any] | None:
         """Decide whether the body is to run. Returns a skip marker if it is not.

@@ -15,7 +15,7 @@ from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
 from ..stores.base import Note
 from .base import TaskBase
-from .headers import FIRST, HEADER, MOMENT, REFUSED
+from .headers import BESIDE, FIRST, HEADER, MOMENT, REFUSED
 from .redelivered import is_marked, is_uuid
 from .runnote import NOT_NEEDED, WENT_ON, RunNote
 from .stored_result import keeps_results, stored_before
@@ -96,11 +96,12 @@ class Received:
 
         A try that was sent twice, because a run was killed when it had sent it, has one note.
         """
-        return self._key_of(self.request.retries or 0)
+        beside = " beside" if self.ours.get(BESIDE) else ""
+        return self._key_of(self.request.retries or 0) + beside
 
     @property
     def retry_key(self) -> str | None:
-        """As ``key``, of the retry that an earlier run of this try may have sent. None without
+        """As ``key``, of the retry in which an earlier run of this try may have ended. None without
         such a run, or if that key may be another message's."""
         if self.redelivered and self.survives and (self.sent is not None or is_uuid(self.id)):
             return self._key_of((self.request.retries or 0) + 1)
@@ -190,8 +191,8 @@ class Received:
         return Note(self.key, RunNote.ended(self._starts), ttl)
 
     def note_for_retry(self) -> Note | None:
-        """Return the note with which a retry is dropped that an earlier run of this try may have
-        sent: this run has done its work."""
+        """Return the note with which a retry is dropped in which an earlier run of this try may
+        have ended: this run has done the work."""
         key = self.retry_key
         return None if key is None else Note(key, NOT_NEEDED, END_NOTE_SECONDS)
 

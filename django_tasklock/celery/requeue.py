@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn, cast
 
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
@@ -22,7 +22,8 @@ from .sending import Sending
 
 __all__ = [
     "LONGEST_RETRY_DELAY_SECONDS",
-    "or_delivered_again",
+    "deliver_again",
+    "is_not_taken",
     "requeue_redelivery",
     "retry_later",
 ]
@@ -97,24 +98,22 @@ def retry_later(
     _send(delivery, args, kwargs, ours, delay, "held" if refused else "outage", expires=expires)
 
 
-@contextmanager
-def or_delivered_again(task: TaskBase, *, survives: bool) -> Iterator[None]:
-    """Send a message in this block that goes on with the work of the run.
+def is_not_taken(task: TaskBase, error: object) -> bool:
+    """Return whether a message could not be sent because the broker, or the result backend, which
+    is asked as well, does not answer."""
+    return isinstance(error, _not_taken(task))
 
-    If the broker does not take it, its own message is rejected, so that the broker delivers that
-    one again: Celery would drop it for a retry, and take it for a failure for a replacement.
-    ``survives``: the broker has its own message still. Raises `Reject` then, and what the block
-    raises.
+
+def deliver_again(task: TaskBase, cause: Exception) -> NoReturn:
+    """Raise `Reject`, so that the broker delivers the message of the present run again.
+
+    What was to go on with the run's work could not be sent, because of ``cause``. Celery would give
+    the message up for a retry, and for a replacement call the task failed.
     """
-    try:
-        yield
-    except Exception as error:
-        cause = error.args[0] if isinstance(error, Reject) else error
-        if not survives or not isinstance(cause, _not_taken(task)):
-            raise
-        logger.warning("%s[%s] could not go on: %s", task.name, task.request.id, cause)
+    logger.warning("%s[%s] could not go on: %s", task.name, task.request.id, cause)
+    with suppress(SoftTimeLimitExceeded):
         time.sleep(FIRST_RETRY_DELAY_SECONDS)
-        raise Reject(cause, requeue=True) from error
+    raise Reject(cause, requeue=True) from cause
 
 
 def _not_taken(task: TaskBase) -> tuple[type[Exception], ...]:

@@ -13,7 +13,7 @@ from .._values.slots import base_of
 from ..exceptions import LockNotAcquired, StoreUnavailable
 from ..stores.base import Note
 from .beside import RunBeside
-from .body import NoWork
+from .claim import NoWork
 from .debounce import replaced_by
 from .ending import reached
 from .followup import FOLLOW_UP_CHECK_SECONDS

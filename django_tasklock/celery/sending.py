@@ -19,7 +19,7 @@ from .base import TaskBase
 from .body import Body
 from .debounce import debounces, send_debounced
 from .handing import checked_handle, end_detached
-from .headers import ANYWAY, FIRST, HEADER, LEASE
+from .headers import ANYWAY, BESIDE, FIRST, HEADER, LEASE
 from .redelivered import is_uuid
 from .unique import concerns, own_options, send_once
 
@@ -99,11 +99,12 @@ class Sending(Task):
 
 
 def _first_try(task: TaskBase, task_id: str | None, retries: int) -> dict[str, float]:
-    """`FIRST`, for the next try of the message whose run sends it."""
+    """`FIRST`, and `BESIDE`, for the next try of the message whose run sends it."""
     request: Any = task.request
     body: Body | None = getattr(request, "tasklock_body", None)
     if body is None or task_id != request.id or retries <= (request.retries or 0):
         return {}
     # An id of the caller's own, of a sender that does not say when it has sent, may be used again.
     known = body.first is not None or is_uuid(task_id)
-    return {FIRST: body.first or 0.0} if known else {}
+    ours: dict[str, float] = {FIRST: body.first or 0.0} if known else {}
+    return ours | {BESIDE: True} if body.goes_on else ours

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery.exceptions import Reject
+
 from .base import TaskBase, known_tasks
 from .body import Body
 from .calling import called, note_calls
 from .handing import detached, handed_on
 from .headers import ANYWAY, LEASE
 from .options import check_call, check_options
-from .requeue import or_delivered_again
+from .requeue import deliver_again, is_not_taken
 from .run import Run
 from .sending import Sending
 
@@ -153,9 +155,17 @@ class LockedTask(TaskBase, Sending):
         delivers the message of this run again."""
         body = self._body_in_time()
         if body is not None:
-            body.retried = True
-        with or_delivered_again(self, survives=body is not None and body.survives):
+            throw = args[3] if len(args) > 3 else options.get("throw", True)
+            body.retrying(goes_on=not throw)
+        try:
             return super().retry(*args, **options)
+        except Reject as error:
+            # Celery's, of what could not be sent. Any other error ends the task, as after the last
+            # retry.
+            cause = error.args[0]
+            if body is not None and body.survives and is_not_taken(self, cause):
+                deliver_again(self, cause)
+            raise
 
     def on_replace(self, sig: Any) -> Any:
         """As `celery.Task.on_replace`; the guard's row waits for the replacement. Raises
@@ -163,8 +173,12 @@ class LockedTask(TaskBase, Sending):
         body = self._body_in_time()
         if body is not None:
             body.hand_on(at_once=bool(self.request.is_eager))
-        with or_delivered_again(self, survives=body is not None and body.survives):
+        try:
             return super().on_replace(sig)
+        except Exception as error:
+            if body is not None and body.survives and is_not_taken(self, error):
+                deliver_again(self, error)
+            raise
 
     def _body_in_time(self) -> Body | None:
         """The body that runs now, if any. Raises `LeaseLost` if it may not send what goes on."""

@@ -202,8 +202,8 @@ def send_once(
     try:
         return send()
     except BaseException:
-        # A retry that cannot be sent ends its task, or its run reserves again. What is requeued is
-        # tried again, or has a message still.
+        # A retry that cannot be sent ends its task; with acks_late its message comes back, and
+        # `reserve_again` reserves for it. What is requeued is tried again, or has a message still.
         again = (options.get("retries") or 0) > (task.request.retries or 0)
         if not own or again or hasattr(task.request, "tasklock_lease"):
             with suppress(StoreUnavailable):

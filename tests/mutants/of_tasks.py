@@ -26,7 +26,7 @@ OF_TASKS: Sequence[Mutant] = (
     ),
     Mutant(
         "retry that the broker does not take", f"{CELERY}/requeue.py",
-        "if not survives or not isinstance(cause, _not_taken(task)):", "if True:",
+        "    return isinstance(error, _not_taken(task))", "    return False",
         [f"{ON_CELERY}/test_unsent_successors.py"],
     ),
     Mutant(
@@ -36,7 +36,7 @@ OF_TASKS: Sequence[Mutant] = (
     ),
     Mutant(
         "retry of a run whose redelivery has done the work", f"{CELERY}/locked_run.py",
-        "                self._drop_retry()\n", "                pass\n",
+        "                self._earlier_retry.drop()\n", "                pass\n",
         [f"{ON_CELERY}/test_unsent_successors.py"],
     ),
     Mutant(

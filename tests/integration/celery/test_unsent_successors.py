@@ -6,19 +6,28 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery.exceptions import Reject
-from kombu.exceptions import EncodeError
+from celery.exceptions import Reject, SoftTimeLimitExceeded
+from kombu.exceptions import EncodeError, OperationalError
 
 from django_tasklock import locks
+from django_tasklock.celery import requeue
+from django_tasklock.celery.earlier_retry import EarlierRetry
 from django_tasklock.celery.locked_run import LockedRun
 from django_tasklock.guards import StatusGuard
+from django_tasklock.stores import stores
+from django_tasklock.testing import outage
 from tests.app.models import Job
 from tests.mailroom import Mailroom
 from tests.proxy import CutProxy
 from tests.steps import killed_in_child
+from tests.waiting import until
 
 GUARD = StatusGuard(
     "app.Job", pk="job", source="queued", to="working", done="done", failed="failed",
@@ -36,6 +45,11 @@ def broker(room: Mailroom, cut_proxy: CutProxy) -> CutProxy:
 def away(broker: CutProxy) -> None:
     broker.refuse()
     broker.cut()
+
+
+def pauses(monkeypatch: pytest.MonkeyPatch, pause: Callable[[float], None]) -> None:
+    """What happens in the pause before a message is rejected, and nowhere else."""
+    monkeypatch.setattr(requeue, "time", SimpleNamespace(sleep=pause, time=time.time))
 
 
 @pytest.mark.django_db(transaction=True)
@@ -92,6 +106,60 @@ def test_what_no_message_can_carry_is_given_up(room: Mailroom) -> None:
     room.task(work, acks_late=True).delay(1)
     state, error = room.deliver(room.take())
     assert (state, error.requeue, type(error.reason)) == ("REJECTED", False, EncodeError)
+
+
+def test_what_the_body_raised_after_its_last_retry_is_its_failure(room: Mailroom) -> None:
+    """Though it is the error of a broker."""
+
+    def work(self: Any, job: int) -> None:
+        raise OperationalError("of another broker, which the body has asked")
+
+    options = {"autoretry_for": (OperationalError,), "max_retries": 0}
+    room.task(work, acks_late=True, **options).delay(1)
+    state, error = room.deliver(room.take())
+    assert (state, type(error)) == ("FAILURE", OperationalError)
+
+
+def test_a_time_limit_that_comes_meanwhile_changes_nothing(
+    room: Mailroom, broker: CutProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limit(_seconds: float) -> None:
+        raise SoftTimeLimitExceeded
+
+    def work(self: Any, job: int) -> None:
+        away(broker)
+        pauses(monkeypatch, limit)
+        raise self.retry(countdown=0)
+
+    room.task(work, acks_late=True).delay(1)
+    state, error = room.deliver(room.take())
+    assert (state, type(error), error.requeue) == ("REJECTED", Reject, True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_replacement_that_was_sent_all_the_same_keeps_the_row(
+    room: Mailroom, broker: CutProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a fence its claim looks as that of the run that sent it."""
+    row, seen = Job.objects.create(), []
+    guard = StatusGuard(
+        "app.Job", pk="job", source="queued", to="working", done="done", failed="failed"
+    )
+    other = room.task(acks_late=True, lock_name="other:{job}")
+
+    def work(self: Any, job: int) -> None:
+        broker.drop_reply(b"LPUSH")
+        raise self.replace(other.s(job))
+
+    def claimed(_seconds: float) -> None:
+        assert guard.claim(row.pk)
+
+    room.task(work, acks_late=True, guard=guard).delay(row.pk)
+    message = room.take()
+    pauses(monkeypatch, claimed)
+    seen.append(room.deliver(message)[0])
+    row.refresh_from_db()
+    assert [*seen, row.status] == ["REJECTED", "working"]
 
 
 def test_without_acks_late_it_is_given_up(room: Mailroom, broker: CutProxy) -> None:
@@ -199,6 +267,94 @@ def test_a_redelivery_that_goes_on_after_its_retry_leaves_it(room: Mailroom) -> 
     room.deliver(room.take(), redelivered=True)
     room.work_off()
     assert starts == [0, 1]
+
+
+def test_a_run_that_goes_on_after_its_retry_comes_back_if_it_is_killed(room: Mailroom) -> None:
+    """The retry, which has run, has not done the rest of its work."""
+    log: list[str] = []
+
+    def work(self: Any, job: int) -> None:
+        if self.request.retries:
+            log.append("retry")
+        elif os.getpid() == here:
+            log.append("rest")
+        else:
+            self.retry(countdown=0, throw=False)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    here = os.getpid()
+    room.task(work, acks_late=True, ignore_result=True).delay(1)
+    message = room.take()
+    killed_in_child(lambda: room.deliver(message))
+    locks.clear("job:1")
+    room.deliver(room.take())
+    room.deliver(message, redelivered=True)
+    assert log == ["retry", "rest"]
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["", "while the store is silent"])
+def test_a_redelivery_that_was_killed_after_its_work_may_retry(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
+    """It had the retry dropped that an earlier run may have sent; this one sends another."""
+    room.app.conf.task_ignore_result = True
+    here = os.getpid()
+    ends: list[str] = []
+
+    def work(self: Any, job: int) -> None:
+        if os.getpid() != here:
+            return
+        if not self.request.retries:
+            with outage() if silent and not ends else nullcontext():
+                ends.append("first")
+                raise self.retry(countdown=0)
+        ends.append("retry")
+
+    room.task(work, acks_late=True).delay(1)
+    message = room.take()
+
+    def killed() -> None:
+        monkeypatch.setattr(LockedRun, "release", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        room.deliver(message, redelivered=True)
+
+    killed_in_child(killed)
+    locks.clear("job:1")
+    if silent:
+        assert room.deliver(message, redelivered=True)[0] == "REJECTED"
+        assert room.waiting() == []
+    assert room.deliver(message, redelivered=True)[0] == "RETRY"
+    room.work_off()
+    assert ends[-1] == "retry"
+
+
+def test_a_redelivery_that_loses_its_lease_at_the_end_leaves_the_retry(
+    room: Mailroom, broker: CutProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its result does not count."""
+    starts: list[int] = []
+
+    def work(self: Any, job: int) -> None:
+        starts.append(self.request.retries)
+        if len(starts) == 1:
+            broker.drop_reply(b"LPUSH")
+            raise self.retry(countdown=0)
+
+    drop = EarlierRetry.drop
+
+    def lost(retry: EarlierRetry) -> None:
+        drop(retry)
+        locks.clear("job:1")
+
+    room.task(work, acks_late=True, ignore_result=True).delay(1)
+    message = room.take()
+    room.deliver(message)
+    with monkeypatch.context() as patched:
+        patched.setattr(EarlierRetry, "drop", lost)
+        assert room.deliver(message, redelivered=True)[0] == "FAILURE"
+    key = f"run {message.id}:1.0:{message.ours['sent']}"
+    until(lambda: stores["default"].get_note(key) is None, "the end of the note")
+    room.work_off()
+    assert starts == [0, 0, 1]
 
 
 def test_a_redelivery_that_retries_sends_one_that_runs(room: Mailroom, broker: CutProxy) -> None:
