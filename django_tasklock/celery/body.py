@@ -51,9 +51,9 @@ class Body:
         self.completed = False
         """whether the body has returned"""
         self.retried = False
-        """whether the body has called ``retry``; it may go on after that"""
-        self.goes_on = False
-        """whether it did so with ``throw=False``, to go on"""
+        """whether the body has called ``retry``, or sent the next try itself"""
+        self.goes_on = True
+        """whether the body goes on when it has sent the next try; not if ``retry`` is to raise"""
         self._before_retry = before_retry
         self._own = own
         self._called = called or (args, kwargs)

@@ -42,17 +42,23 @@ class EarlierRetry:
         """Let it run all the same: the lease was lost, and the work does not count."""
         note, self._dropping = self._dropping, None
         if note is not None:
-            store = self._delivery.task.locks.store
-            renewal.owe(self._name, note, note.ttl, store, undo=True)
+            self._owe_undo(note)
+
+    def _owe_undo(self, note: Note) -> None:
+        renewal.owe(self._name, note, note.ttl, self._delivery.task.locks.store, undo=True)
 
     def need(self) -> None:
         """Called before this run sends a retry: a run that was killed may have had it dropped.
 
-        Raises `Reject`, for the broker to deliver the message again, if the store does not answer.
+        Raises `Reject`, for the broker to deliver the message again, if the store does not answer,
+        except with ``on_outage="run"``: it is done as soon as the store answers then.
         """
-        note = self._delivery.note_for_retry()
-        if note is not None:
-            try:
-                self._delivery.task.locks.store.unreserve(note.key, note.text)
-            except StoreUnavailable as error:
-                deliver_again(self._delivery.task, error)
+        task, note = self._delivery.task, self._delivery.note_for_retry()
+        if note is None:
+            return
+        try:
+            task.locks.store.unreserve(note.key, note.text)
+        except StoreUnavailable as error:
+            if task.on_outage != "run":
+                deliver_again(task, error)
+            self._owe_undo(note)

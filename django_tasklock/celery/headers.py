@@ -11,7 +11,8 @@ FIRST = "first"
 """in `HEADER`, of a retry: when the first try was sent, in seconds since the epoch"""
 
 BESIDE = "beside"
-"""in `HEADER`, of a retry that was sent with ``throw=False``: the run that sent it has gone on"""
+"""in `HEADER`, of a retry that was sent with ``throw=False``, or by hand: the run that sent it has
+gone on"""
 
 MOMENT = "moment"
 """in `HEADER`: the moment of a debounced call, in nanoseconds since the epoch"""

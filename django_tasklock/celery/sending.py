@@ -104,6 +104,7 @@ def _first_try(task: TaskBase, task_id: str | None, retries: int) -> dict[str, f
     body: Body | None = getattr(request, "tasklock_body", None)
     if body is None or task_id != request.id or retries <= (request.retries or 0):
         return {}
+    body.retried = True  # Perhaps without `retry`.
     # An id of the caller's own, of a sender that does not say when it has sent, may be used again.
     known = body.first is not None or is_uuid(task_id)
     ours: dict[str, float] = {FIRST: body.first or 0.0} if known else {}

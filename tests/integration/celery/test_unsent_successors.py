@@ -269,7 +269,41 @@ def test_a_redelivery_that_goes_on_after_its_retry_leaves_it(room: Mailroom) -> 
     assert starts == [0, 1]
 
 
-def test_a_run_that_goes_on_after_its_retry_comes_back_if_it_is_killed(room: Mailroom) -> None:
+def test_a_redelivery_that_sends_its_next_try_itself_leaves_it(room: Mailroom) -> None:
+    """As ``retry`` does, without its exception."""
+    starts: list[int] = []
+
+    def work(self: Any, job: int) -> None:
+        starts.append(self.request.retries)
+        if not self.request.retries:
+            self.signature_from_request(self.request, retries=1, countdown=0).apply_async()
+
+    room.task(work, acks_late=True, ignore_result=True).delay(1)
+    room.deliver(room.take(), redelivered=True)
+    room.work_off()
+    assert starts == [0, 1]
+
+
+def test_a_retry_in_an_outage_is_sent_where_the_guard_alone_may_run(room: Mailroom) -> None:
+    """``on_outage="run"``: what an earlier run has noted of it is removed later."""
+    starts: list[int] = []
+
+    def work(self: Any, job: int) -> None:
+        starts.append(self.request.retries)
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+
+    room.task(work, acks_late=True, on_outage="run", ignore_result=True).delay(1)
+    with outage():
+        assert room.deliver(room.take(), redelivered=True)[0] == "RETRY"
+    room.work_off()
+    assert starts == [0, 1]
+
+
+@pytest.mark.parametrize("how", ["by retry", "itself"])
+def test_a_run_that_goes_on_after_its_retry_comes_back_if_it_is_killed(
+    room: Mailroom, how: str
+) -> None:
     """The retry, which has run, has not done the rest of its work."""
     log: list[str] = []
 
@@ -279,7 +313,10 @@ def test_a_run_that_goes_on_after_its_retry_comes_back_if_it_is_killed(room: Mai
         elif os.getpid() == here:
             log.append("rest")
         else:
-            self.retry(countdown=0, throw=False)
+            if how == "by retry":
+                self.retry(countdown=0, throw=False)
+            else:
+                self.apply_async((job,), task_id=self.request.id, retries=1)
             os.kill(os.getpid(), signal.SIGKILL)
 
     here = os.getpid()
