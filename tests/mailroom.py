@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import secrets
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +17,11 @@ import redis
 from celery import Celery, _state
 from celery.app.trace import build_tracer
 
+from django_tasklock import locks
 from django_tasklock.celery import LockedTask
+from django_tasklock.celery.locked_run import LockedRun
 from tests.celery_apps import forget
-from tests.steps import Meanwhile
+from tests.steps import Meanwhile, killed_in_child
 
 
 @dataclass(frozen=True)
@@ -143,3 +147,14 @@ def _parsed(raw: bytes) -> Message:
 def elsewhere(room: Mailroom, message: Message, **options: Any) -> tuple[str, Any]:
     """Deliver a message to another worker, while this one is busy."""
     return Meanwhile(lambda: room.deliver(message, **options)).result()
+
+
+def killed_before_release(room: Mailroom, message: Message, **options: Any) -> None:
+    """Deliver a message of the job 1 to a process that is killed when it would release the lock."""
+
+    def killed() -> None:
+        LockedRun.release = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment,method-assign]
+        room.deliver(message, **options)
+
+    killed_in_child(killed)
+    locks.clear("job:1")

@@ -20,23 +20,23 @@ __all__ = ["EarlierRetry"]
 
 
 class EarlierRetry:
-    """As a later run of the same message sees it, under the lock ``name``.
+    """As a later run of the same message sees it, under the lock ``name``."""
 
-    ``write``: writes a note, as soon as the store answers; raises `StoreUnavailable` until then.
-    """
-
-    def __init__(self, delivery: Delivery, name: str, write: Callable[[Note], None]) -> None:
+    def __init__(self, delivery: Delivery, name: str) -> None:
         self._delivery = delivery
         self._name = name
-        self._write = write
         self._dropping: Note | None = None
 
-    def drop(self) -> None:
-        """Have it dropped. Called before the release, after which it may run. Raises nothing."""
+    def drop(self, write: Callable[[Note], None]) -> None:
+        """Have it dropped. Called before the release, after which it may run. Raises nothing.
+
+        ``write``: writes a note; if the store does not answer, it does so later, and raises
+        `StoreUnavailable`. It is not kept: it belongs to the run, whose body refers to this object.
+        """
         self._dropping = note = self._delivery.note_for_retry()
         if note is not None:
             with suppress(StoreUnavailable):
-                self._write(note)
+                write(note)
 
     def undo_drop(self) -> None:
         """Let it run all the same: the lease was lost, and the work does not count."""

@@ -79,7 +79,7 @@ class LockedRun(Skipping):
         super().__init__(delivery, name)
         self.args = args
         self.kwargs = kwargs
-        self._earlier_retry = EarlierRetry(delivery, name, self.write)
+        self._earlier_retry = EarlierRetry(delivery, name)
         self.body = Body(
             delivery.task, name, args, kwargs,
             survives=delivery.survives, own=delivery.own, called=called, first=delivery.first,
@@ -176,7 +176,7 @@ class LockedRun(Skipping):
                     raise
             note = delivery.note_of_end()
             if self.body.completed and not self.body.retried and lease.held:
-                self._earlier_retry.drop()
+                self._earlier_retry.drop(self.write)
             if cooling is not None and self.body.completed:
                 cooling.ended(failed=False)
                 lease._cooling = cooling

@@ -23,7 +23,7 @@ from .sending import Sending
 __all__ = [
     "LONGEST_RETRY_DELAY_SECONDS",
     "deliver_again",
-    "is_not_taken",
+    "not_taken",
     "requeue_redelivery",
     "retry_later",
 ]
@@ -98,10 +98,10 @@ def retry_later(
     _send(delivery, args, kwargs, ours, delay, "held" if refused else "outage", expires=expires)
 
 
-def is_not_taken(task: TaskBase, error: object) -> bool:
-    """Return whether a message could not be sent because the broker, or the result backend, which
-    is asked as well, does not answer."""
-    return isinstance(error, _not_taken(task))
+def not_taken(task: TaskBase) -> tuple[type[Exception], ...]:
+    """Return what is raised if the broker does not take a message. In a process that also waits for
+    results, sending asks the result backend as well."""
+    return (task.OperationalError, *trouble_of_backend(task.backend))
 
 
 def deliver_again(task: TaskBase, cause: Exception) -> NoReturn:
@@ -114,11 +114,6 @@ def deliver_again(task: TaskBase, cause: Exception) -> NoReturn:
     with suppress(SoftTimeLimitExceeded):
         time.sleep(FIRST_RETRY_DELAY_SECONDS)
     raise Reject(cause, requeue=True) from cause
-
-
-def _not_taken(task: TaskBase) -> tuple[type[Exception], ...]:
-    # In a process that also waits for results, sending asks the result backend as well.
-    return (task.OperationalError, *trouble_of_backend(task.backend))
 
 
 def _send(
@@ -160,7 +155,7 @@ def _send(
                 options["serializer"] = serializer
             delivery.reserved = delivery.reserved or reserving
             cast("Sending", task).send_again(message.args, message.kwargs, **options)
-        except _not_taken(task) as error:
+        except not_taken(task) as error:
             logger.warning("%s[%s] could not be requeued: %s", task.name, delivery.id, error)
             time.sleep(pause)
             if task.acks_late:

@@ -12,7 +12,7 @@ from .calling import called, note_calls
 from .handing import detached, handed_on
 from .headers import ANYWAY, LEASE
 from .options import check_call, check_options
-from .requeue import deliver_again, is_not_taken
+from .requeue import deliver_again, not_taken
 from .run import Run
 from .sending import Sending
 
@@ -162,9 +162,7 @@ class LockedTask(TaskBase, Sending):
         except Reject as error:
             # Celery's, of what could not be sent. Any other error ends the task, as after the last
             # retry.
-            cause = error.args[0]
-            if body is not None and body.survives and is_not_taken(self, cause):
-                deliver_again(self, cause)
+            self._deliver_again_if_not_taken(body, error.args[0])
             raise
 
     def on_replace(self, sig: Any) -> Any:
@@ -176,9 +174,12 @@ class LockedTask(TaskBase, Sending):
         try:
             return super().on_replace(sig)
         except Exception as error:
-            if body is not None and body.survives and is_not_taken(self, error):
-                deliver_again(self, error)
+            self._deliver_again_if_not_taken(body, error)
             raise
+
+    def _deliver_again_if_not_taken(self, body: Body | None, error: object) -> None:
+        if body is not None and body.survives and isinstance(error, not_taken(self)):
+            deliver_again(self, error)
 
     def _body_in_time(self) -> Body | None:
         """The body that runs now, if any. Raises `LeaseLost` if it may not send what goes on."""

@@ -25,8 +25,8 @@ OF_TASKS: Sequence[Mutant] = (
         chaos_tasks=True,
     ),
     Mutant(
-        "retry that the broker does not take", f"{CELERY}/requeue.py",
-        "    return isinstance(error, _not_taken(task))", "    return False",
+        "retry that the broker does not take", f"{CELERY}/task.py",
+        "body.survives and isinstance(error, not_taken(self)):", "False:",
         [f"{ON_CELERY}/test_unsent_successors.py"],
     ),
     Mutant(
@@ -36,7 +36,7 @@ OF_TASKS: Sequence[Mutant] = (
     ),
     Mutant(
         "retry of a run whose redelivery has done the work", f"{CELERY}/locked_run.py",
-        "                self._earlier_retry.drop()\n", "                pass\n",
+        "                self._earlier_retry.drop(self.write)\n", "                pass\n",
         [f"{ON_CELERY}/test_unsent_successors.py"],
     ),
     Mutant(

@@ -5,8 +5,6 @@ Its redelivery works then, or has worked, and goes on with it too.
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
 import pytest
@@ -14,9 +12,7 @@ from celery.exceptions import Ignore
 
 from django_tasklock import locks
 from django_tasklock._values import clock
-from django_tasklock.celery.locked_run import LockedRun
-from tests.mailroom import Mailroom, Message, elsewhere
-from tests.steps import killed_in_child
+from tests.mailroom import Mailroom, Message, elsewhere, killed_before_release
 
 
 def lose(task: Any, room: Mailroom, message: Message) -> None:
@@ -87,9 +83,7 @@ def test_without_acks_late_a_late_run_retries(room: Mailroom) -> None:
     assert [state for state, _ in room.work_off()] == ["RETRY", "SUCCESS"]
 
 
-def test_a_try_that_was_sent_twice_runs_once(
-    room: Mailroom, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_try_that_was_sent_twice_runs_once(room: Mailroom) -> None:
     """The run was killed when it had sent its retry, and its redelivery sends one too."""
     room.app.conf.task_ignore_result = True
     ends: list[int] = []
@@ -102,12 +96,7 @@ def test_a_try_that_was_sent_twice_runs_once(
     room.task(work, acks_late=True).delay(1)
     message = room.take()
 
-    def killed() -> None:
-        monkeypatch.setattr(LockedRun, "release", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        room.deliver(message)
-
-    killed_in_child(killed)
-    locks.clear("job:1")
+    killed_before_release(room, message)
     assert room.deliver(message, redelivered=True)[0] == "RETRY"
     assert len(room.waiting()) == 2
     assert [state for state, _ in room.work_off()] == ["SUCCESS", "IGNORED"]

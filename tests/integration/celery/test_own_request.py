@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -11,6 +12,9 @@ from celery.exceptions import Ignore
 from celery.result import allow_join_result
 
 from django_tasklock.celery import LockedTask
+from django_tasklock.celery.body import Body
+from django_tasklock.celery.delivery import Delivery
+from django_tasklock.celery.locked_run import LockedRun
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
 from tests.mailroom import Mailroom
@@ -326,3 +330,20 @@ def test_without_bind_the_current_task_has_the_request(room: Mailroom) -> None:
     message = room.take()
     assert room.deliver(message) == ("SUCCESS", message.id)
     assert room.waiting() == []
+
+
+def test_a_run_leaves_nothing_to_the_garbage_collector(room: Mailroom) -> None:
+    """It would hold the request and the arguments of each call until then."""
+
+    def of_runs() -> list[object]:
+        return [each for each in gc.get_objects() if isinstance(each, Body | LockedRun | Delivery)]
+
+    room.task(acks_late=True).delay(1)
+    gc.collect()
+    gc.disable()
+    try:
+        before = of_runs()
+        assert room.deliver(room.take())[0] == "SUCCESS"
+        assert len(of_runs()) == len(before)
+    finally:
+        gc.enable()

@@ -19,12 +19,11 @@ from kombu.exceptions import EncodeError, OperationalError
 from django_tasklock import locks
 from django_tasklock.celery import requeue
 from django_tasklock.celery.earlier_retry import EarlierRetry
-from django_tasklock.celery.locked_run import LockedRun
 from django_tasklock.guards import StatusGuard
 from django_tasklock.stores import stores
 from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.mailroom import Mailroom
+from tests.mailroom import Mailroom, killed_before_release
 from tests.proxy import CutProxy
 from tests.steps import killed_in_child
 from tests.waiting import until
@@ -204,9 +203,7 @@ def test_a_retry_that_was_sent_all_the_same_is_no_second_run(
 
 
 @pytest.mark.parametrize("first", ["message", "retry"])
-def test_a_retry_whose_sender_was_killed_is_no_second_run(
-    room: Mailroom, monkeypatch: pytest.MonkeyPatch, first: str
-) -> None:
+def test_a_retry_whose_sender_was_killed_is_no_second_run(room: Mailroom, first: str) -> None:
     """Before it could release its lock."""
     room.app.conf.task_ignore_result = True
     ends: list[int] = []
@@ -220,12 +217,7 @@ def test_a_retry_whose_sender_was_killed_is_no_second_run(
     room.task(work, acks_late=True).delay(1)
     message = room.take()
 
-    def killed() -> None:
-        monkeypatch.setattr(LockedRun, "release", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        room.deliver(message)
-
-    killed_in_child(killed)
-    locks.clear("job:1")
+    killed_before_release(room, message)
     retry = room.take()
     in_order = [(message, True), (retry, False)]
     for each, redelivered in in_order if first == "message" else reversed(in_order):
@@ -254,29 +246,27 @@ def test_a_redelivery_that_fails_leaves_the_retry(room: Mailroom, broker: CutPro
     assert starts == [0, 0, 1]
 
 
-def test_a_redelivery_that_goes_on_after_its_retry_leaves_it(room: Mailroom) -> None:
-    """``throw=False``: both were asked for."""
+def send_next_and_go_on(task: Any, job: int, how: str) -> None:
+    """Both are asked for: the next try, and the rest of this one."""
+    if how == "by retry":
+        task.retry(countdown=0, throw=False)
+    elif how == "by its signature":
+        task.signature_from_request(task.request, retries=1, countdown=0).apply_async()
+    else:
+        task.apply_async((job,), task_id=task.request.id, retries=1)
+
+
+HOWS = ["by retry", "by its signature", "by a call"]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_redelivery_that_goes_on_after_its_retry_leaves_it(room: Mailroom, how: str) -> None:
     starts: list[int] = []
 
     def work(self: Any, job: int) -> None:
         starts.append(self.request.retries)
         if not self.request.retries:
-            self.retry(countdown=0, throw=False)
-
-    room.task(work, acks_late=True, ignore_result=True).delay(1)
-    room.deliver(room.take(), redelivered=True)
-    room.work_off()
-    assert starts == [0, 1]
-
-
-def test_a_redelivery_that_sends_its_next_try_itself_leaves_it(room: Mailroom) -> None:
-    """As ``retry`` does, without its exception."""
-    starts: list[int] = []
-
-    def work(self: Any, job: int) -> None:
-        starts.append(self.request.retries)
-        if not self.request.retries:
-            self.signature_from_request(self.request, retries=1, countdown=0).apply_async()
+            send_next_and_go_on(self, job, how)
 
     room.task(work, acks_late=True, ignore_result=True).delay(1)
     room.deliver(room.take(), redelivered=True)
@@ -300,7 +290,7 @@ def test_a_retry_in_an_outage_is_sent_where_the_guard_alone_may_run(room: Mailro
     assert starts == [0, 1]
 
 
-@pytest.mark.parametrize("how", ["by retry", "itself"])
+@pytest.mark.parametrize("how", HOWS)
 def test_a_run_that_goes_on_after_its_retry_comes_back_if_it_is_killed(
     room: Mailroom, how: str
 ) -> None:
@@ -313,10 +303,7 @@ def test_a_run_that_goes_on_after_its_retry_comes_back_if_it_is_killed(
         elif os.getpid() == here:
             log.append("rest")
         else:
-            if how == "by retry":
-                self.retry(countdown=0, throw=False)
-            else:
-                self.apply_async((job,), task_id=self.request.id, retries=1)
+            send_next_and_go_on(self, job, how)
             os.kill(os.getpid(), signal.SIGKILL)
 
     here = os.getpid()
@@ -331,7 +318,7 @@ def test_a_run_that_goes_on_after_its_retry_comes_back_if_it_is_killed(
 
 @pytest.mark.parametrize("silent", [False, True], ids=["", "while the store is silent"])
 def test_a_redelivery_that_was_killed_after_its_work_may_retry(
-    room: Mailroom, monkeypatch: pytest.MonkeyPatch, silent: bool
+    room: Mailroom, silent: bool
 ) -> None:
     """It had the retry dropped that an earlier run may have sent; this one sends another."""
     room.app.conf.task_ignore_result = True
@@ -350,12 +337,7 @@ def test_a_redelivery_that_was_killed_after_its_work_may_retry(
     room.task(work, acks_late=True).delay(1)
     message = room.take()
 
-    def killed() -> None:
-        monkeypatch.setattr(LockedRun, "release", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        room.deliver(message, redelivered=True)
-
-    killed_in_child(killed)
-    locks.clear("job:1")
+    killed_before_release(room, message, redelivered=True)
     if silent:
         assert room.deliver(message, redelivered=True)[0] == "REJECTED"
         assert room.waiting() == []
@@ -378,8 +360,8 @@ def test_a_redelivery_that_loses_its_lease_at_the_end_leaves_the_retry(
 
     drop = EarlierRetry.drop
 
-    def lost(retry: EarlierRetry) -> None:
-        drop(retry)
+    def lost(retry: EarlierRetry, write: Any) -> None:
+        drop(retry, write)
         locks.clear("job:1")
 
     room.task(work, acks_late=True, ignore_result=True).delay(1)
