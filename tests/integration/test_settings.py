@@ -230,5 +230,5 @@ def test_a_cache_without_a_location_is_a_wrong_setting(use_caches: UseCaches) ->
     use_caches({"default": redis_cache("")})
     with pytest.raises(InvalidLockConfig, match="Missing connections string"):
         locks.is_locked("video:1")
-    # The oldest django-redis cannot close such a cache, in no test that comes after this one.
+    # The oldest django-redis cannot close such a cache: each later test would fail at its end.
     del caches["default"]

@@ -10,6 +10,7 @@ import pytest
 from django_tasklock import StoreUnavailable
 from tests.acceptance.hard_cases.conftest import MakeStage
 from tests.acceptance.hard_cases.stage import Stage
+from tests.acceptance.hard_cases.workers import Worker
 from tests.proxy import CutProxy
 from tests.waiting import until
 
@@ -144,6 +145,15 @@ def test_20_an_outage_at_the_release_loses_neither_the_work_nor_the_lock(
         assert isinstance(result.result, StoreUnavailable)
 
 
+def pair_that_sends_through(proxy: CutProxy, stage: Stage) -> tuple[Worker, Worker]:
+    """Two workers that get their messages from the broker itself."""
+    # A heartbeat to the broker that refuses would stop a worker's event loop for good.
+    return stage.pair(
+        conf={"broker_write_url": proxy.url, "broker_read_url": stage.broker.url},
+        options=("--without-heartbeat",),
+    )
+
+
 @pytest.mark.parametrize("task", ["retry", "early_retry"])
 def test_20_a_busy_job_that_cannot_be_requeued_is_neither_lost_nor_skipped(
     make_stage: MakeStage, task: str
@@ -151,11 +161,7 @@ def test_20_a_busy_job_that_cannot_be_requeued_is_neither_lost_nor_skipped(
     """The broker takes no message while the lock is busy: kept by it, or by the child if acked."""
     stage = make_stage(ttl=TTL_SECONDS)
     with CutProxy(("127.0.0.1", stage.broker_port)) as proxy:
-        # A heartbeat to the broker that refuses would stop a worker's event loop for good.
-        workers = stage.pair(
-            conf={"broker_write_url": proxy.url, "broker_read_url": stage.broker.url},
-            options=("--without-heartbeat",),
-        )
+        workers = pair_that_sends_through(proxy, stage)
         job, gate = stage.job(), stage.gate()
         stage.send("guarded", job, [{"gate": str(gate)}])
         stage.started(job)
@@ -180,10 +186,7 @@ def test_20_a_retry_that_the_broker_does_not_take_loses_no_job(make_stage: MakeS
     """Celery would give its message up: it comes back, and its row can be claimed."""
     stage = make_stage(ttl=TTL_SECONDS)
     with CutProxy(("127.0.0.1", stage.broker_port)) as proxy:
-        workers = stage.pair(
-            conf={"broker_write_url": proxy.url, "broker_read_url": stage.broker.url},
-            options=("--without-heartbeat",),
-        )
+        workers = pair_that_sends_through(proxy, stage)
         job, gate = stage.job(), stage.gate()
         result = stage.send("once", job, [{"gate": str(gate), "then": "retry"}, {}])
         stage.started(job)

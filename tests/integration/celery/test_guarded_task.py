@@ -37,6 +37,14 @@ def replaced(guard: StatusGuard, fence_field: str | None) -> StatusGuard:
     return other
 
 
+def of_class(kind: type[StatusGuard], fence_field: str | None) -> StatusGuard:
+    """A guard of the same rows, of a class of its own."""
+    return kind(
+        "app.Job", pk="video", source="queued", to="working", done="done", failed="failed",
+        fence_field=fence_field,
+    )  # fmt: skip
+
+
 @pytest.mark.django_db
 class TestGuard:
     """In a TestCase's own transaction, as a user's tests run."""
@@ -70,10 +78,7 @@ class TestGuard:
                 assert super().claim(pk, fence)
                 raise interruption
 
-        guard = Interrupted(
-            "app.Job", pk="video", source="queued", to="working", done="done", failed="failed",
-            fence_field=fence_field,
-        )  # fmt: skip
+        guard = of_class(Interrupted, fence_field)
         with pytest.raises(interruption):
             task(process, guard=guard)(row.pk)
         assert self.status(row) == left_as
@@ -106,10 +111,7 @@ class TestGuard:
                     super().finish(pk, fence)
                 raise SoftTimeLimitExceeded
 
-        guard = Interrupted(
-            "app.Job", pk="video", source="queued", to="working", done="done", failed="failed",
-            fence_field=fence_field,
-        )  # fmt: skip
+        guard = of_class(Interrupted, fence_field)
         with pytest.raises(SoftTimeLimitExceeded):
             task(process, guard=guard)(row.pk)
         assert self.status(row) == left_as

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import time_machine
 from django.core.cache import cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -319,8 +320,10 @@ def test_records_that_cannot_match_are_not_sent(
 ) -> None:
     use_redis()
     store: Any = locks.store
-    for number in range(400):
-        store.acquire(f"video:{number}", new_token(), 600, owner_record("a.b", f"id-{number}"))
+    # The bytes of another time may look like a letter that is folded to one of a word.
+    with time_machine.travel(2_000_000_000, tick=False):
+        for number in range(400):
+            store.acquire(f"video:{number}", new_token(), 600, owner_record("a.b", f"id-{number}"))
     values: list[bytes] = []
     info = store.records.info
 
@@ -340,8 +343,7 @@ def test_records_that_cannot_match_are_not_sent(
     ):
         values.clear()
         store.search(criteria)
-        # By chance the bytes of a time look like a letter that may be folded to one of the word.
-        assert len(values) < 20, criteria
+        assert len(values) <= 2, criteria
     # Of a living process the first piece is sent, and then no more
     values.clear()
     store.search(Criteria(gone=True))
