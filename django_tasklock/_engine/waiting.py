@@ -29,10 +29,14 @@ QUEUE_RETRY_SECONDS = 5.0
 """a waiter asks again at the latest this long after the end of the lease that held the lock when it
 asked, even if another lease holds it by then; join_queue.lua keeps the queue for longer"""
 LATER_OWNER_CHECK_SECONDS = 2.0
-"""how often, at least, a waiter that is not the next checks whether the holder's process lives. It
-may know of an earlier holder only, whose process has ended after its turn, and asks again to find
-that out. With checks at `OWNER_CHECK_SECONDS`, 50 waiters in as many processes took 2.5 times as
-long for their turns (measured by ``python -m benchmarks --workload handoff_once``)"""
+"""how often, at least, a waiter with one before it checks whether the holder's process lives; with
+two before it half as often, and so on up to `MOST_AHEAD`. It may know of an earlier holder only,
+whose process has ended after its turn, and asks again to find that out. With checks at
+`OWNER_CHECK_SECONDS`, 50 waiters in as many processes took 2.5 times as long for their turns
+(measured by ``python -m benchmarks --workload handoff_once``)"""
+MOST_AHEAD = 5
+"""a holder that died is found by the next waiter at once. Only if that one has died as well does it
+take the second, and so on: the further back, the less it matters, and the more of them there are"""
 LONGEST_SILENCE_SECONDS = 30.0
 """a waiter asks again at the latest so long after it asked: the holder may have made its lease
 shorter, and of a hand-over only the next waiter is told, which may have died"""
@@ -200,9 +204,10 @@ class Attempt:
             left = ends - clock.now()
             if left <= 0 or waiter.cut:
                 return None
-            at_once = check_owner and getattr(waiter, "is_next", True)
-            if check_owner and not at_once:
-                left = min(left, LATER_OWNER_CHECK_SECONDS * chance.uniform(0.5, 1.0))
+            ahead = min(getattr(waiter, "ahead", 0), MOST_AHEAD)
+            at_once = check_owner and not ahead
+            if check_owner and ahead:
+                left = min(left, ahead * LATER_OWNER_CHECK_SECONDS * chance.uniform(0.5, 1.0))
             news = yield Pause(left, waiter, holder if at_once else None)
             if news is not None:
                 return news

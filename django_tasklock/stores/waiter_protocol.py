@@ -53,13 +53,14 @@ class Waiter(Protocol):
 
 
 class RankedWaiter(Waiter, Protocol):
-    """A waiter that knows whether it is the next. It is optional: any other one counts as the next.
+    """A waiter that knows its place in the queue. It is optional: any other one counts as the next.
 
     The next waiter looks at once whether a holder has died, and the others only now and then.
     """
 
-    is_next: bool
-    """whether it was the first in the queue when it asked last, or was told since that it is"""
+    ahead: int
+    """how many were before it in the queue when it asked last; 0 if it was told since that it is
+    the next"""
 
 
 class WakingWaiter(Waiter, Protocol):

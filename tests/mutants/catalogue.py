@@ -115,7 +115,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "waiter behind a dead one that never looks at the holder", f"{ENGINE}/waiting.py",
-        "left = min(left, LATER_OWNER_CHECK_SECONDS * chance.uniform(0.5, 1.0))", "pass",
+        "left = min(left, ahead * LATER_OWNER_CHECK_SECONDS * chance.uniform(0.5, 1.0))", "pass",
         [f"{ON_ENGINE}/test_takeover.py"],
     ),
     Mutant(

@@ -70,7 +70,7 @@ class RedisWaiter:
         self._ttl_ms = ttl_ms
         self._owner = owner
         self.note: Note | None = None
-        self.is_next = True
+        self.ahead = 0
         self._channel: Channel | None = None
         self._question = 0
         self._member = b""
@@ -103,7 +103,7 @@ class RedisWaiter:
             self._close(keep=True)
             return answer
         refusal, self._server_then, self._number, before = answer
-        self.is_next = before == 0
+        self.ahead = before
         self._before = b""
         self._asked = asked
         return refusal  # type: ignore[no-any-return]
@@ -137,7 +137,7 @@ class RedisWaiter:
             if news is not None:
                 left = max(0.0, self._began(news.moment) + news.ttl - clock.now())
                 info: LockInfo = self._store.records.info(self._name, news.value, left, news.fence)
-                refusal, self.is_next = Refusal(info), True
+                refusal, self.ahead = Refusal(info), 0
         return refusal
 
     def wake_by(self, wake: Callable[[], None]) -> float:

@@ -16,8 +16,8 @@ def test_what_a_waiter_looks_at_and_how_often() -> None:
     seconds = {
         "Whether the holder's process lives": ("every 50 ms", steps.OWNER_CHECK_SECONDS == 0.05),
         "Whether that process lives": (
-            "after one to two seconds",
-            waiting.LATER_OWNER_CHECK_SECONDS == 2,
+            "after one to two seconds for each waiter before it, and ten at most",
+            waiting.LATER_OWNER_CHECK_SECONDS == 2 and waiting.MOST_AHEAD == 5,
         ),
         "Whether the lock is held still": ("and 2 ms", waiting.EXPIRY_GRACE_SECONDS == 0.002),
         "The same": ("at the latest 5 s after", waiting.QUEUE_RETRY_SECONDS == 5),

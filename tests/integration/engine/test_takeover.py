@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from django_tasklock import locks, signals
+from django_tasklock._engine.waiting import LATER_OWNER_CHECK_SECONDS, MOST_AHEAD, Attempt
+from django_tasklock._values import clock
 from django_tasklock._values.owner import Owner
 from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
@@ -77,6 +79,27 @@ class TestDeadOwner:
             killed = time.monotonic()
             waiter.result()
         assert time.monotonic() - killed < LONG / 4, "it would ask anyway after 30 s"
+
+    def test_the_further_back_the_less_often_a_waiter_looks(self) -> None:
+        """Of a long queue each would ask again each second or two, after every holder's end."""
+        store: Any = stores["default"]
+        held_by(owner_record())
+        pauses = []
+        for _ in range(MOST_AHEAD + 3):
+            waiter = store.waiter("video:1", new_token(), LONG, owner_record())
+            refusal = waiter.ask()
+            attempt = Attempt(
+                store, "video:1", new_token(), LONG, owner_record(), None, lambda *_: False
+            )
+            looks = attempt._until_over(waiter, refusal.holder, clock.now() + LONG)
+            pauses.append(next(looks))
+            looks.close()
+        first, *others = pauses
+        assert first.holder is not None, "it looks at once, every 50 ms"
+        for ahead, pause in enumerate(others, 1):
+            most = LATER_OWNER_CHECK_SECONDS * min(ahead, MOST_AHEAD)
+            assert most / 2 <= pause.seconds <= most
+            assert pause.holder is None
 
     def test_on_a_plain_cache_as_well(self, use_caches: UseCaches, gone: dict[str, Any]) -> None:
         backend = "django.core.cache.backends.locmem.LocMemCache"

@@ -58,9 +58,9 @@ class TestNext:
     def test_who_asks_first_is_the_next(self) -> None:
         taken("video:1")
         first, second = in_queue("first"), in_queue("second")
-        assert (first.is_next, second.is_next) == (True, False)
+        assert (first.ahead, second.ahead) == (0, 1)
         assert isinstance(second.ask(), Refusal)
-        assert not second.is_next
+        assert second.ahead == 1
         first.quit()
         second.quit()
 
@@ -73,7 +73,7 @@ class TestNext:
         else:
             lease.release()
         assert isinstance(second.wait(LONG), Refusal)
-        assert (second.is_next, third.is_next) == (True, False)
+        assert (second.ahead, third.ahead) == (0, 2)
         second.quit()
         third.quit()
 
