@@ -67,11 +67,11 @@ class Pages:
 
     def add(self, size: int, reply: Sequence[Any]) -> None:
         """Take a page, for which ``size`` names were to be read."""
-        now, read, names, ends = reply
+        now, read, flat = reply
         ours = clock.now() * 1000 - now
         page = [
             Entry(float(end) + ours, self.bucket, name, end, now)
-            for name, end in zip(names, ends, strict=True)
+            for name, end in zip(flat[::2], flat[1::2], strict=True)
         ]
         self.at += read
         self.whole = read < size

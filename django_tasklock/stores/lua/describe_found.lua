@@ -2,7 +2,7 @@
 -- KEYS  1 index  2 fences  3.. the locks, and then their queues in the same order
 -- ARGV  the names of the locks, in the same order
 -- Returns {now in ms, {expiry in ms or false, ...}, {value or false, ...}, {fence or false, ...},
--- {length of the queue, ...}, {number of the lock, first member of its queue, ...}}.
+-- {length of the queue, ...} or {}, {number of the lock, first member of its queue, ...}}.
 --- include value_of_lock
 --- include describe_locks
 local keys, queues = {unpack(KEYS, 3, 2 + #ARGV)}, {unpack(KEYS, 3 + #ARGV)}

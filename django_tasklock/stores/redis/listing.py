@@ -68,7 +68,8 @@ class Listing:
         while limit is None or size < limit:
             missing = NAMES_PER_SCRIPT if limit is None or prefix else limit - size
             page = page_call(self._keyspace, at, missing, prefix)
-            now, read, names, ends = self._client.run(*page, meanwhile=convert)
+            now, read, flat = self._client.run(*page, meanwhile=convert)
+            names, ends = flat[::2], flat[1::2]
             at += read
             if skip:
                 skip, names, ends = max(0, skip - len(names)), names[skip:], ends[skip:]
@@ -98,8 +99,8 @@ class Listing:
         total = at = 0
         while True:
             page = page_call(self._keyspace, at, NAMES_PER_SCRIPT, prefix)
-            _, read, names, _ = self._client.run(*page)
-            total += len(names)
+            _, read, flat = self._client.run(*page)
+            total += len(flat) // 2
             at += read
             if read < NAMES_PER_SCRIPT:
                 return total
@@ -146,8 +147,8 @@ class Listing:
 def page_call(keyspace: Keyspace, offset: int, size: int, prefix: str) -> Call:
     """The script that reads a page of the index.
 
-    It returns the server's time in milliseconds, how many names it has read, those with the prefix,
-    and their ends.
+    It returns the server's time in milliseconds, how many names it has read, and those with the
+    prefix, each with its end.
     """
     return Call(LIST_PAGE, (keyspace.index, keyspace.fences), (offset, size, prefix))
 
@@ -155,8 +156,8 @@ def page_call(keyspace: Keyspace, offset: int, size: int, prefix: str) -> Call:
 def records_call(keyspace: Keyspace, names: Sequence[str]) -> Call:
     """The script that reads the records of a page.
 
-    It returns the values, the fences, the lengths of the wait queues, and the first members of
-    those that are not empty, each after the number of its lock.
+    It returns the values, the fences, the lengths of the wait queues, none if all are empty, and
+    the first members of those that are not, each after the number of its lock.
     """
     keys = [keyspace.key(name).encode() for name in names]
     queues = [key + QUEUE for key in keys]
@@ -193,6 +194,7 @@ def infos(
 ) -> Found:
     """The `LockInfo` of all but those whose key is gone."""
     info, all_heads = records.info, [None] * len(names)
+    lengths = lengths or [0] * len(names)
     for number, head in zip(heads[::2], heads[1::2], strict=True):
         all_heads[number - 1] = head
     return [
