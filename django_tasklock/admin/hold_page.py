@@ -25,10 +25,10 @@ from .._values.lock_info import LockInfo
 from .._values.owner_record import recorded
 from .._values.read_duration import read_ttl
 from ..conf import DEFAULT_ALIAS
+from ..models import Lock
 from ..stores.base import Refusal
 from .cells import operator_words
 from .page import Page, error_on_list
-from .seen import row_of
 from .store_reader import aliases
 
 __all__ = ["HoldPage"]
@@ -126,25 +126,35 @@ class HoldPage(Page):
         return self.rendered(request, "hold.html", gettext("Hold a lock"), context)
 
     def _hold(self, request: HttpRequest, form: HoldForm) -> LockInfo | None:
-        """Hold the lock; None, and an error on the form, if somebody else holds it."""
+        """Hold the lock; None, and an error on the form, if somebody else holds it.
+
+        The log entry is written before, as `ClearLog` does it: no lock is held without a trace. If
+        it still says "Asked to hold it", the process died in between.
+        """
         name, ttl, reason = (form.cleaned_data[field] for field in ("name", "ttl", "reason"))
-        by = recorded(request.user.get_username())
-        try:
-            held = locks.using(form.alias).try_hold(name, ttl, by, reason)
-        except ValueError as error:  # A store may have limits of its own.
-            form.add_error(None, str(error))
-            return None
-        if isinstance(held, Refusal):
-            sentence = gettext("It is held by %(owner)s.") % {"owner": _holder(held.holder)}
-            form.add_error("name", sentence)
-            return None
-        LogEntry.objects.log_actions(
+        words = {"duration": duration(ttl), "store": form.alias, "reason": reason or "-"}
+        (entry,) = LogEntry.objects.log_actions(
             request.user.pk,
-            [row_of(held)],
+            [Lock(id=Lock.id_of(form.alias, name), name=name, store=form.alias)],
             ADDITION,
-            gettext("Held for %(duration)s in the store “%(store)s”. Reason: %(reason)s")
-            % {"duration": duration(ttl), "store": held.store, "reason": reason or "-"},
+            gettext(
+                "Asked to hold it for %(duration)s in the store “%(store)s”; no answer yet. "
+                "Reason: %(reason)s"
+            )
+            % words,
         )
+        held = None
+        try:
+            held = _try_hold(form, name, ttl, recorded(request.user.get_username()), reason)
+        finally:
+            if held is None:
+                entry.delete()
+        if held is None:
+            return None
+        entry.change_message = (
+            gettext("Held for %(duration)s in the store “%(store)s”. Reason: %(reason)s") % words
+        )
+        entry.save(update_fields=["change_message"])
         self.model_admin.message_user(
             request,
             gettext("“%(name)s” is held for %(duration)s: jobs that need it are skipped or wait.")
@@ -152,6 +162,19 @@ class HoldPage(Page):
             messages.SUCCESS,
         )
         return held
+
+
+def _try_hold(form: HoldForm, name: str, ttl: float, by: str, reason: str) -> LockInfo | None:
+    try:
+        held = locks.using(form.alias).try_hold(name, ttl, by, reason)
+    except ValueError as error:  # A store may have limits of its own.
+        form.add_error(None, str(error))
+        return None
+    if isinstance(held, Refusal):
+        sentence = gettext("It is held by %(owner)s.") % {"owner": _holder(held.holder)}
+        form.add_error("name", sentence)
+        return None
+    return held
 
 
 def _holder(info: LockInfo) -> str:

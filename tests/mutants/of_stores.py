@@ -51,8 +51,8 @@ OF_STORES: Sequence[Mutant] = (
     ),
     Mutant(
         "memory: queue that is served last first", f"{STORES}/memory/memory_waiter.py",
-        "        self._keep(name, waiters[1:])\n        return waiters[0] if",
-        "        self._keep(name, waiters[:-1])\n        return waiters[-1] if",
+        "return next(iter(self.waiting(name)), None)",
+        "return next(reversed(self.waiting(name)), None)",
         _on("memory", "in_order"),
     ),
     Mutant(

@@ -57,7 +57,8 @@ class DatabaseCalls(BaseStore):
         if len(self._prefix) + LONGEST_NAME_CHARACTERS > LONGEST_KEY_CHARACTERS:
             raise InvalidLockConfig(
                 f"the KEY_PREFIX of the lock store {self.alias!r} has at most "
-                f"{LONGEST_KEY_CHARACTERS - LONGEST_NAME_CHARACTERS - 1} characters"
+                f"{LONGEST_KEY_CHARACTERS - LONGEST_NAME_CHARACTERS - 1} characters: "
+                f"{settings.key_prefix!r} is too long"
             )
         self._assert_served()
         self._connections = Connections(self.alias, self.database, seconds, most)

@@ -110,17 +110,9 @@ class Statements(QueueStatements):
 
     @cached_property
     def clear(self) -> str:
-        return self._notifying(self._clear)
-
-    @cached_property
-    def clear_token(self) -> str:
-        return self._notifying(f"{self._clear} AND token = %(token)s")
-
-    @property
-    def _clear(self) -> str:
-        return (
+        return self._notifying(
             f"UPDATE {TABLE} SET expires = 0, owner = '', token = '' "
-            f"WHERE lock_key = %(key)s AND expires > {self.now}"
+            f"WHERE {_OURS} AND expires > {self.now}"
         )
 
     def _notifying(self, sql: str) -> str:

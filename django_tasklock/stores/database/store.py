@@ -35,6 +35,7 @@ class DatabaseStore(DatabaseRewriting):
     so the caller's transaction neither hides a lease nor takes it back. Whether a lease is over is
     decided by the database's clock; SQLite has the host's. Some answers need a second statement: on
     SQLite a refusal, on MariaDB a refusal while others wait, and a batch of which a lease is over.
+    A clear without a token asks for the holder's first.
 
     PostgreSQL, MariaDB 10.5 and SQLite 3.35, or newer. MySQL and Oracle are refused.
     """
@@ -120,13 +121,19 @@ class DatabaseStore(DatabaseRewriting):
 
     def clear(self, name: str, token: str | None = None) -> bool:
         if token is None:
-            return self.run(self.statements.clear, {"key": self.key(name)}).count > 0
-        asked = {"key": self.key(name), "token": token}
+            # Sent again after a lost reply, a clear without a token would end the next lease.
+            held = self.row(self.statements.get, {"key": self.key(name)})
+            return held is not None and self.clear(name, held.token)
+        asked, repeated = {"key": self.key(name), "token": token}, False
         # A caller that was refused for a waiter's turn knows that waiter as the holder.
-        return any(
-            self.run(sql, asked).count > 0
-            for sql in (self.statements.clear_token, self.statements.remove)
-        )
+        for sql in (self.statements.clear, self.statements.remove):
+            answer = self.run(sql, asked)
+            if answer.count > 0:
+                return True
+            repeated = repeated or answer.repeated
+        if repeated:
+            raise StoreUnavailable(self.alias, f"no answer: {name!r} may have been cleared")
+        return False
 
     def waiter(self, name: str, token: str, ttl: float, owner: Mapping[str, Any]) -> Waiter:
         return DatabaseWaiter(self, name, token, ttl, owner)

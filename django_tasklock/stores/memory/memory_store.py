@@ -109,6 +109,8 @@ class MemoryStore(MemoryTrail):
                 if waiter is not None:
                     self.queues.join(waiter)
                 return Refusal(self._info(name, held))
+            if waiter is not None:
+                self.queues.leave(waiter)
             noted = note is not None and self.get_note(note.key) in (None, note.text)
             if note is not None and noted:
                 self.set_note(note)
@@ -201,10 +203,12 @@ class MemoryStore(MemoryTrail):
 
     def _hand_over(self, name: str) -> Held | None:
         """Give the lock, which nothing holds, to the first waiter in the queue."""
-        waiter = self.queues.pop(name)
+        waiter = self.queues.first(name)
         if waiter is None:
             return None
+        # An interrupted one is still in the queue, or finds itself the holder when it looks.
         held = self._hold(name, waiter.token, waiter.ttl, waiter.owner)
+        self.queues.leave(waiter)
         waiter.tell(Grant(held.fence, started=clock.now(), left=held.left))
         return held
 

@@ -61,13 +61,22 @@ class MemoryWaiter:
         deadline = clock.now() + seconds
         while True:
             with self._store.guard:
-                # This hands the lock over if the lease that held it is over.
-                self._store.get(self.name)
-                grant, self._grant = self._grant, None
+                grant = self._handed_over()
             left = deadline - clock.now()
             if grant is not None or left <= 0 or self.cut:
                 return grant
             self._wakeup.acquire(timeout=min(left, LOOK_SECONDS))
+
+    def _handed_over(self) -> Grant | None:
+        """What was handed over to this waiter. The caller holds the store's guard."""
+        # This hands the lock over if the lease that held it is over.
+        holder = self._store.get(self.name)
+        grant, self._grant = self._grant, None
+        if grant is None and holder is not None and holder.token == self.token:
+            # The hand-over was interrupted before it was told.
+            answer = self.ask()
+            return answer if isinstance(answer, Grant) else None
+        return grant
 
     def as_owner(self) -> Owner:
         """Who waits, and since when."""
@@ -85,8 +94,7 @@ class MemoryWaiter:
     def leave(self) -> Grant | None:
         with self._store.guard:
             self._store.queues.leave(self)
-            grant, self._grant = self._grant, None
-            return grant
+            return self._handed_over()
 
     def quit(self) -> None:
         self.leave()
@@ -124,15 +132,13 @@ class WaitQueues:
         """Remove a waiter from its queue, if it is in it."""
         self._keep(waiter.name, [one for one in self.waiting(waiter.name) if one is not waiter])
 
+    def first(self, name: str) -> MemoryWaiter | None:
+        """The next waiter of a queue."""
+        return next(iter(self.waiting(name)), None)
+
     def is_first(self, waiter: MemoryWaiter) -> bool:
         """Whether a waiter is the next one in its queue."""
-        return self.waiting(waiter.name)[:1] == [waiter]
-
-    def pop(self, name: str) -> MemoryWaiter | None:
-        """Remove the first waiter from a queue."""
-        waiters = self.waiting(name)
-        self._keep(name, waiters[1:])
-        return waiters[0] if waiters else None
+        return self.first(waiter.name) is waiter
 
     def waiting(self, name: str) -> list[MemoryWaiter]:
         """The waiters of a queue, the first one first."""

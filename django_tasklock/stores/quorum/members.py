@@ -76,6 +76,8 @@ class QuorumMembers(BaseStore):
                         f"a {type(store).__name__} does not release in one step, so it may remove "
                         "the vote for another lease"
                     )
+                # Its KEY_PREFIX is longer, and may be too long.
+                _ = member.notes
         finally:
             making.remove(self.alias)
 

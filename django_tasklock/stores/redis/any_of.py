@@ -36,9 +36,16 @@ class RedisAnyOf(RedisMember):
             key, _, _, queue = self.keyspace.keys(name)
             keys += key, queue
         args = (milliseconds(ttl), len(names), *values, *names)
-        granted, first, *holder = self.client.run(ACQUIRE_ALL, keys, args)
+        sent: list[Any] = []
+        granted, first, *holder = self.client.run(
+            ACQUIRE_ALL, keys, args, meanwhile=lambda: sent.append(None)
+        )
         if granted:
             return [Grant(int(fence), proof) for fence, proof in zip(first, values, strict=True)]
+        if len(sent) > 1:
+            # If only the reply was lost, all were granted before, and one was taken since.
+            for name, value in zip(names, values, strict=True):
+                self.release(name, "", value)
         held, left = holder
         return Refusal(self.records.info(names[int(first) - 1], held, seconds(left)))
 

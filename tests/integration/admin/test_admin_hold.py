@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import ADDITION, LogEntry
 from django.contrib.auth.models import User
+from django.db import DatabaseError, connection
 from django.test import Client
 from django.utils.translation import override
 
@@ -163,6 +165,51 @@ def test_an_outage_is_said_and_nothing_is_held(a_store_down: None, operator: Cli
     assert "The store “dead” is unavailable" in words
     assert "is held for" not in words
     assert LogEntry.objects.count() == 0
+
+
+@pytest.fixture
+def no_room_for() -> Iterator[Callable[[str], None]]:
+    """``no_room_for("INSERT")``: the database takes no log entry, as on a full disk."""
+
+    def refuse(verb: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"CREATE TRIGGER full BEFORE {verb} ON django_admin_log "
+                "BEGIN SELECT RAISE(ABORT, 'No space left on device'); END"
+            )
+
+    yield refuse
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TRIGGER IF EXISTS full")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_is_held_without_a_trace(
+    on_redis: None, operator: Client, no_room_for: Callable[[str], None]
+) -> None:
+    # Given a database that takes no entry
+    no_room_for("INSERT")
+
+    # When the form is sent, I expect an error, and the lock to be free
+    with pytest.raises(DatabaseError, match="No space left"):
+        post(operator)
+    assert locks.list() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_entry_that_could_not_be_finished_says_what_was_asked(
+    on_redis: None, operator: Client, no_room_for: Callable[[str], None]
+) -> None:
+    no_room_for("UPDATE")
+    with pytest.raises(DatabaseError, match="No space left"):
+        post(operator)
+    assert holder("video:1").held_by
+    entry = LogEntry.objects.get()
+    assert (entry.action_flag, entry.object_repr) == (ADDITION, "video:1")
+    assert entry.change_message == (
+        "Asked to hold it for 2h00m in the store “default”; no answer yet. "
+        "Reason: database migration"
+    )
 
 
 def test_a_strange_user_name_is_made_printable(on_redis: None, operator: Client) -> None:

@@ -595,6 +595,39 @@ class TestOutage:
         assert [holder(lease.name).fence for lease in leases] == [lease.fence for lease in leases]
         assert [lease.release() for lease in leases] == [True] * 3
 
+    @pytest.mark.parametrize("name", sorted(SEATS))
+    def test_reply_for_all_that_is_lost_before_another_takes_one_leaves_the_others_free(
+        self,
+        use_caches: UseCaches,
+        cut_proxy: CutProxy,
+        redis_server: RedisServer,
+        monkeypatch: pytest.MonkeyPatch,
+        name: str,
+    ) -> None:
+        """Granted to nobody who knows: when it is asked for again, it is a refusal."""
+        through_proxy = redis_cache(cut_proxy.url)
+        use_caches(
+            {"default": through_proxy, "direct": through_proxy | {"LOCATION": redis_server.url}},
+            {"default": {}, "direct": {"CACHE": "direct"}},
+        )
+        for lease in all_taken(["other", "another"]):
+            lease.release()
+        direct, lost = locks.using("direct"), cut_proxy._lost_one
+
+        # Given an operator who clears one of the locks, which another takes, as the reply is lost
+        def take_one() -> None:
+            assert direct.clear(name)
+            assert direct.acquire(name, ttl=LONG) is not None
+            lost()
+
+        monkeypatch.setattr(cut_proxy, "_lost_one", take_one)
+        cut_proxy.drop_reply(b"seat:2")
+
+        # I expect a refusal, after which only that one is held
+        assert locks.acquire_all(SEATS, ttl=LONG) is None
+        assert cut_proxy.lost_replies == 1
+        assert held() == [name]
+
     def test_at_the_end_it_is_met_once(self, cut_proxy: CutProxy) -> None:
         """Not once for each lease: each question might hang as long as the client waits."""
         asked: list[list[str]] = []

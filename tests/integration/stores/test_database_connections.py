@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connections
 
 from django_tasklock import StoreUnavailable, locks
@@ -30,6 +31,8 @@ from tests.waiting import PATIENCE, until
 
 TIMEOUT = 1.0
 MOST = 3
+CLEARS = b"owner = '', token = ''"
+"""in a statement that clears a lock, and in no other"""
 
 
 @pytest.fixture(params=["postgres_alias", "mariadb_alias"])
@@ -119,6 +122,56 @@ def test_a_release_whose_reply_was_lost(
     assert store.release("video:1", token) is not cleared
     assert proxy.lost_replies == 1
     assert store.get("video:1") is None
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+def test_a_clear_whose_reply_was_lost_is_an_outage(
+    store: DatabaseStore, proxy: CutProxy, by_token: bool
+) -> None:
+    """To say that it was not locked would be to say that somebody else has ended it."""
+    lease = taken("video:1")
+    proxy.drop_reply(CLEARS)
+    with pytest.raises(StoreUnavailable, match="may have been cleared"):
+        locks.clear("video:1", lease.token if by_token else None)
+    assert proxy.lost_replies == 1
+    assert not locks.is_locked("video:1")
+
+
+def test_a_clear_that_is_sent_again_leaves_the_next_holder_alone(
+    store: DatabaseStore,
+    alias: str,
+    proxy: CutProxy,
+    use_caches: UseCaches,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken("video:1")
+    tasklock = {"default": settings_of_store("proxied"), "direct": settings_of_store(alias)}
+    use_caches({}, tasklock)
+    # Given another that takes the lock when it is cleared, and before the caller hears of that
+    lost, taken_by_another = proxy._lost_one, []
+
+    def take() -> None:
+        taken_by_another.append(locks.using("direct").acquire("video:1", ttl=LONG))
+        lost()
+
+    monkeypatch.setattr(proxy, "_lost_one", take)
+    locks.get("video:1")
+    proxy.drop_reply(CLEARS)
+    with pytest.raises(StoreUnavailable):
+        locks.clear("video:1")
+    (other,) = taken_by_another
+    assert other is not None
+    assert other.extend(LONG), "it was cleared"
+
+
+def test_the_command_does_not_say_of_a_lock_that_it_has_cleared_that_it_is_not_locked(
+    store: DatabaseStore, proxy: CutProxy
+) -> None:
+    taken("video:1")
+    proxy.drop_reply(CLEARS)
+    with pytest.raises(CommandError, match="may have been cleared"):
+        call_command("locks", "clear", "video:1")
+    assert not locks.is_locked("video:1")
 
 
 def test_an_acquire_whose_reply_was_lost_is_granted(store: DatabaseStore, proxy: CutProxy) -> None:

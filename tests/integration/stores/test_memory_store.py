@@ -19,14 +19,18 @@ from django.test.utils import override_settings
 from freezegun import freeze_time
 
 from django_tasklock import LeaseLost, lock, locks
+from django_tasklock._engine.waiting import LONGEST_SILENCE_SECONDS
+from django_tasklock._values import clock
+from django_tasklock._values.tokens import new_token
 from django_tasklock.signals import lock_lost
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import Note
+from django_tasklock.stores.base import Grant, Note, Refusal
 from django_tasklock.stores.memory.ending import ITEMS_BEFORE_TIDYING
 from django_tasklock.testing import MemoryStore
 from tests.conftest import UseCaches, UseRedis
 from tests.eager_task import assert_an_eager_task_locks_and_guards
 from tests.integration.admin.test_admin import client_with, operator, page_of
+from tests.interruptions import interrupted
 from tests.steps import LONG, Meanwhile, all_of, holder, in_child, sent, taken, waiting
 from tests.waiting import PATIENCE, until
 
@@ -197,6 +201,42 @@ class TestFromTestToTest:
                     store.set_note(Note(f"run {turn} {number}", "ended", 60))
                 traveller.shift(60)
         assert len(list(store._notes)) <= ITEMS_BEFORE_TIDYING
+
+
+class TestInterruptedHandOver:
+    @pytest.mark.parametrize("step", ["_hand_over", "first", "_hold", "put", "leave", "tell"])
+    def test_the_waiter_has_the_lock_soon_all_the_same(self, step: str) -> None:
+        """Wherever the handler of a signal raises in one of the steps of a hand-over."""
+        number, where = 0, [""]
+        while where:
+            number += 1
+            # Given a lock for which somebody waits
+            lease = taken("video:1")
+            waits = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=None))
+            until(lambda: waiting("video:1") == 1)
+
+            # When its release is interrupted
+            with interrupted(number, step) as where:
+                stores["default"].release("video:1", lease.token)
+
+            # I expect the waiter to get it long before it would ask again by itself, and just once
+            began = clock.now()
+            won = waits.result()
+            assert won is not None
+            assert clock.now() - began < LONGEST_SILENCE_SECONDS / 2, where
+            assert won.release()
+            assert not locks.is_locked("video:1"), where
+        assert number > 1
+
+    def test_the_waiter_has_the_lock_if_it_leaves_at_that_moment(self) -> None:
+        """Or nobody would know of its lease, until that ends by itself."""
+        lease, store = taken("video:1"), stores["default"]
+        waiter = store.waiter("video:1", new_token(), LONG, {})
+        assert waiter is not None
+        assert isinstance(waiter.ask(), Refusal)
+        with interrupted(1, "tell"):
+            store.release("video:1", lease.token)
+        assert isinstance(waiter.leave(), Grant)
 
 
 class TestForkedChild:

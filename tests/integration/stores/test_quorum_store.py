@@ -116,6 +116,20 @@ class TestOptions:
         with pytest.raises(InvalidLockConfig, match=says):
             _ = stores["default"]
 
+    @pytest.mark.django_db
+    def test_prefix_that_leaves_no_room_for_notes_is_refused_before_the_first_note(
+        self, use_caches: UseCaches
+    ) -> None:
+        def use_prefix(prefix: str) -> None:
+            database = database_store("default") | {"KEY_PREFIX": prefix}
+            use_caches(CACHES, {"default": quorum_store("abc"), **dict.fromkeys("abc", database)})
+
+        use_prefix("p" * 48)
+        assert quorum().members[0].notes.settings.key_prefix == "p" * 48 + ".notes"
+        use_prefix("p" * 49)
+        with pytest.raises(InvalidLockConfig, match=r"at most 54 .*: 'p+\.notes' is too long"):
+            quorum()
+
     def test_members_are_the_stores_of_their_aliases(self, on_quorum: None) -> None:
         assert [member.store for member in quorum().members] == [stores[a] for a in "abcde"]
 
