@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._values.arguments import checked_name, checked_number, checked_prefix
+from .._values.arguments import MOST_LISTED, checked_name, checked_number, checked_prefix
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from ..conf import DEFAULT_ALIAS
@@ -65,8 +65,8 @@ class LockService(AsyncVerbs, Holding, Remembering):
         Raises `ListingNotSupported` on a store that cannot list.
         """
         if limit is not None:
-            checked_number("limit", limit)
-        checked_number("offset", offset)
+            limit = min(checked_number("limit", limit), MOST_LISTED)
+        offset = min(checked_number("offset", offset), MOST_LISTED)
         return self.store.list(checked_prefix(prefix), limit, offset)
 
     def count(self, prefix: str = "") -> int:

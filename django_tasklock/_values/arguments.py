@@ -17,6 +17,7 @@ __all__ = [
     "LONGEST_NAME_CHARACTERS",
     "LONGEST_TEXT_BYTES",
     "LONGEST_TTL_SECONDS",
+    "MOST_LISTED",
     "SHORTEST_TTL_SECONDS",
     "are_names",
     "check_options",
@@ -44,6 +45,8 @@ SHORTEST_TTL_SECONDS = 0.001
 """a millisecond, in which Redis counts"""
 LONGEST_TTL_SECONDS = 10 * 366 * 86400.0
 """ten years: a longer one is a mistake, and too large for some server or system call"""
+MOST_LISTED = 10**12
+"""no store has as many locks, and some servers know no larger numbers"""
 
 
 is_token = re.compile(r"[A-Za-z0-9_-]{22}").fullmatch

@@ -20,7 +20,7 @@ def ask(command: BaseCommand, table: str, which: str) -> None:
     command.stderr.flush()
     try:
         answer = input()
-    except EOFError:
+    except (EOFError, RuntimeError):  # The second where stdin is closed.
         raise CommandError(
             "Nothing was cleared: there is nobody to ask. Use --noinput to clear without asking."
         ) from None

@@ -71,7 +71,8 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
     ways = [bool(names), prefix is not None, task is not None, options["owner_gone"]]
     if sum([*ways, options["all"]]) != 1:
         raise CommandError(
-            "Say which locks: NAME..., or --prefix P, or --task T, or --owner-gone, or --all."
+            "Say which locks, in one of these ways: NAME..., or --prefix P, or --task T, or "
+            "--owner-gone, or --all."
         )
     if prefix == "":
         raise CommandError(

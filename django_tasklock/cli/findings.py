@@ -10,8 +10,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .._values.describe import printable
 from ..operators.doctor import Problem, Sent, diagnose, requeue
+from .columns import lines_of, widths_of
 from .streaming import json_pieces, line_pieces
-from .tables import lines_of, widths_of
 from .verb import Verb
 
 __all__ = ["VERB", "doctor"]

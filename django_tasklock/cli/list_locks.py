@@ -15,12 +15,13 @@ from .._values.ordering import ORDERS
 from ..exceptions import StoreUnavailable
 from ..operators.reservations import QueuedJob
 from . import list_queued
+from .columns import as_lines, as_rich_table
 from .list_queued import chosen_jobs
 from .output import stream_of
 from .parsing import count, pause, seconds
 from .select import streamed
 from .streaming import LOCK_CSV_FIELDS, as_csv, pieces_of
-from .tables import as_json, as_lines, as_rich_table
+from .tables import as_json
 from .verb import Verb
 from .watch import live_view
 

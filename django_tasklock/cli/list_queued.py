@@ -18,7 +18,8 @@ from ..operators.reservations import (
 )
 from ..stores.base import BaseStore
 from .asking import ask
-from .tables import as_json, as_lines
+from .columns import as_lines
+from .tables import as_json
 
 __all__ = [
     "NONE",

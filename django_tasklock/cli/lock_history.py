@@ -13,10 +13,11 @@ from .._engine.service import LockService, locks
 from .._values.describe import age, duration, place, printable
 from .._values.event import Event
 from ..exceptions import StoreUnavailable
+from .columns import as_lines, as_rich_table
 from .most_contended import show_most_contended
 from .output import stream_of
 from .parsing import count, lock_name
-from .tables import as_json, as_lines, as_rich_table
+from .tables import as_json
 from .verb import Verb
 
 __all__ = ["HISTORY_COLUMNS", "VERB", "show_history"]

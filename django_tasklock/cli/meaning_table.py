@@ -10,7 +10,8 @@ from .._values.describe import duration, place, printable
 from .._values.lock_info import LockInfo
 from ..operators.meaning import Meaning, meanings
 from ..operators.wording import HOLDERS, NOTICES
-from .tables import LOCK_COLUMNS, NOTHING, as_lines, cells_of
+from .columns import NOTHING, as_lines
+from .tables import LOCK_COLUMNS, cells_of
 
 __all__ = ["meaning_table"]
 

@@ -9,7 +9,8 @@ from django.core.management.base import BaseCommand, CommandError
 from .._engine.service import locks
 from .._values.describe import duration, place, printable
 from ..operators.contention import EVENTS_READ, Contended, contended, past_hour
-from .tables import as_json, as_lines, as_rich_table
+from .columns import as_lines, as_rich_table
+from .tables import as_json
 
 __all__ = ["CONTENTION_COLUMNS", "show_most_contended"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from .._values.arguments import checked_name
+from .._values.arguments import MOST_LISTED, checked_name
 from .._values.ordering import ORDERS
 from .._values.read_duration import read_ttl
 
@@ -47,11 +47,11 @@ def lock_name(text: str) -> str:
 
 
 def count(text: str) -> int:
-    """Return a number of things. Raises `ArgumentTypeError` below 0."""
+    """Return a number of things, `MOST_LISTED` at most. Raises `ArgumentTypeError` below 0."""
     number = _whole(text)
     if number < 0:
         raise ArgumentTypeError(f"not a whole number of at least 0: {text!r}")
-    return number
+    return min(number, MOST_LISTED)
 
 
 def exit_status(text: str) -> int:

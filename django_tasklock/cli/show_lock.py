@@ -14,8 +14,9 @@ from .._values.owner import Owner
 from ..operators.guarded import label_of, row_if_known
 from ..operators.permits import held_permits
 from ..operators.work import CeleryMissing
+from .columns import as_lines
 from .parsing import lock_name
-from .tables import LOCK_COLUMNS, as_lines, as_sheet, as_waiter_lines, cells_of, json_row
+from .tables import LOCK_COLUMNS, as_sheet, as_waiter_lines, cells_of, json_row
 from .verb import Verb
 
 __all__ = ["VERB", "show_lock"]

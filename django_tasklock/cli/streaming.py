@@ -14,7 +14,8 @@ from django.core.management.base import BaseCommand
 from .._values.describe import printable
 from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
-from .tables import LOCK_COLUMNS, NOTHING, as_rich_table, cells_of, json_row, lines_of, widths_of
+from .columns import NOTHING, as_rich_table, lines_of, widths_of
+from .tables import LOCK_COLUMNS, cells_of, json_row
 
 __all__ = ["LOCK_CSV_FIELDS", "as_csv", "json_pieces", "line_pieces", "pieces_of"]
 

@@ -1,10 +1,8 @@
-"""Locks as text: aligned lines for a pipe, rich's table for a terminal, JSON for programs."""
+"""What is said of locks: the cells of a table, a sheet for one lock, JSON for programs."""
 
 from __future__ import annotations
 
-import io
 import json
-import shutil
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,24 +10,19 @@ from .._values.describe import age, duration, place, printable
 from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
+from .columns import NOTHING, as_lines
 
 __all__ = [
     "LOCK_COLUMNS",
-    "NOTHING",
     "as_json",
-    "as_lines",
-    "as_rich_table",
     "as_sheet",
     "as_waiter_lines",
     "cells_of",
     "json_row",
-    "lines_of",
-    "widths_of",
 ]
 
 LOCK_COLUMNS = ("NAME", "TTL", "AGE", "WAIT", "HELD BY", "PROCESS", "TASK", "TASK ID")
 WAITER_COLUMNS = ("POSITION", "WAITS", "SINCE", "HOST", "PID", "PROCESS", "TASK", "TASK ID")
-NOTHING = "-"
 COOLING_DOWN = "cooling down: it has released the lock, which stays taken until its TTL ends"
 
 
@@ -48,58 +41,6 @@ def cells_of(info: LockInfo, liveness: Liveness | None = None) -> tuple[str, ...
         _text(info.owner.task),
         _text(info.owner.task_id),
     )
-
-
-def as_lines(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return aligned columns, two spaces apart, one row on each line, the headers first."""
-    both = [headers, *rows]
-    return lines_of(both, widths_of(both))
-
-
-def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the width of each column, in characters."""
-    return [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-
-def lines_of(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> str:
-    """Return rows as lines, two spaces apart, in columns of at least these widths."""
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
-
-
-def as_rich_table(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], *, color: bool
-) -> str | None:
-    """Return rich's table, as wide as the terminal; None where rich is not installed."""
-    try:
-        from rich.box import SIMPLE_HEAD
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError:
-        return None
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for header in headers:
-        table.add_column(
-            header, overflow="fold", no_wrap=header in ("TTL", "AGE", "WAIT", "PROCESS")
-        )
-    for row in rows:
-        # Text, so that no cell is read as rich's own markup.
-        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    out = io.StringIO()
-    console = Console(
-        file=out,
-        force_terminal=True,
-        no_color=None if color else True,
-        width=shutil.get_terminal_size().columns,
-    )
-    console.print(table)
-    return out.getvalue()
-
-
-_STYLES = {"gone": "bold red", "never": "yellow", "cooling": "cyan", NOTHING: "dim"}
 
 
 def as_sheet(info: LockInfo, row: str | None = None) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
+from django.core.exceptions import ValidationError
+
 from .._values.describe import printable
 from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable
@@ -111,14 +113,17 @@ def duplicate_of(explanation: Explanation) -> str | LockInfo | None:
 def row_of(explanation: Explanation) -> RowNow | str | None:
     """Return the row that the call would claim as it is now; None for a task without a guard.
 
-    A text, and a log line, if that cannot be found out: the database or the store failed, or the
-    guard is wrong. The rest of the explanation is true without it.
+    A text if that cannot be found out: the model can have no such key, the database or the store
+    failed, or the guard is wrong; the last two are logged. The rest of the explanation is true
+    without it.
     """
     if explanation.claims is None:
         return None
     try:
         return row_now(*explanation.claims, stores[explanation.store])
-    except StoreUnavailable as error:
+    except ValidationError as error:
+        return f"not known: {' '.join(error.messages)}"
+    except (StoreUnavailable, TypeError, ValueError) as error:
         return f"not known: {error}"
     except Exception as error:
         logger.exception("the row of the lock %s cannot be found out", printable(explanation.name))

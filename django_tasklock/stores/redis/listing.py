@@ -40,7 +40,7 @@ ENDLESS_VALUES = Script("endless_values")
 Found: TypeAlias = list[LockInfo]
 
 NAMES_PER_SCRIPT = 5000
-"""how many names one script reads, when it searches for a prefix"""
+"""how many names one script reads: other clients wait meanwhile"""
 RECORDS_PER_SCRIPT = 1000
 MAX_LEFT_MS = 2000 * LONGEST_TTL_SECONDS
 """no lease lasts longer"""
@@ -66,7 +66,9 @@ class Listing:
         skip, at = (0, offset) if not prefix else (offset, 0)
         size = 0
         while limit is None or size < limit:
-            missing = NAMES_PER_SCRIPT if limit is None or prefix else limit - size
+            missing = NAMES_PER_SCRIPT
+            if limit is not None and not prefix:
+                missing = min(missing, limit - size)
             page = page_call(self._keyspace, at, missing, prefix)
             now, read, flat = self._client.run(*page, meanwhile=convert)
             names, ends = flat[::2], flat[1::2]

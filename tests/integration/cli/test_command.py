@@ -469,6 +469,55 @@ def test_terminal_gets_a_table(on_redis: None, process_env: Environment) -> None
     assert "\x1b[3" not in plain
 
 
+@pytest.mark.parametrize(
+    ("columns", "headers"),
+    [
+        (120, "NAME TTL AGE HELD-BY PROCESS TASK TASK-ID"),
+        (60, "NAME TTL HELD-BY PROCESS TASK"),
+        (40, "NAME TTL HELD-BY PROCESS"),
+        (22, "NAME TTL"),
+    ],
+)
+def test_narrow_terminal_gets_the_columns_that_matter_more(
+    on_redis: None, process_env: Environment, columns: int, headers: str
+) -> None:
+    acquire("video:123", task="videos.transcode.the_whole_of_it", task_id="0a1b" * 9)
+    env = process_env() | {"COLUMNS": str(columns)}
+    written = terminal(env, sys.executable, "-m", "django", "locks", "list", "--no-color")
+    table = re.sub(r"\x1b\[[0-9;]*m", "", written)
+    header = next(line for line in table.splitlines() if "NAME" in line)
+    shown = re.split(" {2,}", header.strip())
+    assert [name.replace(" ", "-") for name in shown] == headers.split(), table
+    assert "video:123" in table
+
+
+def test_columns_of_wide_characters_are_aligned(on_redis: None) -> None:
+    """A Chinese character takes two cells of a terminal, and an accent that is added none."""
+    acquire("报告:日本", 300)
+    acquire("re\u0301sume\u0301", 200)
+    header, first, second = run("list").splitlines()
+    assert header.index("TTL") == 11
+    assert first.index("3m1") == 11 + 2, "two accents"
+    assert second.index("4m5") == 11 - 4, "four wide characters"
+
+
+def test_clear_with_a_closed_stdin_asks_nobody(on_redis: None, process_env: Environment) -> None:
+    acquire("video:123")
+    command = f"{sys.executable} -m django locks clear --prefix video <&-"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        env=process_env(),
+        text=True,
+        capture_output=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Nothing was cleared: there is nobody to ask." in done.stderr
+    assert "Traceback" not in done.stderr
+    assert locks.is_locked("video:123")
+
+
 def test_terminal_without_rich_gets_lines(on_redis: None, process_env: Environment) -> None:
     acquire("video:123", task="videos.transcode")
     script = (

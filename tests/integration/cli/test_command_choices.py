@@ -291,6 +291,12 @@ def test_clear_of_those_whose_owner_is_gone(
     assert json.loads(run("clear", "--owner-gone", "--noinput", "--format", "json")) == []
 
 
+def test_a_limit_may_be_larger_than_any_number_of_locks(some: None) -> None:
+    for limit in (2**63 - 1, 2**63, 10**20):
+        for how in ([], ["--scan"], ["--sort", "name"]):
+            assert sorted(names("--limit", str(limit), *how)) == ["a", "b", "c"]
+
+
 def test_clear_wants_one_way_to_say_which(some: None) -> None:
     for arguments in ([], ["--task", "x", "--all"], ["a", "--owner-gone"], ["--prefix", "a", "b"]):
         with pytest.raises(CommandError, match="Say which locks"):

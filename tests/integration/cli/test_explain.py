@@ -227,6 +227,16 @@ def test_a_fence_is_too_large_until_leases_have_larger_ones(
     assert task.guard.claim(job.pk, lease.fence)
 
 
+def test_a_key_that_no_row_can_have_is_said_and_not_logged(
+    on_redis: None, make_task: MakeTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a mistake of who typed it."""
+    task = make_task("job:{job_id}")
+    said = fields_of(run("explain", task.name, '["x"]'))["row now"]
+    assert said == "not known: Field 'id' expected a number but got 'x'."
+    assert not caplog.records
+
+
 def test_explain_goes_on_if_the_row_cannot_be_looked_at(
     on_redis: None,
     make_task: MakeTask,

@@ -45,6 +45,20 @@ class TestPages:
         assert names(limit, offset) == NAMES[offset : offset + limit]
         assert names() == NAMES
 
+    @pytest.mark.parametrize("number", [2**53, 2**63 - 1, 2**63, 10**30])
+    def test_no_number_is_too_large(self, number: int) -> None:
+        """The server knows none from 2**63 on: that is no outage."""
+        assert names(number) == NAMES
+        assert names(number, 40) == NAMES[40:]
+        assert names(5, number) == []
+
+    def test_names_are_read_some_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Others wait for a script that reads many, also where the limit is higher."""
+        monkeypatch.setattr(listing, "NAMES_PER_SCRIPT", 7)
+        for limit in (6, 7, 8, 45, 100, None):
+            assert names(limit) == NAMES[:limit]
+            assert names(limit, 3) == NAMES[3:][:limit]
+
     @given(deleted=st.sets(st.sampled_from(NAMES)), limit=st.none() | st.integers(0, 50))
     def test_are_filled_up_where_keys_were_deleted_by_hand(
         self, deleted: set[str], limit: int | None

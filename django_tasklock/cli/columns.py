@@ -1,0 +1,102 @@
+"""Rows in columns: aligned lines for a pipe, rich's table for a terminal."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Iterable, Sequence
+from unicodedata import combining, east_asian_width
+
+__all__ = ["NOTHING", "as_lines", "as_rich_table", "lines_of", "widths_of"]
+
+NOTHING = "-"
+"""an empty cell"""
+NOT_FOLDED = ("TTL", "AGE", "WAIT", "PROCESS")
+LEFT_OUT = ("TASK ID", "AGE", "WAIT", "TASK", "PROCESS", "HELD BY")
+"""columns that a terminal which is too narrow for all does not get, the first of these first"""
+FOLDED_WIDTH = 12
+"""cells on the screen that a folded column needs, or it cannot be read"""
+BETWEEN_COLUMNS = 3
+EDGES = 2
+
+
+def as_lines(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return aligned columns, two spaces apart, one row on each line, the headers first."""
+    both = [headers, *rows]
+    return lines_of(both, widths_of(both))
+
+
+def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column, in cells of a terminal."""
+    return [max(map(_width, column)) for column in zip(*rows, strict=True)]
+
+
+def lines_of(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> str:
+    """Return rows as lines, two spaces apart, in columns of at least these widths."""
+    return "\n".join("  ".join(map(_padded, row, widths)).rstrip() for row in rows)
+
+
+def as_rich_table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], *, color: bool
+) -> str | None:
+    """Return rich's table, as wide as the terminal; None where rich is not installed.
+
+    A terminal that is too narrow for all columns gets those that matter more.
+    """
+    try:
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        return None
+    width = shutil.get_terminal_size().columns
+    headers, rows = _fitting(headers, rows, width)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for header in headers:
+        table.add_column(header, overflow="fold", no_wrap=header in NOT_FOLDED)
+    for row in rows:
+        # Text, so that no cell is read as rich's own markup.
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        force_terminal=True,
+        no_color=None if color else True,
+        width=width,
+    )
+    console.print(table)
+    return out.getvalue()
+
+
+_STYLES = {"gone": "bold red", "never": "yellow", "cooling": "cyan", NOTHING: "dim"}
+
+
+def _fitting(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """The columns that can be read on a terminal of so many cells."""
+    widths = widths_of([headers, *rows])
+    needs = {
+        header: most if header in NOT_FOLDED else min(most, FOLDED_WIDTH)
+        for header, most in zip(headers, widths, strict=True)
+    }
+    for header in LEFT_OUT:
+        if sum(needs.values()) + BETWEEN_COLUMNS * (len(needs) - 1) + EDGES <= width:
+            break
+        needs.pop(header, None)
+    kept = [at for at, header in enumerate(headers) if header in needs]
+    return [headers[at] for at in kept], [[row[at] for at in kept] for row in rows]
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - _width(text))
+
+
+def _width(text: str) -> int:
+    """How many cells of a terminal a text takes: two for each Chinese character."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text
+    )
