@@ -20,6 +20,7 @@ __all__ = [
     "RedisBroker",
     "active_apps",
     "calls_run_only",
+    "counts_parts_once",
     "current_app",
     "import_task_modules",
     "is_of_project",
@@ -168,6 +169,15 @@ def keeps_successes(backend: Any) -> bool:
     celerys: Any = KeyValueStoreBackend
     own = getattr(type(backend), "_store_result", None)
     return own is celerys._store_result
+
+
+def counts_parts_once(backend: Any) -> bool:
+    """Whether a part of a chord counts once, even if the result backend is told of it twice.
+
+    Only that of Redis does so, from Celery 5.7 on (``_chord_part_return_script``). With the others
+    the chord's body would start before all parts have ended.
+    """
+    return hasattr(type(backend), "_chord_part_return_script")
 
 
 class RedisBroker(NamedTuple):

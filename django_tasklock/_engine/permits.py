@@ -23,7 +23,7 @@ from .gate import Gate
 from .permit_queue import PermitQueue, leave_queues
 from .renewal import renewal
 from .steps import Pause, Steps
-from .waiting import MAX_LATE_GRANTS
+from .waiting import MAX_LATE_GRANTS, always_late
 
 __all__ = ["PermitAttempt"]
 
@@ -86,7 +86,7 @@ class PermitAttempt:
                     raise StoreUnavailable(self._store.alias, "it was silent for too long")
                 # It was handed over long ago, or what came after it took longer than the lease.
                 self._store.release(self.taken, self._token, grant.proof)
-            return grant, began  # A lease that is over, as `Attempt` returns then.
+            raise always_late(self._store, self._ttl)
         except BaseException:
             self._gate.give_up()
             raise
@@ -111,7 +111,9 @@ class PermitAttempt:
             gone = [info for info in there if info is not None and self._take_over(store, info)]
             if not gone:
                 break
-        return AllHeld((), None) if isinstance(answer, OneOf) else answer
+        if isinstance(answer, OneOf):
+            raise always_late(store, self._ttl)
+        return answer
 
     def _ask_for_any(self, gate: str | None) -> OneOf | AllHeld:
         return self._store.acquire_any(

@@ -10,10 +10,11 @@ from typing import Any
 from .._values import clock
 from .._values.chance import chance
 from .._values.lock_info import LockInfo
+from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore, CannotSubscribe, Grant, Note, Refusal, Waiter
 from .steps import Pause, Steps
 
-__all__ = ["Attempt"]
+__all__ = ["Attempt", "always_late"]
 
 FIRST_POLL_SECONDS = 0.01
 MAX_POLL_SECONDS = 1.0
@@ -41,7 +42,8 @@ LONGEST_SILENCE_SECONDS = 30.0
 """a waiter asks again at the latest so long after it asked: the holder may have made its lease
 shorter, and of a hand-over only the next waiter is told, which may have died"""
 MAX_LATE_GRANTS = 4
-"""how many grants in a row may come so late that their lease is over"""
+"""how many grants in a row may come so late that their lease is over, before the store counts as
+unavailable"""
 MAX_TAKEOVERS = 100
 """how many dead owners in a row are taken over from without a wait"""
 
@@ -86,23 +88,25 @@ class Attempt:
         that its lease is over.
 
         Takes over from a dead owner, waits, and asks again. ``began`` is when the lease of a grant
-        began, on `clock.now`. Returns the last answer.
+        began, on `clock.now`. Returns a refusal, or a grant whose lease is not over. Raises
+        `StoreUnavailable`, also if the store always answers too late.
         """
         late = takeovers = 0
-        while late < MAX_LATE_GRANTS:
+        while True:
             if isinstance(answer, Grant):
                 if clock.now() < began + self.ttl:
-                    break
+                    return answer, began
+                if late == MAX_LATE_GRANTS:
+                    raise always_late(self.store, self.ttl)
                 late += 1
             elif takeovers < MAX_TAKEOVERS and self.take_over(self.store, answer.holder):
                 takeovers += 1
             elif self._left() <= 0:
-                break
+                return answer, began
             else:
                 answer, began = yield from self._wait(answer)
                 continue
             answer, began = self._ask()
-        return answer, began
 
     def _ask(self) -> Answer:
         asked, store = clock.now(), self.store
@@ -223,6 +227,11 @@ class Attempt:
 
     def _left(self) -> float:
         return math.inf if self.deadline is None else self.deadline - clock.now()
+
+
+def always_late(store: BaseStore, ttl: float) -> StoreUnavailable:
+    """What is raised after too many grants whose leases are over: no work may begin under one."""
+    return StoreUnavailable(store.alias, f"its answers come later than a lease of {ttl:g} s lasts")
 
 
 def _end(holder: LockInfo) -> float:

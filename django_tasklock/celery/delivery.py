@@ -98,7 +98,8 @@ class Delivery(Received):
             return Verdict("fail", starts=verdict.starts)
         if self.survives:
             self._starts = verdict.starts + 1
-            self.task.locks.store.set_note(self._start_note(self._starts))
+            self._start = self._start_note(self._starts)
+            self.task.locks.store.set_note(self._start)
         return verdict
 
     def _retry_has_started(self) -> bool:

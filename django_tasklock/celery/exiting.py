@@ -27,10 +27,9 @@ running: dict[Lease, Delivery] = {}
 @atexit.register
 def _take_starts_back() -> None:
     for lease, delivery in list(running.items()):
-        note = delivery.note_of_interruption()
-        if note is not None and (lease.held or lease._is_detached()):
+        if lease.held or lease._is_detached():
             try:
-                delivery.task.locks.store.set_note(note)
+                delivery.take_start_back()
             except StoreUnavailable:
                 return  # It would not answer for the other runs either, and the process exits.
 

@@ -28,7 +28,7 @@ from .followup import FollowUp
 from .late import LateRun
 from .requeue import requeue_redelivery
 from .skipping import Skipping
-from .stored_result import put_back
+from .stored_result import count_part, put_back
 from .unique import give_up, reserve_again
 
 __all__ = ["BESIDE_TEMPLATE", "LockedRun", "VerdictUnknown", "beside_name", "held_leases"]
@@ -125,6 +125,7 @@ class LockedRun(Skipping):
             )
             self._tell("dropped", "redelivery")
             put_back(task, delivery.stored_before)
+            count_part(task)
             raise Ignore(f"dropped a redelivery: {verdict.reason}")
         if verdict.action == "requeue":
             requeue_redelivery(delivery, self.args, self.kwargs, verdict.delay)

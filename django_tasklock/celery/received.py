@@ -87,8 +87,8 @@ class Received:
         """what the result backend had before this delivery; None if Celery has not changed it"""
         self._starts = 0
         """the number of starts that we wrote into the note; 0 if we wrote none"""
-        self._first: Note | None = None
-        """the note that our acquire writes, or has written"""
+        self._start: Note | None = None
+        """the note of our start: what our acquire writes, or what was written last"""
 
     @cached_property
     def key(self) -> str:
@@ -145,8 +145,8 @@ class Received:
         if not self.survives or self.redelivered:
             return None
         # Its own text: if the acquire turns out to be in vain, nobody else's note is removed.
-        self._first = Note(self.key, RunNote.started(1, new_token()), START_NOTE_SECONDS)
-        return self._first
+        self._start = Note(self.key, RunNote.started(1, new_token()), START_NOTE_SECONDS)
+        return self._start
 
     def started(self, *, kept: bool, needed: bool = False) -> None:
         """Record that the lock is ours, with `note_of_start`.
@@ -155,7 +155,7 @@ class Received:
         started, though this delivery is not marked as a redelivery. ``needed``: this one runs all
         the same, because others rely on it. Raises `StoreUnavailable`.
         """
-        if self._first is None or self.redelivered:
+        if self._start is None or self.redelivered:
             return
         if kept and not needed and (self.sent is not None or is_uuid(self.id)):
             self.redelivered = True
@@ -163,14 +163,28 @@ class Received:
         if kept:
             # Its run counts by itself. As that of a task id that is used again, by a sender that
             # does not say when it has sent.
-            self.task.locks.store.set_note(self._first)
+            self.task.locks.store.set_note(self._start)
         self._starts = 1
 
     def interrupted(self) -> None:
         """Remove the note of an acquire that the worker's shutdown interrupted, if it wrote one."""
-        if self._first is not None:
+        if self._start is not None:
             with suppress(StoreUnavailable):
-                self.task.locks.store.unreserve(self._first.key, self._first.text)
+                self.task.locks.store.unreserve(self._start.key, self._start.text)
+
+    def take_start_back(self) -> None:
+        """Take the start of a run back that holds the lock, unless the run has ended meanwhile.
+
+        Its own thread may write the end with its release at this moment, and that is to stay.
+        Raises `StoreUnavailable`.
+        """
+        note, store = self.note_of_interruption(), self.task.locks.store
+        if note is None or self._start is None:
+            return
+        if note.text:
+            store.reserve(note.key, note.text, note.ttl, over=self._start.text)
+        else:
+            store.unreserve(note.key, self._start.text)
 
     def has_ended(self) -> bool:
         """Return whether the note says that a run of this message has ended. Raises

@@ -100,8 +100,9 @@ def retry_later(
 
 def not_taken(task: TaskBase) -> tuple[type[Exception], ...]:
     """Return what is raised if the broker does not take a message. In a process that also waits for
-    results, sending asks the result backend as well."""
-    return (task.OperationalError, *trouble_of_backend(task.backend))
+    results, sending asks the result backend as well. One that is silent until the soft time limit
+    has not taken it either."""
+    return (task.OperationalError, SoftTimeLimitExceeded, *trouble_of_backend(task.backend))
 
 
 def deliver_again(task: TaskBase, cause: Exception) -> NoReturn:
@@ -111,9 +112,14 @@ def deliver_again(task: TaskBase, cause: Exception) -> NoReturn:
     the message up for a retry, and for a replacement call the task failed.
     """
     logger.warning("%s[%s] could not go on: %s", task.name, task.request.id, cause)
-    with suppress(SoftTimeLimitExceeded):
-        time.sleep(FIRST_RETRY_DELAY_SECONDS)
+    _pause(FIRST_RETRY_DELAY_SECONDS)
     raise Reject(cause, requeue=True) from cause
+
+
+def _pause(seconds: float) -> None:
+    """Sleep. A time limit that comes meanwhile is for the body, and must not lose the message."""
+    with suppress(SoftTimeLimitExceeded):
+        time.sleep(seconds)
 
 
 def _send(
@@ -157,14 +163,12 @@ def _send(
             cast("Sending", task).send_again(message.args, message.kwargs, **options)
         except not_taken(task) as error:
             logger.warning("%s[%s] could not be requeued: %s", task.name, delivery.id, error)
-            time.sleep(pause)
+            _pause(pause)
             if task.acks_late:
                 # The broker still has the message, and delivers it again.
                 tell_not_run(task, "requeued", why, delivery.id, call)
                 raise Reject(error, requeue=True) from error
             pause = min(pause * 2, LONGEST_RETRY_DELAY_SECONDS)
-        except SoftTimeLimitExceeded:
-            raise
         except Exception as error:
             # For example arguments that cannot be serialized: another try here would fail too.
             if not task.acks_late:
@@ -174,7 +178,7 @@ def _send(
                 "%s[%s] is rejected, so that the broker delivers it again: %s",
                 task.name, delivery.id, error,
             )  # fmt: skip
-            time.sleep(pause)
+            _pause(pause)
             tell_not_run(task, "requeued", why, delivery.id, call)
             raise Reject(error, requeue=True) from error
         else:

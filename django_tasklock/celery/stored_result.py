@@ -12,8 +12,8 @@ from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 from celery.signals import task_prerun
 from celery.utils.time import maybe_iso8601
 
+from .._compat.celery import counts_parts_once, keeps_successes
 from .._compat.celery import keeps_results as backend_keeps_results
-from .._compat.celery import keeps_successes
 from .base import TaskBase
 from .headers import HEADER
 from .redelivered import is_marked, is_old
@@ -21,6 +21,7 @@ from .redelivered import is_marked, is_old
 __all__ = [
     "BackendSilent",
     "acked_at_time_limit",
+    "count_part",
     "has_ended",
     "keeps_results",
     "put_back",
@@ -84,6 +85,27 @@ def put_back(task: TaskBase, meta: Any) -> None:
         logger.warning(
             "the result of %s[%s] could not be stored again: %s", task.name, request.id, error
         )
+
+
+def count_part(task: TaskBase) -> None:
+    """Count a dropped redelivery that is part of a chord, and whose result is stored.
+
+    Celery stores the result first, and then counts the part. A run that was killed between the two
+    has not counted it, and the chord's body would never run. If the backend does not answer, this
+    is logged, not raised.
+    """
+    request: Any = task.request
+    backend = task.backend
+    if not request.chord or not counts_parts_once(backend):
+        return
+    try:
+        meta: Any = backend.get_task_meta(request.id)
+        if meta["status"] == states.SUCCESS:
+            backend.on_chord_part_return(request, states.SUCCESS, meta["result"])
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception as error:
+        logger.warning("%s[%s] could not be counted in its chord: %s", task.name, request.id, error)
 
 
 def stored_state(

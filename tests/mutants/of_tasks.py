@@ -30,6 +30,23 @@ OF_TASKS: Sequence[Mutant] = (
         [f"{ON_CELERY}/test_unsent_successors.py"],
     ),
     Mutant(
+        "exit that writes over the end of a run", f"{CELERY}/exiting.py",
+        "delivery.take_start_back()",
+        "delivery.task.locks.store.set_note(delivery.note_of_interruption())",
+        [f"{ON_CELERY}/test_exiting.py"],
+    ),
+    Mutant(
+        "time limit in the pause of a requeue", f"{CELERY}/requeue.py",
+        "    with suppress(SoftTimeLimitExceeded):\n        time.sleep(seconds)",
+        "    time.sleep(seconds)",
+        [f"{ON_CELERY}/test_limited_requeues.py"],
+    ),
+    Mutant(
+        "time limit while a broker is silent", f"{CELERY}/requeue.py",
+        "(task.OperationalError, SoftTimeLimitExceeded, ", "(task.OperationalError, ",
+        [f"{ON_CELERY}/test_limited_requeues.py"],
+    ),
+    Mutant(
         "redelivery beside the retry of its first run", f"{CELERY}/delivery.py",
         "if self._retry_has_started():", "if False:",
         [f"{ON_CELERY}/test_unsent_successors.py"],
@@ -54,6 +71,11 @@ OF_TASKS: Sequence[Mutant] = (
         "success that stays overwritten", f"{CELERY}/locked_run.py",
         "            put_back(task, delivery.stored_before)\n", "",
         [f"{ON_CELERY}/test_overwritten_results.py"],
+    ),
+    Mutant(
+        "dropped part of a chord that does not count", f"{CELERY}/locked_run.py",
+        "            count_part(task)\n", "",
+        [f"{ON_CELERY}/test_chord_parts.py"],
     ),
     Mutant(
         "redelivery that is skipped while its own run goes on", f"{CELERY}/run.py",

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import celery
 import pytest
 import redis
 from celery import Celery
@@ -398,6 +399,9 @@ class TestCelery:
         stored: Any = Celery("compat", set_as_current=False, fixups=[], backend=redis_server.url)
         assert celery_compat.keeps_results(stored.backend)
         assert redis.ConnectionError in celery_compat.trouble_of_backend(stored.backend)
+        counted = not celery.__version__.startswith("5.6.")
+        assert celery_compat.counts_parts_once(stored.backend) is counted
+        assert not celery_compat.counts_parts_once(app.backend)
         assert not celery_compat.keeps_results(app.backend)
         assert celery_compat.trouble_of_backend(app.backend) == ()
         stored.backend.client.connection_pool.disconnect()
