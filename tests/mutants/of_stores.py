@@ -81,8 +81,8 @@ OF_STORES: Sequence[Mutant] = (
     ),
     Mutant(
         "database: clear without its token compare", f"{STORES}/database/statements.py",
-        'return self._notifying(f"{self._clear} AND token = %(token)s")',
-        "return self._notifying(self._clear)",
+        "owner = '', token = '' \"\n            f\"WHERE {_OURS} AND",
+        "owner = '', token = '' \"\n            f\"WHERE lock_key = %(key)s AND",
         _on("database-store-sqlite", "clear_with_a_token"),
     ),
     Mutant(
