@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -204,6 +205,9 @@ class TestFromTestToTest:
 
 
 class TestInterruptedHandOver:
+    @pytest.mark.skipif(
+        sys.version_info >= (3, 13), reason="Python 3.13 traces some of these functions never"
+    )
     @pytest.mark.parametrize("step", ["_hand_over", "first", "_hold", "put", "leave", "tell"])
     def test_the_waiter_has_the_lock_soon_all_the_same(self, step: str) -> None:
         """Wherever the handler of a signal raises in one of the steps of a hand-over."""
@@ -226,17 +230,20 @@ class TestInterruptedHandOver:
             assert clock.now() - began < LONGEST_SILENCE_SECONDS / 2, where
             assert won.release()
             assert not locks.is_locked("video:1"), where
-        assert number > 1
+        assert number > 5
 
     def test_the_waiter_has_the_lock_if_it_leaves_at_that_moment(self) -> None:
         """Or nobody would know of its lease, until that ends by itself."""
-        lease, store = taken("video:1"), stores["default"]
-        waiter = store.waiter("video:1", new_token(), LONG, {})
-        assert waiter is not None
-        assert isinstance(waiter.ask(), Refusal)
-        with interrupted(1, "tell"):
-            store.release("video:1", lease.token)
-        assert isinstance(waiter.leave(), Grant)
+        store, where = stores["default"], list[str]()
+        while not where:  # Python 3.13 does not trace a function's first call.
+            lease, token = taken("video:1"), new_token()
+            waiter = store.waiter("video:1", token, LONG, {})
+            assert waiter is not None
+            assert isinstance(waiter.ask(), Refusal)
+            with interrupted(1, "tell") as where:
+                store.release("video:1", lease.token)
+            assert isinstance(waiter.leave(), Grant)
+            store.release("video:1", token)
 
 
 class TestForkedChild:
