@@ -19,7 +19,9 @@ from django.core.management import CommandError, call_command
 from django.test.utils import override_settings
 
 from django_tasklock import Lease, locks
+from django_tasklock.cli.columns import as_rich_table
 from django_tasklock.cli.list_locks import LOCK_CSV_FIELDS
+from django_tasklock.cli.tables import LOCK_COLUMNS
 from tests.conftest import UseCaches, UseRedis
 from tests.integration.admin.test_admin_live import orphan
 from tests.servers import RedisServer
@@ -472,23 +474,26 @@ def test_terminal_gets_a_table(on_redis: None, process_env: Environment) -> None
 @pytest.mark.parametrize(
     ("columns", "headers"),
     [
-        (120, "NAME TTL AGE HELD-BY PROCESS TASK TASK-ID"),
+        (120, "NAME TTL AGE WAIT HELD-BY PROCESS TASK TASK-ID"),
         (60, "NAME TTL HELD-BY PROCESS TASK"),
-        (40, "NAME TTL HELD-BY PROCESS"),
+        (50, "NAME TTL HELD-BY PROCESS"),
+        (40, "NAME TTL HELD-BY"),
         (22, "NAME TTL"),
     ],
 )
 def test_narrow_terminal_gets_the_columns_that_matter_more(
-    on_redis: None, process_env: Environment, columns: int, headers: str
+    monkeypatch: pytest.MonkeyPatch, columns: int, headers: str
 ) -> None:
-    acquire("video:123", task="videos.transcode.the_whole_of_it", task_id="0a1b" * 9)
-    env = process_env() | {"COLUMNS": str(columns)}
-    written = terminal(env, sys.executable, "-m", "django", "locks", "list", "--no-color")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    row = ("video:123", "9m59s", "1m2s", "3s", "host-1.example:4711", "alive", "t" * 20, "0a1b" * 9)
+    written = as_rich_table(LOCK_COLUMNS, [row], color=False)
+    assert written is not None
     table = re.sub(r"\x1b\[[0-9;]*m", "", written)
     header = next(line for line in table.splitlines() if "NAME" in line)
     shown = re.split(" {2,}", header.strip())
     assert [name.replace(" ", "-") for name in shown] == headers.split(), table
     assert "video:123" in table
+    assert max(map(len, table.splitlines())) <= columns
 
 
 def test_columns_of_wide_characters_are_aligned(on_redis: None) -> None:
