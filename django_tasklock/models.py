@@ -50,6 +50,11 @@ class Lock(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @classmethod
+    def named(cls, store: str, name: str) -> Lock:
+        """Return the instance of the lock called ``name`` in the store ``store``."""
+        return cls(id=cls.id_of(store, name), name=name, store=store)
+
     @staticmethod
     def id_of(store: str, name: str) -> str:
         """Return the ``id`` of the lock called ``name`` in the store ``store``."""

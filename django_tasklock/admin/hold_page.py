@@ -135,7 +135,7 @@ class HoldPage(Page):
         words = {"duration": duration(ttl), "store": form.alias, "reason": reason or "-"}
         (entry,) = LogEntry.objects.log_actions(
             request.user.pk,
-            [Lock(id=Lock.id_of(form.alias, name), name=name, store=form.alias)],
+            [Lock.named(form.alias, name)],
             ADDITION,
             gettext(
                 "Asked to hold it for %(duration)s in the store “%(store)s”; no answer yet. "

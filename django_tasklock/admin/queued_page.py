@@ -153,7 +153,7 @@ def _log(request: HttpRequest, job: QueuedJob) -> None:
     """Write a LogEntry: who cleared it, and for which message it was reserved."""
     LogEntry.objects.log_actions(
         request.user.pk,
-        [Lock(id=Lock.id_of(job.store, job.name), name=job.name, store=job.store)],
+        [Lock.named(job.store, job.name)],
         DELETION,
         gettext(
             "Cleared in the queue. It was reserved for the task %(task)s[%(task_id)s] in the "

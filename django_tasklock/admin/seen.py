@@ -22,7 +22,7 @@ NOT_OURS = "That is not a lease that a page of this admin has shown."
 
 def row_of(info: LockInfo) -> Lock:
     """Return the model instance of a lock, for the admin's pages."""
-    row = Lock(id=Lock.id_of(info.store, info.name), name=info.name, store=info.store)
+    row = Lock.named(info.store, info.name)
     row.info = info
     return row
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from unicodedata import combining, east_asian_width
 
-__all__ = ["NOTHING", "as_lines", "as_rich_table", "lines_of", "widths_of"]
+__all__ = ["NOTHING", "as_lines", "as_rich_table", "lines_of", "widths_of", "without"]
 
 NOTHING = "-"
 """an empty cell"""
 NOT_FOLDED = ("TTL", "AGE", "WAIT", "PROCESS")
+"""columns whose cells stay on one line"""
 LEFT_OUT = ("TASK ID", "AGE", "WAIT", "TASK", "PROCESS", "HELD BY")
 """columns that a terminal which is too narrow for all does not get, the first of these first"""
 FOLDED_WIDTH = 12
 """cells on the screen that a folded column needs, or it cannot be read"""
 BETWEEN_COLUMNS = 3
 EDGES = 2
+"""cells that rich's table puts between two columns, and at both sides together"""
 
 
 def as_lines(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -33,7 +35,18 @@ def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:
 
 def lines_of(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> str:
     """Return rows as lines, two spaces apart, in columns of at least these widths."""
-    return "\n".join("  ".join(map(_padded, row, widths)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(_padded(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def without(
+    columns: Collection[str], headers: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return the headers and the rows without some columns."""
+    kept = [at for at, header in enumerate(headers) if header not in columns]
+    return [headers[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def as_rich_table(
@@ -85,8 +98,7 @@ def _fitting(
         if sum(needs.values()) + BETWEEN_COLUMNS * (len(needs) - 1) + EDGES <= width:
             break
         needs.pop(header, None)
-    kept = [at for at, header in enumerate(headers) if header in needs]
-    return [headers[at] for at in kept], [[row[at] for at in kept] for row in rows]
+    return without(set(headers) - set(needs), headers, rows)
 
 
 def _padded(text: str, width: int) -> str:

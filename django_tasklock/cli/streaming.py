@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand
 from .._values.describe import printable
 from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
-from .columns import NOTHING, as_rich_table, lines_of, widths_of
+from .columns import NOTHING, as_rich_table, lines_of, widths_of, without
 from .tables import LOCK_COLUMNS, cells_of, json_row
 
 __all__ = ["LOCK_CSV_FIELDS", "as_csv", "json_pieces", "line_pieces", "pieces_of"]
@@ -115,8 +115,11 @@ def _table(
         yield NO_LOCKS
         return
     if command.stdout.isatty() and len(first) < FIRST_ROWS:
-        both = _without_empty_wait([LOCK_COLUMNS, *first])
-        table = as_rich_table(both[0], both[1:], color=not options["no_color"])
+        wait = LOCK_COLUMNS.index("WAIT")
+        # A terminal is narrow: no column where nobody waits.
+        empty = () if any(row[wait] != NOTHING for row in first) else ("WAIT",)
+        shown = without(empty, LOCK_COLUMNS, first)
+        table = as_rich_table(*shown, color=not options["no_color"])
         if table is not None:
             yield table
             return
@@ -130,14 +133,6 @@ def _table(
     yield lines_of([LOCK_COLUMNS, *first], widths) + "\n"
     for piece in pieces:
         yield lines_of([cells_of(info, liveness) for info in piece], widths) + "\n"
-
-
-def _without_empty_wait(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The rows, headers first, without the waits if nobody waits: a terminal is narrow."""
-    at = LOCK_COLUMNS.index("WAIT")
-    if any(row[at] != NOTHING for row in rows[1:]):
-        return rows
-    return [(*row[:at], *row[at + 1 :]) for row in rows]
 
 
 def as_csv(

@@ -9,7 +9,7 @@ from typing import Any
 from ...exceptions import StoreUnavailable
 from ..base import AllHeld, Grant, Note, OneOf, Refusal
 from ..record import new_record
-from .client import milliseconds
+from .client import ReplyLost, milliseconds
 from .notes import seconds
 from .quorum_member import RedisMember
 from .script import Script
@@ -36,13 +36,15 @@ class RedisAnyOf(RedisMember):
             key, _, _, queue = self.keyspace.keys(name)
             keys += key, queue
         args = (milliseconds(ttl), len(names), *values, *names)
-        sent: list[Any] = []
-        granted, first, *holder = self.client.run(
-            ACQUIRE_ALL, keys, args, meanwhile=lambda: sent.append(None)
-        )
+        repeated = False
+        try:
+            reply = self.client.run(ACQUIRE_ALL, keys, args, again=False)
+        except ReplyLost:
+            repeated, reply = True, self.client.run(ACQUIRE_ALL, keys, args)
+        granted, first, *holder = reply
         if granted:
             return [Grant(int(fence), proof) for fence, proof in zip(first, values, strict=True)]
-        if len(sent) > 1:
+        if repeated:
             # If only the reply was lost, all were granted before, and one was taken since.
             for name, value in zip(names, values, strict=True):
                 self.release(name, "", value)
