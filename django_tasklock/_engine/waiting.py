@@ -36,8 +36,8 @@ whose process has ended after its turn, and asks again to find that out. With ch
 `OWNER_CHECK_SECONDS`, 50 waiters in as many processes took 2.5 times as long for their turns
 (measured by ``python -m benchmarks --workload handoff_once``)"""
 MOST_AHEAD = 5
-"""a holder that died is found by the next waiter at once. Only if that one has died as well does it
-take the second, and so on: the further back, the less it matters, and the more of them there are"""
+"""The next waiter finds out at once that a holder has died. The second is needed only if the next
+one has died too, and so on. So a waiter far back matters less, and there are more of them"""
 LONGEST_SILENCE_SECONDS = 30.0
 """a waiter asks again at the latest so long after it asked: the holder may have made its lease
 shorter, and of a hand-over only the next waiter is told, which may have died"""

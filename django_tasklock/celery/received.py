@@ -173,9 +173,9 @@ class Received:
                 self.task.locks.store.unreserve(self._start.key, self._start.text)
 
     def take_start_back(self) -> None:
-        """Take the start of a run back that holds the lock, unless the run has ended meanwhile.
+        """Take back the start of a run that holds the lock, unless the run has ended meanwhile.
 
-        Its own thread may write the end with its release at this moment, and that is to stay.
+        Its own thread may be writing the note of its end at this moment, and that note must stay.
         Raises `StoreUnavailable`.
         """
         note, store = self.note_of_interruption(), self.task.locks.store

@@ -100,8 +100,8 @@ def retry_later(
 
 def not_taken(task: TaskBase) -> tuple[type[Exception], ...]:
     """Return what is raised if the broker does not take a message. In a process that also waits for
-    results, sending asks the result backend as well. One that is silent until the soft time limit
-    has not taken it either."""
+    results, sending asks the result backend as well. A broker that is silent until the soft time
+    limit has not taken it either."""
     return (task.OperationalError, SoftTimeLimitExceeded, *trouble_of_backend(task.backend))
 
 

@@ -88,7 +88,7 @@ def put_back(task: TaskBase, meta: Any) -> None:
 
 
 def count_part(task: TaskBase) -> None:
-    """Count a dropped redelivery that is part of a chord, and whose result is stored.
+    """Count a dropped redelivery in its chord, if its result is stored.
 
     Celery stores the result first, and then counts the part. A run that was killed between the two
     has not counted it, and the chord's body would never run. If the backend does not answer, this

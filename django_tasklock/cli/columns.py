@@ -14,9 +14,9 @@ NOTHING = "-"
 NOT_FOLDED = ("TTL", "AGE", "WAIT", "PROCESS")
 """columns whose cells stay on one line"""
 LEFT_OUT = ("TASK ID", "AGE", "WAIT", "TASK", "PROCESS", "HELD BY")
-"""columns that a terminal which is too narrow for all does not get, the first of these first"""
+"""columns that are left out on a narrow terminal, in this order, until the others have room"""
 FOLDED_WIDTH = 12
-"""cells on the screen that a folded column needs, or it cannot be read"""
+"""how many cells a folded column needs, so that people can read it"""
 BETWEEN_COLUMNS = 3
 EDGES = 2
 """cells that rich's table puts between two columns, and at both sides together"""

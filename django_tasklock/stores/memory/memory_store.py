@@ -206,7 +206,7 @@ class MemoryStore(MemoryTrail):
         waiter = self.queues.first(name)
         if waiter is None:
             return None
-        # An interrupted one is still in the queue, or finds itself the holder when it looks.
+        # After an interruption it is still in the queue, or finds itself the holder when it looks.
         held = self._hold(name, waiter.token, waiter.ttl, waiter.owner)
         self.queues.leave(waiter)
         waiter.tell(Grant(held.fence, started=clock.now(), left=held.left))

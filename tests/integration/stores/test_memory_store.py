@@ -207,7 +207,7 @@ class TestFromTestToTest:
 class TestInterruptedHandOver:
     @pytest.mark.skipif(
         sys.version_info >= (3, 13),
-        reason="here Python 3.13 tells the trace function of no single instructions",
+        reason="Python 3.13 reports no opcodes of these functions to a trace function",
     )
     @pytest.mark.parametrize("step", ["_hand_over", "first", "_hold", "put", "leave", "tell"])
     def test_the_waiter_has_the_lock_soon_all_the_same(self, step: str) -> None:
