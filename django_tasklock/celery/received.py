@@ -80,6 +80,9 @@ class Received:
         epoch; None if it was not refused, or was requeued because of an outage after that"""
         self.redelivered = self.queued and is_marked(request, self.ours)
         """whether another run of this message may have started earlier"""
+        self.followed_by = _followed_by(request)
+        """what the message says of what is to follow its run, as options of a message; the body may
+        change the request"""
         self.reserved = True
         """whether the queue may be reserved for this message: neither its start nor its end has
         ended the reservation yet"""
@@ -219,3 +222,13 @@ class Received:
 
     def _start_note(self, starts: int) -> Note:
         return Note(self.key, RunNote.started(starts), START_NOTE_SECONDS)
+
+
+def _followed_by(request: Any) -> dict[str, Any]:
+    chain, callbacks, errbacks = request.chain, request.callbacks, request.errbacks
+    return {
+        "chain": chain and [*chain],
+        "chord": request.chord,
+        "link": callbacks and [*callbacks],
+        "link_error": errbacks and [*errbacks],
+    }

@@ -153,6 +153,7 @@ def _send(
                 countdown=delay,
                 retries=request.retries,
                 headers=headers,
+                **delivery.followed_by,
             )
             options = {**message.options, "add_to_parent": False, ANYWAY: not reserving}
             if not expires:

@@ -47,6 +47,11 @@ OF_TASKS: Sequence[Mutant] = (
         [f"{ON_CELERY}/test_limited_requeues.py"],
     ),
     Mutant(
+        "requeue with what the body has made of the chain", f"{CELERY}/requeue.py",
+        "                **delivery.followed_by,\n", "",
+        [f"{ON_CELERY}/test_own_request.py"],
+    ),
+    Mutant(
         "redelivery beside the retry of its first run", f"{CELERY}/delivery.py",
         "if self._retry_has_started():", "if False:",
         [f"{ON_CELERY}/test_unsent_successors.py"],

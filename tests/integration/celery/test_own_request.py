@@ -11,6 +11,7 @@ from celery import Task, chain, current_task, signals
 from celery.exceptions import Ignore
 from celery.result import allow_join_result
 
+from django_tasklock._values import clock
 from django_tasklock.celery import LockedTask
 from django_tasklock.celery.body import Body
 from django_tasklock.celery.delivery import Delivery
@@ -83,6 +84,33 @@ def test_a_body_breaks_its_chain(room: Mailroom) -> None:
     chain(task.s(1), following.si(2)).apply_async()
     assert room.deliver(room.take()) == ("SUCCESS", "enough")
     assert room.waiting() == []
+
+
+def test_a_run_that_starts_over_is_followed_by_what_the_message_says(room: Mailroom) -> None:
+    """What a run that lost its lease had made of the chain ends with that run."""
+    runs: list[str] = []
+
+    def work(self: Any, job: Any) -> str:
+        runs.append("run")
+        if len(runs) == 1:
+            self.request.chain = self.request.callbacks = None
+        elif len(runs) == 2:
+            self.request.chain += self.request.chain
+        elif len(runs) == 3:
+            self.request.chain.clear()
+            self.request.callbacks.clear()
+        else:
+            return "done"
+        self.lease._deadline = clock.now() - 1
+        self.lease.assert_held()
+        raise AssertionError("the lease was over")
+
+    first = room.task(work, acks_late=True)
+    step = room.task(lambda self, job: runs.append("step"))
+    link = room.task(lambda self, job: runs.append("link"))
+    chain(first.si(1).set(link=[link.si(3)]), step.si(2)).apply_async()
+    room.work_off()
+    assert sorted(runs) == ["link", *["run"] * 4, "step"]
 
 
 def test_what_a_body_sets_on_its_request_reaches_its_hooks(room: Mailroom) -> None:
