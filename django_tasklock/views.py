@@ -8,6 +8,7 @@ import logging
 import math
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MethodType
 from typing import Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -117,7 +118,7 @@ def lock_view(
             raise TypeError(
                 f'a view is called, and {view!r} cannot be: decorate it with @lock_view("a name")'
             )
-        name_of = _naming(name, view)
+        name_of, called = _naming(name, view), _innermost(view)
 
         async def locked_async(*args: Any, **kwargs: Any) -> HttpResponseBase:
             everything = (*args, *kwargs.values())
@@ -144,7 +145,7 @@ def lock_view(
             return cast("HttpResponseBase", response)
 
         def locked(*args: Any, **kwargs: Any) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-            if _dispatches_to_async(view, args):
+            if _dispatches_to_async(called, args):
                 return locked_async(*args, **kwargs)
             everything = (*args, *kwargs.values())
             use = Use(None)
@@ -186,16 +187,40 @@ def _naming(
     if callable(name):
         named = name
         return lambda args, kwargs: named(*args, **kwargs)
-    # What `method_decorator` passes is bound already, and wraps a function that is not.
-    bound = isinstance(view, functools.partial)
-    signature = inspect.signature(view, follow_wrapped=not bound)
-    return NameTemplate(name, signature).fill
+    return NameTemplate(name, _signature(view)).fill
 
 
-def _dispatches_to_async(view: Callable[..., Any], args: Sequence[Any]) -> bool:
+def _innermost(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what the decorators of a view go over, which has the arguments of its calls.
+
+    Not what it wraps in turn, where that gets ``self`` as well: `method_decorator` passes a method
+    that is bound, and says that it wraps the function; what ``as_view()`` returns says that it
+    wraps the class's ``dispatch``, if that is decorated or DRF's.
+    """
+    while not isinstance(view, functools.partial | MethodType) and hasattr(view, "__wrapped__"):
+        wrapped = view.__wrapped__
+        if hasattr(view, "__signature__") or (_of_class(view) and not _of_class(wrapped)):
+            break
+        view = wrapped
+    return view
+
+
+def _of_class(view: Any) -> bool:
+    """Whether ``as_view()`` has made it: Django's, or that of DRF's view sets."""
+    return hasattr(view, "view_class") or hasattr(view, "cls")
+
+
+def _signature(view: Callable[..., Any]) -> inspect.Signature:
+    called = _innermost(view)
+    if isinstance(called, functools.partial):
+        called = functools.partial(called.func, *called.args, **called.keywords)
+    return inspect.signature(called, follow_wrapped=not _of_class(called))
+
+
+def _dispatches_to_async(called: Callable[..., Any], args: Sequence[Any]) -> bool:
     """Whether this is the ``dispatch`` of a view class with ``async`` methods: it is no coroutine
     function, and returns a coroutine."""
-    owner = getattr(getattr(view, "func", view), "__self__", args[0] if args else None)
+    owner = getattr(getattr(called, "func", called), "__self__", args[0] if args else None)
     return bool(getattr(owner, "view_is_async", False))
 
 

@@ -15,10 +15,12 @@ from django.test import AsyncClient, Client
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
+from django.views.decorators.csrf import csrf_exempt
 from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
 
 from django_tasklock import LeaseLost, StoreUnavailable, lock, locks
 from django_tasklock.views import lock_view
@@ -92,6 +94,18 @@ class OnAsyncMethod(View):
         return HttpResponse(await sync_to_async(held_now)(number))
 
 
+@method_decorator([on_order, csrf_exempt], name="dispatch")
+class OnDispatchOverAnother(View):
+    def post(self, request: HttpRequest, number: int) -> HttpResponse:
+        return HttpResponse(held_now(number))
+
+
+@method_decorator([on_order, csrf_exempt], name="dispatch")
+class OnAsyncDispatchOverAnother(View):
+    async def post(self, request: HttpRequest, number: int) -> HttpResponse:
+        return HttpResponse(await sync_to_async(held_now)(number))
+
+
 class Plain(View):
     def post(self, request: HttpRequest, number: int) -> HttpResponse:
         return HttpResponse(held_now(number))
@@ -100,6 +114,16 @@ class Plain(View):
 class PlainAsync(View):
     async def post(self, request: HttpRequest, number: int) -> HttpResponse:
         return HttpResponse(await sync_to_async(held_now)(number))
+
+
+@method_decorator(csrf_exempt, name="dispatch")
+class Decorated(Plain):
+    pass
+
+
+@method_decorator(csrf_exempt, name="dispatch")
+class DecoratedAsync(PlainAsync):
+    pass
 
 
 class RestOnMethod(APIView):  # type: ignore[misc]
@@ -117,6 +141,14 @@ class RestOnDispatch(APIView):  # type: ignore[misc]
     permission_classes = ()
 
     def post(self, request: Request, number: int) -> Response:
+        return Response(held_now(number))
+
+
+class RestPlain(ViewSet):  # type: ignore[misc]
+    authentication_classes = ()
+    permission_classes = ()
+
+    def pay(self, request: Request, number: int) -> Response:
         return Response(held_now(number))
 
 
@@ -143,8 +175,13 @@ KINDS: dict[str, Callable[..., Any]] = {
     "async-method": OnAsyncMethod.as_view(),
     "as-view": on_order(Plain.as_view()),
     "async-as-view": on_order(PlainAsync.as_view()),
+    "dispatch-over-another": OnDispatchOverAnother.as_view(),
+    "async-dispatch-over-another": OnAsyncDispatchOverAnother.as_view(),
+    "decorated-as-view": on_order(Decorated.as_view()),
+    "decorated-async-as-view": on_order(csrf_exempt(DecoratedAsync.as_view())),
     "rest-method": RestOnMethod.as_view(),
     "rest-dispatch": RestOnDispatch.as_view(),
+    "rest-as-view": on_order(RestPlain.as_view({"post": "pay"})),
     "rest-above": rest_above,
     "rest-below": rest_below,
 }
@@ -158,6 +195,23 @@ def cart(request: HttpRequest) -> HttpResponse:
 @lock_view("cart:{request.user.pk}", ttl=LONG)
 async def async_cart(request: HttpRequest) -> HttpResponse:
     return HttpResponse(" ".join(info.name for info in await sync_to_async(locks.list)()))
+
+
+@method_decorator(lock_view("cart:{request.user.pk}", ttl=LONG), name="dispatch")
+@method_decorator(csrf_exempt, name="dispatch")
+class CartOverAnother(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(" ".join(info.name for info in locks.list()))
+
+
+def named(request: HttpRequest, **kwargs: Any) -> str:
+    return "named"
+
+
+@method_decorator([lock_view(named, ttl=LONG), csrf_exempt], name="dispatch")
+class AsyncNamedByACallable(View):
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(" ".join(info.name for info in await sync_to_async(locks.list)()))
 
 
 @lock_view(lambda request, number: f"parity:{number % 2}", ttl=LONG)
@@ -198,6 +252,8 @@ urlpatterns = [
     *(path(f"{kind}/<int:number>/", view, name=kind) for kind, view in KINDS.items()),
     path("cart/", cart),
     path("async-cart/", async_cart),
+    path("cart-over-another/", CartOverAnother.as_view()),
+    path("async-callable/", AsyncNamedByACallable.as_view()),
     path("callable/<int:number>/", named_by_a_callable),
     path("failing/", failing),
     path("async-failing/", async_failing),
@@ -242,7 +298,7 @@ def test_every_kind_of_view_refuses(kind: str) -> None:
         assert lease.held
 
 
-@pytest.mark.parametrize("url", ["/cart/", "/async-cart/"])
+@pytest.mark.parametrize("url", ["/cart/", "/async-cart/", "/cart-over-another/"])
 def test_name_may_come_from_the_user(url: str) -> None:
     user = User.objects.create_user("ada")
     client = Client()
@@ -252,6 +308,7 @@ def test_name_may_come_from_the_user(url: str) -> None:
 
 def test_name_may_be_a_callable_of_the_arguments() -> None:
     assert Client().get("/callable/7/").content == b"parity:1"
+    assert Client().get("/async-callable/").content == b"named"
 
 
 @pytest.mark.parametrize("url", ["/failing/", "/async-failing/"])
