@@ -20,7 +20,7 @@ __all__ = ["held", "outage"]
 A_DAY_SECONDS = 86400.0
 LISTINGS = ("list", "count", "scan", "reservations", "events")
 """without an implementation they raise `ListingNotSupported`, and ask no server"""
-NO_VERBS = ("shard",)
+NO_VERBS = ("close_idle", "shard")
 """these ask no server"""
 
 

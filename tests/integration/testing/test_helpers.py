@@ -197,6 +197,12 @@ class TestOutage:
                     locks.is_locked("video:1")
             assert not locks.is_locked("video:1")
 
+    def test_a_change_of_the_settings_in_it_makes_a_store_that_answers(self) -> None:
+        with locks_in_memory(), outage():
+            with override_settings(TASKLOCK={"default": MEMORY}):
+                assert taken("video:1").held
+            assert not locks.is_locked("video:1")
+
     def test_a_lease_is_not_renewed_in_it(self) -> None:
         with locks_in_memory():
             lease = taken("video:1", ttl=0.3, renew=True)
