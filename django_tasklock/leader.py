@@ -42,8 +42,8 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
     ``lease.assert_held()``, more often than every ``ttl`` seconds. If it returns, or raises this
     `LeaseLost`, after the loss, then `lead` waits again, and calls it again when this process
     leads again.
-    If it returns with the lease, or raises anything else, the lease is released, and `lead` returns
-    or raises the same.
+    If it returns with the lease, or has released or detached it itself, or raises anything else,
+    the lease is released, and `lead` returns or raises the same.
 
     While the store does not answer, `lead` goes on waiting, and logs a warning. Raises `TypeError`
     or `ValueError` for a wrong argument, and `InvalidLockConfig`.
@@ -62,10 +62,10 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
         lease = wait_to_lead(service, name, ttl, task=f"lead {_named(run)}", use=use)
         try:
             result = run(lease) if takes_lease else run()
-            if lease.held:
+            if lease.held or lease._ended_well():
                 return result
         except LeaseLost as error:
-            if lease.held or error.name != name:
+            if lease.held or lease._ended_well() or error.name != name:
                 raise
         finally:
             try:

@@ -87,6 +87,39 @@ def test_leader_that_ends_because_it_lost_the_lease_leads_again() -> None:
     assert len({lease.token for lease in runs}) == 3
 
 
+def test_leader_that_gives_its_lease_back_or_hands_it_on_has_finished() -> None:
+    runs: list[Lease] = []
+
+    def run_once(lease: Lease) -> None:
+        runs.append(lease)
+        assert runs == [lease], "it was called again"
+
+    def step_down(lease: Lease) -> str:
+        run_once(lease)
+        lease.release()
+        return "it stepped down"
+
+    def hand_on(lease: Lease) -> str:
+        run_once(lease)
+        return lease.detach(LONG)
+
+    def go_on_without_it(lease: Lease) -> None:
+        run_once(lease)
+        lease.release()
+        lease.assert_held()
+
+    assert lead("x", step_down) == "it stepped down"
+    runs.clear()
+    with pytest.raises(LeaseLost, match="released"):
+        lead("x", go_on_without_it)
+    runs.clear()
+    handle = lead("x", hand_on, RENEWED)
+    # I expect the lock to go on under the lease that was handed on
+    adopted = locks.adopt(handle)
+    assert adopted is not None
+    assert adopted.release()
+
+
 def test_lease_that_is_lost_in_the_body_is_the_bodys_own_if_it_is_another() -> None:
     def run(lease: Lease) -> None:
         other = taken("other")
