@@ -53,7 +53,7 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
     for kind in (run, getattr(run, "__call__", None)):  # noqa: B004 - of an instance
         if iscoroutinefunction(kind):
             raise TypeError(f"run cannot be async, because lead() is not: {run!r}")
-        if inspect.isgeneratorfunction(kind):
+        if inspect.isgeneratorfunction(kind) or inspect.isasyncgenfunction(kind):
             raise TypeError(f"run cannot be a generator, which would not start: {run!r}")
     service, takes_lease = LockService(store), _takes_lease(run)
     while True:

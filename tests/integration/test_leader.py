@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -173,6 +174,9 @@ def test_arguments_that_cannot_be_meant() -> None:
     with pytest.raises(TypeError, match="async"):
         lead("x", asynchronous)
 
+    async def items() -> AsyncIterator[str]:
+        yield "an item"
+
     class Runner:
         async def __call__(self) -> None:
             pass
@@ -182,6 +186,8 @@ def test_arguments_that_cannot_be_meant() -> None:
         lead("x", runner)
     with pytest.raises(TypeError, match="generator"):
         lead("x", lambda: (yield))
+    with pytest.raises(TypeError, match="generator"):
+        lead("x", items)
     # I expect what it cannot be called with to be said before it waits to lead
     taken("x")
     calls: list[Any] = [lambda a, b: None, lambda *, lease: None]
