@@ -56,9 +56,10 @@ def locked(
     ``ttl``: seconds that the lease lasts; None, the store's TTL. ``wait``: seconds to wait for the
     lock; 0 does not wait, None waits for ever. ``renew``: extend the lease while the task runs.
     ``store``: an alias of the setting. ``on_conflict``: with "skip" a run that finds the lock held
-    returns ``{"status": "skipped", "reason": "already_processing", "lock": ..., "holder": ...}``;
-    with "raise" it raises `LockNotAcquired`. ``guard``: claims a row before the run and finishes it
-    after; a run whose row cannot be claimed is skipped, with the reason "invalid_state".
+    returns ``{"status": "skipped", "reason": "already_processing", "lock": ..., "holder": ...}``,
+    with the reason "cooling_down" if it stays taken after other code's work; with "raise" it raises
+    `LockNotAcquired`. ``guard``: claims a row before the run and finishes it after; a run whose row
+    cannot be claimed is skipped, with the reason "invalid_state".
 
     A function that has a keyword-only parameter ``lease`` gets the `Lease`. One that gets the
     task's context has its task id recorded as the owner's. ``async def`` may be decorated too.
@@ -180,7 +181,8 @@ class _Run:
         """Return the marker, or raise `LockNotAcquired`."""
         if self._on_conflict == "raise":
             raise LockNotAcquired(self.name, holder)
-        return self.skipped("already_processing", holder.owner.task_id)
+        reason = "cooling_down" if holder.cooling else "already_processing"
+        return self.skipped(reason, holder.owner.task_id)
 
     def skipped(self, reason: str, holder: str | None) -> dict[str, Any]:
         """Return the marker of a skipped run."""

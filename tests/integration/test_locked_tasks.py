@@ -82,6 +82,16 @@ def test_second_run_is_skipped_or_raises() -> None:
         assert encode(8) == encode_or_raise(8) == "encoded"
 
 
+def test_run_that_finds_the_lock_cooling_says_so() -> None:
+    @locked("video:{video_id}")
+    def encode(video_id: int) -> Any:
+        return "encoded"
+
+    with lock("video:7", cooldown=LONG):
+        pass
+    assert encode(7)["reason"] == "cooling_down"
+
+
 def test_marker_names_the_task_that_holds_the_lock() -> None:
     @locked("video:{video_id}")
     def encode(context: Any, video_id: int) -> Any:
