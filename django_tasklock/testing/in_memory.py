@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ParamSpec, TypeVar, cast
 
+from asgiref.sync import iscoroutinefunction
 from django.test.utils import override_settings
 
 from ..conf import SETTING, configured_stores
@@ -13,7 +16,10 @@ from ..stores.memory import MemoryStore
 from .assertions import assert_locked, assert_not_locked
 from .situations import held, outage
 
-__all__ = ["LocksInMemory", "locks_in_memory"]
+__all__ = ["InMemory", "LocksInMemory", "locks_in_memory"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MEMORY_STORE = "django_tasklock.stores.memory.MemoryStore"
 
@@ -31,13 +37,56 @@ class LocksInMemory:
         MemoryStore.clear_all()
 
 
-@contextmanager
-def locks_in_memory() -> Iterator[LocksInMemory]:
+class InMemory(AbstractContextManager[LocksInMemory]):
+    """What `locks_in_memory` returns."""
+
+    def __init__(self) -> None:
+        self._block = _in_block()
+
+    def __enter__(self) -> LocksInMemory:
+        return self._block.__enter__()
+
+    def __exit__(self, *exc: Any) -> bool | None:
+        return self._block.__exit__(*exc)
+
+    def __call__(self, test: Callable[P, R]) -> Callable[P, R]:
+        """Return ``test`` with a block of its own for each call."""
+        generator = inspect.isgeneratorfunction(test) or inspect.isasyncgenfunction(test)
+        if generator or isinstance(test, type):
+            # A call returns before the body, or a test of the class, runs.
+            raise TypeError(
+                f"locks_in_memory() decorates a test function, and {test.__qualname__} is none: "
+                "use it as a context manager"
+            )
+        if iscoroutinefunction(test):
+
+            @functools.wraps(test)
+            async def run_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with locks_in_memory():
+                    return await cast("Awaitable[Any]", test(*args, **kwargs))
+
+            return cast("Callable[P, R]", run_async)
+
+        @functools.wraps(test)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            with locks_in_memory():
+                return test(*args, **kwargs)
+
+        return run
+
+
+def locks_in_memory() -> InMemory:
     """Keep the locks of every alias of TASKLOCK in a `MemoryStore` of its own, for the block.
 
     It begins and ends without locks. KEY_PREFIX, TTL and the option TAKEOVER stay as they are. Also
-    a decorator of a test function. Raises `InvalidLockConfig` if the settings are wrong.
+    a decorator of a test function, which may be ``async``. Raises `InvalidLockConfig` if the
+    settings are wrong.
     """
+    return InMemory()
+
+
+@contextmanager
+def _in_block() -> Iterator[LocksInMemory]:
     with override_settings(**{SETTING: _in_memory()}):
         try:
             yield LocksInMemory()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -272,6 +273,26 @@ class TestLocksInMemory:
     @locks_in_memory()
     def test_it_decorates_a_test(self) -> None:
         assert isinstance(stores["default"], MemoryStore)
+
+    def test_it_decorates_an_async_test(self) -> None:
+        @locks_in_memory()
+        async def test(name: str) -> type[BaseStore]:
+            await asyncio.sleep(0)
+            assert (await locks.aget(name)) is None
+            return type(stores["default"])
+
+        assert asyncio.run(test("video:1")) is MemoryStore
+
+    def test_it_decorates_nothing_that_runs_later(self) -> None:
+        def fixture() -> Iterator[None]:
+            yield
+
+        class Tests:
+            pass
+
+        for wrong in (fixture, Tests):
+            with pytest.raises(TypeError, match="decorates a test function"):
+                locks_in_memory()(wrong)
 
     def test_threads_see_it(self) -> None:
         with locks_in_memory(), held("video:1"):
