@@ -65,7 +65,9 @@ def cached_once(
     value, fresh = entry.look()
     if fresh:
         return value  # type: ignore[no-any-return]
-    name = make_name("cached", cache, key, *([] if version is None else [version]))
+    # The version that the cache has anyway is the same value, and so the same lock.
+    usual = version is None or version == caches[cache].version
+    name = make_name("cached", cache, key, *([] if usual else [version]))
     use = Use(None)
     try:
         won = LockService(store).try_acquire(

@@ -71,6 +71,8 @@ def test_keys_and_versions_are_different_values() -> None:
 
     assert lock_now("a b") == "cached:default:a%20b"
     assert lock_now("a b", version=2) == "cached:default:a%20b:2"
+    # I expect the cache's own version to be no other value
+    assert lock_now("c", version=cache.version) == "cached:default:c"
     assert len(lock_now("x" * 300)) == 200
 
 
