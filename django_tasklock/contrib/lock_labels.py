@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -57,8 +57,10 @@ def own_settings() -> Mapping[str, Any]:
     if not isinstance(found, Mapping) or not _KEYS.issuperset(found):
         raise ImproperlyConfigured(f"{SETTING} is a dict with {', '.join(sorted(_KEYS))} or less")
     names, token = found.get("NAMES", ()), found.get("TOKEN")
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    several = isinstance(names, Collection) and not isinstance(names, str)
+    if not several or not all(isinstance(name, str) for name in names):
         raise ImproperlyConfigured(f"{SETTING}['NAMES'] is a list of names and templates")
+    _patterns(tuple(names))
     if token is not None and (not isinstance(token, str) or not token):
         raise ImproperlyConfigured(f"{SETTING}['TOKEN'] is a str that is not empty")
     return found

@@ -105,7 +105,17 @@ def test_names_of_the_setting_are_labels_of_plain_names(counted: Count) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["a", {"NAME": []}, {"NAMES": "nightly"}, {"NAMES": [1]}, {"TOKEN": ""}, {"TOKEN": 1}]
+    "wrong",
+    [
+        "a",
+        {"NAME": []},
+        {"NAMES": "nightly"},
+        {"NAMES": [1]},
+        {"TOKEN": ""},
+        {"TOKEN": 1},
+        {"NAMES": None},
+        {"NAMES": ["nightly", "order:{"]},
+    ],
 )
 def test_a_wrong_setting_is_said(wrong: object) -> None:
     with override_settings(TASKLOCK_METRICS=wrong), pytest.raises(ImproperlyConfigured):
