@@ -6,6 +6,7 @@ header ``Authorization: Bearer ...``, and users who may see locks (the permissio
 
 from __future__ import annotations
 
+from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse, HttpResponseForbidden
 from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
@@ -21,6 +22,7 @@ __all__ = ["counters", "state"]
 VIEW_PERMISSION = "django_tasklock.view_lock"
 
 
+@login_not_required  # For `LoginRequiredMiddleware`: a token needs no user.
 @never_cache
 @require_safe
 def counters(request: HttpRequest) -> HttpResponse:
@@ -30,6 +32,7 @@ def counters(request: HttpRequest) -> HttpResponse:
     return HttpResponse(exposed(), content_type=CONTENT_TYPE)
 
 
+@login_not_required  # For `LoginRequiredMiddleware`: a token needs no user.
 @never_cache
 @require_safe
 def state(request: HttpRequest) -> HttpResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.test import Client, override_settings
 from django.urls import include, path
@@ -55,6 +56,17 @@ def test_a_token_opens_them(page: str) -> None:
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     assert "no-store" in answer.headers["Cache-Control"]
+
+
+@pytest.mark.parametrize("page", [METRICS, STATE])
+def test_a_token_opens_them_on_a_site_that_requires_a_login(page: str) -> None:
+    requires_login = "django.contrib.auth.middleware.LoginRequiredMiddleware"
+    with override_settings(
+        MIDDLEWARE=[*settings.MIDDLEWARE, requires_login], TASKLOCK_METRICS={"TOKEN": TOKEN}
+    ):
+        assert Client().get(page).status_code == 403
+        answer = Client().get(page, headers={"Authorization": f"Bearer {TOKEN}"})
+    assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("page", [METRICS, STATE])
