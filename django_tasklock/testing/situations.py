@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from .._engine.service import locks
 from .._values.arguments import checked_name, checked_ttl
@@ -22,6 +24,10 @@ LISTINGS = ("list", "count", "scan", "reservations", "events")
 """without an implementation they raise `ListingNotSupported`, and ask no server"""
 NO_VERBS = ("close_idle", "shard")
 """these ask no server"""
+
+_changing = Lock()
+_outages: WeakKeyDictionary[BaseStore, tuple[int, dict[str, Any]]] = WeakKeyDictionary()
+"""of each store in an outage: how many blocks it is in, and what they have replaced"""
 
 
 @contextmanager
@@ -74,14 +80,23 @@ def outage(store: str = DEFAULT_ALIAS) -> Iterator[None]:
     """
     silent = locks.using(store).store
     verbs = _verbs(silent)
-    before = {verb: vars(silent)[verb] for verb in verbs if verb in vars(silent)}
-    vars(silent).update(dict.fromkeys(verbs, _raiser(silent.alias)))
+    with _changing:
+        number, before = _outages.get(silent, (0, {}))
+        if number == 0:
+            before = {verb: vars(silent)[verb] for verb in verbs if verb in vars(silent)}
+        _outages[silent] = number + 1, before
+        vars(silent).update(dict.fromkeys(verbs, _raiser(silent.alias)))
     try:
         yield
     finally:
-        for verb in verbs:
-            vars(silent).pop(verb, None)
-        vars(silent).update(before)
+        with _changing:
+            number, before = _outages.pop(silent)
+            if number > 1:  # Another block, perhaps of another thread, goes on.
+                _outages[silent] = number - 1, before
+            else:
+                for verb in verbs:
+                    vars(silent).pop(verb, None)
+                vars(silent).update(before)
 
 
 def _verbs(store: BaseStore) -> list[str]:

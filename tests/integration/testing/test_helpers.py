@@ -198,6 +198,18 @@ class TestOutage:
                     locks.is_locked("video:1")
             assert not locks.is_locked("video:1")
 
+    def test_one_that_ends_after_another_one_ends_both(self) -> None:
+        """As those of two threads may."""
+        with locks_in_memory():
+            first, second = outage(), outage()
+            first.__enter__()
+            second.__enter__()
+            first.__exit__(None, None, None)
+            with pytest.raises(StoreUnavailable):
+                locks.is_locked("video:1")
+            second.__exit__(None, None, None)
+            assert not locks.is_locked("video:1")
+
     def test_a_change_of_the_settings_in_it_makes_a_store_that_answers(self) -> None:
         with locks_in_memory(), outage():
             with override_settings(TASKLOCK={"default": MEMORY}):
