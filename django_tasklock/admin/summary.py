@@ -12,6 +12,7 @@ from django.utils.translation import gettext, ngettext
 
 from .._values.lock_info import LockInfo
 from ..operators.contention import counts, past_hour
+from ..operators.lock_state import callers_waiting
 from .changelist import LockChangeList
 from .past import ask_history
 from .sparkline import sparkline
@@ -47,10 +48,11 @@ def summary_of(changelist: LockChangeList, request: HttpRequest, contention_url:
     return render_to_string("admin/django_tasklock/lock/_summary.html", context, request)
 
 
-def _states(infos: Sequence[LockInfo]) -> list[tuple[str, str, int]]:
-    """Return a class, a word and a number for each state of the locks of the page."""
+def _states(infos: Sequence[LockInfo]) -> list[tuple[str, str, int | None]]:
+    """Return a class, a word and a number for each state of the locks of the page; None where that
+    is not known."""
     return [
-        ("waiting", gettext("waiting"), sum(info.waiters or 0 for info in infos)),
+        ("waiting", gettext("waiting"), callers_waiting(infos)),
         ("gone", gettext("owner gone"), sum(_is_gone(info) for info in infos)),
         ("cooling", gettext("cooling"), sum(info.cooling for info in infos)),
         (

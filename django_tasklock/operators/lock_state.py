@@ -20,7 +20,7 @@ from ..stores.base import BaseStore
 from .exposition import Gauge
 from .lost_work import lost_rows, works_by_rows
 
-__all__ = ["STATES", "lock_state"]
+__all__ = ["STATES", "callers_waiting", "lock_state"]
 
 STATES = ("held", "cooling", "detached", "operator", "foreign", "orphaned")
 """the values of the label "state"; each lock is in one of them"""
@@ -75,25 +75,34 @@ def _add_locks(
     oldest: Gauge,
 ) -> None:
     counts = Counter(dict.fromkeys(STATES, 0))
-    queued, counted, since = 0, False, None
+    since = None
     for info in found:
-        if info.waiters is not None:
-            counted = True
-            if info.owner.slots is None:
-                # In the queue of a permit is the holder of the gate alone, who is counted once.
-                queued += info.waiters
         if info.owner.waits_for is not None:
-            queued += 1  # It holds the gate, and waits for a permit.
-            continue
+            continue  # It holds the gate, and waits for a permit.
         counts[_state(info, gone)] += 1
         if info.acquired_at is not None and (since is None or info.acquired_at < since):
             since = info.acquired_at
     for state in STATES:
         locks.add(counts[state], store=alias, state=state)
-    if counted or not sum(counts.values()):
+    queued = callers_waiting(found)
+    if queued is not None:
         waiters.add(queued, store=alias)
     if since is not None:
         oldest.add(max(0.0, age(since)), store=alias)
+
+
+def callers_waiting(infos: Iterable[LockInfo]) -> int | None:
+    """Return how many callers wait for these locks; None where that is not known of one of them."""
+    queued = 0
+    for info in infos:
+        if info.waiters is None:
+            return None
+        if info.owner.slots is None:
+            # In the queue of a permit is the holder of the gate alone, who is counted once.
+            queued += info.waiters
+        if info.owner.waits_for is not None:
+            queued += 1  # It holds the gate, and waits for a permit.
+    return queued
 
 
 def _add_longest_wait(alias: str, found: Iterable[LockInfo], longest: Gauge) -> None:

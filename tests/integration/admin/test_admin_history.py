@@ -29,8 +29,8 @@ from tests.integration.admin.test_admin import (
 )
 from tests.integration.operators.test_reservations import reserve
 from tests.servers import RedisServer
-from tests.steps import Traffic
-from tests.store_cases import redis_cache
+from tests.steps import Meanwhile, Traffic, taken, waiting
+from tests.store_cases import database_store, redis_cache
 from tests.waiting import until
 
 __all__ = ["client_with", "on_redis", "operator"]
@@ -234,6 +234,36 @@ def test_of_a_store_that_is_down_the_strip_says_no_number(
     page = page_of(operator.get(LIST))
     assert "<dt>locks</dt><dd>?</dd>" in page
     assert "tasklock-sparkline" not in page
+
+
+def test_who_waits_for_a_permit_is_counted_once(on_redis: None, operator: Client) -> None:
+    """The first of them is in the queue of each permit."""
+    held = [taken("export", slots=3) for _ in range(3)]
+    waiters = [Meanwhile(lambda: locks.acquire("export", wait=60, slots=3)) for _ in range(2)]
+    until(lambda: len(locks.waiters("export")) == 2, "two waiters")
+    until(
+        lambda: sum(waiting(f"export#{number}") for number in (1, 2, 3)) == 3, "all are looked at"
+    )
+    assert "<dt>waiting</dt><dd>2</dd>" in summary_of(page_of(operator.get(LIST)))
+    for lease in held:
+        lease.release()
+    assert all(waiter.result() for waiter in waiters)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_where_waiters_are_not_counted_the_strip_says_no_number(
+    use_caches: UseCaches, operator: Client
+) -> None:
+    # Given a store that does not count its waiters in a list, and a waiter
+    use_caches({}, {"default": database_store("default")})
+    lease = taken("video:1")
+    waiter = Meanwhile(lambda: locks.acquire("video:1", wait=60))
+    until(lambda: locks.waiters("video:1"), "a waiter")
+
+    # I expect the strip not to say that nobody waits
+    assert "<dt>waiting</dt><dd>?</dd>" in summary_of(page_of(operator.get(LIST)))
+    lease.release()
+    assert waiter.result()
 
 
 def test_the_strip_needs_no_history(use_redis: UseRedis, operator: Client) -> None:
