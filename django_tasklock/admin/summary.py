@@ -10,11 +10,12 @@ from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.translation import gettext, ngettext
 
+from .._engine.service import locks
 from .._values.lock_info import LockInfo
-from ..operators.contention import counts, past_hour
+from ..exceptions import InvalidLockConfig, TaskLockError
+from ..operators.contention import Past, counts, past_hour
 from ..operators.lock_state import callers_waiting
 from .changelist import LockChangeList
-from .past import ask_history
 from .sparkline import sparkline
 from .store_reader import aliases
 
@@ -68,12 +69,16 @@ def _is_gone(info: LockInfo) -> bool:
 
 
 def _last_hour() -> dict[str, Any]:
-    """Return the events of all stores, by the minute; nothing where no store keeps a history."""
-    asked = [
-        ask_history(alias, lambda service: past_hour(service, SPARK_EVENTS))[0]
-        for alias in aliases()[0]
-    ]
-    pasts = [past for past in asked if past is not None]
+    """Return the events of all stores, by the minute; nothing where no store keeps a history, or if
+    one that keeps it does not answer: the number of the others would look like that of all."""
+    pasts: list[Past] = []
+    for alias in aliases()[0]:
+        try:
+            service = locks.using(alias)
+            if service.store.keeps_history:
+                pasts.append(past_hour(service, SPARK_EVENTS))
+        except (TaskLockError, InvalidLockConfig):
+            return {}
     if not pasts:
         return {}
     numbers = [sum(each) for each in zip(*(counts(past, MINUTES) for past in pasts), strict=True)]

@@ -29,7 +29,7 @@ from tests.integration.admin.test_admin import (
 )
 from tests.integration.operators.test_reservations import reserve
 from tests.servers import RedisServer
-from tests.steps import Meanwhile, Traffic, taken, waiting
+from tests.steps import Meanwhile, Traffic, silent, taken, waiting
 from tests.store_cases import database_store, redis_cache
 from tests.waiting import until
 
@@ -264,6 +264,22 @@ def test_where_waiters_are_not_counted_the_strip_says_no_number(
     assert "<dt>waiting</dt><dd>?</dd>" in summary_of(page_of(operator.get(LIST)))
     lease.release()
     assert waiter.result()
+
+
+def test_events_of_a_part_of_the_stores_are_not_called_all(
+    use_caches: UseCaches, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given two stores with events
+    use_caches({}, {"default": {"BACKEND": MEMORY}, "other": {"BACKEND": MEMORY}})
+    happened("video:1", times=2)
+    stores["other"].record(stores["default"].events()[:1])
+    assert "3 events" in summary_of(page_of(operator.get(LIST)))
+
+    # When one of them does not say what has happened, I expect no number
+    silent(monkeypatch, "events")
+    strip = summary_of(page_of(operator.get(LIST)))
+    assert "<dt>locks</dt><dd>0</dd>" in strip
+    assert "event" not in strip
 
 
 def test_the_strip_needs_no_history(use_redis: UseRedis, operator: Client) -> None:
