@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest
+from django.utils.timezone import localtime
 
 from .._compat.django import apply_filters, sorted_columns
 from .._values.lock_info import LockInfo
@@ -75,7 +76,8 @@ class LockChangeList(ChangeList):
     def searched_at(self) -> datetime | None:
         """When it was looked which locks match; None if that was for this page."""
         at = self.queryset.searched_at
-        return None if at is None else datetime.fromtimestamp(at, tz=timezone.utc)
+        # In the site's time zone, which the template's filter leaves alone with USE_TZ off.
+        return None if at is None else localtime(datetime.fromtimestamp(at, tz=timezone.utc))
 
     def _get_default_ordering(self) -> list[str]:
         return ["ttl"]

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from django.core.cache import cache
 from django.test import Client
+from django.test.utils import override_settings
 from django.urls import reverse
 from redis import Redis
 
@@ -577,6 +579,22 @@ def test_page_of_a_kept_search_says_when_it_was_searched(
     monkeypatch.setattr(type(locks.store), "keeps_searches", False)
     if "state" not in asked:
         assert "job:9" in names(operator.get(LIST, asked))
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_both_times_of_a_kept_search_are_the_sites(
+    on_redis: None, operator: Client, monkeypatch: pytest.MonkeyPatch, use_tz: bool
+) -> None:
+    monkeypatch.setattr(store_reader, "KEPT_FROM_LOCKS", 0)
+    monkeypatch.setattr(kept_search, "KEPT_AFTER_SECONDS", 0.0)
+    acquire("job:1")
+    with override_settings(USE_TZ=use_tz, TIME_ZONE="Asia/Kolkata"):
+        operator.get(LIST, {"q": "job"})
+        words = words_of(operator.get(LIST, {"q": "job"}))
+    found = re.search(r"As of (\S+), of the locks that matched at (\S+)", words)
+    assert found
+    now, matched = (datetime.fromisoformat(f"2026-01-01T{time}+00:00") for time in found.groups())
+    assert (now - matched) % timedelta(days=1) < timedelta(minutes=5)
 
 
 def test_page_of_keys_without_a_ttl_has_no_more_rows_than_others(
