@@ -34,7 +34,8 @@ class LockChangeList(ChangeList):
     @property
     def problems(self) -> list[str]:
         """A sentence for each store that did not answer, or for a wrong setting."""
-        return self.root_queryset.problems
+        # One of the two has the reader of a store that only the address of the page names.
+        return list(dict.fromkeys([*self.root_queryset.problems, *self.queryset.problems]))
 
     @property
     def silent(self) -> list[str]:

@@ -106,10 +106,11 @@ class Rows:
         return self._found is None and sum(reader.count > 0 for reader in self._readers) > 1
 
     def of_store(self, alias: str | None) -> Rows:
-        """Only those of one store; all for None."""
+        """Only those of one store; all for None. The reader of one that is not there says so."""
         if alias is None:
             return self
-        return Rows([reader for reader in self._readers if reader.alias == alias])
+        known = [reader for reader in self._readers if reader.alias == alias]
+        return Rows(known or [StoreReader(alias)])
 
     def narrowed(self, asked: Asked) -> Rows:
         """The locks that are asked for, as far as the page reaches, and some more."""

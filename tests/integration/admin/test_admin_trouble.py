@@ -15,11 +15,19 @@ from django_tasklock.admin import LockedRowAdminMixin
 from django_tasklock.operators.guarded import locks_of
 from tests.app.models import Job
 from tests.conftest import UseRedis
-from tests.integration.admin.test_admin import UserWith, client_with, on_redis
+from tests.integration.admin.test_admin import (
+    LIST,
+    UserWith,
+    acquire,
+    client_with,
+    on_redis,
+    operator,
+    words_of,
+)
 from tests.integration.admin.test_admin_guarded import MakeTask, make_task
 from tests.steps import silent
 
-__all__ = ["client_with", "make_task", "on_redis"]
+__all__ = ["client_with", "make_task", "on_redis", "operator"]
 
 pytestmark = [
     pytest.mark.django_db,
@@ -84,3 +92,13 @@ def test_a_search_asks_a_silent_store_once(
     asked = silent(monkeypatch, "count", "list", "search", "get")
     admin_client.get("/admin/django_tasklock/lock/?q=x")
     assert asked == ["count"]
+
+
+def test_a_store_that_is_not_there_has_no_number_of_locks(on_redis: None, operator: Client) -> None:
+    acquire("video:1")
+    for asked in ({"store": "gone"}, {"store": "gone", "q": "video"}, {"store": "gone", "p": "2"}):
+        words = words_of(operator.get(LIST, asked, follow=True))
+        assert "'gone'" in words, asked
+        assert " 0 locks" not in words, asked
+    assert operator.get(f"{LIST}live/", {"store": "gone"}).json()["problems"]
+    assert "1 lock " in words_of(operator.get(LIST, {"store": "default"}))
