@@ -20,7 +20,7 @@ from .row_links import row_url
 from .seen import SeenLease
 from .store_reader import problem_of
 
-__all__ = ["Finding", "findings_of"]
+__all__ = ["Finding", "findings_of", "not_known"]
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,12 @@ def findings_of(
             clear_url,
             encode_rows([problem]) if id(problem) in may_send else None,
         )
+
+
+def not_known(problem: Problem) -> str:
+    """Return a sentence on what could not be looked at."""
+    message, _ = _words(problem)
+    return message if problem.error is not None else printable(f"{problem.what}: {message}")
 
 
 def _rows(model_admin: LockModelAdmin, problems: Sequence[Problem]) -> dict[tuple[Any, Any], Model]:

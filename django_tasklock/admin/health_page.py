@@ -20,7 +20,7 @@ from ..operators.survey import Group, part_of, survey
 from ..operators.wording import KINDS
 from ..stores.criteria import Criteria
 from .clear_page import ClearPage
-from .health_findings import Finding, findings_of
+from .health_findings import Finding, findings_of, not_known
 from .page import LockModelAdmin, Page, error_on_list, url_name
 from .requeue_page import RequeuePage, encode_rows
 from .seen import SelectedLeases, row_of
@@ -108,7 +108,7 @@ class HealthPage(Page):
             "kind": KINDS[kind],
             "page": page,
             "sections": [self._section(request, group) for group in groups.values()],
-            "problems": [problem_of(each.error) for each in part.silent if each.error],
+            "problems": list(map(not_known, part.silent)),
             "previous_url": self._kind_url(kind, page - 1) if page > 1 else None,
             "next_url": self._kind_url(kind, page + 1) if part.more else None,
         }

@@ -77,7 +77,7 @@ def looks(aliases: Sequence[str] | None = None) -> list[Look]:
     try:
         all_work = works_by_rows()
     except ImportError as error:
-        all_looks.append(look("unknown", _no_tasks(error)))
+        all_looks.append(look("lost work, fence, unknown", _no_tasks(error)))
     else:
         all_looks += [
             look(

@@ -28,8 +28,8 @@ class Group:
 
 
 class Part(NamedTuple):
-    """Some findings of one kind, whether there are others behind them, and the stores that did not
-    answer, of which nothing is known."""
+    """Some findings of one kind, whether there are others behind them, and what else was found in
+    their place: stores that did not answer, rows and tasks of which nothing is known."""
 
     found: list[Problem]
     more: bool
@@ -70,7 +70,7 @@ def part_of(looks: Iterable[Look], kind: str, start: int, most: int) -> Part:
                 for problem in look.found:
                     if problem.kind == kind:
                         yield problem
-                    elif problem.error is not None:
+                    elif problem.error is not None or problem.kind == "unknown":
                         silent.append(problem)
 
     found = list(islice(of_kind(), start, start + most + 1))

@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.core.cache import cache
-from django.db import connections
+from django.db import DatabaseError, connections
 from django.test import Client
 
 from django_tasklock import StoreUnavailable, locks
 from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.admin import health_page
+from django_tasklock.guards import StatusGuard
 from django_tasklock.operators import doctor as doctor_module
+from django_tasklock.operators import work
 from django_tasklock.operators.doctor import looks
 from django_tasklock.operators.survey import survey
 from django_tasklock.stores import stores
@@ -135,6 +137,45 @@ def test_the_findings_of_one_kind_are_paged(
     assert "Nothing of this kind is wrong." in words_of(sender.get(f"{HEALTH}?kind=fence"))
     for odd in ("kind=lost+work&page=-1", "kind=lost+work&page=x", "kind=nonsense", "page=2"):
         assert sender.get(f"{HEALTH}?{odd}").status_code == 200
+
+
+def database_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(self: StatusGuard) -> Any:
+        raise DatabaseError("the server has gone away")
+
+    monkeypatch.setattr(StatusGuard, "rows", rows)
+
+
+def no_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> None:
+        raise ModuleNotFoundError("No module named 'torch'")
+
+    monkeypatch.setattr(work, "loaders", [load])
+
+
+@pytest.mark.parametrize("kind", ["lost+work", "fence"])
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        (database_down, "app.Job: its rows are not known: the server has gone away"),
+        (no_import, "cannot be imported, so what they work on is not known here: No module named"),
+        (None, "app.Job: Rows that are “processing” and whose locks’ names are not known: 1."),
+    ],
+)
+def test_rows_that_are_not_known_are_not_called_right(
+    room: Mailroom, sender: Client, monkeypatch: pytest.MonkeyPatch, kind: str, trouble: Any,
+    said: str,
+) -> None:  # fmt: skip
+    # Given a row at work under a lock whose name does not follow from the row
+    room.task(guard=guard(), lock_name="{job}:{other}")
+    Job.objects.create(status="processing")
+    if trouble is not None:
+        trouble(monkeypatch)
+
+    # I expect the page to say what it does not know, and not that nothing is wrong
+    words = words_of(sender.get(f"{HEALTH}?kind={kind}"))
+    assert said in words
+    assert "Nothing of this kind is wrong." not in words
 
 
 def test_counting_ends_and_says_so(
