@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from .._values.describe import duration, place, printable
 from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
-from ..exceptions import ListingNotSupported
+from ..exceptions import ListingNotSupported, StoreUnavailable
 from ..stores import stores
 from ..stores.criteria import Criteria
 from .hints import command_line
@@ -48,20 +47,27 @@ def deadlocks(aliases: Sequence[str]) -> Iterator[Problem]:
     """Yield a problem for each deadlock between locks of these stores, and a note for a store with
     too many locks that are waited for.
 
-    A deadlock is found if two looks find the same leases and waiters. Raises `StoreUnavailable`.
+    A deadlock is found if two looks find the same leases and waiters. Raises `StoreUnavailable`, if
+    a store did not answer: after the deadlocks of the others.
     """
     infos: list[LockInfo] = []
+    silent: StoreUnavailable | None = None
     for alias in aliases:
-        with suppress(ListingNotSupported):  # The look at the store's locks reports it.
+        try:
             found, more = stores[alias].search(Criteria(), "-waiters", MOST_LOCKS)
-            waited_for = [info for info in found if info.waiters]
-            infos += waited_for
-            many = sum(info.waiters or 0 for info in waited_for) > MOST_WAITERS
-            if many or (more and len(waited_for) == MOST_LOCKS):
-                values = {"locks": MOST_LOCKS, "waiters": MOST_WAITERS}
-                yield Problem.worded(
-                    "deadlock", alias, NOT_ALL_WAITS, values, serious=False, store=alias
-                )
+        except ListingNotSupported:
+            continue  # The look at the store's locks reports it.
+        except StoreUnavailable as error:
+            silent = silent or error
+            continue
+        waited_for = [info for info in found if info.waiters]
+        infos += waited_for
+        many = sum(info.waiters or 0 for info in waited_for) > MOST_WAITERS
+        if many or (more and len(waited_for) == MOST_LOCKS):
+            values = {"locks": MOST_LOCKS, "waiters": MOST_WAITERS}
+            yield Problem.worded(
+                "deadlock", alias, NOT_ALL_WAITS, values, serious=False, store=alias
+            )
     cycles = cycles_of(_waits(infos))
     if cycles:
         time.sleep(PAUSE_SECONDS)
@@ -69,6 +75,8 @@ def deadlocks(aliases: Sequence[str]) -> Iterator[Problem]:
         for cycle in cycles:
             if again.issuperset(map(_proof, cycle)):
                 yield _problem(cycle)
+    if silent is not None:
+        raise silent
 
 
 def cycles_of(waits: Iterable[Wait]) -> list[list[Wait]]:

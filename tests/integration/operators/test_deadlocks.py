@@ -21,8 +21,8 @@ from django_tasklock._values.owner import Owner
 from django_tasklock.operators import deadlocks as module
 from django_tasklock.operators.deadlocks import Wait, cycles_of
 from django_tasklock.operators.doctor import Problem, diagnose
-from tests.conftest import UseRedis
-from tests.steps import LONG, Meanwhile, taken, waiting
+from tests.conftest import UseCaches, UseRedis
+from tests.steps import LONG, Meanwhile, silent, taken, waiting
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -243,6 +243,32 @@ def test_more_waiters_than_are_looked_at_are_said(
     for thread in threads:
         thread.result()
     assert found() == []
+
+
+def test_a_store_that_does_not_answer_hides_no_deadlock_of_another(
+    use_caches: UseCaches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given two stores, and in the second a thread that waits for its own lock
+    memory = {"BACKEND": "django_tasklock.stores.memory.MemoryStore"}
+    use_caches({}, {"default": memory, "other": memory})
+    other = locks.using("other")
+
+    def twice() -> None:
+        assert other.acquire("a", ttl=600)
+        assert other.acquire("a", ttl=600, wait=300)
+
+    thread = Meanwhile(twice)
+    until(lambda: other.waiters("a"), "it waits")
+
+    # When the first does not answer
+    silent(monkeypatch, "search", "count", "list", "walk", "walk_matching")
+    problems = [(each.kind, each.store) for each in diagnose()]
+
+    # I expect to hear of both
+    assert ("deadlock", "other") in problems
+    assert ("server", "default") in problems
+    assert other.clear("a")
+    thread.result()
 
 
 # ------------------------------------------------------------------------------ cycles alone
