@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
 from django.db import Error as DatabaseError
 
@@ -136,10 +135,20 @@ def _add_lost(chosen: Sequence[str], lost: Gauge) -> None:
     except ImportError:
         return
     counts: Counter[str] = Counter()
+    silent: set[str] = set()
+    nameless: set[str] = set()
+    """models with rows at work whose locks' names are not known"""
     for same_rows in all_work:
         if any(work.store in chosen for work in same_rows):
-            with suppress(StoreUnavailable, DatabaseError):
-                found = sum(problem.kind == "lost work" for problem in lost_rows(same_rows))
-                counts[str(same_rows[0].guard.label)] += found
+            label = str(same_rows[0].guard.label)
+            try:
+                found = Counter(problem.kind for problem in lost_rows(same_rows))
+            except (StoreUnavailable, DatabaseError):
+                silent.add(label)
+            else:
+                counts[label] += found["lost work"]
+                nameless.update([label] if found["unknown"] else [])
     for rows, count in counts.items():
-        lost.add(count, rows=rows)
+        # A part of the rows is not called all of them, nor are rows that are not known called 0.
+        if rows not in silent and (count or rows not in nameless):
+            lost.add(count, rows=rows)

@@ -23,10 +23,10 @@ from django_tasklock.stores.base import BaseStore
 from django_tasklock.testing import outage
 from tests import needs
 from tests.app.models import Job
-from tests.conftest import UseRedis
+from tests.conftest import UseCaches, UseRedis
 from tests.mailroom import mailroom
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, in_child, taken
+from tests.steps import LONG, Meanwhile, in_child, silent, taken
 from tests.waiting import until
 
 Values = dict[str, float]
@@ -156,6 +156,47 @@ def test_lost_rows_are_counted_by_their_model(
         assert held.release()
         assert values(metrics())['tasklock_lost_rows{rows="app.Job"}'] == 3
         assert "tasklock_lost_rows" not in metrics("--no-rows")
+
+
+LOST = 'tasklock_lost_rows{rows="app.Job"}'
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_part_of_the_lost_rows_is_not_called_all(
+    use_caches: UseCaches, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given two tasks for rows of one model, with a store each, and a lost row of each
+    memory = {"BACKEND": "django_tasklock.stores.memory.MemoryStore"}
+    use_caches({}, {"default": memory, "other": memory})
+    with mailroom(redis_server.url) as room:
+        for store, to in (("default", "checking"), ("other", "sending")):
+            guard = StatusGuard(Job, pk="job", source="queued", to=to, done="done")
+            room.task(guard=guard, lock_store=store)
+            Job.objects.create(status=to)
+        assert values(metrics())[LOST] == 2
+
+        # When one of the stores does not answer, I expect no number
+        silent(monkeypatch, "held")
+        assert LOST not in values(metrics())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_rows_whose_locks_names_are_not_known_are_not_called_0(
+    use_redis: UseRedis, redis_server: RedisServer
+) -> None:
+    use_redis()
+    with mailroom(redis_server.url) as room:
+        guard = StatusGuard(Job, pk="job", source="queued", to="processing", done="done")
+        room.task(guard=guard, lock_name="{job}:{other}")
+        assert values(metrics())[LOST] == 0
+        Job.objects.create(status="processing")
+        assert LOST not in values(metrics())
+
+        # One that is known to be lost is said
+        known = StatusGuard(Job, pk="job", source="queued", to="checking", done="done")
+        room.task(guard=known)
+        Job.objects.create(status="checking")
+        assert values(metrics())[LOST] == 1
 
 
 def test_the_command_prints_what_prometheus_reads(use_redis: UseRedis) -> None:
