@@ -60,9 +60,10 @@ def lock_state(aliases: Sequence[str] | None = None, *, rows: bool = True) -> li
 
 def _gone(store: BaseStore, found: Iterable[LockInfo]) -> set[str]:
     """The names of locks whose process, on this machine, is gone."""
-    suspects = [info.name for info in found if info.owner.alive() is False]
-    # Asked once more: the owner may have released it, and ended, since.
-    return set(store.held(suspects)) if suspects else set()
+    suspects = [info for info in found if info.owner.alive() is False]
+    # Asked once more: the owner may have released it, and ended, since, and another may have it.
+    now = store.get_many([info.name for info in suspects]) if suspects else ()
+    return {info.name for info, held in zip(suspects, now, strict=True) if info.is_same_lease(held)}
 
 
 def _add_locks(

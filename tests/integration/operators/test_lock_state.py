@@ -67,6 +67,20 @@ def test_each_lock_is_in_one_state(use_redis: UseRedis) -> None:
     }  # fmt: skip
 
 
+def test_the_lock_of_the_next_holder_is_no_orphan(
+    use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last owner has released it, and ended, since the list was read."""
+    use_redis(tasklock={"OPTIONS": {"TAKEOVER": False}})
+    in_child(lambda: taken("video:1").name)
+    store = stores["default"]
+    found = store.list()
+    assert locks.clear("video:1")
+    taken("video:1")
+    monkeypatch.setattr(store, "list", lambda: found)
+    assert in_state(values()) == {"held": 1}
+
+
 def test_waiters_are_counted_those_for_permits_too(use_redis: UseRedis) -> None:
     use_redis()
     held = [taken("video:1"), taken("export", slots=2), taken("export", slots=2)]
