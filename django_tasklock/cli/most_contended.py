@@ -33,10 +33,8 @@ def show_most_contended(command: BaseCommand, **options: Any) -> None:
     rows = contended(past.events)[: options["limit"]]
     reaches = None if past.reaches is None else past.reaches.astimezone()
     if options["format"] == "json":
-        found = (row.as_json() for row in rows)
-        command.stdout.write(as_json(found))
-        return
-    if not rows:
+        command.stdout.write(as_json(row.as_json() for row in rows))
+    elif not rows:
         command.stdout.write(NONE)
     else:
         cells = [_cells(row) for row in rows]

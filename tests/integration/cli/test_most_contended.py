@@ -41,9 +41,12 @@ def test_the_most_wanted_come_first_and_no_more_than_asked_for(on_redis: None) -
         ["video:1", "2", "0", "1m01s", "0", "0", "worker-1:8", "videos.process[id-1]"],
     ]
     # And it says, not among the rows, from when on it knows
-    errors = io.StringIO()
-    call_command("locks", "history", "--top", stdout=io.StringIO(), stderr=errors)
-    assert "The oldest of at most 5000 events" in errors.getvalue()
+    for form in ("table", "json"):
+        errors = io.StringIO()
+        call_command(
+            "locks", "history", "--top", "--format", form, stdout=io.StringIO(), stderr=errors
+        )
+        assert "The oldest of at most 5000 events" in errors.getvalue(), form
 
 
 def test_as_json(on_redis: None) -> None:
