@@ -8,7 +8,7 @@ from django.contrib.admin.models import DELETION, LogEntry
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.urls import URLPattern
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_lazy
 
 from .._values.arguments import checked_name
 from .._values.describe import duration, printable
@@ -29,6 +29,10 @@ __all__ = ["QueuedPage"]
 ROWS_SHOWN = 500
 """rows of the page: a form may have 1000 fields (DATA_UPLOAD_MAX_NUMBER_FIELDS)"""
 NOT_SHOWN_HERE = "That is not a reservation that this page has shown."
+_ONLY_SOME = gettext_lazy(
+    "Of the reservations of “%(store)s” only the first %(count)d were looked at. In a shell, "
+    "“manage.py locks list --queued” looks at all of them."
+)
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,11 @@ def _look() -> tuple[list[QueuedJob], list[str]]:
     problems = [] if problem is None else [problem]
     for alias in known:
         try:
-            jobs += queued_jobs(stores[alias], limit=MAX_LOCKS_READ)
+            found = queued_jobs(stores[alias], limit=MAX_LOCKS_READ + 1)
+            jobs += found[:MAX_LOCKS_READ]
+            if len(found) > MAX_LOCKS_READ:
+                values = {"count": MAX_LOCKS_READ, "store": printable(alias)}
+                problems.append(_ONLY_SOME % values)
         except ListingNotSupported:
             cannot = gettext("The store “%(store)s” cannot list its reservations.")
             problems.append(cannot % {"store": alias})

@@ -12,6 +12,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from django_tasklock import StoreUnavailable, locks
+from django_tasklock.admin import queued_page
 from django_tasklock.operators.reservations import key_of
 from django_tasklock.stores import stores
 from django_tasklock.stores.redis.store import RedisStore
@@ -55,6 +56,22 @@ def test_the_page_shows_what_is_reserved(store: RedisStore, operator: Client) ->
     assert "<b>bold" not in page_of(operator.get(QUEUED))
     assert "video:1" not in words_of(operator.get(QUEUED, {"q": "other.task bold"}))
     assert "No reservations." in words_of(operator.get(QUEUED, {"q": "nothing"}))
+
+
+def test_what_was_not_looked_at_is_not_called_nothing(
+    store: RedisStore, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queued_page, "MAX_LOCKS_READ", 2)
+    not_all = "Of the reservations of “default” only the first 2 were looked at."
+    for number in range(3):
+        assert not_all not in words_of(operator.get(QUEUED))
+        reserve(store, f"video:{number}", ttl=600 + number)
+    words = words_of(operator.get(QUEUED))
+    assert not_all in words
+    assert "id-of-video:1" in words
+    searched = words_of(operator.get(QUEUED, {"q": "video:2"}))
+    assert not_all in searched
+    assert "No reservations." not in searched
 
 
 def test_ticked_ones_are_cleared_each_with_an_entry(store: RedisStore, operator: Client) -> None:
