@@ -233,7 +233,11 @@ class LockAdmin(LockCells):
     @admin.action(permissions=["delete"], description=gettext_lazy("Clear selected locks"))
     def clear_selected(self, request: HttpRequest, rows: Rows | SelectedLeases) -> HttpResponse:
         """Ask before clearing the leases that were ticked, or all of the list."""
-        selected = rows if isinstance(rows, SelectedLeases) else SelectedLeases(held=list(rows))
+        if isinstance(rows, SelectedLeases):
+            return self.clear_page.confirmation(request, rows)
+        selected = SelectedLeases(held=list(rows))
+        for problem in rows.problems:  # The locks of that store are not among them.
+            self.message_user(request, problem, messages.ERROR)
         return self.clear_page.confirmation(request, selected)
 
     def _get_obj_does_not_exist_redirect(

@@ -14,14 +14,16 @@ from django_tasklock import locks
 from django_tasklock.admin import LockedRowAdminMixin
 from django_tasklock.operators.guarded import locks_of
 from tests.app.models import Job
-from tests.conftest import UseRedis
+from tests.conftest import UseCaches, UseRedis
 from tests.integration.admin.test_admin import (
     LIST,
     UserWith,
     acquire,
+    boxes_of,
     client_with,
     on_redis,
     operator,
+    tick,
     words_of,
 )
 from tests.integration.admin.test_admin_guarded import MakeTask, make_task
@@ -102,3 +104,25 @@ def test_a_store_that_is_not_there_has_no_number_of_locks(on_redis: None, operat
         assert " 0 locks" not in words, asked
     assert operator.get(f"{LIST}live/", {"store": "gone"}).json()["problems"]
     assert "1 lock " in words_of(operator.get(LIST, {"store": "default"}))
+
+
+@pytest.mark.parametrize("held", [("default", "other"), ("default",)])
+def test_all_of_the_list_are_not_called_all_if_a_store_does_not_answer(
+    use_caches: UseCaches, operator: Client, monkeypatch: pytest.MonkeyPatch, held: tuple[str, ...]
+) -> None:
+    # Given a list of two stores, of which one stops to answer
+    memory = {"BACKEND": "django_tasklock.stores.memory.MemoryStore"}
+    use_caches({}, {"default": memory, "other": memory})
+    for store in held:
+        assert locks.using(store).acquire(f"in-{store}", ttl=600)
+    boxes = boxes_of(operator.get(LIST))
+    with monkeypatch.context() as outage:
+        silent(outage, "count", "list")
+
+        # When all of the list are to be cleared
+        asked = tick(operator, boxes, select_across="1")
+
+    # I expect to be told, on the page that asks and where there is nothing to ask about
+    words = words_of(asked if asked.status_code == 200 else operator.get(asked["Location"]))
+    assert ("in-other" in words) == ("other" in held)
+    assert "The store “default” is unavailable" in words
