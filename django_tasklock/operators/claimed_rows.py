@@ -6,13 +6,12 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django.core.exceptions import ValidationError
 from django.db.models import Model, Q
 
 from .._values.describe import printable
 from .._values.lock_info import LockInfo
 from ..guards import StatusGuard
-from .guarded import key_texts
+from .guarded import key_of, key_texts
 from .work import Work, works
 
 __all__ = ["claimed_rows"]
@@ -53,8 +52,8 @@ def claimed_rows(infos: Sequence[LockInfo]) -> dict[str, tuple[Model, Any]]:
 
 def _claimed(work: Work, infos: Sequence[LockInfo]) -> Iterable[tuple[str, Model]]:
     keys = {info.name: key for info in infos if (key := _key_of(work, info.name)) is not None}
-    rows = rows_with(work.guard, Q(pk__in=set(keys.values())))
-    claimed = rows_with(work.guard, Q(pk__in=set(rows)) & Q((work.guard.field, work.guard.to)))
+    rows = rows_with(work.guard, Q(pk__in=list(dict.fromkeys(keys.values()))))
+    claimed = rows_with(work.guard, Q(pk__in=list(rows)) & Q((work.guard.field, work.guard.to)))
     by_fence = _by_fence(work.guard, [info for info in infos if keys.get(info.name) not in rows])
     for info in infos:
         key = keys.get(info.name)
@@ -79,13 +78,8 @@ def _by_fence(guard: StatusGuard, infos: Sequence[LockInfo]) -> dict[int | None,
 
 def _key_of(work: Work, name: str) -> Any:
     """The key of the row for which the task would take the lock; None if the name does not say."""
-    field = work.guard.model._meta.pk
-    assert field is not None
     for text in key_texts(name):
-        try:
-            key = field.to_python(text)
-        except ValidationError:
-            continue
-        if name in work.names_of(key):
+        key = key_of(work.guard, text)
+        if key is not None and name in work.names_of(key):
             return key
     return None

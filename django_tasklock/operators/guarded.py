@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+from typing import Any
 from urllib.parse import unquote
 
 from django.core.exceptions import ValidationError
@@ -16,7 +18,15 @@ from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
 from .work import CeleryMissing, Work, works
 
-__all__ = ["guarded_row", "key_texts", "label_of", "locks_of", "row_if_known"]
+__all__ = [
+    "guarded_row",
+    "key_of",
+    "key_texts",
+    "label_of",
+    "locks_of",
+    "row_if_known",
+    "text_of_key",
+]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -102,17 +112,29 @@ def _is_of(guard: StatusGuard, row: Model) -> bool:
 
 
 def _by_name(work: Work, name: str) -> Model | None:
-    key = work.guard.model._meta.pk
-    assert key is not None
     for text in key_texts(name):
-        try:
-            pk = key.to_python(text)
-        except ValidationError:
-            continue
-        if name in work.names_of(pk):
+        pk = key_of(work.guard, text)
+        if pk is not None and name in work.names_of(pk):
             row: Model | None = work.guard.rows().filter(pk=pk).first()
             return row
     return None
+
+
+def key_of(guard: StatusGuard, text: str) -> Any:
+    """Return the row's key that is written so; None if no row can have such a key."""
+    field = guard.model._meta.pk
+    assert field is not None
+    try:
+        key = field.to_python(text)
+    except (ValidationError, ValueError, TypeError, RecursionError):
+        # The text of a key of several columns is a JSON array.
+        return None
+    return tuple(key) if isinstance(key, list) else key
+
+
+def text_of_key(key: Any) -> str:
+    """Return the text of which `key_of` makes the key again."""
+    return json.dumps([*map(str, key)]) if isinstance(key, tuple) else str(key)
 
 
 def key_texts(name: str) -> list[str]:

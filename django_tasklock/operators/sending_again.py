@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from django.core.exceptions import ValidationError
-
+from .guarded import key_of, text_of_key
 from .lost_work import lost_rows, works_by_rows
 from .problems import Problem
-from .work import Work
 
 __all__ = ["SeenRow", "still_lost"]
 
@@ -26,7 +24,7 @@ class SeenRow(NamedTuple):
     def of(cls, problem: Problem) -> SeenRow:
         """The row of a problem of the kind "lost work"."""
         assert problem.work is not None
-        return cls(problem.work.task, problem.work.store, str(problem.pk), problem.fence)
+        return cls(problem.work.task, problem.work.store, text_of_key(problem.pk), problem.fence)
 
 
 def still_lost(seen: Sequence[SeenRow]) -> dict[SeenRow, Problem]:
@@ -38,19 +36,11 @@ def still_lost(seen: Sequence[SeenRow]) -> dict[SeenRow, Problem]:
     found: dict[SeenRow, Problem] = {}
     for same_rows in works_by_rows():
         tasks = {(work.task, work.store) for work in same_rows}
-        keys = [_key(same_rows[0], each.pk) for each in seen if (each.task, each.store) in tasks]
+        keys = [
+            key_of(same_rows[0].guard, each.pk) for each in seen if (each.task, each.store) in tasks
+        ]
         if keys:
             for problem in lost_rows(same_rows, [key for key in keys if key is not None]):
                 if problem.kind == "lost work":
                     found[SeenRow.of(problem)] = problem
     return {each: found[each] for each in seen if each in found}
-
-
-def _key(work: Work, text: str) -> Any:
-    """The row's key; None if no row can have it."""
-    field = work.guard.model._meta.pk
-    assert field is not None
-    try:
-        return field.to_python(text)
-    except ValidationError:
-        return None
