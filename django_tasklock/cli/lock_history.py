@@ -13,7 +13,7 @@ from .._engine.service import LockService, locks
 from .._values.describe import age, duration, place, printable
 from .._values.event import Event
 from ..exceptions import StoreUnavailable
-from .columns import as_lines, as_rich_table
+from .columns import as_lines, as_rich_table, lines_of, widths_of
 from .most_contended import show_most_contended
 from .output import stream_of
 from .parsing import count, lock_name
@@ -142,9 +142,8 @@ def _growing_table(command: BaseCommand) -> Callable[[Event], None]:
     widths = [len("2026-01-01 00:00:00"), len("taken over"), *map(len, headers[2:])]
 
     def line(cells: Sequence[str]) -> str:
-        widths[:] = map(max, widths, map(len, cells))
-        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        return "  ".join(padded).rstrip()
+        widths[:] = map(max, widths, widths_of([cells]))
+        return lines_of([cells], widths)
 
     def show(event: Event) -> None:
         when = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -13,11 +14,11 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from django.core.management import CommandError
+from django.core.management import BaseCommand, CommandError
 
 from django_tasklock import Event, locks
 from django_tasklock._values.owner import Owner
-from django_tasklock.cli.lock_history import HISTORY_COLUMNS, _new
+from django_tasklock.cli.lock_history import HISTORY_COLUMNS, _growing_table, _new
 from django_tasklock.stores import stores
 from tests.conftest import UseCaches, UseRedis
 from tests.integration.cli.test_command import on_redis, run
@@ -110,6 +111,16 @@ def test_what_a_stranger_wrote_moves_no_cursor(use_caches: UseCaches) -> None:
     assert "\x1b" not in said
     assert "a\\x1b[2J" in said
     assert len(said.splitlines()) == 2
+
+
+def test_wide_characters_move_no_column_of_what_is_followed() -> None:
+    out = io.StringIO()
+    show = _growing_table(BaseCommand(stdout=out))
+    for name in ("视频:第一个视频", "video:1"):
+        show(Event("lost", name, "default", NOW, OWNER))
+    _, wide, narrow = out.getvalue().splitlines()
+    # Each of the seven wide characters takes two cells of the terminal.
+    assert wide.index("web-1:7") + 7 == narrow.index("web-1:7")
 
 
 class Followed:
