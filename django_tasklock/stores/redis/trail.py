@@ -46,8 +46,8 @@ REFUSED_PAUSE_SECONDS = 60.0
 CACHED_EVENTS = 2000
 """events that are kept decoded, for pages that show the newest ones again and again"""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MAX_MS = 253402300799000
-"""the end of the year 9999"""
+_MAX_MS = 253402127999000
+"""two days before the end of the year 9999: a date in every time zone"""
 
 
 class RedisTrail(RedisNotes):

@@ -27,6 +27,7 @@ from tests.integration.admin.test_admin import (
     page_of,
     words_of,
 )
+from tests.integration.cli.test_command import run
 from tests.integration.operators.test_reservations import reserve
 from tests.servers import RedisServer
 from tests.steps import Meanwhile, Traffic, silent, taken, waiting
@@ -322,6 +323,25 @@ def test_a_time_at_the_end_of_all_time_is_shown() -> None:
     with override_settings(TIME_ZONE="Asia/Tokyo"):
         end = datetime.max.replace(tzinfo=timezone.utc)
         assert in_full(end).startswith("9999-12-31")
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12"])
+def test_what_a_stranger_wrote_for_the_end_of_all_time_breaks_no_page(
+    on_redis: None, operator: Client, zone: str
+) -> None:
+    # Given an event of the last second before the year 10000
+    happened("video:1")
+    store: Any = stores["default"]
+    ((_, entry),) = store.client.redis.xrange(store.keyspace.history)
+    store.client.redis.xadd(store.keyspace.history, entry, id="253402300799000-0")
+
+    # I expect every look at the history to show what it would show without
+    with override_settings(TIME_ZONE=zone):
+        assert "1 event " in words_of(operator.get(LIST))
+        assert operator.get(f"{LIST}live/").status_code == 200
+        assert "video:1" in words_of(operator.get(f"{LIST}contention/"))
+        assert "video:1" in run("history", "--top")
+    assert len(locks.history()) == 1
 
 
 @override_settings(TASKLOCK_TASK_URL=LINK)
