@@ -62,7 +62,9 @@ class LockNotAcquired(TaskLockError):
 
     def __str__(self) -> str:
         if self.holder is not None and self.holder.cooling:
-            left = max(0.0, self.holder.ttl or 0.0)
+            if self.holder.ttl is None:
+                return f"the lock {self.name!r} is cooling down, and never expires"
+            left = max(0.0, self.holder.ttl)
             return f"the lock {self.name!r} is cooling down for {left:.1f} s more"
         held_by = f" by {self.holder.owner}" if self.holder and self.holder.token else ""
         return f"the lock {self.name!r} is held{held_by}"

@@ -117,7 +117,8 @@ def _holder(held: LockInfo | str | None) -> str:
         ends = datetime.now(timezone.utc) + timedelta(seconds=held.ttl)
         return f"by {held.owner} until {ends.isoformat(timespec='seconds')} ({duration(held.ttl)})"
     if held.cooling:
-        return f"cooling down for {duration(held.ttl or 0)} more, after {held.owner}"
+        left = "and never expires" if held.ttl is None else f"for {duration(held.ttl)} more"
+        return f"cooling down {left}, after {held.owner}"
     gone = " (gone)" if held.owner.alive() is False else ""
     if held.detached:
         gone = " (detached: waits for its run)"

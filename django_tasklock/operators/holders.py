@@ -12,5 +12,7 @@ def held_by(info: LockInfo) -> str:
     """Return a clause that follows the lock's name, such as "is held by pid 7 on worker-1"."""
     owner = "other code" if info.token is None else printable(info.owner)
     if info.cooling:
-        return f"is cooling down for {duration(info.ttl or 0)} more: it was held by {owner}"
+        if info.ttl is None:  # Other code has taken the key's TTL away.
+            return f"is cooling down, and never expires: it was held by {owner}"
+        return f"is cooling down for {duration(info.ttl)} more: it was held by {owner}"
     return f"is held by {owner}"

@@ -9,9 +9,10 @@ import logging
 import re
 
 import pytest
+from django.core.cache import cache
 from django.core.management import CommandError
 
-from django_tasklock import lock, locks
+from django_tasklock import LockNotAcquired, lock, locks
 from django_tasklock.testing import assert_locked, assert_not_locked
 from tests.integration.admin.test_admin_guarded import MakeTask, make_task
 from tests.integration.cli.test_command import on_redis, run
@@ -65,6 +66,20 @@ def test_the_doctor_finds_nothing_wrong_with_it() -> None:
 def test_an_operator_is_told_why_it_cannot_be_held() -> None:
     with pytest.raises(CommandError, match=r"pay:7 is cooling down for 9m\d\ds more: it was held"):
         run("hold", "pay:7", "--for", "1h")
+
+
+def test_one_that_never_expires_is_not_said_to_end_at_once(make_task: MakeTask) -> None:
+    """Other code has taken the TTL of its key away."""
+    name = make_task("pay:{job_id}").name
+    cache.touch("lock:pay:7", None)
+    owner = re.escape(str(holder("pay:7").owner))
+    said = fields_of(run("explain", name, "[7]"))["held now"]
+    assert re.fullmatch(f"cooling down and never expires, after {owner}", said)
+    refusal = f"pay:7 is cooling down, and never expires: it was held by {owner}"
+    with pytest.raises(CommandError, match=refusal):
+        run("hold", "pay:7", "--for", "1h")
+    with pytest.raises(LockNotAcquired, match="is cooling down, and never expires"), lock("pay:7"):
+        raise AssertionError
 
 
 def test_clear_says_that_it_was_cooling(caplog: pytest.LogCaptureFixture) -> None:
