@@ -114,7 +114,10 @@ def _holder(held: LockInfo | str | None) -> str:
     if isinstance(held, str):
         return held
     if held.held_by is not None and held.ttl is not None:
-        ends = datetime.now(timezone.utc) + timedelta(seconds=held.ttl)
+        try:
+            ends = datetime.now(timezone.utc) + timedelta(seconds=held.ttl)
+        except OverflowError:  # After the year 9999: other code has given the key that TTL.
+            return f"by {held.owner} for {duration(held.ttl)}"
         return f"by {held.owner} until {ends.isoformat(timespec='seconds')} ({duration(held.ttl)})"
     if held.cooling:
         left = "and never expires" if held.ttl is None else f"for {duration(held.ttl)} more"

@@ -260,3 +260,16 @@ def test_explain_a_task_without_a_guard(on_redis: None, make_task: MakeTask) -> 
     assert said["guard"] == "-"
     assert "row now" not in said
     assert json.loads(run("explain", task.name, "[7]", "--format", "json"))["row"] is None
+
+
+@pytest.mark.parametrize("seconds", [10**12, 9 * 10**15])
+def test_a_hold_that_ends_after_the_year_9999(
+    on_redis: None, make_task: MakeTask, seconds: int
+) -> None:
+    """Other code has given its key that TTL."""
+    task = make_task("job:{job_id}")
+    locks.hold("job:7", 600, "alice")
+    store: Any = stores["default"]
+    store.client.redis.expire(store.key("job:7"), seconds)
+    said = fields_of(run("explain", task.name, "[7]"))["held now"]
+    assert said.startswith("by operator alice for ")
