@@ -50,8 +50,7 @@ class LockCells(LockModelAdmin):
             identity(lock),
             gettext("TTL"),
             f"{seconds:.3f}",
-            # It counts down also where nobody asks the store again.
-            gettext("expired") if info.renewing is False else gettext("expired or renewed"),
+            over_words(info),
             duration(seconds),
             bar(seconds, info.granted),
         )
@@ -175,6 +174,15 @@ def passed(since: datetime | None, label: str, words: str) -> SafeString | None:
         f"{seconds:.3f}",
         duration(seconds),
     )
+
+
+def over_words(info: LockInfo) -> str:
+    """Return what to say after the TTL: it counts down also where nobody asks the store again."""
+    if info.cooling or info.held_by is not None:
+        return gettext("expired")  # Nobody extends these.
+    if info.renewing is False:
+        return gettext("expired or extended")
+    return gettext("expired or renewed")
 
 
 def copied(words: str) -> SafeString:

@@ -11,7 +11,7 @@ from django.contrib.admin.utils import quote
 from django.test import Client
 from django.test.utils import override_settings
 
-from django_tasklock import Event, locks
+from django_tasklock import Event, lock, locks
 from django_tasklock._values.owner import Owner
 from django_tasklock.admin.moments import in_full, moment_in
 from django_tasklock.admin.sparkline import sparkline
@@ -316,6 +316,28 @@ def test_times_are_there_in_full_on_hover(on_redis: None, operator: Client) -> N
     )
     ends = datetime.now(timezone.utc) + timedelta(seconds=lease.remaining)
     assert abs(datetime.fromisoformat(expires) - ends) < timedelta(seconds=60)
+
+
+def test_what_may_have_been_extended_is_not_said_to_have_expired(
+    on_redis: None, operator: Client
+) -> None:
+    """A page counts down also where nobody asks the store again."""
+    assert acquire("video:1", 60).extend(600)
+    renewed = taken("video:2", renew=True)
+    locks.hold("video:3", 60)
+    with lock("video:4", hold_at_least=60):
+        pass
+    said = {
+        name: re.findall('data-tasklock-over="([^"]*)"', page_of(operator.get(change(name))))
+        for name in ("video:1", "video:2", "video:3", "video:4")
+    }
+    renewed.release()
+    assert said == {
+        "video:1": ["expired or extended"],
+        "video:2": ["expired or renewed"],
+        "video:3": ["expired"],
+        "video:4": ["expired"],
+    }
 
 
 def test_a_time_at_the_end_of_all_time_is_shown() -> None:
