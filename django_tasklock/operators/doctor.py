@@ -30,7 +30,14 @@ from .lost_work import (
 )
 from .problems import Problem
 from .reservations import queued_jobs, without_message
-from .wording import KEYS_SHARED, NO_MESSAGE, NO_TTL, OWNER_GONE, OWNER_GONE_WITH_ROW
+from .wording import (
+    KEYS_SHARED,
+    NO_MESSAGE,
+    NO_TTL,
+    NOT_ALL_RESERVATIONS,
+    OWNER_GONE,
+    OWNER_GONE_WITH_ROW,
+)
 from .work import CeleryMissing, Work
 
 __all__ = ["Look", "Problem", "Sent", "diagnose", "looks", "requeue"]
@@ -188,7 +195,13 @@ def _reservations(store: BaseStore) -> Iterator[Problem]:
     moment. So it must be missing several times.
     """
     with suppress(ListingNotSupported):  # `_owners` reports it.
-        jobs = queued_jobs(store, limit=MAX_RESERVATIONS)
+        jobs = queued_jobs(store, limit=MAX_RESERVATIONS + 1)
+        if len(jobs) > MAX_RESERVATIONS:
+            jobs.pop()
+            yield Problem.worded(
+                "no message", store.alias, NOT_ALL_RESERVATIONS, {"count": MAX_RESERVATIONS},
+                serious=False, store=store.alias,
+            )  # fmt: skip
         for look in range(LOOKS_PER_ROW):
             if jobs and look:
                 time.sleep(LOOK_PAUSE_SECONDS)

@@ -27,6 +27,7 @@ __all__ = [
     "LOCK_UNKNOWN",
     "LOST_WORK",
     "NOTICES",
+    "NOT_ALL_RESERVATIONS",
     "NOT_ALL_WAITS",
     "NO_MESSAGE",
     "NO_TTL",
@@ -131,6 +132,12 @@ NO_MESSAGE = Wording(
     message="calls of %(task)s are duplicates of %(task_id)s, of which the broker has no message",
     page_message=gettext_noop("Calls are duplicates of a message that the broker does not have."),
     hint=ENDS_BY_ITSELF,
+)
+NOT_ALL_RESERVATIONS = Wording(
+    message="of its reservations the %(count)d that end first were looked at, and there are more",
+    page_message=gettext_noop(
+        "Of its reservations the %(count)d that end first were looked at, and there are more."
+    ),
 )
 DEADLOCK = Wording(
     message="%(parts)s; the first of these leases ends in %(left)s unless renewed",

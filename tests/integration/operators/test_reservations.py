@@ -13,6 +13,7 @@ from django.core.management import CommandError
 
 from django_tasklock import ListingNotSupported, locks
 from django_tasklock.celery import messages
+from django_tasklock.operators import doctor
 from django_tasklock.operators.clearing import Outcome
 from django_tasklock.operators.doctor import diagnose
 from django_tasklock.operators.reservations import clear_job, key_of, queued_jobs
@@ -339,6 +340,19 @@ def apart(store: RedisStore, own_redis_server: RedisServer) -> Iterator[Mailroom
     """A broker of its own, that holds nothing else."""
     with mailroom(own_redis_server.url) as room:
         yield room
+
+
+@pytest.mark.django_db
+def test_doctor_says_that_there_are_more_than_it_looks_at(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "MAX_RESERVATIONS", 2)
+    for number in range(3):
+        assert without_messages() == []
+        reserve(store, f"job:{number}")
+    (problem,) = [problem for problem in diagnose() if problem.kind == "no message"]
+    assert (problem.what, problem.serious) == ("default", False)
+    assert "the 2 that end first were looked at, and there are more" in problem.message
 
 
 @pytest.mark.django_db
