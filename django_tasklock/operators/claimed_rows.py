@@ -12,6 +12,7 @@ from .._values.describe import printable
 from .._values.lock_info import LockInfo
 from ..guards import StatusGuard
 from .guarded import key_of, key_texts
+from .savepoint import in_savepoint
 from .work import Work, works
 
 __all__ = ["claimed_rows"]
@@ -41,7 +42,8 @@ def claimed_rows(infos: Sequence[LockInfo]) -> dict[str, tuple[Model, Any]]:
         work = guarded.get((task, some[0].store))
         if work is not None:
             try:
-                found.update((name, (row, work.guard.to)) for name, row in _claimed(work, some))
+                with in_savepoint(work.guard.model):
+                    found.update((name, (row, work.guard.to)) for name, row in _claimed(work, some))
             except Exception:
                 names = (printable(some[0].name), len(some) - 1)
                 logger.exception(

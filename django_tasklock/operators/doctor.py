@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.core import checks
 from django.db import Error as DatabaseError
-from django.db import connections, router, transaction
 
 from .._values.describe import printable
 from ..exceptions import ListingNotSupported, StoreUnavailable
@@ -30,6 +29,7 @@ from .lost_work import (
 )
 from .problems import Problem
 from .reservations import queued_jobs, without_message
+from .savepoint import in_savepoint
 from .wording import (
     KEYS_SHARED,
     NO_MESSAGE,
@@ -109,10 +109,8 @@ def looks(aliases: Sequence[str] | None = None) -> list[Look]:
 
 def _rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
     """The lost rows; where their database does not answer, that these are not known."""
-    using = router.db_for_read(same_rows[0].guard.model)
-    inner = transaction.atomic(using) if connections[using].in_atomic_block else nullcontext()
     try:
-        with inner:  # Else an error would end the transaction of a request.
+        with in_savepoint(same_rows[0].guard.model):
             yield from lost_rows(same_rows)
     except DatabaseError as error:
         label = same_rows[0].guard.label

@@ -18,6 +18,7 @@ from ..stores import stores
 from ..stores.base import BaseStore
 from .exposition import Gauge
 from .lost_work import lost_rows, works_by_rows
+from .savepoint import in_savepoint
 
 __all__ = ["STATES", "callers_waiting", "lock_state"]
 
@@ -143,7 +144,8 @@ def _add_lost(chosen: Sequence[str], lost: Gauge) -> None:
         if any(work.store in chosen for work in same_rows):
             label = str(same_rows[0].guard.label)
             try:
-                found = Counter(problem.kind for problem in lost_rows(same_rows))
+                with in_savepoint(same_rows[0].guard.model):
+                    found = Counter(problem.kind for problem in lost_rows(same_rows))
             except (StoreUnavailable, DatabaseError):
                 silent.add(label)
             else:

@@ -6,12 +6,19 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache
-from django.db import DatabaseError
+from django.db import DatabaseError, connections, transaction
+from django.db.models import Model
 from django.test import Client
+from django.test.utils import override_settings
 
+from django_tasklock import locks
+from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.tokens import new_token
 from django_tasklock.guards import StatusGuard
 from django_tasklock.operators.doctor import diagnose
+from django_tasklock.operators.gone_owners import gone_owners
 from django_tasklock.operators.lock_state import lock_state
+from tests.app.models import Job
 from tests.integration.admin.test_admin import on_redis
 from tests.integration.admin.test_admin_guarded import MakeTask, make_task
 from tests.steps import silent
@@ -63,3 +70,30 @@ def test_a_silent_store_is_asked_once_for_all_of_its_own(
     found = [problem for problem in diagnose() if "silent" in str(problem)]
     assert len(found) == 1
     assert len(asked) <= 2
+
+
+class JobsOnPostgres:
+    """A database without the table."""
+
+    def db_for_read(self, model: type[Model], **hints: Any) -> str | None:
+        return "postgres" if model is Job else None
+
+    db_for_write = db_for_read
+
+
+@pytest.mark.django_db(transaction=True)
+@override_settings(DATABASE_ROUTERS=[f"{__name__}.JobsOnPostgres"])
+def test_an_error_does_not_end_the_transaction_of_a_request(
+    on_redis: None, make_task: MakeTask, postgres_alias: str
+) -> None:
+    # Given a lock whose owner is gone, and whose row cannot be looked at
+    gone = owner_record(make_task("job:{job_id}").name, "id") | {"start": 1}
+    locks.store.acquire("job:1", new_token(), 600, gone)
+
+    for look in (diagnose, lock_state, lambda: gone_owners(locks.store)):
+        with transaction.atomic(postgres_alias):
+            assert list(look())
+
+            # I expect the transaction to go on
+            with connections[postgres_alias].cursor() as cursor:
+                cursor.execute("SELECT 1")
