@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.core.management.base import BaseCommand, CommandError
 
-__all__ = ["ask"]
+__all__ = ["ask", "interrupted"]
 
 INTERRUPTED = 130
 """the exit status of a command that Ctrl-C has ended, as shells have it"""
@@ -28,6 +28,15 @@ def ask(command: BaseCommand, table: str, which: str) -> None:
         raise CommandError("Nothing was cleared.", returncode=INTERRUPTED) from None
     if answer.strip().casefold() not in ("y", "yes"):
         raise CommandError("Nothing was cleared.")
+
+
+def interrupted(*, reported: bool) -> CommandError:
+    """Return the error for Ctrl-C while locks were cleared: it says what is not known.
+
+    ``reported``: whether outcomes were printed before it.
+    """
+    what = "which others were" if reported else "whether anything was"
+    return CommandError(f"Interrupted: {what} cleared is not known.", returncode=INTERRUPTED)
 
 
 def _unstyled(text: str) -> str:

@@ -12,7 +12,7 @@ from .._values.describe import printable
 from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable
 from ..operators.clearing import LOCKS_PER_CLEAR, Outcome, Seen, clear_all_seen
-from .asking import ask
+from .asking import ask, interrupted
 from .list_queued import WOULD_CLEAR, clear_queued
 from .meaning_table import meaning_table
 from .parsing import lock_name
@@ -99,9 +99,11 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
     try:
         for part in _outcomes(service, seen, dry_run=options["dry_run"]):
             outcomes += part
-    except StoreUnavailable:
-        if outcomes:  # Those that were cleared before the store went away.
+    except (StoreUnavailable, KeyboardInterrupt) as error:
+        if outcomes:  # Those that were cleared before that.
             _report(command, outcomes, options)
+        if isinstance(error, KeyboardInterrupt):
+            raise interrupted(reported=bool(outcomes)) from None
         raise
     _report(command, outcomes, options)
     _fail_unless_done(outcomes, named=bool(names))

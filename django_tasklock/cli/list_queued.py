@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from .._values.describe import duration, printable
+from ..exceptions import StoreUnavailable
 from ..operators.clearing import Outcome
 from ..operators.reservations import (
     QUEUED_ORDERS,
@@ -17,7 +18,7 @@ from ..operators.reservations import (
     queued_jobs,
 )
 from ..stores.base import BaseStore
-from .asking import ask
+from .asking import ask, interrupted
 from .columns import as_lines
 from .tables import as_json
 
@@ -78,11 +79,19 @@ def clear_queued(
     elif jobs and options["interactive"] and not options["dry_run"]:
         which = "this reservation" if len(jobs) == 1 else f"these {len(jobs)} reservations"
         ask(command, as_lines(QUEUED_COLUMNS, list(map(cells_of, jobs))), which)
-    outcomes = [
-        (job, WOULD_CLEAR if options["dry_run"] else clear_job(job, by=CLEARED_BY).value)
-        for job in jobs
-    ]
     missing = [name for name in names if name not in {job.name for job in jobs}]
+    outcomes: list[tuple[QueuedJob, str]] = []
+    try:
+        for job in jobs:
+            dry_run = options["dry_run"]
+            done = WOULD_CLEAR if dry_run else clear_job(job, by=CLEARED_BY).value
+            outcomes.append((job, done))
+    except (StoreUnavailable, KeyboardInterrupt) as error:
+        if outcomes:  # Those that were cleared before that.
+            _report(command, outcomes, missing, options)
+        if isinstance(error, KeyboardInterrupt):
+            raise interrupted(reported=bool(outcomes)) from None
+        raise
     _report(command, outcomes, missing, options)
     _fail_unless_done(outcomes, missing, named=bool(names))
 
