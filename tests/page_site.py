@@ -45,6 +45,17 @@ class Around:
     after: str = ""
 
 
+def module(path: str, *names: str) -> str:
+    """Source that makes names of the blocks before importable from the module of one of them."""
+    package = path.partition(".")[0]
+    return f"""
+import sys, types
+made = types.ModuleType({path!r})
+made.__dict__.update({{name: globals()[name] for name in {names!r}}})
+sys.modules |= {{{package!r}: types.ModuleType({package!r}), {path!r}: made}}
+"""
+
+
 class Site:
     """The example site, with a Redis and a database of its own."""
 

@@ -26,7 +26,7 @@ from django_tasklock.conf import StoreSettings
 from django_tasklock.stores.base import BaseStore, Note
 from django_tasklock.stores.required import REQUIRED
 from django_tasklock.testing import StoreContract
-from tests.page_site import APPLY, Around, Site
+from tests.page_site import APPLY, Around, Site, module
 from tests.pages import DOCS, PAGES, README, blocks, named
 from tests.servers import RedisServer
 from tests.waiting import until
@@ -290,7 +290,7 @@ assert fetched == [9]
     ),
     Around(
         "# accounts/views.py",
-        "",
+        module("accounts.tasks", "sync_account"),
         """
 queued = sync_account.delay(7)
 try:
@@ -693,7 +693,7 @@ sys.modules["videos.tasks"] = tasks
 tests = unittest.defaultTestLoader.loadTestsFromTestCase(ProcessVideoTests)
 came_to = unittest.TextTestRunner().run(tests)
 assert came_to.testsRun == 2 and came_to.wasSuccessful()
-override_settings(TASKLOCK=TASKLOCK).enable()
+override_settings(TASKLOCK=IN_MEMORY).enable()
 """,
     ),
     Around(
@@ -741,9 +741,9 @@ assert next(around, None) is None and locks.list() == []
         "# videos/test_time.py",
         "",
         """
-test_an_hour_later()
-MemoryStore.clear_all()
-test_the_work_took_too_long()
+for test in (test_an_hour_later, test_the_work_took_too_long):
+    with locks_in_memory() as tasklock:
+        test(tasklock)
 """,
     ),
 ]

@@ -21,7 +21,7 @@ from django_tasklock.celery import LockedTask
 from django_tasklock.celery.options import OPTIONS
 from tests.conftest import UseRedis
 from tests.mailroom import mailroom
-from tests.page_site import APPLY, Around, Site
+from tests.page_site import APPLY, Around, Site, module
 from tests.pages import ROOT, blocks, code, named
 from tests.servers import RedisServer
 
@@ -120,7 +120,7 @@ assert lease.release() and build_report(7, notify=True) == [7, True]
     ),
     Around(
         "# after: shops/views.py",
-        "",
+        module("shops.tasks", "build_report"),
         "assert start(7) == first.id and start(9) != first.id and waiting() == 3",
     ),
 ]
