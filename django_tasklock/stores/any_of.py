@@ -14,9 +14,9 @@ __all__ = ["AnyOf"]
 class AnyOf(LeaseNotes):
     """The optional methods that take any one of several locks, or all of them.
 
-    What the default of `acquire_any` costs: one `get`, and one acquire for each lock that is found
-    held before the free one. A caller that comes between two of these calls may be overtaken by
-    this one.
+    What the default of `acquire_any` costs: one `get`, one acquire for each lock that is found held
+    before the free one, and one for that. A caller that comes between two of these calls may be
+    overtaken by this one.
     """
 
     def acquire_all(

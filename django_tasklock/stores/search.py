@@ -98,8 +98,9 @@ class Search(RequiredMethods):
 
         Args:
             criteria: what a lock must be.
-            order: "ttl" (the soonest to expire first), "name", "age" (the youngest first) or
-                "waiters" (the fewest first); with a "-" before it the reverse.
+            order: "ttl" (the soonest to expire first), "name", "age" (the youngest first),
+                "waiters" (the fewest first) or "wait" (the shortest first); with a "-" before it
+                the reverse.
             most: how many to return at most; None: all.
 
         Raises `ListingNotSupported`.

@@ -1,4 +1,4 @@
-"""The store on Redis; the only place that imports ``redis`` and ``django_redis``."""
+"""The store on Redis. Beside it only ``stores/cluster`` and ``_compat`` import ``redis``."""
 
 from .store import RedisStore
 

@@ -515,13 +515,15 @@ def test_keys_in_redis(use_redis: UseRedis, own_redis_server: RedisServer) -> No
     use_redis(own_redis_server.url, {"OPTIONS": {"HISTORY": 100}})
     prefix = cache.make_key("").partition(":")[0]
     shown = {code(row[0])[0]: row[1] for row in table(REDIS, "The keys in Redis", "Key")}
+    assert locks.acquire("video:123", ttl=60) is not None
+    assert locks.clear("video:123")
     lease = locks.acquire("video:123", ttl=60)
     assert lease is not None
     stores["default"].set_note(Note("a note", "text", 60))
     assert stores["default"].reserve("queued job", "1", 60) is None
-    line = stores["default"].waiter("video:123", new_token(), 60, owner_record())
-    assert line is not None
-    line.ask()
+    waiter = stores["default"].waiter("video:123", new_token(), 60, owner_record())
+    assert waiter is not None
+    waiter.ask()
     assert locks.acquire("video:123") is None
     until(lambda: locks.history())
     with redis.Redis(port=own_redis_server.port, decode_responses=True) as client:
@@ -532,7 +534,7 @@ def test_keys_in_redis(use_redis: UseRedis, own_redis_server: RedisServer) -> No
             kind = str(client.type(key))
             key = re.sub("note .*", "note …", key.removeprefix(prefix))
             found[key] = kinds.get(kind, kind)
-    line.leave()
+    waiter.leave()
     assert found == shown
 
 
