@@ -71,7 +71,10 @@ class LockNotAcquired(TaskLockError):
 
 
 class AlreadyQueued(LockNotAcquired):
-    """A message of the job ``name`` is waiting or running already; ``task_id`` is its task id."""
+    """A message of the job ``name`` is waiting or running already; ``task_id`` is its task id.
+
+    ``holder`` is the `LockInfo` of the lease of its run; None if it waits.
+    """
 
     def __init__(
         self, name: str, holder: LockInfo | None = None, task_id: str | None = None
@@ -81,7 +84,8 @@ class AlreadyQueued(LockNotAcquired):
         self.task_id = task_id
 
     def __str__(self) -> str:
-        return f"the job {self.name!r} is in the queue already, as {self.task_id}"
+        where = "is in the queue" if self.holder is None else "is running"
+        return f"the job {self.name!r} {where} already, as {self.task_id}"
 
 
 class LeaseLost(TaskLockError):

@@ -12,7 +12,7 @@ from .owner_record import COOLING, owner_record, this_process
 from .processes import group_lives, start_of
 from .slots import LARGEST_SLOTS
 
-__all__ = ["Owner", "is_number_of_adoptions"]
+__all__ = ["Owner", "is_number_of_adoptions", "task_words"]
 
 LONGEST_MARK = 64
 """characters"""
@@ -175,8 +175,15 @@ class Owner:
             return f"{self.operator} ({self.reason})" if self.reason else f"{self.operator}"
         if self.pid is None and self.host is None:
             return "an unknown owner"
-        what = f", task {self.task}[{self.task_id}]" if self.task else ""
-        return f"pid {self.pid} on {self.host}{what}"
+        task = task_words(self)
+        return f"pid {self.pid} on {self.host}{f', task {task}' if task else ''}"
+
+
+def task_words(owner: Owner) -> str | None:
+    """Return the owner's task with its task id in brackets, if it has one; None without a task."""
+    if not owner.task:
+        return None
+    return f"{owner.task}[{owner.task_id}]" if owner.task_id else owner.task
 
 
 def is_number_of_adoptions(value: Any) -> bool:

@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from .._engine.service import LockService, locks
 from .._values.describe import age, duration, place, printable
 from .._values.event import Event
+from .._values.owner import task_words
 from ..exceptions import StoreUnavailable
 from .columns import as_lines, as_rich_table, lines_of, widths_of
 from .most_contended import show_most_contended
@@ -158,7 +159,7 @@ def _cells(event: Event) -> tuple[str, ...]:
     owner, by = event.owner, event.by
     if event.holder is not None:
         by = place(event.holder) or "another program"
-    task = owner.task and (f"{owner.task}[{owner.task_id}]" if owner.task_id else owner.task)
+    task = task_words(owner)
     times = "" if event.count == 1 else f" \N{MULTIPLICATION SIGN} {event.count}"
     return (
         event.kind + times,

@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from .._engine.service import locks
 from .._values.describe import duration, place, printable
+from .._values.owner import task_words
 from ..operators.contention import EVENTS_READ, Contended, contended, past_hour
 from .columns import as_lines, as_rich_table
 from .tables import as_json
@@ -52,7 +53,7 @@ def show_most_contended(command: BaseCommand, **options: Any) -> None:
 def _cells(row: Contended) -> tuple[str, ...]:
     """The cells of a row; every cell is safe for a terminal, and none empty."""
     last = row.last
-    task = last and last.task and (f"{last.task}[{last.task_id}]" if last.task_id else last.task)
+    task = None if last is None else task_words(last)
     return (
         printable(row.name),
         str(row.refused),

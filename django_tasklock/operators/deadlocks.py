@@ -16,7 +16,7 @@ from typing import NamedTuple
 from .._values.describe import duration, place, printable
 from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner
+from .._values.owner import Owner, task_words
 from ..exceptions import ListingNotSupported, StoreUnavailable
 from ..stores import stores
 from ..stores.criteria import Criteria
@@ -181,5 +181,5 @@ def _part(wait: Wait) -> Mapping[str, str]:
 
 
 def _words(owner: Owner) -> str:
-    task = f", {owner.task}[{owner.task_id}]" if owner.task else ""
-    return printable(f"{place(owner)} ({owner.thread}{task})")
+    task = task_words(owner)
+    return printable(f"{place(owner)} ({owner.thread}{f', {task}' if task else ''})")

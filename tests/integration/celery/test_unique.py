@@ -144,6 +144,7 @@ def test_unfinished_a_duplicate_of_a_running_one_may_raise(room: Mailroom) -> No
     (error,) = raised
     assert error.holder is not None
     assert (error.task_id, error.holder.owner.task_id) == (first.id, first.id)
+    assert str(error) == f"the job 'job:1' is running already, as {first.id}"
 
 
 def test_unfinished_other_work_under_the_lock_is_no_duplicate(room: Mailroom) -> None:

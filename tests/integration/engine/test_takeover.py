@@ -341,6 +341,7 @@ def test_owner_reads_well() -> None:
     assert str(Owner("web-1", 7, "videos.process", "id-1")) == (
         "pid 7 on web-1, task videos.process[id-1]"
     )
+    assert str(Owner("web-1", 7, "locks run sh")) == "pid 7 on web-1, task locks run sh"
 
 
 def test_owner_is_built_once_a_process_and_anew_in_a_child() -> None:
