@@ -41,8 +41,8 @@ class Holding(Acquiring):
         ``ttl``: seconds that the hold lasts; nobody renews it, and it outlives this process.
         `clear` ends it earlier. ``by``: the operator's name, ``reason``: why; both are shown to
         whoever looks, have at most 255 bytes of UTF-8 each, without control characters, and may be
-        empty. ``wait``:
-        seconds to wait until the present holder has ended; 0 does not wait, None waits for ever.
+        empty. ``wait``: seconds to wait until the present holder has ended; 0 does not wait, None
+        waits for ever.
 
         Raises `StoreUnavailable`; the lock is not held then, or not for long. Raises `TypeError` or
         `ValueError` for a wrong argument.

@@ -1,8 +1,8 @@
 """What happened to a lock, from the moment that it is noted until it is an event.
 
-Whoever notes it makes a tuple and no more. The thread that writes the history does the rest: of
-refusals that say the same it makes one event, so that a crowd which asks again and again costs
-little, and leaves room for what differs.
+Noting an event makes a tuple and nothing else. The thread that writes the history does the rest. It
+makes one event of refusals that say the same: callers that ask again and again then cost little,
+and leave room for other events.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Names for what runs in this process: no two threads, or asyncio tasks, have one name at a time.
 
-An owner records the name. Whether who holds one lock is the one that waits for another is known by
-it; and code may give several threads, or tasks, the same name.
+An owner records the name. The search for deadlocks compares these names, to see whether the holder
+of one lock is the one that waits for another. The code's own names would not do: it may give the
+same name to several threads or tasks.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class LockedRowAdminMixin(RowAdmin):
 
     The locks are those under which a guarded task would work on the row. What is saved or deleted
     is checked just before it is written. The lock is not taken for it: a task that arrived in that
-    moment would be skipped. Deleting another object, which
-    takes the row with it, is not refused: ``on_delete=PROTECT`` refuses that.
+    moment would be skipped. Deleting another object, which takes the row with it, is not refused:
+    ``on_delete=PROTECT`` refuses that.
     """
 
     def render_change_form(

@@ -64,9 +64,9 @@ class Body:
         """Claim the row, run the body, finish the row. Returns what the body returns.
 
         ``lease``: None for a run without the lock. ``starting``: called when the row is claimed,
-        before the body runs. Raises `NoWork` if the row cannot be claimed,
-        what the body raises, `LeaseLost` if the lease was lost and the row cannot show whether the
-        result counts, and `StatusConflict` if another run has changed the row.
+        before the body runs. Raises `NoWork` if the row cannot be claimed, what the body raises,
+        `LeaseLost` if the lease was lost and the row cannot show whether the result counts, and
+        `StatusConflict` if another run has changed the row.
         """
         self._begun = True
         guard = self.task.guard

@@ -80,8 +80,8 @@ class FollowUp:
     def give_up(self) -> None:
         """Remove what a message has noted that has ended, and has not done its work.
 
-        If the store does not answer, as soon as it does. That a run has started may be another's
-        word by then, and a follow-up runs once too often. Raises nothing.
+        If the store does not answer, it is removed as soon as it does. The text "started" may be
+        another run's by then: a follow-up runs once too often in that case. Raises nothing.
         """
         delivery = self._delivery
         texts, self._texts = self._texts, []

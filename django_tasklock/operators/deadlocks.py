@@ -82,7 +82,8 @@ def deadlocks(aliases: Sequence[str]) -> Iterator[Problem]:
 def cycles_of(waits: Iterable[Wait]) -> list[list[Wait]]:
     """Return cycles of waits, of which each one's waiter holds the lock of the one before it.
 
-    Of cycles that share waits, some are returned: to break those ends the others, or shows them.
+    Of cycles that share waits only some are returned. The others end with those, or are found by
+    the next look.
     Each begins with the lock that comes first by store and name.
     """
     found: list[list[Wait]] = []

@@ -26,7 +26,7 @@ from ..stores.search import Found
 __all__ = ["FoundAt", "kept_search", "question"]
 
 KEPT_AFTER_SECONDS = 0.1
-"""a search that took less is not kept: to look again costs little, and is the truth of now"""
+"""a search that took less is not kept: to search again costs little, and is up to date"""
 KEPT_TIMES = 20
 """how many times as long as it took a search is kept: so that searches take no more than a
 twentieth of the time, whoever asks how often"""

@@ -1,7 +1,7 @@
 """The state of the stores and of guarded rows as gauges, for ``locks metrics`` and the view.
 
 What is not known has no value: a store that does not answer is "down", and none of its other gauges
-is there, since 0 would be a false word.
+has a value: 0 would be wrong.
 """
 
 from __future__ import annotations

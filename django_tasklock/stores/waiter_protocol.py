@@ -53,7 +53,7 @@ class Waiter(Protocol):
 
 
 class RankedWaiter(Waiter, Protocol):
-    """A waiter that knows its place in the queue. It is optional: any other one counts as the next.
+    """A waiter that knows its position in the queue. It is optional: any other counts as the next.
 
     The next waiter looks at once whether a holder has died, and the others only now and then.
     """

@@ -1,8 +1,8 @@
 """The threads that call the stores for code on event loops.
 
 A call is a round trip and no more: nobody waits for a lock in these threads. Each store has its
-own lanes, so that a store which is silent delays no other one, and no crowd of questions a release.
-The history of locks is written in a lane too.
+own lanes, so a silent store delays no other store, and many questions do not delay a release. The
+history of locks is written in a lane too.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class RedisManyLocks(RedisLookup):
     """The part of a store on Redis that looks at many locks, and clears them."""
 
     def _groups(self, names: Sequence[str]) -> Iterator[Sequence[int]]:
-        """The places of the names that one script can be about."""
+        """The indexes of the names that one script can be about, script by script."""
         for start in range(0, len(names), LOCKS_PER_SCRIPT):
             yield range(start, min(start + LOCKS_PER_SCRIPT, len(names)))
 

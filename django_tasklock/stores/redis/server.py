@@ -75,7 +75,7 @@ def findings(client: ServerClient, needed: int) -> Iterator[Finding]:
             "replication",
             False,
             "the server has replicas: a failover may forget the last leases it granted",
-            "Give the guard a fence_field: a database that refuses a late writer is not fooled.",
+            "Give the guard a fence_field: the database then refuses a late writer.",
         )
 
 
@@ -106,7 +106,7 @@ def _clock(client: ServerClient) -> Iterator[Finding]:
             "clock",
             False,
             f"the server's clock is {abs(ahead):.1f} s {where} ours",
-            "Leases do not mind; what is shown as their age does. Let both keep time (NTP).",
+            "It changes no lease, only the age that is shown. Keep both in step (NTP).",
         )
     if latency > SLOW_ANSWER_SECONDS:
         yield Finding(

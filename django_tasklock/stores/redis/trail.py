@@ -40,7 +40,7 @@ EVENTS_PER_SCRIPT = 1000
 WRITTEN_PER_SCRIPT = 500
 """all of a second, mostly; a script for so many keeps the server busy for about a millisecond"""
 LONGEST_AGO_SECONDS = 3600.0
-"""an event is written a moment after it happened: what is more comes of a clock that was set"""
+"""an event is written a moment after it happened: a longer time means that a clock was set"""
 REFUSED_PAUSE_SECONDS = 60.0
 """a server that refuses to keep the history is asked again after so long"""
 CACHED_EVENTS = 2000
@@ -53,8 +53,8 @@ _MAX_MS = 253402127999000
 class RedisTrail(RedisNotes):
     """The part of a store on Redis that keeps the history.
 
-    The id of an entry is the server's time when it was written; of its text a number says how many
-    milliseconds before that it happened.
+    The id of an entry is the server's time when it was written. The entry's text begins with the
+    number of milliseconds between the event and that time.
     """
 
     supports_history = True
