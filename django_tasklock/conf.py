@@ -31,7 +31,8 @@ TASK_ID_FIELD = "{task_id}"
 class StoreSettings:
     """The settings of one store, after they were checked.
 
-    ``backend``: the dotted path of the store's class; None: the class of the cache decides.
+    ``alias``: of the store, a key of ``TASKLOCK``. ``backend``: the dotted path of the store's
+    class; None: the class of the cache decides.
     ``cache``: an alias of ``CACHES``. ``key_prefix``: the beginning of the locks' keys. ``ttl``:
     how many seconds a lease lasts where the caller does not say. ``options``: the store's own.
     """

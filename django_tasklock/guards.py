@@ -209,8 +209,9 @@ class StatusGuard:
     def finish(self, pk: Any, fence: int | None = None) -> None:
         """Give the row the status ``done``.
 
-        Raises `StatusConflict` if the row is no longer this run's: its status is not ``to``, or its
-        fence is not ``fence``. Raises `RuntimeError` inside ``atomic()``.
+        ``fence``: the one with which the row was claimed; None: it is not compared. Raises
+        `StatusConflict` if the row is no longer this run's: its status is not ``to``, or its fence
+        is not ``fence``. Raises `RuntimeError` inside ``atomic()``.
         """
         if not self._leave(pk, fence, self.done, "finish"):
             raise StatusConflict(self.label, pk)
@@ -218,8 +219,8 @@ class StatusGuard:
     def fail(self, pk: Any, fence: int | None = None) -> bool:
         """Give the row the status ``failed``, or the first of ``source`` where that is None.
 
-        Returns False, and changes nothing, if the row is no longer this run's. Raises
-        `RuntimeError` inside ``atomic()``.
+        ``fence``: as for `finish`. Returns False, and changes nothing, if the row is no longer this
+        run's. Raises `RuntimeError` inside ``atomic()``.
         """
         status = self.source[0] if self.failed is None else self.failed
         return self._leave(pk, fence, status, "fail")
@@ -227,8 +228,8 @@ class StatusGuard:
     def reopen(self, pk: Any, fence: int | None = None) -> bool:
         """Give the row its first source status again, so that another run can claim it.
 
-        Returns False, and changes nothing, if the row is no longer this run's. Raises
-        `RuntimeError` inside ``atomic()``.
+        ``fence``: as for `finish`. Returns False, and changes nothing, if the row is no longer this
+        run's. Raises `RuntimeError` inside ``atomic()``.
         """
         return self._leave(pk, fence, self.source[0], "reopen")
 

@@ -61,14 +61,15 @@ def lock_view(
 
     ``name``: a template that the view's arguments fill, ``"pay:{order_id}"`` or
     ``"cart:{request.user.pk}"``; or a callable that gets the view's arguments and returns the name.
-    ``wait``: seconds that a request waits for the lock; 0 does not wait. ``status``: of the
-    refusal, such as 409, 423 or 429. ``retry_after``: True sends the seconds that are left of the
-    holder's lease, rounded up, as the header ``Retry-After``; a number of seconds sends that; False
-    sends none. ``outage_status``: of the answer where the store does not answer and the view was
-    not called; None raises `StoreUnavailable`. ``ttl``: seconds that the lease lasts; None, the
-    store's TTL. ``renew``: extend the lease while the view runs. ``store``: an alias of the
-    setting. ``hold_at_least``, ``cooldown`` and ``cooldown_after_error``: seconds for which the
-    lock stays taken after the view, as for `lock`; a view that returned anything has succeeded.
+    ``wait``: seconds that a request waits for the lock; 0 does not wait, None waits for ever.
+    ``status``: of the refusal, such as 409, 423 or 429. ``retry_after``: True sends the seconds
+    that are left of the holder's lease, rounded up, as the header ``Retry-After``; a number of
+    seconds sends that; False sends none. ``outage_status``: of the answer where the store does not
+    answer and the view was not called; None raises `StoreUnavailable`. ``ttl``: seconds that the
+    lease lasts; None, the store's TTL. ``renew``: extend the lease while the view runs. ``store``:
+    an alias of the setting. ``hold_at_least``, ``cooldown`` and ``cooldown_after_error``: seconds
+    for which the lock stays taken after the view, as for `lock`; a view that returned anything has
+    succeeded.
 
     A refusal is a line of text, or a JSON object with the key ``detail`` for a client that prefers
     JSON. Inside a DRF view it is DRF's ``Response`` with that object. The lock is held until the

@@ -57,6 +57,9 @@ class Acquiring(HandingOn):
         released, garbage-collected, or its process ends. ``slots``: as for `lock`.
         ``hold_at_least``: after the release the lock stays taken until so many seconds after it was
         acquired.
+
+        Raises `InvalidLockConfig` for ``hold_at_least`` on a store that cannot do that, besides
+        what every method raises.
         """
         use, times = Use(None), cooling_times(hold_at_least)
         options = {"ttl": ttl, "wait": wait, "renew": renew, "slots": slots}

@@ -19,8 +19,12 @@ __all__ = ["LockInfo"]
 class LockInfo(Deferred):
     """What a store knows of a lock that is held.
 
-    ``ttl`` is in seconds, None for a key that never expires. For a key that somebody else
-    set, ``token``, ``acquired_at``, ``fence`` and all of the owner's fields are None.
+    ``name`` is the lock's, ``store`` the alias of its store, and ``key`` what the store calls it.
+    ``ttl`` is what is left of the lease in seconds, None for a key that never expires.
+    ``acquired_at`` is an aware datetime. ``token`` identifies the lease, ``fence`` is its number,
+    and ``owner`` says who holds it. For a key that somebody else set, ``token``, ``acquired_at``,
+    ``fence`` and all of the owner's fields are None; ``fence`` is None also on a store without
+    fences.
     ``waiters`` is the length of the wait queue, None where it was not counted, and
     ``waiting_since`` when the next of them first asked, by the clock of its host; None where nobody
     waits, or that is not known. ``granted`` is the ttl, in seconds, that the lease was granted

@@ -26,6 +26,10 @@ LARGEST_START_TICKS = 2**63 - 1
 class Owner:
     """The holder of a lease, for people and for takeover; it gives no right to release.
 
+    ``host`` is the name of its host. ``thread`` is a name that no other thread, or asyncio task, of
+    the process has at that time. ``task`` and ``task_id`` are those of a task, or name a command;
+    None for other code.
+
     ``pid``, ``boot``, ``pidns`` and ``start`` (the kernel's boot id, the pid namespace, the
     process's start in clock ticks since boot) identify one process for ever: the kernel uses a pid
     again, but not all four together. ``group`` is a process group in which the work may go on after

@@ -203,6 +203,10 @@ class BaseStore(AnyOf, ManyLocks, MemberMethods, Rewriting, Search, Trail):
         Args:
             name: the lock.
             limit: how many to return at most.
+
+        Returns:
+            The owners, each with ``waiting_since`` where the store knows it; none where the store
+            has no wait queues.
         """
         return []
 
@@ -214,7 +218,12 @@ class BaseStore(AnyOf, ManyLocks, MemberMethods, Rewriting, Search, Trail):
         """
 
     def check(self) -> Iterable[Finding]:
-        """What is wrong with the live server, for ``check --deploy`` and the doctor."""
+        """What is wrong with the live server, for ``check --deploy`` and the doctor.
+
+        Returns:
+            A `Finding` for each thing; nothing if all is well. It may ask the server while they
+            are read.
+        """
         return ()
 
 

@@ -130,4 +130,6 @@ class Finding:
     serious: bool
     """whether locks may be lost, or held by two at once"""
     message: str
+    """what is wrong, as the rest of a sentence that begins with the store; without a full stop"""
     hint: str = ""
+    """what to do, in sentences; may be empty"""
