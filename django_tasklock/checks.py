@@ -40,9 +40,6 @@ from .stores.base import BaseStore
 
 __all__ = ["check_app", "check_servers", "check_stores"]
 
-STORES_ON_CACHES = (f"{__package__}.stores.cache", f"{__package__}.stores.redis")
-"""the modules of the stores that use a cache; others, also those of a project, need none"""
-
 
 def check_stores(**_: Any) -> list[checks.CheckMessage]:
     """Return what is wrong with the settings. Asks no server."""

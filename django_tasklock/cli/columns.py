@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 from unicodedata import combining, east_asian_width
 
-__all__ = ["NOTHING", "as_lines", "as_rich_table", "lines_of", "widths_of", "without"]
+from django.core.management.base import BaseCommand
+
+__all__ = [
+    "NOTHING",
+    "as_lines",
+    "as_rich_table",
+    "as_table",
+    "lines_of",
+    "widths_of",
+    "without",
+]
 
 NOTHING = "-"
 """an empty cell"""
@@ -47,6 +58,21 @@ def without(
     """Return the headers and the rows without some columns."""
     kept = [at for at, header in enumerate(headers) if header not in columns]
     return [headers[at] for at in kept], [[row[at] for at in kept] for row in rows]
+
+
+def as_table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    command: BaseCommand,
+    options: Mapping[str, Any],
+) -> str:
+    """Return rich's table if the command writes to a terminal and rich is installed, or else
+    aligned lines."""
+    if command.stdout.isatty():
+        table = as_rich_table(headers, rows, color=not options["no_color"])
+        if table is not None:
+            return table
+    return as_lines(headers, rows)
 
 
 def as_rich_table(

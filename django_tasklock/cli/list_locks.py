@@ -15,7 +15,7 @@ from .._values.ordering import ORDERS
 from ..exceptions import StoreUnavailable
 from ..operators.reservations import QueuedJob
 from . import list_queued
-from .columns import as_lines, as_rich_table
+from .columns import as_table
 from .list_queued import chosen_jobs
 from .output import stream_of
 from .parsing import count, pause, seconds
@@ -141,22 +141,9 @@ def _text_of_queued(
         return as_csv(list_queued.QUEUED_CSV_FIELDS, (job.as_json() for job in found))
     if not found:
         return list_queued.NONE
-    return _table(
+    return as_table(
         list_queued.QUEUED_COLUMNS, [list_queued.cells_of(job) for job in found], command, options
     )
-
-
-def _table(
-    headers: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    command: BaseCommand,
-    options: dict[str, Any],
-) -> str:
-    if command.stdout.isatty():
-        table = as_rich_table(headers, rows, color=not options["no_color"])
-        if table is not None:
-            return table
-    return as_lines(headers, rows)
 
 
 VERB = Verb(

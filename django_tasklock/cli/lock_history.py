@@ -14,7 +14,7 @@ from .._values.describe import age, duration, place, printable
 from .._values.event import Event
 from .._values.owner import task_words
 from ..exceptions import StoreUnavailable
-from .columns import as_lines, as_rich_table, lines_of, widths_of
+from .columns import NOTHING, as_table, lines_of, widths_of
 from .most_contended import show_most_contended
 from .output import stream_of
 from .parsing import count, lock_name
@@ -29,7 +29,6 @@ FOLLOW_PAUSE_SECONDS = 1.0
 FOLLOWED_EVENTS = 100
 MOST_FOLLOWED_EVENTS = 10_000
 """of one look; what more came since the last one is not shown"""
-NOTHING = "-"
 NONE = "No events."
 
 
@@ -78,10 +77,7 @@ def show_history(command: BaseCommand, **options: Any) -> None:
         command.stdout.write(NONE)
     else:
         rows = [(duration(age(event.at)), *_cells(event)) for event in found]
-        table = None
-        if command.stdout.isatty():
-            table = as_rich_table(HISTORY_COLUMNS, rows, color=not options["no_color"])
-        command.stdout.write(table or as_lines(HISTORY_COLUMNS, rows))
+        command.stdout.write(as_table(HISTORY_COLUMNS, rows, command, options))
 
 
 def _follow(

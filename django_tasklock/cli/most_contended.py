@@ -10,7 +10,7 @@ from .._engine.service import locks
 from .._values.describe import duration, place, printable
 from .._values.owner import task_words
 from ..operators.contention import EVENTS_READ, Contended, contended, past_hour
-from .columns import as_lines, as_rich_table
+from .columns import NOTHING, as_table
 from .tables import as_json
 
 __all__ = ["CONTENTION_COLUMNS", "show_most_contended"]
@@ -18,7 +18,6 @@ __all__ = ["CONTENTION_COLUMNS", "show_most_contended"]
 CONTENTION_COLUMNS = (
     "NAME", "REFUSED", "WAITED", "LONGEST", "LOST", "CLEARED", "LAST HOLDER", "TASK",
 )  # fmt: skip
-NOTHING = "-"
 NONE = "Nobody was refused a lock, or waited long for one, in the last hour."
 
 
@@ -39,10 +38,7 @@ def show_most_contended(command: BaseCommand, **options: Any) -> None:
         command.stdout.write(NONE)
     else:
         cells = [_cells(row) for row in rows]
-        table = None
-        if command.stdout.isatty():
-            table = as_rich_table(CONTENTION_COLUMNS, cells, color=not options["no_color"])
-        command.stdout.write(table or as_lines(CONTENTION_COLUMNS, cells))
+        command.stdout.write(as_table(CONTENTION_COLUMNS, cells, command, options))
     if reaches is not None:
         # Not in the table: a program that reads it finds rows alone on standard output.
         command.stderr.write(

@@ -11,7 +11,7 @@ from django.db.models import Model, Q
 from .._values.describe import printable
 from .._values.lock_info import LockInfo
 from ..guards import StatusGuard
-from .guarded import key_of, key_texts
+from .guarded import key_in
 from .savepoint import in_savepoint
 from .work import Work, works
 
@@ -53,7 +53,7 @@ def claimed_rows(infos: Sequence[LockInfo]) -> dict[str, tuple[Model, Any]]:
 
 
 def _claimed(work: Work, infos: Sequence[LockInfo]) -> Iterable[tuple[str, Model]]:
-    keys = {info.name: key for info in infos if (key := _key_of(work, info.name)) is not None}
+    keys = {info.name: key for info in infos if (key := key_in(work, info.name)) is not None}
     rows = rows_with(work.guard, Q(pk__in=list(dict.fromkeys(keys.values()))))
     claimed = rows_with(work.guard, Q(pk__in=list(rows)) & Q((work.guard.field, work.guard.to)))
     by_fence = _by_fence(work.guard, [info for info in infos if keys.get(info.name) not in rows])
@@ -76,12 +76,3 @@ def _by_fence(guard: StatusGuard, infos: Sequence[LockInfo]) -> dict[int | None,
         return {}
     condition = Q((guard.field, guard.to)) & Q((f"{field}__in", fences))
     return {getattr(row, field): row for row in rows_with(guard, condition).values()}
-
-
-def _key_of(work: Work, name: str) -> Any:
-    """The key of the row for which the task would take the lock; None if the name does not say."""
-    for text in key_texts(name):
-        key = key_of(work.guard, text)
-        if key is not None and name in work.names_of(key):
-            return key
-    return None

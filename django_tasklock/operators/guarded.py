@@ -20,8 +20,8 @@ from .work import CeleryMissing, Work, works
 
 __all__ = [
     "guarded_row",
+    "key_in",
     "key_of",
-    "key_texts",
     "label_of",
     "locks_of",
     "row_if_known",
@@ -99,7 +99,9 @@ def _work_of(info: LockInfo) -> Work | None:
 
 
 def _row_of(work: Work, info: LockInfo) -> Model | None:
-    return _by_name(work, info.name) or _by_fence(work.guard, info.fence)
+    key = key_in(work, info.name)
+    row: Model | None = None if key is None else work.guard.rows().filter(pk=key).first()
+    return row or _by_fence(work.guard, info.fence)
 
 
 def _is_of(guard: StatusGuard, row: Model) -> bool:
@@ -111,12 +113,13 @@ def _is_of(guard: StatusGuard, row: Model) -> bool:
     return isinstance(row, model._meta.concrete_model or model)
 
 
-def _by_name(work: Work, name: str) -> Model | None:
-    for text in key_texts(name):
-        pk = key_of(work.guard, text)
-        if pk is not None and name in work.names_of(pk):
-            row: Model | None = work.guard.rows().filter(pk=pk).first()
-            return row
+def key_in(work: Work, name: str) -> Any:
+    """Return the key of the row for which the task would take the lock ``name``; None if the name
+    does not say."""
+    for text in _key_texts(name):
+        key = key_of(work.guard, text)
+        if key is not None and name in work.names_of(key):
+            return key
     return None
 
 
@@ -137,8 +140,8 @@ def text_of_key(key: Any) -> str:
     return json.dumps([*map(str, key)]) if isinstance(key, tuple) else str(key)
 
 
-def key_texts(name: str) -> list[str]:
-    """Return what may be a row's key in a name: all of it, parts between colons, all numbers."""
+def _key_texts(name: str) -> list[str]:
+    """What may be a row's key in a name: all of it, parts between colons, all numbers."""
     parts = [name, *name.split(":"), *re.findall(r"\d+", name)]
     return list(dict.fromkeys([*parts, *map(unquote, parts)]))
 

@@ -6,7 +6,7 @@ import heapq
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from ..._values import clock
 from ..._values.lock_info import LockInfo
@@ -15,6 +15,7 @@ from ..redis.listing import (
     NAMES_PER_SCRIPT,
     RECORDS_PER_SCRIPT,
     VALUES_OF_KEYS,
+    LockInfos,
     decoded,
     escaped,
     infos,
@@ -35,9 +36,6 @@ PAGE_SHARE = 1.5
 """how many of the names that are wanted are read from each bucket, if all have as many: 1 would
 mostly be too few for some of them, and cost another round trip"""
 RECORDS_PER_ROUND = 16 * RECORDS_PER_SCRIPT
-
-
-Found: TypeAlias = list[LockInfo]
 
 
 class Entry(NamedTuple):
@@ -92,7 +90,7 @@ class ClusterListing:
         self._keyspace = keyspace
         self._records = records
 
-    def list(self, prefix: str, limit: int | None, offset: int) -> Found:
+    def list(self, prefix: str, limit: int | None, offset: int) -> LockInfos:
         size = NAMES_PER_SCRIPT
         if limit is not None:
             each = int((offset + limit) / BUCKETS * PAGE_SHARE)
@@ -180,7 +178,7 @@ class ClusterListing:
                 each.add(size, reply)
             pages = [each for each in pages if not each.entries]
 
-    def _read_records(self, pages: Sequence[Pages], part: Sequence[Entry]) -> Found:
+    def _read_records(self, pages: Sequence[Pages], part: Sequence[Entry]) -> LockInfos:
         """The locks of some names, in their order, without those that are gone."""
         places: dict[tuple[int, int], list[int]] = {}
         for place, entry in enumerate(part):

@@ -8,7 +8,7 @@ from typing import ClassVar
 from ..._compat.native_threads import NativeRLock, new_rlock
 from ..._values.lock_info import LockInfo
 from ...conf import StoreSettings
-from ..base import LISTED, BaseStore, Note, Reserved
+from ..base import LISTED_KEY_PREFIX, BaseStore, Note, Reserved
 from .ending import Ending, Expiring
 
 __all__ = ["MemoryNotes"]
@@ -76,7 +76,7 @@ class MemoryNotes(BaseStore):
             return True
 
     def reservations(self, prefix: str = "", limit: int | None = None) -> list[Reserved]:
-        start = LISTED + prefix
+        start = LISTED_KEY_PREFIX + prefix
         with self.guard:
             found = [
                 Reserved(key, noted.text, noted.ending.left())

@@ -21,8 +21,8 @@ __all__ = [
     "NAMES_PER_SCRIPT",
     "RECORDS_PER_SCRIPT",
     "VALUES_OF_KEYS",
-    "Found",
     "Listing",
+    "LockInfos",
     "decoded",
     "escaped",
     "infos",
@@ -37,7 +37,8 @@ COUNT_LOCKS = Script("count_locks")
 VALUES_OF_KEYS = Script("values_of_keys")
 ENDLESS_VALUES = Script("endless_values")
 
-Found: TypeAlias = list[LockInfo]
+LockInfos: TypeAlias = list[LockInfo]
+"""a list, in a class whose method `list` hides the type"""
 
 NAMES_PER_SCRIPT = 5000
 """how many names one script reads: other clients wait meanwhile"""
@@ -54,8 +55,8 @@ class Listing:
         self._keyspace = keyspace
         self._records = records
 
-    def list(self, prefix: str, limit: int | None, offset: int) -> Found:
-        found: Found = []
+    def list(self, prefix: str, limit: int | None, offset: int) -> LockInfos:
+        found: LockInfos = []
         replies: deque[Sequence[Any]] = deque()
 
         def convert() -> None:
@@ -193,7 +194,7 @@ def infos(
     fences: Sequence[bytes | None],
     lengths: Sequence[int],
     heads: Sequence[Any],
-) -> Found:
+) -> LockInfos:
     """The `LockInfo` of all but those whose key is gone."""
     info, all_heads = records.info, [None] * len(names)
     lengths = lengths or [0] * len(names)
