@@ -37,8 +37,8 @@ class LeaseNotes(RequiredMethods):
     """The optional methods for notes and reservations, made of the five required ones.
 
     What this default costs: one call of a required method for most verbs. Two more for a text that
-    is written over another one, one more for `reserve` with ``unless_held``, and two more for an
-    acquire or a release with a note.
+    is written over another one, one more for `reserve` with ``unless_held`` and for an acquire with
+    a note, and two more for a release with a note.
 
     What it does not promise:
 
