@@ -28,7 +28,7 @@ from .followup import FollowUp
 from .late import LateRun
 from .requeue import requeue_redelivery
 from .skipping import Skipping
-from .stored_result import count_part, put_back
+from .stored_result import count_part, restore_success
 from .unique import give_up, reserve_again
 
 __all__ = ["BESIDE_TEMPLATE", "LockedRun", "VerdictUnknown", "beside_name", "held_leases"]
@@ -124,7 +124,7 @@ class LockedRun(Skipping):
                 "dropped a redelivery of %s[%s]: %s", task.name, delivery.id, verdict.reason
             )
             self._tell("dropped", "redelivery")
-            put_back(task, delivery.stored_before)
+            restore_success(task, delivery.stored_before)
             count_part(task)
             raise Ignore(f"dropped a redelivery: {verdict.reason}")
         if verdict.action == "requeue":

@@ -24,7 +24,7 @@ __all__ = [
     "count_part",
     "has_ended",
     "keeps_results",
-    "put_back",
+    "restore_success",
     "stored_before",
     "stored_state",
 ]
@@ -67,7 +67,7 @@ def stored_before(request: Any) -> Any:
     return request.__dict__.pop(STORED, None)
 
 
-def put_back(task: TaskBase, meta: Any) -> None:
+def restore_success(task: TaskBase, meta: Any) -> None:
     """Store the success that Celery's STARTED of a dropped redelivery has overwritten.
 
     ``meta``: from `stored_before`. If the backend does not answer, this is logged, not raised.

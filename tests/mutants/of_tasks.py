@@ -74,7 +74,7 @@ OF_TASKS: Sequence[Mutant] = (
     ),
     Mutant(
         "success that stays overwritten", f"{CELERY}/locked_run.py",
-        "            put_back(task, delivery.stored_before)\n", "",
+        "            restore_success(task, delivery.stored_before)\n", "",
         [f"{ON_CELERY}/test_overwritten_results.py"],
     ),
     Mutant(
