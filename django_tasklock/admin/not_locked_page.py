@@ -1,22 +1,25 @@
-"""The page of a lock that nobody holds: what happened to it."""
+"""The page of a lock that nobody holds: what happened to it, and who holds permits of it."""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
 from typing import Any
 
-from django.contrib.admin.utils import unquote
+from django.contrib.admin.utils import quote, unquote
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.translation import gettext
 
+from .._engine.service import locks
 from .._values.arguments import checked_name
 from .._values.describe import printable
+from .._values.lock_info import LockInfo
 from ..models import Lock
 from ..operators.hints import command_line
+from ..operators.permits import held_permits
 from .moments import moment
 from .page import Page, url_name
-from .past import event_rows, events_of
+from .past import event_rows, events_of, owner_words
 
 __all__ = ["NotLockedPage", "history_of"]
 
@@ -41,7 +44,7 @@ class NotLockedPage(Page):
     def answer(self, request: HttpRequest, object_id: str) -> HttpResponse | None:
         """Return the page; None if nothing is known of the lock, or another page was asked for.
 
-        The caller has found that the user may see locks.
+        The caller has found that the user may see locks. Raises `TaskLockError`.
         """
         match = request.resolver_match
         if match is None or match.url_name != url_name(self.model_admin, "change"):
@@ -51,16 +54,25 @@ class NotLockedPage(Page):
             checked_name(name)
         except ValueError:
             return None
+        permits = held_permits(locks.using(store), name)
+        looked_at = moment(datetime.now(timezone.utc))
         history = history_of(store, name)
-        if not history["events"]:
+        if not permits and not history["events"]:
             return None
         return self.rendered(
             request,
             "not_locked.html",
-            gettext("“%(name)s” is not locked") % {"name": printable(name)},
+            (gettext("Permits of “%(name)s”") if permits else gettext("“%(name)s” is not locked"))
+            % {"name": printable(name)},
             {
                 "name": printable(name),
-                "looked_at": moment(datetime.now(timezone.utc)),
+                "looked_at": looked_at,
+                "permits": [self._permit(request, info) for info in permits],
                 **history,
             },
         )
+
+    def _permit(self, request: HttpRequest, info: LockInfo) -> tuple[str, str, str]:
+        """The name of a permit, the address of its page, and who holds it."""
+        url = self.url_of(request, "change", quote(Lock.id_of(info.store, info.name)))
+        return printable(info.name), url, owner_words(info.owner)

@@ -109,6 +109,25 @@ def test_a_lock_that_is_gone_has_a_page_if_anything_is_known_of_it(
         assert clearer.get(change("video:1").replace("change", other)).status_code == 302
 
 
+@pytest.mark.parametrize("history", [{}, {"HISTORY": 0}])
+def test_a_name_of_which_permits_are_held_is_not_said_to_be_free(
+    use_redis: UseRedis, client_with: UserWith, history: dict[str, Any]
+) -> None:
+    use_redis(tasklock={"OPTIONS": history})
+    if not history:
+        happened("export#1", owner=Owner(slots=2))
+    leases = [taken("export", slots=2) for _ in range(2)]
+    page = client_with("view_lock").get(change("export"))
+    words = words_of(page)
+    assert "Permits of “export”" in words
+    assert "these permits of it were held:" in words
+    assert "is not locked" not in words
+    assert "Nobody held it" not in words
+    for lease in leases:
+        who = f"{lease.owner.host}:{lease.owner.pid}"
+        assert f'<a href="{change(lease.name)}">{lease.name}</a> {who}' in page_of(page)
+
+
 def test_without_a_history_a_lock_that_is_gone_leads_to_the_list(
     use_redis: UseRedis, operator: Client
 ) -> None:
