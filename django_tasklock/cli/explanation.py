@@ -60,7 +60,8 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     silent = False
     try:
         service = locks.using(found.store)
-        held = service.get(found.name)
+        # With slots a call takes a permit: the lock of that name itself is another one.
+        held = service.get(found.name) if found.slots == 1 else None
         if held is None:
             permits = held_permits(service, found.name)
             waiting = service.waiters(found.name) if permits or found.slots > 1 else []

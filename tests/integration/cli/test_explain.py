@@ -16,9 +16,12 @@ from django_tasklock.celery import by
 from django_tasklock.guards import StatusGuard
 from django_tasklock.stores import stores
 from tests.app.models import Job
+from tests.conftest import UseRedis
 from tests.integration.admin.test_admin_guarded import MakeTask, held_by, make_task
 from tests.integration.admin.test_admin_live import orphan
 from tests.integration.cli.test_command import on_redis, run
+from tests.mailroom import mailroom
+from tests.steps import taken
 
 __all__ = ["make_task", "on_redis"]
 pytestmark = [
@@ -273,3 +276,17 @@ def test_a_hold_that_ends_after_the_year_9999(
     store.client.redis.expire(store.key("job:7"), seconds)
     said = fields_of(run("explain", task.name, "[7]"))["held now"]
     assert said.startswith("by operator alice for ")
+
+
+def test_with_slots_the_permits_are_what_is_held(use_redis: UseRedis, redis_server: Any) -> None:
+    """Who holds the name itself keeps nobody from a permit."""
+    use_redis()
+    with mailroom(redis_server.url) as room:
+        name = room.task(lock_slots=2).name
+        assert locks.hold("job:7", 600, "alice")
+        assert fields_of(run("explain", name, "[7]"))["held now"] == "no"
+        permit = taken("job:7", slots=2)
+        said = fields_of(run("explain", name, "[7]"))["held now"]
+        assert said.startswith(f"1 permit (#1 by {permit.owner.host}:{permit.owner.pid})")
+        as_json = json.loads(run("explain", name, "[7]", "--format", "json"))
+        assert (as_json["held"], len(as_json["permits"])) == (None, 1)
