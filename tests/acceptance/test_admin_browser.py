@@ -27,6 +27,7 @@ from pytest_django.live_server_helper import LiveServer
 
 from django_tasklock import Lease, locks
 from django_tasklock._values.describe import duration
+from django_tasklock.admin import LockAdmin
 from tests.agent import Agent
 from tests.conftest import UseRedis
 from tests.servers import RedisServer
@@ -208,6 +209,24 @@ def test_browser_and_server_say_durations_alike(open_as: Open) -> None:
         assert cell.inner_text() in {duration(drawn - passed / 10) for passed in range(1200)} | {
             "expired or extended"
         }
+
+
+def test_a_page_without_locks_leads_to_the_first_of_the_same_search(
+    open_as: Open, errors: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given the last page of a search, with one lock
+    monkeypatch.setattr(LockAdmin, "list_per_page", 2)
+    acquire("other", 300)
+    leases = [acquire(f"video:{number}", 600) for number in range(5)]
+    page = open_as("view_lock", path=f"{LIST}?q=video&o=1&p=3")
+    expect(row(page, "video:4")).to_be_visible()
+
+    # When that lock is released, I expect the first page of the same search
+    leases[-1].release()
+    expect(row(page, "video:0")).to_be_visible()
+    expect(row(page, "other")).to_have_count(0)
+    assert page.url.endswith(f"{LIST}?q=video&o=1")
+    assert errors == []
 
 
 def test_clear_works(open_as: Open, errors: list[str]) -> None:

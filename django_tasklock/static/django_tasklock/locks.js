@@ -183,7 +183,9 @@
             }
         }
         if (answer.gone) {  // the list has fewer pages now
-            location.assign(location.pathname);
+            const first = new URLSearchParams(location.search);
+            first.delete("p");
+            location.assign(`${location.pathname}?${first}`);
             return;
         }
         if (!answer.rows) {
