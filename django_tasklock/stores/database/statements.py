@@ -51,11 +51,12 @@ class Statements(QueueStatements):
 
     @cached_property
     def turn(self) -> str:
-        """The token of the lease that holds a lock, the position of the next waiter, and how many
-        live waiters stand before ``position``: at most `LOOKED_AHEAD` are counted."""
+        """The token and the owner of the lease that holds a lock, the position of the next waiter,
+        and how many live waiters stand before ``position``: at most `LOOKED_AHEAD` are counted."""
+        held = f"FROM {TABLE} WHERE lock_key = %(key)s AND expires > {self.now}"
         live = f"FROM {QUEUE} WHERE lock_key = %(key)s AND alive > {self.now}"
         return (
-            f"SELECT (SELECT token FROM {TABLE} WHERE lock_key = %(key)s AND expires > {self.now}),"
+            f"SELECT (SELECT token {held}), (SELECT owner {held}),"
             f" (SELECT MIN(id) {live}), (SELECT COUNT(*) FROM "
             f"(SELECT 1 AS one {live} AND id < %(position)s LIMIT {LOOKED_AHEAD}) AS ahead)"
         )
@@ -70,8 +71,8 @@ class Statements(QueueStatements):
     @cached_property
     def rewrite(self) -> str:
         """Replace the owner of a lease: the one that was read ``before`` (empty: any of a lease
-        that was never adopted), or the new owner itself. Waiters find the end of the lease when
-        they look: none is notified."""
+        that was never adopted), or the new owner itself. Waiters find that, and the end of the
+        lease, when they look: none is notified."""
         # In JSON no text has quotes that are not escaped: only the key itself can be this.
         never = f"%(before)s = '' AND REPLACE(owner, '\"{ADOPTIONS}\":', '') = owner"
         expected = f"(owner = %(before)s OR owner = %(owner)s OR ({never}))"

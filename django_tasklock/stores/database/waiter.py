@@ -50,6 +50,9 @@ class DatabaseWaiter:
         self._seen: str | int | None = None
         """what was in the way when `wait` or `ask` last returned it: the holder's token, or the
         position of the next waiter"""
+        self._seen_owner: str | None = None
+        """the holder's owner at the last look: a lease that is handed on, or cools, keeps its
+        token"""
         self._pause = 0.0
         self._next_look = 0.0
         self._wakeup = Wakeup()
@@ -132,12 +135,14 @@ class DatabaseWaiter:
         Returns a `Refusal` with the holder, or with the next waiter, if that has changed.
         """
         asked = {"key": self._key, "position": self._position}
-        holder, first, ahead = self._store.run(self._store.statements.turn, asked).rows[0]
+        holder, owner, first, ahead = self._store.run(self._store.statements.turn, asked).rows[0]
         in_the_way = holder or first
+        changed = in_the_way != self._seen or self._seen_owner not in (None, owner)
         answer = None
-        if (ahead == 0 and holder in (None, self._token)) or in_the_way != self._seen:
+        if (ahead == 0 and holder in (None, self._token)) or changed:
             answer = self._take()
             self._seen = in_the_way
+        self._seen_owner = owner
         least, most = FIRST_LOOK_SECONDS if ahead < LOOKED_AHEAD else OTHERS_LOOK_SECONDS
         if self._store.notifications is not None and self._store.notifications.arrive:
             least, most = LISTENER_LOOKS_SECONDS

@@ -8,6 +8,7 @@ from typing import Any
 from weakref import ref
 
 from ..._values import clock
+from ..._values.lock_info import LockInfo
 from ..base import Grant, Note, Owner, Refusal
 from ..record import new_record, record_of, waiter_of
 from .ending import today
@@ -38,6 +39,8 @@ class MemoryWaiter:
         self.cut = False
         """set by the store when it has forgotten its wait queues"""
         self._grant: Grant | None = None
+        self._holder: LockInfo | None = None
+        """the holder that `ask` or `wait` has returned last"""
         self._waker: Callable[[], None] | None = None
         # Not a threading.Event, which an exception from a signal handler may leave locked.
         self._wakeup = threading.Lock()
@@ -55,16 +58,18 @@ class MemoryWaiter:
             answer: Grant | Refusal = self._store.ask(
                 self.name, self.token, self.ttl, self.owner, self.note, self
             )
+            if isinstance(answer, Refusal):
+                self._holder = answer.holder
             return answer
 
     def wait(self, seconds: float) -> Grant | Refusal | None:
         deadline = clock.now() + seconds
         while True:
             with self._store.guard:
-                grant = self._handed_over()
+                news = self._handed_over() or self._next_holder()
             left = deadline - clock.now()
-            if grant is not None or left <= 0 or self.cut:
-                return grant
+            if news is not None or left <= 0 or self.cut:
+                return news
             self._wakeup.acquire(timeout=min(left, LOOK_SECONDS))
 
     def _handed_over(self) -> Grant | None:
@@ -77,6 +82,19 @@ class MemoryWaiter:
             answer = self.ask()
             return answer if isinstance(answer, Grant) else None
         return grant
+
+    def _next_holder(self) -> Refusal | None:
+        """What holds the lock now, if that has changed. The caller holds the store's guard.
+
+        A lease that is handed on, or cools, keeps its token.
+        """
+        known, holder = self._holder, self._store.get(self.name)
+        if holder is None or known is None:
+            return None
+        if (holder.token, holder.owner) == (known.token, known.owner):
+            return None
+        self._holder = holder
+        return Refusal(holder)
 
     def as_owner(self) -> Owner:
         """Who waits, and since when."""

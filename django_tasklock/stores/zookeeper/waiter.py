@@ -13,6 +13,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from ..._compat.native_threads import new_lock
 from ..._values import clock
+from ..._values.lock_info import LockInfo
 from ..._values.owner_record import HELD_BY
 from ...exceptions import StoreUnavailable
 from ..base import Grant, Note, Refusal
@@ -47,8 +48,8 @@ class ZooKeeperWaiter:
         self._since = 0.0
         """when it first asked, in seconds since the epoch: it may have to join the queue again"""
         self._gone = False
-        self._holder: str | None = None
-        """the token of the holder that `ask` or `wait` has returned last"""
+        self._holder: LockInfo | None = None
+        """the holder that `ask` or `wait` has returned last"""
         self._before: Lease | None = None
         """the node before this waiter's"""
         self._next_check = 0.0
@@ -63,7 +64,7 @@ class ZooKeeperWaiter:
         self._since = self._since or time.time()
         answer: Grant | Refusal = self._store.call(self._look)
         if isinstance(answer, Refusal):
-            self._holder = answer.holder.token
+            self._holder = answer.holder
         return answer
 
     def wait(self, seconds: float) -> Grant | Refusal | None:
@@ -73,8 +74,10 @@ class ZooKeeperWaiter:
                 answer: Grant | Refusal = self._store.call(self._look)
                 if isinstance(answer, Grant):
                     return answer
-                if answer.holder.token != self._holder:
-                    self._holder = answer.holder.token
+                known, holder = self._holder, answer.holder
+                # A lease that is handed on, or cools, keeps its token.
+                if known is None or (holder.token, holder.owner) != (known.token, known.owner):
+                    self._holder = holder
                     return answer
             now = clock.now()
             if now >= self._next_check:

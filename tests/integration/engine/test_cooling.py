@@ -102,6 +102,20 @@ def test_whoever_waits_gets_the_lock_when_it_is_cool(cooling_store: BaseStore) -
     assert got.release()
 
 
+def test_whoever_waits_in_vain_hears_that_it_cools(cooling_store: BaseStore) -> None:
+    lease = locks.acquire(NAME, ttl=LONG, hold_at_least=LATER)
+    assert lease is not None
+
+    def wait() -> None:
+        with pytest.raises(LockNotAcquired, match=r"cooling down for \d+"), lock(NAME, wait=3.0):
+            raise AssertionError
+
+    waiter = Meanwhile(wait)
+    until(lambda: locks.waiters(NAME) or not cooling_store.supports_waiting)
+    assert lease.release()
+    waiter.result()
+
+
 def test_a_failed_block_has_a_cooldown_of_its_own(cooling_store: BaseStore) -> None:
     for failing, seconds in ((False, LATER), (True, 2 * LATER)):
         with (

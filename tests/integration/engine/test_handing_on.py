@@ -131,6 +131,19 @@ class TestOnEveryStore:
         assert locks.adopt(handle) is None
         assert taken(NAME).release()
 
+    def test_who_waits_hears_of_an_adopter_and_takes_over_when_that_one_dies(
+        self, store: BaseStore
+    ) -> None:
+        lease = taken(NAME)
+        waiter = Meanwhile(lambda: locks.acquire(NAME, wait=LONG, ttl=LONG))
+        until(lambda: locks.waiters(NAME) or not store.supports_waiting)
+        gone = in_child(owner_record)
+        assert store.rewrite(NAME, lease.token, LONG, {**gone, "ttl": LONG, "renew": False})
+        # Much earlier than the end of any lease.
+        got = waiter.result(within=15)
+        assert got is not None
+        assert got.release()
+
     def test_it_can_be_detached_again(self, store: BaseStore) -> None:
         lease = taken(NAME)
         first = lease.detach()
