@@ -88,7 +88,7 @@ class ReentrantUse(Use):
         self.hold: Hold | None = None
         super().__init__(by_hand)
 
-    def cool(self, times: CoolingTimes) -> None:
+    def cool(self, times: CoolingTimes | None) -> None:
         """As `Use.cool`, unless another block shares the lease: what the outermost block says
         counts."""
         if self.hold is not None and not self.shared():

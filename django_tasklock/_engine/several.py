@@ -48,7 +48,7 @@ class UseOfSeveral(Use):
         finally:
             self.drop()
 
-    def cool(self, times: CoolingTimes) -> None:
+    def cool(self, times: CoolingTimes | None) -> None:
         """As `Use.cool`, for each lease that no other block has."""
         for part in self.parts:
             part.cool(times)

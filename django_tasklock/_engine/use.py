@@ -95,10 +95,11 @@ class Use:
     ) -> None:
         self.leave(failed=kind is not None)
 
-    def cool(self, times: CoolingTimes) -> None:
-        """Let the lock stay taken for a while after its release: the block begins now."""
+    def cool(self, times: CoolingTimes | None) -> None:
+        """Let the lock stay taken for a while after its release: the block begins now. None: not,
+        since the block does not begin."""
         if self.lease is not None:
-            self.lease._cooling = Cooling(times)
+            self.lease._cooling = None if times is None else Cooling(times)
 
     def note_end(self, *, failed: bool) -> None:
         """Note how the block has ended, which says how long its lock is to cool."""

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, overload
 
 from ...exceptions import LockNotAcquired
-from ..steps import Steps
+from ..running import acting_for, running
 from ..taker import Taker, Template
 from ..use import Use, entering, looked_up
 from .drive import drive
@@ -27,21 +27,11 @@ def entered(block: Any) -> Coroutine[Any, Any, Any]:
 async def _take(block: Any, found: Use | None) -> Any:
     taker: Taker[Any] = block._taker
     use = found or block._new_use(block._by_hand)
-
-    def take() -> Steps[Any]:
-        held = yield from taker.take(block.name, use, block.wait)
-        if found is None:
+    held = await drive(taker.service.alias, taker.take(block.name, use, block.wait), left(use))
+    if found is None:
+        with acting_for(running()):  # As the thread that releases it will.
             use.keep()
-        return held
-
-    def undo(taken: bool) -> None:
-        if taken and found is None:
-            kept: Use = block._new_use(block._by_hand)
-            kept.leave(failed=True)
-        else:
-            left(use)(taken)
-
-    return await drive(taker.service.alias, take(), undo)
+    return held
 
 
 def _left(block: Any, use: Use, error: BaseException | None) -> Coroutine[Any, Any, None]:

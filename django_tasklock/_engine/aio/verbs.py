@@ -45,6 +45,7 @@ def left(use: Use) -> Callable[[bool], None]:
 
     def undo(taken: bool) -> None:
         if taken:
+            use.cool(None)
             use.leave(failed=True)
         use.drop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -95,6 +96,50 @@ class TestCooling:
             assert await locks.aacquire("lease") is None
 
         run(work())
+
+    @pytest.mark.parametrize("names", ["block", ["block", "other"]])
+    @pytest.mark.parametrize("option", ["hold_at_least", "cooldown_after_error"])
+    @pytest.mark.parametrize("by_hand", [False, True])
+    def test_a_block_that_is_cancelled_before_it_begins_leaves_the_lock_free(
+        self, tasklock: object, names: Any, option: str, by_hand: bool
+    ) -> None:
+        began, options = [], dict[str, Any]({option: LONG})
+
+        async def block() -> None:
+            context = lock(names, **options)
+            if by_hand:
+                await context.__aenter__()
+            else:
+                async with context:
+                    began.append(True)
+
+        async def work() -> None:
+            task = asyncio.create_task(block())
+            await asyncio.sleep(0)
+            # The loop stands still until the lock is taken in its thread.
+            until(lambda: locks.is_locked("block"))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        run(work())
+        assert began == []
+        until(lambda: not locks.is_locked("block"), "what was granted is released", within=10)
+
+    def test_a_cancelled_inner_block_leaves_the_outer_one_its_cooldown(
+        self, tasklock: object
+    ) -> None:
+        async def work() -> None:
+            async with lock("block", reentrant=True, cooldown=LONG):
+                inner = lock("block", reentrant=True, cooldown=0, hold_at_least=1)
+                entering = inner.__aenter__()
+                entering.send(None)
+                entering.close()
+                await asyncio.sleep(0.1)
+
+        run(work())
+        with pytest.raises(LockNotAcquired, match="cooling"), lock("block"):
+            raise AssertionError
 
     def test_a_coroutine_that_fails_has_a_cooldown_of_its_own(self, tasklock: object) -> None:
         @lock("report", cooldown=LONG, cooldown_after_error=0)
