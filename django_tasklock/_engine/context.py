@@ -197,13 +197,14 @@ class LockContext(Generic[Held]):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Return ``function`` under the lock, with a lease of its own for each call."""
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        called = _called(function)
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
             raise TypeError(
-                f"lock() cannot hold a lock for {function.__qualname__}: such a call returns "
-                "before its body runs. Use `with lock(...)` inside the body."
+                f"lock() cannot hold a lock for {getattr(function, '__qualname__', function)}: "
+                "such a call returns before its body runs. Use `with lock(...)` inside the body."
             )
         template = self._taker.template(self.name, inspect.signature(function))
-        if iscoroutinefunction(function):
+        if iscoroutinefunction(function) or iscoroutinefunction(called):
             coroutine = locked_coroutine(function, template, self, self.on_conflict == "skip")
             return cast("Callable[P, R]", coroutine)
 
@@ -227,3 +228,11 @@ class LockContext(Generic[Held]):
                 use.leave(failed=failed)
 
         return locked
+
+
+def _called(function: Any) -> Any:
+    """What a call of ``function`` runs: of an object that is no function, its ``__call__``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    is_plain = inspect.isroutine(function) or isinstance(function, type)
+    return function if is_plain else type(function).__call__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import inspect
 import threading
@@ -457,6 +458,16 @@ class TestDecorator:
         with pytest.raises(KeyError):
             run(fails())
         assert not locks.is_locked(NAME)
+
+    def test_an_object_whose_call_is_a_coroutine(self) -> None:
+        class Report:
+            async def __call__(self, day: int) -> bool:
+                return await locks.ais_locked(f"{NAME}:{day}")
+
+        for report in (Report(), functools.partial(Report(), day=7)):
+            held = lock(f"{NAME}:{{day}}")(report)
+            assert run(held(day=7))
+            assert not locks.is_locked(f"{NAME}:7")
 
     def test_generators_are_refused(self) -> None:
         with pytest.raises(TypeError, match="generates"):

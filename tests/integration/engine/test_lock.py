@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -265,7 +266,11 @@ class TestDecorator:
         def one_by_one() -> Iterator[int]:
             yield 1
 
-        for function in (many, one_by_one):
+        class OneByOne:
+            def __call__(self) -> Iterator[int]:
+                yield 1
+
+        for function in (many, one_by_one, functools.partial(one_by_one), OneByOne()):
             with pytest.raises(TypeError, match=r"Use `with lock"):
                 lock("report")(function)
 
