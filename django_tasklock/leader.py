@@ -15,6 +15,7 @@ from ._engine.service import LockService
 from ._engine.use import Use, log_not_released
 from ._values.arguments import checked_name, checked_ttl
 from ._values.describe import printable
+from ._values.signatures import signature_of
 from .conf import DEFAULT_ALIAS
 from .exceptions import LeaseLost, StoreUnavailable
 
@@ -106,7 +107,7 @@ def wait_to_lead(
 
 def _takes_lease(run: Callable[..., Any]) -> bool:
     try:
-        signature = inspect.signature(run)
+        signature = signature_of(run)
     except ValueError:  # A function written in C.
         return False
     # Not every parameter: that of `serve_forever(poll_interval=0.5)` is none for a lease.

@@ -23,6 +23,7 @@ from ._engine.steps import Steps, blocking, steps_of
 from ._engine.use import Use, log_not_released
 from ._values.arguments import check_options, checked_template
 from ._values.lock_info import LockInfo
+from ._values.signatures import signature_of
 from .conf import DEFAULT_ALIAS
 from .exceptions import (
     InvalidLockConfig,
@@ -260,7 +261,7 @@ def _signature(function: Any) -> tuple[inspect.Signature, bool]:
         raise TypeError(f"@locked decorates a function, and @task() goes over it: {function!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"@locked cannot decorate the generator {function.__qualname__}")
-    signature = inspect.signature(function)
+    signature = signature_of(function)
     lease = signature.parameters.get("lease")
     if lease is None or lease.kind is not lease.KEYWORD_ONLY:
         return signature, False

@@ -27,6 +27,7 @@ from ._engine.use import Use, log_not_released
 from ._values.arguments import check_options, checked_template
 from ._values.describe import printable
 from ._values.lock_info import LockInfo
+from ._values.signatures import signature_of
 from .conf import DEFAULT_ALIAS
 from .exceptions import StoreUnavailable
 
@@ -215,7 +216,7 @@ def _signature(view: Callable[..., Any]) -> inspect.Signature:
     called = _innermost(view)
     if isinstance(called, functools.partial):
         called = functools.partial(called.func, *called.args, **called.keywords)
-    return inspect.signature(called, follow_wrapped=not _of_class(called))
+    return signature_of(called, follow_wrapped=not _of_class(called))
 
 
 def _dispatches_to_async(called: Callable[..., Any], args: Sequence[Any]) -> bool:

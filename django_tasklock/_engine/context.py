@@ -15,6 +15,7 @@ from .._values.arguments import (
     checked_several,
     checked_template,
 )
+from .._values.signatures import signature_of
 from .._values.slots import checked_slots
 from ..conf import DEFAULT_ALIAS
 from ..exceptions import LockNotAcquired
@@ -203,7 +204,7 @@ class LockContext(Generic[Held]):
                 f"lock() cannot hold a lock for {getattr(function, '__qualname__', function)}: "
                 "such a call returns before its body runs. Use `with lock(...)` inside the body."
             )
-        template = self._taker.template(self.name, inspect.signature(function))
+        template = self._taker.template(self.name, signature_of(function))
         if iscoroutinefunction(function) or iscoroutinefunction(called):
             coroutine = locked_coroutine(function, template, self, self.on_conflict == "skip")
             return cast("Callable[P, R]", coroutine)

@@ -12,6 +12,7 @@ from celery import Task
 
 from .._engine.names import ArgumentNames, NameTemplate
 from .._values.arguments import checked_seconds, checked_ttl, checked_wait
+from .._values.signatures import signature_of
 from .._values.slots import checked_slots
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
@@ -62,8 +63,8 @@ def body_signature(task: type[Task]) -> inspect.Signature | None:
     if run is inspect.getattr_static(Task, "run"):
         return None
     if isinstance(run, staticmethod):
-        return inspect.signature(run.__func__)
-    signature = inspect.signature(run)
+        return signature_of(run.__func__)
+    signature = signature_of(run)
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
