@@ -16,6 +16,7 @@ from .._engine.lease import Lease
 from .._engine.renewal import renewal
 from .._engine.use import Use
 from .._values.handle import Handle, read_handle
+from .._values.slots import base_of
 from ..exceptions import StoreUnavailable
 from .base import TaskBase
 from .body import Body
@@ -90,10 +91,19 @@ def checked_handle(
     """Return ``handle``. Raises `ValueError` if its lease is of another lock than a call with these
     arguments takes, or of a run around this code that has not finished the row of the call."""
     said, name = read_handle(handle), task.lock_name_of(args, kwargs)
-    if said.name != name:
-        raise ValueError(f"the lease is of the lock {said.name!r}, and this call takes {name!r}")
+    slots = task.lock_slots_of(args, kwargs)
+    if not _is_of(said, name, slots):
+        takes = repr(name) if slots == 1 else f"a permit of {name!r}"
+        raise ValueError(f"the lease is of the lock {said.name!r}, and this call takes {takes}")
     _check_row(task, said.token, args, kwargs)
     return str(handle)
+
+
+def _is_of(said: Handle, name: str, slots: int) -> bool:
+    """Whether the lease is what a call takes: the lock ``name``, or with slots a permit of it."""
+    if slots == 1:
+        return said.name == name
+    return said.slots is not None and base_of(said.name, said.slots) == name
 
 
 def _check_row(task: TaskBase, token: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -114,12 +124,12 @@ def handle_of(ours: Any) -> Handle | None:
         return None
 
 
-def adopted(delivery: Delivery, name: str, use: Use, body: Body) -> Lease | None:
+def adopted(delivery: Delivery, name: str, use: Use, body: Body, *, slots: int = 1) -> Lease | None:
     """Adopt the lease that the message has the handle of. None if it has none, or the lease is
     over, or another run has claimed the row under it: the run acquires as usual then. Raises
     `StoreUnavailable`."""
     task, handle = delivery.task, handle_of(delivery.handed)
-    if handle is None or (handle.name, handle.alias) != (name, task.lock_store):
+    if handle is None or handle.alias != task.lock_store or not _is_of(handle, name, slots):
         return None
     lease = task.locks.try_adopt(
         str(handle), use=use, renew=task.lock_renew, task=task.name, task_id=delivery.id

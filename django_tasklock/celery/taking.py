@@ -58,9 +58,9 @@ class Taking:
         try:
             self.use.template = self.task.name_template
             looked = delivery.redelivered and self.task.lock_wait == 0
-            won = adopted(delivery, self.name, self.use, self.locked.body) or self._acquire(
-                self.task.lock_wait
-            )
+            won = adopted(
+                delivery, self.name, self.use, self.locked.body, slots=self.slots
+            ) or self._acquire(self.task.lock_wait)
             if not isinstance(won, Lease) and _may_end_soon(delivery, won):
                 looked, won = False, self._acquire(REDELIVERY_WAIT_SECONDS)
             if isinstance(won, Lease) and delivery.redelivered and not looked:

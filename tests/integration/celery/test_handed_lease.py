@@ -85,6 +85,28 @@ def test_a_handle_is_as_good_and_fits_everywhere(
         assert not locks.is_locked(NAME)
 
 
+def test_a_permit_is_handed_on_as_a_lock_is(room: Mailroom, seen: list[Any]) -> None:
+    task = room.task(looking(seen), acks_late=True, lock_slots=2)
+    permits = [taken(NAME, slots=2) for _ in range(2)]
+    for permit in permits:
+        task.apply_async([1], lease=permit)
+    assert locks.acquire(NAME, slots=2) is None
+    assert room.work_off() == [("SUCCESS", "done")] * 2
+    assert [token for token, _, _ in seen] == [permit.token for permit in permits]
+    assert locks.list() == []
+
+
+def test_a_permit_that_lapsed_leaves_any_to_be_acquired(room: Mailroom, seen: list[Any]) -> None:
+    task = room.task(looking(seen), acks_late=True, lock_slots=2)
+    permit = taken(NAME, slots=2)
+    task.apply_async([1], lease=permit)
+    locks.clear(permit.name)
+    other = taken(NAME, slots=2)
+    assert room.work_off() == [("SUCCESS", "done")]
+    assert seen[0][0] not in (permit.token, other.token)
+    assert [info.name for info in locks.list()] == [other.name]
+
+
 def test_a_lease_that_lapsed_is_acquired_as_usual(
     room: Mailroom, task: Any, seen: list[Any]
 ) -> None:
@@ -176,6 +198,21 @@ class TestWhatIsRefused:
         assert holder("job:2").owner.mark is None
         assert lease.extend(LONG)
         assert lease.release()
+
+    def test_a_permit_for_a_lock_and_a_lock_for_a_permit(self, room: Mailroom, task: Any) -> None:
+        permit, whole = taken(NAME, slots=2), taken(NAME)
+        with pytest.raises(ValueError, match="of the lock 'job:1#1', and this call takes 'job:1'"):
+            task.apply_async([1], lease=permit)
+        limited = room.task(lock_slots=2)
+        with pytest.raises(ValueError, match="and this call takes a permit of 'job:1'"):
+            limited.apply_async([1], lease=whole)
+        other = taken("job:2", slots=2)
+        with pytest.raises(ValueError, match="'job:2#1', and this call takes a permit of 'job:1'"):
+            limited.apply_async([1], lease=other)
+        assert room.waiting() == []
+        assert permit.release()
+        assert whole.release()
+        assert other.release()
 
     def test_wrong_arguments(self, room: Mailroom, task: Any) -> None:
         lease = taken(NAME)
