@@ -64,7 +64,7 @@ serve: $(VENV)/.installed-demo
 	@$(BIN)/python -m example_project.serve
 
 # Tests mostly wait, for processes to start and leases to end: some run side by side.
-PARALLEL ?= 3
+PARALLEL ?= 4
 # Of Python's development mode all but the checks of its allocator, which cost a sixth of the time.
 PYTEST := PYTHONDEVMODE=1 PYTHONMALLOC=pymalloc $(BIN)/python -m pytest -n $(PARALLEL) --dist worksteal
 

