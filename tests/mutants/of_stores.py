@@ -80,6 +80,11 @@ OF_STORES: Sequence[Mutant] = (
         _on("database-store-sqlite", "a_batch_is_extended"),
     ),
     Mutant(
+        "database: waiter that does not hear of an adopter", f"{STORES}/database/waiter.py",
+        " or self._seen_owner not in (None, owner)", "",
+        [f"{ON_ENGINE}/test_handing_on.py", "-k", "hears_of_an_adopter and database-store-sqlite"],
+    ),
+    Mutant(
         "database: clear without its token compare", f"{STORES}/database/statements.py",
         "owner = '', token = '' \"\n            f\"WHERE {_OURS} AND",
         "owner = '', token = '' \"\n            f\"WHERE lock_key = %(key)s AND",

@@ -53,6 +53,11 @@ OF_TWO_FAULTS: Sequence[Mutant] = (
         [f"{ON_ENGINE}/test_async_cancelled.py"],
     ),
     Mutant(
+        "block that cools though it was cancelled before it began", f"{ENGINE}/aio/verbs.py",
+        "            use.cool(None)\n", "",
+        [f"{ON_ENGINE}/test_async_kinds.py"],
+    ),
+    Mutant(
         "quorum: late vote that releases a later lease", f"{STORES}/quorum/election.py",
         "            if lease.is_over():\n                self.release_at(lease, member, b",
         "            if True:\n                self.release_at(lease, member, b",
