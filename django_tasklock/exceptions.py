@@ -52,15 +52,19 @@ class LockNotAcquired(TaskLockError):
     """The lock is held by somebody else.
 
     ``name`` is the lock's name; ``holder`` the `LockInfo` of the lease that was in the
-    way when the caller gave up, or None where the store did not say.
+    way when the caller gave up, or None where the store did not say. It is None as well in an error
+    that a result backend has stored as JSON, which keeps a text of it alone.
     """
 
     def __init__(self, name: str, holder: LockInfo | None = None) -> None:
         super().__init__(name, holder)
         self.name = name
-        self.holder = holder
+        # Celery makes the error again from arguments that JSON has turned into text.
+        self.holder = holder if isinstance(holder, LockInfo) else None
 
     def __str__(self) -> str:
+        if self.holder is None and self.args[1] is not None:
+            return f"the lock {self.name!r} is taken"  # Held or cooling.
         if self.holder is not None and self.holder.cooling:
             if self.holder.ttl is None:
                 return f"the lock {self.name!r} is cooling down, and never expires"
@@ -84,7 +88,7 @@ class AlreadyQueued(LockNotAcquired):
         self.task_id = task_id
 
     def __str__(self) -> str:
-        where = "is in the queue" if self.holder is None else "is running"
+        where = "is in the queue" if self.args[1] is None else "is running"
         return f"the job {self.name!r} {where} already, as {self.task_id}"
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from datetime import datetime, timezone
 
 import pytest
+from celery import Celery
 from django.core.exceptions import ImproperlyConfigured
 
 import django_tasklock
@@ -51,6 +53,21 @@ def test_error_survives_pickling(error: Exception) -> None:
         again = pickle.loads(pickle.dumps(error, protocol))
         assert type(again) is type(error)
         assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: f"{type(error).__name__}-{error}")
+def test_error_can_be_read_from_results_that_are_json(error: Exception) -> None:
+    """Celery stores its arguments, and those that JSON cannot hold as text."""
+    backend = Celery(set_as_current=False, backend="cache+memory://").backend
+    stored = json.loads(json.dumps(backend.prepare_exception(error, "json")))
+    again = backend.exception_to_python(stored)
+    assert type(again) is type(error)
+    if isinstance(again, LockNotAcquired) and again.args[1] is not None:
+        assert again.holder is None
+    if type(error) is LockNotAcquired and error.holder is not None:
+        assert str(again) == "the lock 'video:1' is taken"
+    else:
+        assert str(again) == str(error)
 
 
 def test_an_error_that_was_pickled_under_its_old_name_can_be_read() -> None:
