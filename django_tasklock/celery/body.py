@@ -12,7 +12,7 @@ from .._engine.lease import Lease
 from ..exceptions import LeaseLost, StatusConflict
 from ..guards import StatusGuard
 from .base import TaskBase
-from .claim import Claim, NoWork, Unleased, at_work
+from .claim import Claim, NoWork, Unleased, at_work, has_row_of
 
 __all__ = ["Body"]
 
@@ -159,6 +159,12 @@ class Body:
         if guard is None or not guard.fence_field:
             return False
         return guard.was_claimed_under(self._pk(guard), lease.fence)
+
+    def is_covered_by(self, lease: Lease) -> bool:
+        """Return whether nothing is to be claimed for a call inside a run that holds the ``lease``:
+        there is no guard, or that run has claimed the row."""
+        guard = self.task.guard
+        return guard is None or has_row_of(lease, guard, lambda: self._pk(guard))
 
     def is_claimed(self) -> bool:
         """Return whether the guard's row is claimed, by a run that may have died since."""

@@ -15,7 +15,7 @@ from django.core.exceptions import ValidationError
 from .._engine.lease import Lease
 from ..guards import StatusGuard
 
-__all__ = ["Claim", "NoWork", "Unleased", "at_work", "check_handing"]
+__all__ = ["Claim", "NoWork", "Unleased", "at_work", "check_handing", "has_row_of"]
 
 
 class NoWork(Exception):
@@ -55,6 +55,18 @@ class Claim:
     replaced: bool = False
     """whether the row waits for the task that replaces this one"""
 
+    def has_row_of(self, guard: StatusGuard, pk: Callable[[], Any]) -> bool:
+        """Return whether ``guard`` cannot claim the row ``pk()`` beside this claim: it is the same
+        row, and both guards write the same field."""
+        if not self.guard.writes_with(guard):
+            return False
+        key, other = guard.model._meta.pk, pk()
+        assert key is not None
+        try:
+            return bool(key.to_python(self.pk) == key.to_python(other))
+        except ValidationError:
+            return bool(self.pk == other)
+
     def check_handing(self, task: str, guard: StatusGuard | None, pk: Callable[[], Any]) -> None:
         """Raise `ValueError` if a call of ``task`` cannot go on under this run's lease before this
         run has finished its row. ``guard`` and ``pk()`` are those of the call."""
@@ -65,15 +77,7 @@ class Claim:
                 f"the lease protects the row {self.pk} of {self.guard.label}, which this run has "
                 "claimed without a fence: it cannot be handed on before the run has ended"
             )
-        if guard is None or not self.guard.writes_with(guard):
-            return
-        key, other = guard.model._meta.pk, pk()
-        assert key is not None
-        try:
-            same = key.to_python(self.pk) == key.to_python(other)
-        except ValidationError:
-            same = self.pk == other
-        if same:
+        if guard is not None and self.has_row_of(guard, pk):
             raise ValueError(
                 f"this run has claimed the row {self.pk} of {guard.label}, and finishes it when "
                 f"its body has returned: {task} cannot claim it under the same lease. "
@@ -91,3 +95,9 @@ def check_handing(token: str, task: str, guard: StatusGuard | None, pk: Callable
     for claim in at_work.get():
         if claim.lease is not None and claim.lease.token == token:
             claim.check_handing(task, guard, pk)
+
+
+def has_row_of(lease: Lease, guard: StatusGuard, pk: Callable[[], Any]) -> bool:
+    """Return whether a run around this code has claimed the row ``pk()`` of ``guard`` under the
+    ``lease``. See `Claim.has_row_of`."""
+    return any(claim.lease is lease and claim.has_row_of(guard, pk) for claim in at_work.get())

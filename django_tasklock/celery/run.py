@@ -52,8 +52,10 @@ class Run(Taking):
             if self.slots > 1:
                 name = "" if lease.slot is None else base_of(name, lease.owner.slots)
             if name == self.name and lease.store == self.task.lock_store and lease.held:
-                # A call inside its own run: that run holds the lock, and has claimed the row.
-                return self.task.call_body(lease, *self.called, own=delivery.own)
+                # A call inside its own run, or one of another task with the same lock.
+                if self.locked.body.is_covered_by(lease):
+                    return self.task.call_body(lease, *self.called, own=delivery.own)
+                return self.locked.work(lease)
         try:
             verdict = self._carry_out_verdict()
             later = None if verdict.starts else replaced_by(delivery, self.name)

@@ -219,6 +219,35 @@ class TestGuard:
         assert again_task(row.pk) == "inner"
         assert self.status(row) == "done"
 
+    @pytest.mark.parametrize("how", ["directly", "eagerly"])
+    def test_call_inside_another_run_claims_a_row_of_its_own(
+        self, task: MakeTask, row: Job, how: str
+    ) -> None:
+        """A task with the same lock, and the task itself for another row: each has its guard."""
+        other = Job.objects.create()
+        seen: list[tuple[int, str]] = []
+
+        def look(self: Any, video: int, then: int | None = None) -> Any:
+            seen.append((video, Job.objects.get(pk=video).status))
+            return then and call(inner, then)
+
+        def hand_over(self: Any, video: int) -> Any:
+            return call(inner, video)
+
+        def call(made: Any, *args: int) -> Any:
+            return made(*args) if how == "directly" else made.delay(*args).get()
+
+        inner = task(look, guard=GUARD, lock_name="all")
+        outer = task(hand_over, lock_name="all")
+        outer(row.pk)
+        assert (seen, self.status(row)) == ([(row.pk, "working")], "done")
+        assert outer(row.pk)["reason"] == "invalid_state"
+        Job.objects.update(status="queued")
+        inner(row.pk, other.pk)
+        assert seen[1:] == [(row.pk, "working"), (other.pk, "working")]
+        assert (self.status(row), self.status(other)) == ("done", "done")
+        assert not locks.is_locked("all")
+
     def test_taken_lock_leaves_the_row_alone(self, task: MakeTask, row: Job) -> None:
         taken(f"video:{row.pk}")
         assert task(process, guard=GUARD)(row.pk)["reason"] == "already_processing"
