@@ -70,8 +70,9 @@ def body_signature(task: type[Task]) -> inspect.Signature | None:
 
 def check_options(task: type[Task]) -> None:
     """Raise `InvalidLockConfig` if a task's option does not exist or has a wrong value."""
-    for attribute in vars(task):
-        _check_known(task, attribute)
+    for each in (task, *_mixins_of(task)):
+        for attribute, found in vars(each).items():
+            _check_known(task, attribute, found)
     value = {name: getattr(task, name) for name in OPTIONS}
     try:
         if value["lock_ttl"] is not None:
@@ -115,11 +116,15 @@ def _check_together(task: type[Task], value: Mapping[str, Any]) -> None:
         )
 
 
-def _check_known(task: type[Task], attribute: str) -> None:
+def _mixins_of(task: type[Task]) -> list[type]:
+    """Return the bases that are no tasks: those that are were checked when they were made."""
+    return [each for each in task.__mro__ if each is not object and not issubclass(each, Task)]
+
+
+def _check_known(task: type[Task], attribute: str, value: Any) -> None:
     if attribute in OPTIONS or attribute in _OF_CELERY or attribute.startswith("_"):
         return
     # Methods and properties may have any name.
-    value = vars(task)[attribute]
     if callable(value) or isinstance(value, property | staticmethod | classmethod):
         return
     message = _misspelt(attribute)

@@ -90,6 +90,13 @@ class LockedTask(TaskBase, Sending):
         note_calls(cls, LockedTask.__call__)
         known_tasks.add(cls)
 
+    @classmethod
+    def bind(cls, app: Any) -> Any:
+        """As `celery.Task.bind`. Raises `InvalidLockConfig` for wrong ``task_annotations``."""
+        bound = super().bind(app)  # Annotations set attributes of the class.
+        check_options(cls)
+        return bound
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = called.get()
         if call is None or call.task is not self:

@@ -16,9 +16,10 @@ from django_tasklock.guards import StatusGuard
 GUARD = StatusGuard("app.Job", pk="video", source="queued", to="working", done="done")
 
 
-def made(**options: Any) -> Any:
+def made(annotations: Any = None, **options: Any) -> Any:
     """A task of an app of its own, made at once."""
     app = Celery("options", broker="memory://", set_as_current=False, fixups=[])
+    app.conf.task_annotations = annotations
 
     def process(self: Any, video: int, how: str = "hls") -> None: ...
 
@@ -152,6 +153,34 @@ class TestClasses:
 
             class Task(LockedTask):
                 lock_tll = 5
+
+    def test_typo_in_a_mixin_is_an_error(self) -> None:
+        class Options:
+            lock_tll = 5
+
+        with pytest.raises(InvalidLockConfig, match="did you mean lock_ttl"):
+
+            class Task(Options, LockedTask):
+                pass
+
+    @pytest.mark.parametrize("annotated", ["process", "*"])
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({"lock_tll": 5}, "did you mean lock_ttl"),
+            ({"on_conflict": "ignore"}, "on_conflict is one of"),
+            ({"debounce": 5}, "exclude each other"),
+        ],
+        ids=["typo", "wrong", "together"],
+    )
+    def test_annotation_that_is_wrong_is_an_error(
+        self, annotated: str, options: dict[str, Any], says: str
+    ) -> None:
+        """The setting ``task_annotations`` changes a task when its app takes it up."""
+        annotations = {annotated: options}
+        with pytest.raises(InvalidLockConfig, match=says):
+            made(annotations=annotations, unique_while="queued")
+        assert made(annotations={annotated: {"lock_ttl": 7}}).lock_ttl == 7
 
     def test_methods_may_have_any_name(self) -> None:
         class Task(LockedTask):
