@@ -15,7 +15,8 @@ def bound_arguments(
     """Return the arguments of a call by name, with the defaults of those that were not passed.
 
     The result is the same for positional and for keyword arguments. What a ``**kwargs`` parameter
-    takes up is returned beside the other arguments, by name. Raises `TypeError` where the call
+    takes up is returned beside the other arguments, by name; with ``**`` before the name where a
+    positional-only parameter or ``*args`` has the same one. Raises `TypeError` where the call
     itself would.
     """
     bound = signature.bind(*args, **kwargs)
@@ -23,7 +24,9 @@ def bound_arguments(
     arguments = dict(bound.arguments)
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
-            arguments = {**arguments.pop(parameter.name), **arguments}
+            further = arguments.pop(parameter.name)
+            taken = {f"**{name}": further.pop(name) for name in arguments.keys() & further.keys()}
+            arguments = {**further, **taken, **arguments}
     return arguments
 
 

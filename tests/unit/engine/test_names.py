@@ -143,6 +143,18 @@ class TestTemplate:
         with pytest.raises(ValueError, match=r"cannot be filled.*colour"):
             fill((1,), {})
 
+    def test_further_keywords_may_be_called_like_other_parameters(self) -> None:
+        """Python allows that for those that no keyword can reach."""
+
+        def body(video: int, /, *args: int, **kwargs: int) -> None: ...
+
+        bind = Binder(inspect.signature(body))
+        assert bind((7, 8), {"video": 1, "args": 2, "kwargs": 3}) == {
+            "video": 7, "args": (8,), "kwargs": 3, "**video": 1, "**args": 2,
+        }  # fmt: skip
+        names = {digest_name("task", bind((7,), {"video": video})) for video in (1, 2, 7)}
+        assert len(names) == 3
+
     def test_braces_may_be_meant(self) -> None:
         assert template("{{slot}}", job).fill((1,), {}) == "{slot}"
         assert template("{{{video}}}", job).fill((1,), {}) == "{1}"
