@@ -40,7 +40,7 @@ class TaskWork:
         self.store = task.lock_store
         signature = body_signature(type(task))
         assert signature is not None
-        parameters = signature.parameters
+        self._signature, parameters = signature, signature.parameters
         self._others = [name for name in parameters if name != guard.pk]
         if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
             self._others.append("any_other")
@@ -71,8 +71,13 @@ class TaskWork:
         None for a class of the task whose ``apply_async`` returns no result. Raises `TypeError` if
         the task needs more than the key.
         """
+        first = next(iter(self._signature.parameters.values()), None)
+        by_place = first and first.name == self.guard.pk and first.kind is first.POSITIONAL_ONLY
+        args, kwargs = ((pk,), {}) if by_place else ((), {self.guard.pk: pk})
+        # Celery's own check lets positional-only parameters pass, and is off with ``typing=False``.
+        self._signature.bind(*args, **kwargs)
         # Also if another message is reserved: it may be lost, and the guard lets only one work.
-        result = self._task.send_anyway(kwargs={self.guard.pk: pk})
+        result = self._task.send_anyway(args, kwargs)
         task_id: str | None = getattr(result, "id", None)
         return task_id
 
