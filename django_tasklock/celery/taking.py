@@ -42,6 +42,9 @@ class Taking:
             args, kwargs = delivery.request.args or (), delivery.request.kwargs or {}
         elif call is not None:
             args, kwargs = call.args, call.kwargs
+        if delivery.survives:
+            # The run may start over, with what the message says and not what the body made of it.
+            args, kwargs = _as_it_is(args), _as_it_is(kwargs)
         self.args = args
         self.kwargs = kwargs
         self.name: str = task.lock_name_of(args, kwargs)
@@ -128,3 +131,12 @@ class Taking:
 def _may_end_soon(delivery: Delivery, holder: LockInfo) -> bool:
     """Whether the holder may be a run of the same message, or a redelivery that only checks."""
     return (delivery.redelivered or delivery.is_by(holder)) and not holder.cooling
+
+
+def _as_it_is(value: Any) -> Any:
+    """Return the value with copies of the lists and dicts in it, as a message has them."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_as_it_is, value))
+    if type(value) is dict:
+        return {key: _as_it_is(each) for key, each in value.items()}
+    return value

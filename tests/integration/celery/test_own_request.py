@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 from typing import Any
 
@@ -111,6 +112,26 @@ def test_a_run_that_starts_over_is_followed_by_what_the_message_says(room: Mailr
     chain(first.si(1).set(link=[link.si(3)]), step.si(2)).apply_async()
     room.work_off()
     assert sorted(runs) == ["link", *["run"] * 4, "step"]
+
+
+def test_a_run_that_starts_over_has_the_arguments_of_the_message(room: Mailroom) -> None:
+    """What a run that lost its lease had changed in them ends with that run."""
+    seen: list[Any] = []
+
+    def work(self: Any, job: Any, other: Any = None) -> str:
+        seen.append(json.dumps([job, other]))
+        job.pop("id")
+        other[0]["parts"].append(len(seen))
+        if len(seen) == 3:
+            return "done"
+        self.lease._deadline = clock.now() - 1
+        self.lease.assert_held()
+        raise AssertionError("the lease was over")
+
+    task = room.register(work, bind=True, lock_name="job:{job[id]}", acks_late=True)
+    task.delay({"id": 1, "how": "fast"}, other=[{"parts": []}])
+    assert [state for state, _ in room.work_off()] == ["IGNORED", "IGNORED", "SUCCESS"]
+    assert seen == ['[{"id": 1, "how": "fast"}, [{"parts": []}]]'] * 3
 
 
 def test_what_a_body_sets_on_its_request_reaches_its_hooks(room: Mailroom) -> None:
