@@ -83,7 +83,9 @@ def check_options(task: type[Task]) -> None:
         for name in COOLING_OPTIONS:
             checked_seconds(name, value[name])
         _check_name(task, value["lock_name"])
-        if not callable(value["lock_slots"]):
+        if callable(value["lock_slots"]):
+            _check_called(task, "lock_slots", value["lock_slots"])
+        else:
             checked_slots(value["lock_slots"])
     except (TypeError, ValueError) as error:
         raise _error(task, str(error)) from error
@@ -179,8 +181,33 @@ def _misspelt(option: str) -> str | None:
     return None
 
 
+def _check_called(task: type[Task], option: str, function: Any) -> None:
+    """Raise `TypeError` for a function that cannot be called with the arguments of the body."""
+    signature = body_signature(task)
+    if signature is None:
+        return
+    parameters = signature.parameters.values()
+    named = {p.name: None for p in parameters if p.kind is not p.VAR_KEYWORD}
+    try:
+        takes = signature_of(function)
+    except ValueError:
+        return  # Python does not know what it takes, as of some that are written in C.
+    try:
+        # With further keywords, a call may have any argument.
+        (takes.bind if len(named) == len(parameters) else takes.bind_partial)(**named)
+    except TypeError as error:
+        arguments = ", ".join(named) or "none"
+        raise TypeError(
+            f"{option} is called with the task's arguments by name ({arguments}), and without "
+            f"self: {error}"
+        ) from error
+
+
 def _check_name(task: type[Task], name: Any) -> None:
-    if name is None or (callable(name) and not isinstance(name, str)):
+    if name is None:
+        return
+    if callable(name) and not isinstance(name, str):
+        _check_called(task, "lock_name", name)
         return
     signature = body_signature(task)
     if isinstance(name, ArgumentNames):

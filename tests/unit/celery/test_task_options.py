@@ -131,6 +131,28 @@ def test_correct_value_is_accepted(options: dict[str, Any]) -> None:
         assert vars(type(task))[name] == value
 
 
+@pytest.mark.parametrize("option", ["lock_name", "lock_slots"])
+def test_function_that_does_not_take_the_arguments_is_an_error(option: str) -> None:
+    """All of them, by name: those that have defaults too."""
+    wrong: list[Any] = [lambda video: video, lambda video, how, more: video]
+    for function in wrong:
+        with pytest.raises(InvalidLockConfig, match=f"{option} is called .*video, how"):
+            made(**{option: function})
+    right: list[Any] = [lambda video, **_: video, lambda video, how, x=1: video]
+    for function in right:
+        assert made(**{option: function})
+
+    def further(video: int, **more: Any) -> None: ...
+
+    def define(function: Any) -> Any:
+        app: Any = Celery(set_as_current=False)
+        return app.task(further, base=LockedTask, lazy=False, shared=False, **{option: function})
+
+    define(wrong[1])
+    with pytest.raises(InvalidLockConfig, match=f"{option} is called .*video"):
+        define(lambda how: how)
+
+
 class TestClasses:
     def test_class_without_a_body_is_checked_as_far_as_it_can_be(self) -> None:
         class Base(LockedTask):
@@ -153,6 +175,25 @@ class TestClasses:
 
             class Task(LockedTask):
                 lock_tll = 5
+
+    def test_method_that_makes_a_name_is_an_error(self) -> None:
+        """It is called without the task: as a class method it may be one."""
+        with pytest.raises(InvalidLockConfig, match=r"lock_name is called .*'self'"):
+
+            class Method(LockedTask):
+                def lock_name(self, video: int) -> str:
+                    return f"v:{video}"
+
+                def run(self, video: int) -> None: ...
+
+        class ClassMethod(LockedTask):
+            @classmethod
+            def lock_name(cls, video: int) -> str:
+                return f"v:{video}"
+
+            def run(self, video: int) -> None: ...
+
+        assert ClassMethod().lock_name_of((7,), {}) == "v:7"
 
     def test_typo_in_a_mixin_is_an_error(self) -> None:
         class Options:
