@@ -8,6 +8,7 @@ messages that reach it have reserved.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery import states
@@ -21,14 +22,30 @@ from .delivery import Delivery
 from .followup import FollowUp, follow_up_key
 from .unique import Reservation, give_up, unique_for
 
-__all__ = ["end_relied_on", "end_reservation", "is_relied_on", "may_reserve", "reached"]
+__all__ = [
+    "end_relied_on",
+    "end_reservation",
+    "is_of_hook",
+    "is_relied_on",
+    "may_reserve",
+    "reached",
+]
 
 
 def reached(delivery: Delivery) -> None:
-    """Note that the message has reached its run, which ends what it has reserved."""
-    if delivery.own and may_reserve(delivery.task):
+    """Note on the request that its message has reached its run, which ends what it reserved."""
+    if delivery.own:
         request: Any = delivery.request
         request.tasklock_reached = True
+
+
+def is_of_hook(request: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a call with these arguments is one that a hook of the task makes after the
+    message's run, such as ``on_success``: the request there is still that of the message."""
+    attributes = request.__dict__
+    if "tasklock_lease" in attributes or not attributes.get("tasklock_reached"):
+        return False
+    return [*args] != [*(request.args or ())] or dict(kwargs) != dict(request.kwargs or {})
 
 
 def end_relied_on(delivery: Delivery, name: str, followup: FollowUp) -> None:
@@ -66,9 +83,9 @@ def may_reserve(task: TaskBase) -> bool:
 
 @task_postrun.connect
 def _ended(sender: Any, retval: Any = None, state: str | None = None, **_: Any) -> None:
-    if not isinstance(sender, TaskBase) or not may_reserve(sender):
+    if not isinstance(sender, TaskBase):
         return
-    if sender.request.__dict__.pop("tasklock_reached", False):
+    if sender.request.__dict__.pop("tasklock_reached", False) or not may_reserve(sender):
         return
     delivery = Delivery(sender)
     # `Ignore` of another class: only ours means that the message was sent again.

@@ -9,6 +9,7 @@ from celery.exceptions import Reject
 from .base import TaskBase, known_tasks
 from .body import Body
 from .calling import called, note_calls
+from .ending import is_of_hook
 from .handing import detached, handed_on
 from .headers import ANYWAY, LEASE
 from .options import check_call, check_options
@@ -99,14 +100,19 @@ class LockedTask(TaskBase, Sending):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = called.get()
-        if call is None or call.task is not self:
-            return Run(self, args, kwargs)()
-        # The noted call is this one. Calls inside the body are other calls.
+        if call is not None and call.task is not self:
+            call = None
+        hook = is_of_hook(self.request, *(call[1:] if call else (args, kwargs)))
+        if hook:
+            self.push_request(args=args, kwargs=kwargs)  # That of a direct call.
+        # If a call is noted, it is this one. Calls inside the body are other calls.
         mark = called.set(None)
         try:
             return Run(self, args, kwargs, call)()
         finally:
             called.reset(mark)
+            if hook:
+                self.pop_request()
 
     def apply_async(  # type: ignore[override]
         self,

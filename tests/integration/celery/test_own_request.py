@@ -12,6 +12,7 @@ from celery import Task, chain, current_task, signals
 from celery.exceptions import Ignore
 from celery.result import allow_join_result
 
+from django_tasklock import locks
 from django_tasklock._values import clock
 from django_tasklock.celery import LockedTask
 from django_tasklock.celery.body import Body
@@ -132,6 +133,34 @@ def test_a_run_that_starts_over_has_the_arguments_of_the_message(room: Mailroom)
     task.delay({"id": 1, "how": "fast"}, other=[{"parts": []}])
     assert [state for state, _ in room.work_off()] == ["IGNORED", "IGNORED", "SUCCESS"]
     assert seen == ['[{"id": 1, "how": "fast"}, [{"parts": []}]]'] * 3
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["", "acks_late"])
+@pytest.mark.parametrize("eager", [False, True], ids=["", "eager"])
+def test_a_call_in_a_hook_takes_the_lock_of_its_own_arguments(
+    room: Mailroom, late: bool, eager: bool
+) -> None:
+    class Next(LockedTask):
+        abstract = True
+
+        def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
+            if args[0] == 1:
+                assert self(2) == "job:2"
+
+    seen: list[tuple[str, Any]] = []
+
+    def work(self: Any, job: Any) -> str:
+        seen.append((self.lease.name, self.request.args))
+        return str(self.lease.name)
+
+    task = room.task(work, base=Next, acks_late=late, unique_while="queued")
+    if eager:
+        assert task.apply((1,)).get() == "job:1"
+    else:
+        task.delay(1)
+        assert room.deliver(room.take()) == ("SUCCESS", "job:1")
+    assert [(name, [*args]) for name, args in seen] == [("job:1", [1]), ("job:2", [2])]
+    assert (locks.list(), room.redis.keys(f"*queued {task.name} *")) == ([], [])
 
 
 def test_what_a_body_sets_on_its_request_reaches_its_hooks(room: Mailroom) -> None:
