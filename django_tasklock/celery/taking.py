@@ -18,7 +18,7 @@ from .ending import end_relied_on, end_reservation, is_relied_on
 from .handing import adopted
 from .locked_run import BESIDE_TEMPLATE, LockedRun
 
-__all__ = ["Taking"]
+__all__ = ["Taking", "as_it_is"]
 
 REDELIVERY_WAIT_SECONDS = 1.0
 """how long a redelivery waits for the lock: the first run of its message may just be ending"""
@@ -44,7 +44,7 @@ class Taking:
             args, kwargs = call.args, call.kwargs
         if delivery.survives:
             # The run may start over, with what the message says and not what the body made of it.
-            args, kwargs = _as_it_is(args), _as_it_is(kwargs)
+            args, kwargs = as_it_is(args), as_it_is(kwargs)
         self.args = args
         self.kwargs = kwargs
         self.name: str = task.lock_name_of(args, kwargs)
@@ -133,10 +133,17 @@ def _may_end_soon(delivery: Delivery, holder: LockInfo) -> bool:
     return (delivery.redelivered or delivery.is_by(holder)) and not holder.cooling
 
 
-def _as_it_is(value: Any) -> Any:
-    """Return the value with copies of the lists and dicts in it, as a message has them."""
+def as_it_is(arguments: Any) -> Any:
+    """Return the arguments of a message with copies of the lists and dicts in them."""
+    try:
+        return _copied(arguments)
+    except RecursionError:  # A list of a pickle may be in itself.
+        return arguments
+
+
+def _copied(value: Any) -> Any:
     if type(value) in (list, tuple):
-        return type(value)(map(_as_it_is, value))
+        return type(value)(map(_copied, value))
     if type(value) is dict:
-        return {key: _as_it_is(each) for key, each in value.items()}
+        return {key: _copied(each) for key, each in value.items()}
     return value
