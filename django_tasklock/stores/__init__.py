@@ -82,7 +82,7 @@ class StoreHandler(BaseConnectionHandler):  # type: ignore[type-arg]
         path = settings.backend or _backend_for(settings)
         try:
             backend = import_string(path)
-        except ImportError as error:
+        except (ImportError, ValueError) as error:  # A ValueError: the path begins with a dot.
             raise InvalidLockConfig(
                 f"the BACKEND {path!r} of the lock store {alias!r} cannot be imported: {error}"
             ) from error
@@ -98,7 +98,7 @@ class StoreHandler(BaseConnectionHandler):  # type: ignore[type-arg]
         try:
             return backend(settings)
         except InvalidCacheBackendError as error:
-            raise _no_cache(settings, error) from error
+            raise _no_cache(settings, str(error)) from error
         except (InvalidLockConfig, TaskLockError):
             raise
         except Exception as error:
@@ -129,15 +129,17 @@ def _backend_for(settings: StoreSettings) -> str:
     try:
         cache = caches[settings.cache]
     except InvalidCacheBackendError as error:
-        raise _no_cache(settings, error) from error
+        raise _no_cache(settings, str(error)) from error
+    except Exception as error:  # Whatever its class makes of its settings.
+        raise _no_cache(settings, f"it cannot be made: {type(error).__name__}: {error}") from error
     # Compared by name: a site without Redis does not need a Redis client.
     names = {f"{base.__module__}.{base.__qualname__}" for base in type(cache).__mro__}
     return REDIS_STORE if names & REDIS_CACHES else CACHE_STORE
 
 
-def _no_cache(settings: StoreSettings, error: Exception) -> InvalidLockConfig:
+def _no_cache(settings: StoreSettings, reason: str) -> InvalidLockConfig:
     return InvalidLockConfig(
-        f"the CACHE {settings.cache!r} of the lock store {settings.alias!r}: {error}"
+        f"the CACHE {settings.cache!r} of the lock store {settings.alias!r}: {reason}"
     )
 
 

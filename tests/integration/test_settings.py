@@ -144,6 +144,7 @@ class TestWrong:
             ({"default": {"OPTIONS": []}}, r"\['OPTIONS'\] is a Mapping"),
             ({"default": {"BACKEND": RedisStore}}, r"\['BACKEND'\] is a dotted path"),
             ({"default": {"BACKEND": "nowhere.Store"}}, "cannot be imported"),
+            ({"default": {"BACKEND": ".Store"}}, "cannot be imported"),
             ({"default": {"BACKEND": "django_tasklock.stores.cache.Store"}}, "cannot be imported"),
             ({"default": {"BACKEND": "django_tasklock._engine.lease.Lease"}}, "not a BaseStore"),
             (
@@ -210,6 +211,26 @@ class TestWrong:
                 CACHES=caches, TASKLOCK={"default": {"BACKEND": path, "CACHE": cache}}
             ),
             pytest.raises(InvalidLockConfig, match=says),
+        ):
+            locks.acquire("video:1")
+
+    @pytest.mark.parametrize(
+        ("wrong", "says"),
+        [
+            ({"KEY_FUNCTION": "nowhere.make_key"}, "ModuleNotFoundError: No module named 'nowhere"),
+            ({"OPTIONS": {"CLIENT_CLASS": "nowhere.Client"}}, "ModuleNotFoundError"),
+            ({"OPTIONS": []}, "AttributeError: 'list' object has no attribute 'get'"),
+        ],
+        ids=str,
+    )
+    def test_cache_that_cannot_be_made_is_a_wrong_setting(
+        self, redis_server: RedisServer, wrong: dict[str, Any], says: str
+    ) -> None:
+        """Nobody has used the cache yet, and Django does not check it."""
+        caches = {"default": redis_cache(redis_server.url) | wrong}
+        with (
+            override_settings(CACHES=caches, TASKLOCK={"default": {}}),
+            pytest.raises(InvalidLockConfig, match=f"the CACHE 'default' .* be made: {says}"),
         ):
             locks.acquire("video:1")
 
