@@ -68,7 +68,9 @@ class CacheNotes(BaseStore):
     ) -> str | LockInfo | None:
         key, lifetime = self._note_key(key), self._lifetime(ttl)
         if unless_held is not None and (holder := self.get(unless_held)) is not None:
-            return holder
+            there = self._found(key)
+            if there != text:
+                return holder if there in (None, over) else str(there)
         if self._call(lambda: self.cache.add(key, text, lifetime)):
             return None
         other = self._found(key)

@@ -168,6 +168,9 @@ class Noting(Contract):
         assert (holder.owner.task, holder.owner.task_id) == ("videos.process", "id-4")
         assert store.get_note(key) is None
         assert store.reserve(key, "a", LONG_SECONDS) is None
+        # It is reserved already: a lock that is held since then ends no reservation.
+        assert store.reserve(key, "a", LONG_SECONDS, unless_held=name) is None
+        assert store.reserve(key, "b", LONG_SECONDS, unless_held=name) == "a"
         assert store.release(name, token, grant.proof)
         assert store.reserve(key, "b", LONG_SECONDS, unless_held=name) == "a"
         assert store.unreserve(key, "a") is True
