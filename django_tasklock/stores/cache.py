@@ -71,6 +71,8 @@ class CacheStore(CacheNotes):
             if held is not None:
                 break
             # It expired between the two calls: try once more.
+        else:
+            self._assert_writes()
         return Refusal(self._info(name, held))
 
     def extend(self, name: str, token: str, ttl: float, proof: Any = None) -> bool:
@@ -104,7 +106,9 @@ class CacheStore(CacheNotes):
                 return None
             first = self._call(lambda: self.cache.add(only, who, self._lifetime(ttl)))
             # It may have been this very call, whose reply was lost.
-            if not first and self._found(only) != who:
+            if not first and (there := self._found(only)) != who:
+                if there is None:
+                    self._assert_writes()
                 return None
         self._write(name, new, ttl)
         return Grant(proof=after)
@@ -126,6 +130,7 @@ class CacheStore(CacheNotes):
         began, only = clock.now(), self._note_key(f"clearing {token}")
         if not self._call(lambda: self.cache.add(only, 1, self._lifetime(CLEARING_SECONDS))):
             self._assert_answers()
+            self._assert_writes()
             return False
         held = self._read(name)
         if token_of(held) != token or self._ends_soon(held):
@@ -183,7 +188,7 @@ class CacheStore(CacheNotes):
 
     def _write(self, name: str, record: dict[str, Any], ttl: float) -> None:
         key, lifetime = self._cache_key(name), self._lifetime(ttl)
-        self._call(lambda: self.cache.set(key, record, lifetime))
+        self._put(key, record, lifetime)
 
     def _delete(self, name: str) -> bool:
         key = self._cache_key(name)

@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any, TypeVar
 
 from django.core.cache import BaseCache, InvalidCacheKey, caches
+from django.core.cache.backends.db import DatabaseCache
 from django.core.cache.backends.filebased import FileBasedCache
 from django.core.cache.backends.locmem import LocMemCache
 from django.core.cache.backends.memcached import BaseMemcachedCache
@@ -20,6 +21,8 @@ from .base import BaseStore, Note
 from .record import interrupts
 
 __all__ = ["CacheNotes"]
+
+NOT_WRITTEN = "the database did not write what the cache was given"
 
 T = TypeVar("T")
 
@@ -52,7 +55,7 @@ class CacheNotes(BaseStore):
     def set_note(self, note: Note) -> None:
         key, lifetime = self._note_key(note.key), self._lifetime(note.ttl)
         if note.text:
-            self._call(lambda: self.cache.set(key, note.text, lifetime))
+            self._put(key, note.text, lifetime)
         else:
             self._call(lambda: self.cache.delete(key))
         self._assert_answers()
@@ -76,7 +79,7 @@ class CacheNotes(BaseStore):
         other = self._found(key)
         if other not in (None, text, over):
             return str(other)
-        self._call(lambda: self.cache.set(key, text, lifetime))
+        self._put(key, text, lifetime)
         return None
 
     def unreserve(self, key: str, text: str) -> bool:
@@ -100,6 +103,24 @@ class CacheNotes(BaseStore):
         if value is None:
             self._assert_answers()
         return value
+
+    def _put(self, key: str, value: Any, lifetime: float) -> None:
+        self._call(lambda: self.cache.set(key, value, lifetime))
+        if isinstance(self.cache, DatabaseCache) and self._found(key) != value:
+            raise StoreUnavailable(self.alias, NOT_WRITTEN)
+
+    def _assert_writes(self) -> None:
+        """Raise `StoreUnavailable` if a database takes no writes.
+
+        Django's cache in a database raises nothing for a write that failed, as on a replica, with
+        a full disk, or while another transaction keeps SQLite's file locked: its ``add`` returns
+        False, as for a key that is there, and its ``set`` nothing.
+        """
+        key = self._note_key(new_token())
+        if isinstance(self.cache, DatabaseCache) and not self._call(
+            lambda: self.cache.add(key, 1, 1)
+        ):
+            raise StoreUnavailable(self.alias, NOT_WRITTEN)
 
     def _assert_answers(self) -> None:
         """Raise `StoreUnavailable` if the last call may not have reached the server.
