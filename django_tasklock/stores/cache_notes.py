@@ -22,6 +22,9 @@ from .record import interrupts
 
 __all__ = ["CacheNotes"]
 
+KEY_ERRORS = frozenset({"MemcacheIllegalInputError"})
+"""pymemcache's, for a key of more than 250 bytes, where Django counts characters. By their names:
+the package need not be installed"""
 NOT_WRITTEN = "the database did not write what the cache was given"
 
 T = TypeVar("T")
@@ -136,9 +139,9 @@ class CacheNotes(BaseStore):
         """What ``call`` returns. Raises `StoreUnavailable` for any exception of the client."""
         try:
             return call()
-        except InvalidCacheKey as error:
-            raise ValueError(f"the cache cannot hold a lock of this name: {error}") from error
         except Exception as error:
             if interrupts(error):
                 raise
+            if isinstance(error, InvalidCacheKey) or type(error).__name__ in KEY_ERRORS:
+                raise ValueError(f"the cache cannot hold a lock of this name: {error}") from error
             raise StoreUnavailable(self.alias, str(error) or type(error).__name__) from error
