@@ -11,7 +11,7 @@ from typing import Any
 from .._values import clock
 from .._values.lock_info import LockInfo
 from .base import Finding, Grant, Note, Refusal
-from .cache_notes import CacheNotes
+from .cache_notes import ABSENT, CacheNotes
 from .record import digest_of, fields_of, interrupts, new_record, record_of, token_of
 
 __all__ = ["CacheStore"]
@@ -68,12 +68,12 @@ class CacheStore(CacheNotes):
             if token_of(held) == token and not self._ends_soon(held):
                 self._write(name, record, ttl)
                 return grant
-            if held is not None:
+            if held is not ABSENT:
                 break
             # It expired between the two calls: try once more.
         else:
             self._assert_writes()
-        return Refusal(self._info(name, held))
+        return Refusal(self._info(name, None if held is ABSENT else held))
 
     def extend(self, name: str, token: str, ttl: float, proof: Any = None) -> bool:
         held = self._ours(name, token, proof)
@@ -107,7 +107,7 @@ class CacheStore(CacheNotes):
             first = self._call(lambda: self.cache.add(only, who, self._lifetime(ttl)))
             # It may have been this very call, whose reply was lost.
             if not first and (there := self._found(only)) != who:
-                if there is None:
+                if there is ABSENT:
                     self._assert_writes()
                 return None
         self._write(name, new, ttl)
@@ -139,7 +139,7 @@ class CacheStore(CacheNotes):
 
     def get(self, name: str) -> LockInfo | None:
         held = self._read(name)
-        return None if held is None else self._info(name, held)
+        return None if held is ABSENT else self._info(name, held)
 
     def check(self) -> Iterable[Finding]:
         self._read("check")

@@ -20,11 +20,13 @@ from ..exceptions import InvalidLockConfig, StoreUnavailable
 from .base import BaseStore, Note
 from .record import interrupts
 
-__all__ = ["CacheNotes"]
+__all__ = ["ABSENT", "CacheNotes"]
 
 KEY_ERRORS = frozenset({"MemcacheIllegalInputError"})
 """pymemcache's, for a key of more than 250 bytes, where Django counts characters. By their names:
 the package need not be installed"""
+ABSENT = object()
+"""in the place of the value of a key that is not there"""
 NOT_WRITTEN = "the database did not write what the cache was given"
 
 T = TypeVar("T")
@@ -76,11 +78,11 @@ class CacheNotes(BaseStore):
         if unless_held is not None and (holder := self.get(unless_held)) is not None:
             there = self._found(key)
             if there != text:
-                return holder if there in (None, over) else str(there)
+                return holder if there in (ABSENT, over) else str(there)
         if self._call(lambda: self.cache.add(key, text, lifetime)):
             return None
         other = self._found(key)
-        if other not in (None, text, over):
+        if other not in (ABSENT, text, over):
             return str(other)
         self._put(key, text, lifetime)
         return None
@@ -102,8 +104,9 @@ class CacheNotes(BaseStore):
         return ttl if isinstance(self.cache, LocMemCache | FileBasedCache) else ceil(ttl) + 1
 
     def _found(self, key: str) -> Any:
-        value = self._call(lambda: self.cache.get(key))
-        if value is None:
+        """The value of a key, which may be None if other code set it; `ABSENT` without a key."""
+        value = self._call(lambda: self.cache.get(key, ABSENT))
+        if value is ABSENT or value is None:
             self._assert_answers()
         return value
 

@@ -245,6 +245,18 @@ class TestChangeOfStore:
             assert lease.release()
 
 
+@pytest.mark.parametrize("backend", [REDIS, CACHE])
+def test_a_key_without_a_value_is_a_lock(use_redis: UseRedis, backend: str) -> None:
+    """Old code may set None: that the key is there is what counts for it."""
+    use_redis(tasklock={"BACKEND": backend})
+    cache.add("lock:video:1", None, 60)
+    assert locks.acquire("video:1") is None
+    assert locks.is_locked("video:1")
+    assert holder("video:1").token is None
+    assert locks.clear("video:1")
+    assert taken("video:1").release()
+
+
 @pytest.mark.django_db(transaction=True)
 def test_lease_that_is_given_up_leaves_no_database_connection(use_caches: UseCaches) -> None:
     """The renewal thread is no request, at whose end Django would close it."""
