@@ -234,6 +234,14 @@ class TestWrong:
         ):
             locks.acquire("video:1")
 
+    def test_option_that_no_connection_has_is_said_at_once(
+        self, use_redis: UseRedis, redis_server: RedisServer
+    ) -> None:
+        """redis-py looks at it when it makes a connection, which may be at the first lock."""
+        use_redis(f"{redis_server.url}?nosuch=1")
+        with pytest.raises(InvalidLockConfig, match="unexpected keyword argument 'nosuch'"):
+            locks.acquire("video:1")
+
     def test_cache_that_swallows_its_errors_is_refused(self, redis_server: RedisServer) -> None:
         backend = "django_tasklock.stores.cache.CacheStore"
         swallowing = redis_cache(redis_server.url, IGNORE_EXCEPTIONS=True)

@@ -58,6 +58,7 @@ class Client(ServerClient):
         self.decode = decoder(raw.encode, raw.loads, raw.decompress)
         self.redis: Any = raw.redis
         super().__init__(alias, self.redis.connection_pool, timeouts(settings))
+        self.new_connection()  # It connects to nothing, and raises for an option that is unknown.
 
     def make_key(self, key: str) -> str:
         """The key in Redis of a key of the cache."""
