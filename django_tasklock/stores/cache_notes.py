@@ -40,6 +40,10 @@ class CacheNotes(BaseStore):
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
         cache: Any = self.cache
+        # Asked of this one: another thread makes a cache of its own, in its first call.
+        self._counts_fractions = isinstance(cache, LocMemCache | FileBasedCache)
+        self._is_memcached = isinstance(cache, BaseMemcachedCache)
+        self._is_database = isinstance(cache, DatabaseCache)
         options = getattr(cache, "_options", None) or {}
         if getattr(cache, "_ignore_exceptions", False) or options.get("ignore_exc"):
             raise InvalidLockConfig(
@@ -101,7 +105,7 @@ class CacheNotes(BaseStore):
     def _lifetime(self, ttl: float) -> float:
         # These two know fractions of a second. The others cut them off the ttl, and some cut them
         # off the time of day as well.
-        return ttl if isinstance(self.cache, LocMemCache | FileBasedCache) else ceil(ttl) + 1
+        return ttl if self._counts_fractions else ceil(ttl) + 1
 
     def _found(self, key: str) -> Any:
         """The value of a key, which may be None if other code set it; `ABSENT` without a key."""
@@ -112,7 +116,7 @@ class CacheNotes(BaseStore):
 
     def _put(self, key: str, value: Any, lifetime: float) -> None:
         self._call(lambda: self.cache.set(key, value, lifetime))
-        if isinstance(self.cache, DatabaseCache) and self._found(key) != value:
+        if self._is_database and self._found(key) != value:
             raise StoreUnavailable(self.alias, NOT_WRITTEN)
 
     def _assert_writes(self) -> None:
@@ -123,9 +127,7 @@ class CacheNotes(BaseStore):
         False, as for a key that is there, and its ``set`` nothing.
         """
         key = self._note_key(new_token())
-        if isinstance(self.cache, DatabaseCache) and not self._call(
-            lambda: self.cache.add(key, 1, 1)
-        ):
+        if self._is_database and not self._call(lambda: self.cache.add(key, 1, 1)):
             raise StoreUnavailable(self.alias, NOT_WRITTEN)
 
     def _assert_answers(self) -> None:
@@ -133,7 +135,7 @@ class CacheNotes(BaseStore):
 
         After an error, pymemcache finds and writes no keys for a second, and raises nothing.
         """
-        if isinstance(self.cache, BaseMemcachedCache):
+        if self._is_memcached:
             key = self._note_key(new_token())
             if not self._call(lambda: self.cache.add(key, 1, 1)):
                 raise StoreUnavailable(self.alias, "it neither finds a key nor adds one")
