@@ -70,6 +70,8 @@ def configured_stores() -> dict[str, StoreSettings]:
 
 def _checked(alias: Any, given: Any) -> StoreSettings:
     where = f"{SETTING}[{alias!r}]"
+    if not isinstance(alias, str):
+        raise InvalidLockConfig(f"{where}: an alias is a str, not {alias!r}")
     if not isinstance(given, Mapping):
         raise InvalidLockConfig(f"{where} is a dict, not {given!r}")
     unknown = sorted(set(map(str, given)) - set(_FIELDS_BY_KEY))
@@ -90,7 +92,7 @@ def _checked(alias: Any, given: Any) -> StoreSettings:
             values["ttl"] = checked_ttl(values["ttl"])
     except (TypeError, ValueError) as error:
         raise InvalidLockConfig(f"{where}['TTL']: {error}") from error
-    return StoreSettings(alias=str(alias), **values)
+    return StoreSettings(alias=alias, **values)
 
 
 def task_url(task_id: str) -> str | None:

@@ -129,6 +129,7 @@ class TestWrong:
         [
             ([], "TASKLOCK is a dict"),
             ("default", "TASKLOCK is a dict"),
+            ({"default": {}, 7: {}}, r"TASKLOCK\[7\]: an alias is a str"),
             ({"default": []}, r"TASKLOCK\['default'\] is a dict"),
             ({"default": {"CACHES": "x"}}, "no setting CACHES; there are BACKEND, CACHE"),
             ({"default": {"ttl": 5}}, "no setting ttl"),
