@@ -163,6 +163,9 @@ def _check_server(store: BaseStore) -> Iterator[checks.CheckMessage]:
                 hint=finding.hint or None,
                 id=f"django_tasklock.{finding.id}",
             )
+    except InvalidLockConfig as error:
+        # Of some settings the server shows that they are wrong: a database that is MySQL.
+        yield checks.Error(str(error), id="django_tasklock.E001")
     except StoreUnavailable as error:
         yield checks.Warning(
             f"The lock store {store.alias!r} could not be asked about its server: "

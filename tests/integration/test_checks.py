@@ -11,8 +11,11 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.test.utils import override_settings
 
+from django_tasklock import InvalidLockConfig
+from django_tasklock.stores.base import Finding
 from tests import needs
 from tests.conftest import UseCaches, UseRedis
+from tests.five_methods import FiveMethodStore
 from tests.servers import NoRedis, RedisServer, own_redis
 from tests.store_cases import own_prefix, redis_cache
 
@@ -133,6 +136,23 @@ def test_server_that_does_not_answer_is_a_sentence(
     assert message.id == "django_tasklock.W003"
     assert "could not be asked" in message.msg
     assert message.msg.isprintable()
+
+
+class RefusedByItsServer(FiveMethodStore):
+    """A store whose settings are found wrong when its server is asked."""
+
+    def check(self) -> list[Finding]:
+        raise InvalidLockConfig("the database is on MySQL: locks need MariaDB")
+
+
+def test_setting_that_the_server_shows_to_be_wrong(use_redis: UseRedis) -> None:
+    """As of a DatabaseStore whose database is MySQL, or SQLite in memory."""
+    use_redis(tasklock={"BACKEND": f"{__name__}.RefusedByItsServer"})
+    assert found() == []
+    (message,) = found(deploy=True)
+    assert isinstance(message, checks.Error)
+    assert message.id == "django_tasklock.E001"
+    assert "MySQL" in message.msg
 
 
 def test_cache_that_waits_for_ever(use_redis: UseRedis, own_redis_server: RedisServer) -> None:
