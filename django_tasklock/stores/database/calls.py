@@ -14,7 +14,7 @@ from django.db.backends.signals import connection_created
 from django.utils.connection import ConnectionDoesNotExist
 
 from ..._compat.django_database import is_above_databases
-from ..._values.arguments import LONGEST_NAME_CHARACTERS
+from ..._values.arguments import LONGEST_NAME_CHARACTERS, LONGEST_TTL_SECONDS
 from ...conf import SETTING, StoreSettings
 from ...exceptions import InvalidLockConfig, StoreUnavailable
 from ..base import BaseStore
@@ -48,10 +48,10 @@ class DatabaseCalls(BaseStore):
         """the alias in DATABASES"""
         seconds = self._option("TIMEOUT", DEFAULT_SECONDS, (int, float))
         most = self._option("MAX_CONNECTIONS", DEFAULT_CONNECTIONS, int)
-        if seconds <= 0 or most < 1:
+        if not 0 < seconds <= LONGEST_TTL_SECONDS or most < 1:
             raise InvalidLockConfig(
                 f"the options TIMEOUT and MAX_CONNECTIONS of the lock store {self.alias!r} are "
-                "more than 0"
+                "more than 0, and TIMEOUT is ten years at most"
             )
         self._prefix = f"{settings.key_prefix}:" if settings.key_prefix else ""
         if len(self._prefix) + LONGEST_NAME_CHARACTERS > LONGEST_KEY_CHARACTERS:

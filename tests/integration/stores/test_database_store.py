@@ -190,6 +190,7 @@ class TestSettings:
             ({"DATABASE": "none"}, "none"),
             ({"DATABASE": 5}, "DATABASE"),
             ({"TIMEOUT": 0}, "TIMEOUT"),
+            ({"TIMEOUT": float("inf")}, "TIMEOUT"),
             ({"TIMEOUT": "5"}, "TIMEOUT"),
             ({"MAX_CONNECTIONS": True}, "MAX_CONNECTIONS"),
             ({"MAX_CONNECTIONS": 0}, "MAX_CONNECTIONS"),
