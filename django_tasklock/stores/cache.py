@@ -129,7 +129,7 @@ class CacheStore(CacheNotes):
         # the last of them would delete the lease of the first.
         began, only = clock.now(), self._note_key(f"clearing {token}")
         if not self._call(lambda: self.cache.add(only, 1, self._lifetime(CLEARING_SECONDS))):
-            self._assert_answers()
+            self._assert_answers(only)
             self._assert_writes()
             return False
         held = self._read(name)
@@ -194,7 +194,7 @@ class CacheStore(CacheNotes):
         key = self._cache_key(name)
         deleted = bool(self._call(lambda: self.cache.delete(key)))
         if not deleted:
-            self._assert_answers()
+            self._assert_answers(key)
         return deleted
 
 

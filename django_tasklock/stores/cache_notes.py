@@ -27,6 +27,8 @@ KEY_ERRORS = frozenset({"MemcacheIllegalInputError"})
 the package need not be installed"""
 ABSENT = object()
 """in the place of the value of a key that is not there"""
+NO_NUMBER = frozenset({"MemcacheClientError"})
+"""pymemcache's, for an ``incr`` of another value; see `KEY_ERRORS`"""
 NOT_WRITTEN = "the database did not write what the cache was given"
 
 T = TypeVar("T")
@@ -67,7 +69,7 @@ class CacheNotes(BaseStore):
             self._put(key, note.text, lifetime)
         else:
             self._call(lambda: self.cache.delete(key))
-        self._assert_answers()
+        self._found(key)
 
     def reserve(
         self,
@@ -111,7 +113,7 @@ class CacheNotes(BaseStore):
         """The value of a key, which may be None if other code set it; `ABSENT` without a key."""
         value = self._call(lambda: self.cache.get(key, ABSENT))
         if value is ABSENT or value is None:
-            self._assert_answers()
+            self._assert_answers(key)
         return value
 
     def _put(self, key: str, value: Any, lifetime: float) -> None:
@@ -130,15 +132,25 @@ class CacheNotes(BaseStore):
         if self._is_database and not self._call(lambda: self.cache.add(key, 1, 1)):
             raise StoreUnavailable(self.alias, NOT_WRITTEN)
 
-    def _assert_answers(self) -> None:
-        """Raise `StoreUnavailable` if the last call may not have reached the server.
+    def _assert_answers(self, key: str) -> None:
+        """Raise `StoreUnavailable` if the last call for the key may not have reached its server.
 
-        After an error, pymemcache finds and writes no keys for a second, and raises nothing.
+        After an error, pymemcache finds and writes no keys of that server for a second, and raises
+        nothing. Of several servers, only a call for this very key is made on the same one.
         """
-        if self._is_memcached:
-            key = self._note_key(new_token())
-            if not self._call(lambda: self.cache.add(key, 1, 1)):
-                raise StoreUnavailable(self.alias, "it neither finds a key nor adds one")
+        if self._is_memcached and self._call(lambda: self._is_silent(key)):
+            raise StoreUnavailable(self.alias, "it neither finds a key nor adds one")
+
+    def _is_silent(self, key: str) -> bool:
+        try:
+            # It changes nothing, and is False where a server would say None or a number.
+            return self.cache.incr(key, 0) is False
+        except ValueError:
+            return False  # There is no such key.
+        except Exception as error:
+            if type(error).__name__ not in NO_NUMBER:
+                raise
+            return False
 
     def _call(self, call: Callable[[], T]) -> T:
         """What ``call`` returns. Raises `StoreUnavailable` for any exception of the client."""
