@@ -36,7 +36,6 @@ from ._values.describe import printable
 from .conf import configured_stores, task_url
 from .exceptions import InvalidLockConfig, StoreUnavailable
 from .stores import stores
-from .stores.base import BaseStore
 
 __all__ = ["check_app", "check_servers", "check_stores"]
 
@@ -60,7 +59,11 @@ def _check_task_url() -> list[checks.CheckMessage]:
 
 def check_servers(**_: Any) -> list[checks.CheckMessage]:
     """Return what the stores find on their servers, for ``check --deploy``."""
-    return [message for store in _made_stores() for message in _check_server(store)]
+    try:
+        aliases = list(configured_stores())
+    except InvalidLockConfig:
+        return []  # `check_stores` reports it.
+    return [message for alias in aliases for message in _check_server(alias)]
 
 
 def check_app() -> list[checks.CheckMessage]:
@@ -98,6 +101,8 @@ def _check_store(alias: str) -> Iterator[checks.CheckMessage]:
     except InvalidLockConfig as error:
         yield checks.Error(str(error), id="django_tasklock.E001")
         return
+    except StoreUnavailable:
+        return  # A store that connects when it is made: `check_servers` says so.
     if not store.uses_cache:
         return
     cache_alias = store.settings.cache
@@ -141,20 +146,14 @@ def _ignores_errors(cache: BaseCache) -> bool:
     return bool(getattr(cache, "_ignore_exceptions", False))
 
 
-def _made_stores() -> Iterator[BaseStore]:
-    """Yield every store that can be made. `check_stores` reports the others."""
+def _check_server(alias: str) -> Iterator[checks.CheckMessage]:
     try:
-        aliases = list(configured_stores())
+        store = stores[alias]
     except InvalidLockConfig:
+        return  # `check_stores` reports it.
+    except StoreUnavailable as error:
+        yield _no_answer(alias, error)
         return
-    for alias in aliases:
-        try:
-            yield stores[alias]
-        except InvalidLockConfig:
-            continue
-
-
-def _check_server(store: BaseStore) -> Iterator[checks.CheckMessage]:
     try:
         for finding in store.check():
             level = checks.Warning if finding.serious else checks.Info
@@ -167,8 +166,11 @@ def _check_server(store: BaseStore) -> Iterator[checks.CheckMessage]:
         # Of some settings the server shows that they are wrong: a database that is MySQL.
         yield checks.Error(str(error), id="django_tasklock.E001")
     except StoreUnavailable as error:
-        yield checks.Warning(
-            f"The lock store {store.alias!r} could not be asked about its server: "
-            f"{printable(error.reason)}",
-            id="django_tasklock.W003",
-        )
+        yield _no_answer(alias, error)
+
+
+def _no_answer(alias: str, error: StoreUnavailable) -> checks.CheckMessage:
+    return checks.Warning(
+        f"The lock store {alias!r} could not be asked about its server: {printable(error.reason)}",
+        id="django_tasklock.W003",
+    )

@@ -11,7 +11,8 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.test.utils import override_settings
 
-from django_tasklock import InvalidLockConfig
+from django_tasklock import InvalidLockConfig, StoreUnavailable
+from django_tasklock.conf import StoreSettings
 from django_tasklock.stores.base import Finding
 from tests import needs
 from tests.conftest import UseCaches, UseRedis
@@ -143,6 +144,22 @@ class RefusedByItsServer(FiveMethodStore):
 
     def check(self) -> list[Finding]:
         raise InvalidLockConfig("the database is on MySQL: locks need MariaDB")
+
+
+class ConnectsAtOnce(FiveMethodStore):
+    """A store that asks its server when it is made."""
+
+    def __init__(self, settings: StoreSettings) -> None:
+        super().__init__(settings)
+        raise StoreUnavailable(self.alias, "connection refused")
+
+
+def test_store_that_cannot_be_made_in_an_outage(use_redis: UseRedis) -> None:
+    use_redis(tasklock={"BACKEND": f"{__name__}.ConnectsAtOnce"})
+    assert found() == []
+    (message,) = found(deploy=True)
+    assert message.id == "django_tasklock.W003"
+    assert "connection refused" in message.msg
 
 
 def test_setting_that_the_server_shows_to_be_wrong(use_redis: UseRedis) -> None:
