@@ -16,6 +16,7 @@ from django.utils.module_loading import import_string
 from ..conf import SETTING, StoreSettings, configured_stores
 from ..exceptions import InvalidLockConfig, TaskLockError
 from .base import BaseStore
+from .record import interrupts
 from .required import REQUIRED, RequiredMethods
 
 __all__ = ["StoreHandler", "stores"]
@@ -102,6 +103,8 @@ class StoreHandler(BaseConnectionHandler):  # type: ignore[type-arg]
         except (InvalidLockConfig, TaskLockError):
             raise
         except Exception as error:
+            if interrupts(error):
+                raise
             raise InvalidLockConfig(
                 f"the lock store {alias!r} cannot be made: {type(error).__name__}: {error}"
             ) from error
@@ -131,6 +134,8 @@ def _backend_for(settings: StoreSettings) -> str:
     except InvalidCacheBackendError as error:
         raise _no_cache(settings, str(error)) from error
     except Exception as error:  # Whatever its class makes of its settings.
+        if interrupts(error):
+            raise
         raise _no_cache(settings, f"it cannot be made: {type(error).__name__}: {error}") from error
     # Compared by name: a site without Redis does not need a Redis client.
     names = {f"{base.__module__}.{base.__qualname__}" for base in type(cache).__mro__}

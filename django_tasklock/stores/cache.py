@@ -175,10 +175,6 @@ class CacheStore(CacheNotes):
         found = fields_of(record, self.key(name), digest=None if record else _digest(held))
         return LockInfo(name=name, ttl=ttl, store=self.alias, **found)
 
-    def _cache_key(self, name: str) -> str:
-        prefix = self.settings.key_prefix
-        return f"{prefix}:{name}" if prefix else name
-
     def _add(self, name: str, record: dict[str, Any], ttl: float) -> bool:
         key, lifetime = self._cache_key(name), self._lifetime(ttl)
         return bool(self._call(lambda: self.cache.add(key, record, lifetime)))

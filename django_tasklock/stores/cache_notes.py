@@ -22,13 +22,14 @@ from .record import interrupts
 
 __all__ = ["ABSENT", "CacheNotes"]
 
-KEY_ERRORS = frozenset({"MemcacheIllegalInputError"})
-"""pymemcache's, for a key of more than 250 bytes, where Django counts characters. By their names:
-the package need not be installed"""
+LONGEST_MEMCACHED_KEY = 250
+"""bytes, where Django counts characters"""
 ABSENT = object()
 """in the place of the value of a key that is not there"""
-NO_NUMBER = frozenset({"MemcacheClientError"})
-"""pymemcache's, for an ``incr`` of another value; see `KEY_ERRORS`"""
+NO_NUMBER = frozenset({"ClientError", "MemcacheClientError"})
+"""pylibmc's and pymemcache's, for an ``incr`` of another value. By their names: the packages need
+not be installed"""
+NO_SUCH_NAME = "the cache cannot hold a lock of this name"
 NOT_WRITTEN = "the database did not write what the cache was given"
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class CacheNotes(BaseStore):
             self._put(key, note.text, lifetime)
         else:
             self._call(lambda: self.cache.delete(key))
-        self._found(key)
+        self._assert_answers(key)
 
     def reserve(
         self,
@@ -98,6 +99,15 @@ class CacheNotes(BaseStore):
         if self._found(key) != text:
             return False
         return bool(self._call(lambda: self.cache.delete(key)))
+
+    def _cache_key(self, name: str) -> str:
+        prefix = self.settings.key_prefix
+        key = f"{prefix}:{name}" if prefix else name
+        if self._is_memcached:
+            size = len(self.cache.make_key(key).encode())
+            if size > LONGEST_MEMCACHED_KEY:
+                raise ValueError(f"{NO_SUCH_NAME}: its key has {size} bytes, and may have 250")
+        return key
 
     def _note_key(self, key: str) -> str:
         # A note's key may be longer than the 250 characters that a cache's key may have.
@@ -159,6 +169,6 @@ class CacheNotes(BaseStore):
         except Exception as error:
             if interrupts(error):
                 raise
-            if isinstance(error, InvalidCacheKey) or type(error).__name__ in KEY_ERRORS:
-                raise ValueError(f"the cache cannot hold a lock of this name: {error}") from error
+            if isinstance(error, InvalidCacheKey):
+                raise ValueError(f"{NO_SUCH_NAME}: {error}") from error
             raise StoreUnavailable(self.alias, str(error) or type(error).__name__) from error

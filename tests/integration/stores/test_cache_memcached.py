@@ -1,26 +1,34 @@
-"""Names that Memcached cannot hold, and one of several servers that is dead."""
+"""Memcached: names that it cannot hold, values of old code, one of several servers that is dead."""
 
 from __future__ import annotations
 
 import pytest
+from django.core.cache import cache
 
 from django_tasklock import StoreUnavailable, locks
 from django_tasklock._values.tokens import new_token
+from django_tasklock.stores.base import Note
 from tests import needs
 from tests.conftest import UseCaches
-from tests.steps import taken
+from tests.steps import LONG, taken
 
-BACKEND = "django.core.cache.backends.memcached.PyMemcacheCache"
+BACKENDS = {"pymemcache": "PyMemcacheCache", "pylibmc": "PyLibMCCache"}
+
+
+@pytest.fixture(autouse=True, params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip(request.param, reason=f"{request.param} has no wheel here")
+    return f"django.core.cache.backends.memcached.{BACKENDS[request.param]}"
 
 
 @pytest.fixture(autouse=True)
-def on_memcached(use_caches: UseCaches, memcached_server: str) -> None:
-    use_caches({"default": {"BACKEND": BACKEND, "LOCATION": memcached_server}}, {"default": {}})
+def on_memcached(use_caches: UseCaches, memcached_server: str, backend: str) -> None:
+    use_caches({"default": {"BACKEND": backend, "LOCATION": memcached_server}}, {"default": {}})
 
 
 def test_a_name_of_too_many_bytes_is_no_outage() -> None:
     """A name may have 200 characters, and a key of Memcached 250 bytes."""
-    with pytest.raises(ValueError, match="cannot hold a lock of this name: Key is too long"):
+    with pytest.raises(ValueError, match="cannot hold a lock of this name: its key has 308 b"):
         locks.acquire("é" * 150)
 
 
@@ -28,14 +36,32 @@ def test_a_name_of_as_many_characters_in_one_byte_each_is_a_lock() -> None:
     assert taken("e" * 200).release()
 
 
+def test_what_old_code_has_set_is_a_lock_whatever_it_is() -> None:
+    """Whether the server answers is asked by an ``incr``, which these cannot be."""
+    for value in (None, "a text", [1], 7):
+        cache.set("lock:video:1", value, LONG)
+        assert locks.is_locked("video:1")
+        assert locks.acquire("video:1") is None
+        assert locks.clear("video:1")
+        assert not locks.is_locked("video:1")
+
+
+def test_notes_are_kept() -> None:
+    store = locks.store
+    store.set_note(Note("note", "a text", LONG))
+    assert store.get_note("note") == "a text"
+    store.set_note(Note("note", "", LONG))
+    assert store.get_note("note") is None
+
+
 def test_the_locks_of_a_dead_server_are_neither_free_nor_held(
-    use_caches: UseCaches, memcached_server: str
+    use_caches: UseCaches, memcached_server: str, backend: str
 ) -> None:
     """The other server answers, and says nothing of them. For a second after an error the client
     does not try the dead one again, and finds nothing."""
     with needs.memcached() as dying:
         servers = [memcached_server, dying]
-        use_caches({"default": {"BACKEND": BACKEND, "LOCATION": servers}}, {"default": {}})
+        use_caches({"default": {"BACKEND": backend, "LOCATION": servers}}, {"default": {}})
         leases = [taken(f"video:{new_token()}") for _ in range(20)]
     unavailable = 0
     for lease in leases:
