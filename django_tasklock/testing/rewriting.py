@@ -6,7 +6,7 @@ from typing import Any
 
 from .._values.owner_record import ADOPTIONS, COOLING, MARK, owner_record
 from .._values.tokens import new_token
-from ..stores.base import BaseStore, Grant
+from ..stores.base import BaseStore, Grant, Refusal
 from .steps import (
     LONG_SECONDS,
     ROUNDING_SECONDS,
@@ -115,6 +115,23 @@ class Rewriting(Contract):
         info = store.get(name)
         assert info is not None
         assert (info.owner.task, info.owner.mark) == ("b", None)
+
+    def test_a_waiter_hears_that_a_lease_was_rewritten_since_it_asked(self) -> None:
+        store, name, token = self.make_rewriting_store(), new_name(), new_token()
+        needs(store.supports_waiting, "hands over to waiters")
+        grant = granted(store, name, token)
+        waiter = store.waiter(name, new_token(), LONG_SECONDS, owner_record())
+        assert waiter is not None
+        assert isinstance(waiter.ask(), Refusal)
+        assert store.rewrite(name, token, LONG_SECONDS, marked(COOLING), None, grant.proof)
+
+        def hears() -> bool:
+            news = waiter.wait(1.0)
+            return isinstance(news, Refusal) and news.holder.cooling
+
+        until(hears)
+        waiter.quit()
+        assert store.clear(name)
 
     def test_of_many_that_adopt_at_once_one_does(self) -> None:
         store, name, token = self.make_rewriting_store(), new_name(), new_token()

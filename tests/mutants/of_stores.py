@@ -81,7 +81,7 @@ OF_STORES: Sequence[Mutant] = (
     ),
     Mutant(
         "database: waiter that does not hear of an adopter", f"{STORES}/database/waiter.py",
-        " or self._seen_owner not in (None, owner)", "",
+        " or self._is_of_another(holder, owner)", "",
         [f"{ON_ENGINE}/test_handing_on.py", "-k", "hears_of_an_adopter and database-store-sqlite"],
     ),
     Mutant(

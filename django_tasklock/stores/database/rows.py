@@ -12,7 +12,16 @@ from ..._values.owner import Owner
 from ..._values.owner_record import SINCE
 from ..record import Record, digest_of, fence_of, fields_of, record_of, waiter_of
 
-__all__ = ["Queued", "Row", "info_of", "microseconds", "owner_of", "owner_text", "waiter_text"]
+__all__ = [
+    "Queued",
+    "Row",
+    "holder_of",
+    "info_of",
+    "microseconds",
+    "owner_of",
+    "owner_text",
+    "waiter_text",
+]
 
 MICROSECONDS_PER_SECOND = 1_000_000
 
@@ -71,6 +80,11 @@ def owner_of(row: Row) -> Owner | None:
     """The owner of a lease; None for a lock that no lease of ours explains."""
     record = _record_of(row)
     return None if record is None else record.owner
+
+
+def holder_of(token: str, owner: str) -> Owner:
+    """The owner of a lock whose row has these: as `info_of` has it."""
+    return owner_of(Row("", token, 0, 0, 0, owner, 0)) or Owner()
 
 
 def info_of(row: Row, name: str, store: str) -> LockInfo:

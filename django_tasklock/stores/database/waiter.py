@@ -7,11 +7,12 @@ from typing import Any
 
 from ..._values import clock
 from ..._values.chance import chance
+from ..._values.owner import Owner
 from ...exceptions import StoreUnavailable
 from ..base import Grant, Note, Refusal
 from .notifications import Wakeup
 from .queue_statements import ALIVE_SECONDS, LOOKED_AHEAD
-from .rows import owner_text, waiter_text
+from .rows import holder_of, owner_text, waiter_text
 
 __all__ = ["DatabaseWaiter"]
 
@@ -50,9 +51,11 @@ class DatabaseWaiter:
         self._seen: str | int | None = None
         """what was in the way when `wait` or `ask` last returned it: the holder's token, or the
         position of the next waiter"""
-        self._seen_owner: str | None = None
-        """the holder's owner at the last look: a lease that is handed on, or cools, keeps its
-        token"""
+        self._told_owner: Owner | None = None
+        """the owner that `wait` or `ask` last returned: a lease that is handed on, or cools, keeps
+        its token"""
+        self._read_owner: str | None = None
+        """the holder's owner at the last look, as the table has it"""
         self._pause = 0.0
         self._next_look = 0.0
         self._wakeup = Wakeup()
@@ -137,18 +140,24 @@ class DatabaseWaiter:
         asked = {"key": self._key, "position": self._position}
         holder, owner, first, ahead = self._store.run(self._store.statements.turn, asked).rows[0]
         in_the_way = holder or first
-        changed = in_the_way != self._seen or self._seen_owner not in (None, owner)
+        changed = in_the_way != self._seen or self._is_of_another(holder, owner)
         answer = None
         if (ahead == 0 and holder in (None, self._token)) or changed:
             answer = self._take()
             self._seen = in_the_way
-        self._seen_owner = owner
         least, most = FIRST_LOOK_SECONDS if ahead < LOOKED_AHEAD else OTHERS_LOOK_SECONDS
         if self._store.notifications is not None and self._store.notifications.arrive:
             least, most = LISTENER_LOOKS_SECONDS
         self._pause = min(most, max(least, self._pause * GROWTH))
         self._next_look = clock.now() + self._pause * chance.uniform(0.6, 1.0)
         return answer
+
+    def _is_of_another(self, token: str | None, owner: str) -> bool:
+        """Whether the lease that was found has another owner than the one that was told."""
+        if token is None or owner == self._read_owner:
+            return False
+        self._read_owner = owner
+        return holder_of(token, owner) != self._told_owner
 
     def _take(self) -> Grant | Refusal:
         """Ask for the lock, and leave the queue with it."""
@@ -157,6 +166,7 @@ class DatabaseWaiter:
             self._name, self._token, self._ttl, self._owner, self._position
         )
         if isinstance(answer, Refusal):
+            self._told_owner = answer.holder.owner
             return answer
         if self._store.statements.acquire_and_leave:
             self._listen_no_more()
