@@ -15,7 +15,7 @@ from ._engine.service import LockService
 from ._engine.use import Use, log_not_released
 from ._values.arguments import checked_name, checked_ttl
 from ._values.describe import printable
-from ._values.signatures import signature_of
+from ._values.signatures import is_generator, signature_of
 from .conf import DEFAULT_ALIAS
 from .exceptions import LeaseLost, StoreUnavailable
 
@@ -54,7 +54,7 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
     for kind in (run, getattr(run, "__call__", None)):  # noqa: B004 - of an instance
         if iscoroutinefunction(kind):
             raise TypeError(f"run cannot be async, because lead() is not: {run!r}")
-        if inspect.isgeneratorfunction(kind) or inspect.isasyncgenfunction(kind):
+        if is_generator(kind):
             raise TypeError(f"run cannot be a generator, which would not start: {run!r}")
     service, takes_lease = LockService(store), _takes_lease(run)
     while True:

@@ -23,7 +23,7 @@ from ._engine.steps import Steps, blocking, steps_of
 from ._engine.use import Use, log_not_released
 from ._values.arguments import check_options, checked_template
 from ._values.lock_info import LockInfo
-from ._values.signatures import signature_of
+from ._values.signatures import is_generator, signature_of
 from .conf import DEFAULT_ALIAS
 from .exceptions import (
     InvalidLockConfig,
@@ -259,7 +259,7 @@ def _signature(function: Any) -> tuple[inspect.Signature, bool]:
     """Return the signature that callers see, and whether the function gets the lease as well."""
     if not inspect.isroutine(function):
         raise TypeError(f"@locked decorates a function, and @task() goes over it: {function!r}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if is_generator(function):
         raise TypeError(f"@locked cannot decorate the generator {function.__qualname__}")
     signature = signature_of(function)
     lease = signature.parameters.get("lease")

@@ -15,7 +15,7 @@ from .._values.arguments import (
     checked_several,
     checked_template,
 )
-from .._values.signatures import signature_of
+from .._values.signatures import is_generator, signature_of
 from .._values.slots import checked_slots
 from ..conf import DEFAULT_ALIAS
 from ..exceptions import LockNotAcquired
@@ -199,7 +199,7 @@ class LockContext(Generic[Held]):
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Return ``function`` under the lock, with a lease of its own for each call."""
         called = _called(function)
-        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        if is_generator(called):
             raise TypeError(
                 f"lock() cannot hold a lock for {getattr(function, '__qualname__', function)}: "
                 "such a call returns before its body runs. Use `with lock(...)` inside the body."

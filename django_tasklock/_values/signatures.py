@@ -1,4 +1,4 @@
-"""The signatures of functions that users decorate."""
+"""The functions that users decorate: what they take, and when their bodies run."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["signature_of"]
+__all__ = ["is_generator", "signature_of"]
 
+_annotations: dict[str, Any] = {}
 if sys.version_info >= (3, 14):
     from annotationlib import Format
 
-    def signature_of(
-        function: Callable[..., Any], *, follow_wrapped: bool = True
-    ) -> inspect.Signature:
-        """As `inspect.signature`, which evaluates the annotations, where a function may use names
-        that only type checkers import (PEP 649). Nobody here needs their values."""
-        return inspect.signature(
-            function, follow_wrapped=follow_wrapped, annotation_format=Format.STRING
-        )
+    # There the signature would evaluate them (PEP 649), and a function may use names that only type
+    # checkers import. Nobody here needs their values.
+    _annotations["annotation_format"] = Format.STRING
 
-else:
 
-    def signature_of(
-        function: Callable[..., Any], *, follow_wrapped: bool = True
-    ) -> inspect.Signature:
-        """As `inspect.signature`: annotations have their values when the function is made."""
-        return inspect.signature(function, follow_wrapped=follow_wrapped)
+def signature_of(function: Callable[..., Any], *, follow_wrapped: bool = True) -> inspect.Signature:
+    """Return what `inspect.signature` does, without evaluating annotations."""
+    return inspect.signature(function, follow_wrapped=follow_wrapped, **_annotations)
+
+
+def is_generator(function: Any) -> bool:
+    """Return whether a call makes a generator, ``async`` or not, and runs nothing of the body."""
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)

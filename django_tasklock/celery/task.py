@@ -94,8 +94,9 @@ class LockedTask(TaskBase, Sending):
     @classmethod
     def bind(cls, app: Any) -> Any:
         """As `celery.Task.bind`. Raises `InvalidLockConfig` for wrong ``task_annotations``."""
-        bound = super().bind(app)  # Annotations set attributes of the class.
-        check_options(cls)
+        bound = super().bind(app)
+        if app.annotations:  # They have set attributes of the class since it was checked.
+            check_options(cls)
         return bound
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, TypeVar, cast
@@ -11,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from asgiref.sync import iscoroutinefunction
 from django.test.utils import override_settings
 
+from .._values.signatures import is_generator
 from ..conf import SETTING, configured_stores
 from ..stores.memory import MemoryStore
 from .assertions import assert_locked, assert_not_locked
@@ -51,8 +51,7 @@ class InMemory(AbstractContextManager[LocksInMemory]):
 
     def __call__(self, test: Callable[P, R]) -> Callable[P, R]:
         """Return ``test`` with a block of its own for each call."""
-        generator = inspect.isgeneratorfunction(test) or inspect.isasyncgenfunction(test)
-        if generator or isinstance(test, type):
+        if is_generator(test) or isinstance(test, type):
             # A call returns before the body, or a test of the class, runs.
             raise TypeError(
                 f"locks_in_memory() decorates a test function, and {test.__qualname__} is none: "
