@@ -161,6 +161,25 @@ assert all(lease.release() for lease in held)
     ),
 ]
 
+SLOTS_STEPS.append(
+    Around(
+        "# shop/prices.py",
+        "",
+        """
+from django_tasklock import locks
+reader = locks.acquire("prices:7", slots=READERS)
+assert read_prices(7) == "prices of 7"
+names = [f"prices:7#{number}" for number in range(1, READERS + 1)]
+assert locks.acquire_all(names) is None
+assert reader.release()
+assert write_prices(7) == "new prices of 7"
+writer = locks.acquire_all(names)
+assert locks.acquire("prices:7", slots=READERS) is None
+assert all(lease.release() for lease in writer)
+""",
+    )
+)
+
 ASYNC_STEPS = [
     Around(
         "from django_tasklock import lock, locks",
@@ -259,6 +278,28 @@ assert process_video(123) == shown
 ]
 
 ADMIN_STEPS = [
+    Around(
+        "# shop/admin.py",
+        "",
+        """
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client, override_settings
+from django.urls import path
+from django_tasklock import locks
+lease = locks.acquire("report", ttl=60)
+urls = type("urls", (), {"urlpatterns": [path("staff/", staff_site.urls)]})
+client = Client()
+client.force_login(User.objects.create_superuser("reader"))
+with override_settings(ROOT_URLCONF=urls, ALLOWED_HOSTS=["*"]):
+    for page in ("", "health/", "contention/", "queued/", "hold/"):
+        shown = client.get(f"/staff/django_tasklock/lock/{page}")
+        assert shown.status_code == 200, page
+        assert b'"/admin/' not in shown.content, page
+        assert page or b"report" in shown.content
+assert lease.release()
+""",
+    ),
     Around(
         "# videos/admin.py",
         """
