@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 
 from celery import _state
 from celery.backends.base import DisabledBackend, KeyValueStoreBackend
+from celery.contrib.django.task import DjangoTask
 from celery.local import maybe_evaluate
+from celery.utils.imports import symbol_by_name
 from kombu.serialization import registry  # type: ignore[attr-defined]
 
 __all__ = [
     "SKIP_CHECKS",
     "RedisBroker",
+    "WorkerTask",
     "active_apps",
     "calls_run_only",
     "counts_parts_once",
@@ -39,6 +42,25 @@ _any_state: Any = _state
 SKIP_CHECKS = "CELERY_SKIP_CHECKS"
 """an environment variable: where it is set, Celery's Django fixup runs no system checks when the
 tasks are imported; we import them inside a check, which would run itself again"""
+
+
+class WorkerTask(DjangoTask):
+    """Celery's task, with a hook for the class of the requests that a worker makes for it.
+
+    A worker calls ``start_strategy``, which is not documented, when it starts, and when it has
+    connected to the broker again. Only then is ``Task.Request`` read: a class, or the name of one.
+    """
+
+    abstract = True
+
+    def worker_request(self, given: Any) -> Any:
+        """Return the class to use in place of ``given``, which is the task's own."""
+        return given
+
+    def start_strategy(self, app: Any, consumer: Any, **kwargs: Any) -> Any:
+        """As Celery's, with what `worker_request` returns for the task's ``Request``."""
+        self.Request = self.worker_request(symbol_by_name(self.Request))
+        return super().start_strategy(app, consumer, **kwargs)
 
 
 def current_app() -> Any:

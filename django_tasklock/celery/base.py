@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from celery.contrib.django.task import DjangoTask
-
-from .._compat.celery import calls_run_only, push_own_request
+from .._compat.celery import WorkerTask, calls_run_only, push_own_request
 from .._engine.binding import Binder
 from .._engine.causes import BY_RUN
 from .._engine.cooling import CoolingTimes, cooling_times
@@ -30,7 +28,7 @@ __all__ = ["TaskBase", "known_tasks"]
 _OWN_ATTRIBUTES = ("tasklock_lease", "tasklock_body", "tasklock_enters")
 
 
-class TaskBase(DjangoTask):
+class TaskBase(WorkerTask):
     """The options of a locked task, and what they mean for one call. See `LockedTask`."""
 
     abstract = True

@@ -18,6 +18,7 @@ from typing import Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded
 from celery.exceptions import WorkerLostError
+from celery.worker.request import Request
 from django.db import connections
 
 from .._compat.celery_worker import WorkerRequest
@@ -37,7 +38,7 @@ from .locked_run import beside_name
 from .stored_result import acked_at_time_limit
 from .unique import Reservation, unique_for
 
-__all__ = ["LockedRequest"]
+__all__ = ["LockedRequest", "combined"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -225,3 +226,18 @@ class LockedRequest(WorkerRequest):
         finally:
             # The main process forks, so it must not keep a connection to the database.
             connections.close_all()
+
+
+def combined(task: TaskBase, given: Any) -> type[LockedRequest]:
+    """Return a class of requests that are ours first, and then the task's own, ``given``.
+
+    Raises `InvalidLockConfig` if ``given`` is no subclass of Celery's request.
+    """
+    if not (isinstance(given, type) and issubclass(given, Request)):
+        raise InvalidLockConfig(
+            f"task {task.name}: Request is a subclass of celery.worker.request.Request, or the "
+            f'name of one, such as "shop.requests:OwnRequest", not {given!r}'
+        )
+    if issubclass(given, LockedRequest):
+        return given
+    return type(given.__name__, (LockedRequest, given), {"__module__": given.__module__})

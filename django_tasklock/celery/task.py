@@ -80,7 +80,6 @@ class LockedTask(TaskBase, Sending):
     """
 
     abstract = True
-    Request = "django_tasklock.celery.request:LockedRequest"
     # With acks_late the message outlives the pool child that worked on it. Celery's default is to
     # drop it, because it might kill every worker: here ``lock_max_attempts`` prevents that.
     reject_on_worker_lost = True
@@ -98,6 +97,16 @@ class LockedTask(TaskBase, Sending):
         if app.annotations:  # They have set attributes of the class since it was checked.
             check_options(cls)
         return bound
+
+    def worker_request(self, given: Any) -> Any:
+        """Return our request class, combined with the one that the project has given the task.
+
+        Raises `InvalidLockConfig` if that is no request class of Celery's.
+        """
+        # Here, because only a worker is to import what Celery's requests need.
+        from .request import combined
+
+        return combined(self, given)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = called.get()

@@ -6,6 +6,8 @@ import os
 import signal
 from typing import Any
 
+from celery import Task
+from celery.worker.request import Request
 from django.db import transaction
 from pydantic import BaseModel
 
@@ -64,6 +66,29 @@ class KilledAfterRelease(LockedTask):
         return result
 
 
+class OwnRequest(Request):
+    """A project's own class of requests, as Celery's guide has it."""
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """Note the time limit."""
+        super().on_timeout(soft, timeout)
+        ledger.write("own on_timeout", task_id=self.id)
+
+
+class WithOwnRequest(Task):
+    """A task that has only that."""
+
+    Request: Any = OwnRequest
+
+
+class OwnBefore(WithOwnRequest, LockedTask):
+    """Its class of requests comes before ours."""
+
+
+class OwnAfter(LockedTask, WithOwnRequest):
+    """Its class of requests comes after ours."""
+
+
 skip = scripted("skip", on_conflict="skip")
 guarded = scripted("guarded", on_conflict="skip", guard=GUARD)
 retry = scripted("retry", on_conflict="retry", lock_retry_for=300, max_retries=2)
@@ -86,6 +111,10 @@ autoretry = scripted(
 outage_raise = scripted("outage_raise", on_outage="raise")
 outage_run = scripted("outage_run", on_outage="run", guard=GUARD)
 outage_alone = scripted("outage_alone", on_outage="run")
+own_before = scripted("own_before", base=OwnBefore, guard=GUARD)
+own_after = scripted("own_after", base=OwnAfter, guard=GUARD)
+own_before_dropped = scripted("own_before_dropped", base=OwnBefore, reject_on_worker_lost=False)
+own_after_dropped = scripted("own_after_dropped", base=OwnAfter, reject_on_worker_lost=False)
 killed_after = scripted("killed_after", base=KilledAfterRelease)
 killed_after_guarded = scripted("killed_after_guarded", base=KilledAfterRelease, guard=GUARD)
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import celery
 import pytest
@@ -29,6 +30,7 @@ from celery.app.task import Context, Task
 from celery.concurrency.prefork import TaskPool
 from celery.fixups import django as celery_fixup
 from celery.worker import request as untyped_request
+from celery.worker import strategy
 from celery.worker.consumer import Consumer
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.views.main import ChangeList
@@ -370,6 +372,20 @@ class TestCelery:
         assert not celery_compat.calls_run_only(LockedTask().__call__)
         monkeypatch.setattr(Task, "__call__", lambda self: None)  # As a tool that traces does.
         assert not celery_compat.calls_run_only(one.__call__)
+
+    def test_workers_take_the_class_of_requests_from_the_hook(self, app: Any) -> None:
+        class Hooked(celery_compat.WorkerTask):
+            Strategy: Any = staticmethod(lambda task, app, consumer: task.Request)
+
+            def worker_request(self, given: Any) -> Any:
+                return [given]
+
+        one = app.task(name="compat.hooked", shared=False, lazy=False, base=Hooked)(work)
+        consumer = Mock(app=Mock(tasks={"compat.hooked": one}), strategies={})
+        untyped: Any = Consumer
+        untyped.update_strategies(consumer)
+        assert consumer.strategies == {"compat.hooked": [celery_request.Request]}
+        assert "symbol_by_name(task.Request)" in inspect.getsource(strategy.default)
 
     def test_own_request_is_pushed(self, app: Any) -> None:
         one = app.task(name="compat.one", shared=False, lazy=False)(work)
