@@ -73,6 +73,13 @@ def check_options(task: type[Task]) -> None:
     for each in (task, *_mixins_of(task)):
         for attribute, found in vars(each).items():
             _check_known(task, attribute, found)
+    if task.Strategy != Task.Strategy:
+        raise _error(
+            task,
+            "it has its own Strategy, as the tasks of celery-batches have: it is not called once "
+            "for each message, so that no lock, conflict or requeue would apply to a message. "
+            "Take the lock in its body, with lock(...), and leave out LockedTask",
+        )
     value = {name: getattr(task, name) for name in OPTIONS}
     try:
         if value["lock_ttl"] is not None:

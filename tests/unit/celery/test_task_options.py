@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
-from celery import Celery
+from celery import Celery, Task
 from django.db.models import Q
 
 from django_tasklock import InvalidLockConfig
@@ -14,6 +14,17 @@ from django_tasklock.celery.options import OPTIONS
 from django_tasklock.guards import StatusGuard
 
 GUARD = StatusGuard("app.Job", pk="video", source="queued", to="working", done="done")
+
+
+class Batches(Task):
+    """What celery-batches has of a task."""
+
+    def Strategy(self, task: Any, app: Any, consumer: Any) -> Any:
+        """Collect messages, and call the task with many of them."""
+
+    def apply(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        """Call it with one."""
+        return super().apply(([args],), kwargs, *rest, **options)
 
 
 def made(annotations: Any = None, **options: Any) -> Any:
@@ -204,6 +215,12 @@ class TestClasses:
             class Task(Options, LockedTask):
                 pass
 
+    @pytest.mark.parametrize("bases", [(Batches, LockedTask), (LockedTask, Batches)])
+    def test_class_whose_messages_do_not_reach_the_run_is_an_error(self, bases: Any) -> None:
+        """As those of celery-batches, which call the body once for many messages."""
+        with pytest.raises(InvalidLockConfig, match=r"task Bulk: .*with lock\(\.\.\.\)"):
+            type("Bulk", bases, {})
+
     @pytest.mark.parametrize("annotated", ["process", "*"])
     @pytest.mark.parametrize(
         ("options", "says"),
@@ -211,8 +228,9 @@ class TestClasses:
             ({"lock_tll": 5}, "did you mean lock_ttl"),
             ({"on_conflict": "ignore"}, "on_conflict is one of"),
             ({"debounce": 5}, "exclude each other"),
+            ({"Strategy": "shop.bulk:strategy"}, "its own Strategy"),
         ],
-        ids=["typo", "wrong", "together"],
+        ids=["typo", "wrong", "together", "strategy"],
     )
     def test_annotation_that_is_wrong_is_an_error(
         self, annotated: str, options: dict[str, Any], says: str
