@@ -22,7 +22,6 @@ __all__ = [
     "RedisBroker",
     "WorkerTask",
     "active_apps",
-    "calls_run_only",
     "counts_parts_once",
     "current_app",
     "import_task_modules",
@@ -30,7 +29,6 @@ __all__ = [
     "keeps_results",
     "keeps_successes",
     "make_tasks",
-    "push_own_request",
     "redis_broker",
     "replacements",
     "serializer_of",
@@ -128,26 +126,6 @@ def _make_each(app: Any, pending: list[Any]) -> list[Exception]:
             # An app's own task is among both.
             errors.setdefault(repr(error), error)
     return [errors[said] for said in sorted(errors)]
-
-
-def calls_run_only(call: Any) -> bool:
-    """Whether a task's bound ``__call__`` is Celery's own, which only pushes the task and its
-    request and calls ``run``.
-
-    A worker has pushed both already, and calls ``run`` itself then. It recognises the method in the
-    same way, by the module that it was defined in (``celery.utils.objects.mro_lookup``): tools that
-    trace tasks may have replaced it.
-    """
-    return bool(getattr(call, "__module__", "") == "celery.app.task")
-
-
-def push_own_request(task: Any) -> None:
-    """Push the task's present request once more (``request_stack``), and not a copy of it.
-
-    ``Task.__call__`` calls ``push_request``, which makes a new request; what the body sets on that
-    is lost.
-    """
-    task.request_stack.push(task.request)
 
 
 def replacements(request: Any) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from .._compat.celery import WorkerTask, calls_run_only, push_own_request
+from .._compat.celery import WorkerTask
 from .._engine.binding import Binder
 from .._engine.causes import BY_RUN
 from .._engine.cooling import CoolingTimes, cooling_times
@@ -25,7 +25,7 @@ from .options import body_signature
 __all__ = ["TaskBase", "known_tasks"]
 
 # Of the attributes that `call_body` sets on a request, those that it must take away again.
-_OWN_ATTRIBUTES = ("tasklock_lease", "tasklock_body", "tasklock_enters")
+_OWN_ATTRIBUTES = ("tasklock_lease", "tasklock_body")
 
 
 class TaskBase(WorkerTask):
@@ -170,10 +170,10 @@ class TaskBase(WorkerTask):
             attributes = request.__dict__
             attributes["tasklock_lease"], attributes["tasklock_body"] = lease, body
             try:
-                if self._calls_run_only:
-                    return self.run(*args, **kwargs)
-                attributes["tasklock_enters"] = True
-                return super().__call__(*args, **kwargs)
+                # As a worker does with a plain task. Celery's ``__call__`` would push a copy of the
+                # request, and changes that the body makes to a copy are lost: a chain that it
+                # stops, or an attribute that it sets for ``on_success``.
+                return self.run(*args, **kwargs)
             finally:
                 for name in _OWN_ATTRIBUTES:
                     attributes.pop(name, None)
@@ -188,23 +188,6 @@ class TaskBase(WorkerTask):
             return super().__call__(*args, **kwargs)
         finally:
             self.pop_request()
-
-    @cached_property
-    def _calls_run_only(self) -> bool:
-        """Whether no other class of the task has a `__call__` after ours."""
-        return calls_run_only(super().__call__)
-
-    def push_request(self, *args: Any, **kwargs: Any) -> None:
-        """As `celery.Task.push_request`, except that a worker's call keeps the worker's request.
-
-        `celery.Task.__call__` pushes a copy, and changes that the body makes to a copy are lost:
-        a chain that it stops, or an attribute that it sets for ``on_success``. A plain task does
-        not have this problem, because Celery calls its ``run`` directly.
-        """
-        if self.request.__dict__.pop("tasklock_enters", False):
-            push_own_request(self)
-        else:
-            super().push_request(*args, **kwargs)
 
     # ---------------------------------------------------------------------------- lost leases
 

@@ -17,7 +17,7 @@ from .._values.slots import checked_slots
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
 
-__all__ = ["OPTIONS", "PER_CALL", "body_signature", "check_call", "check_options"]
+__all__ = ["OPTIONS", "PER_CALL", "body_signature", "check_call", "check_options", "check_order"]
 
 OPTIONS = {
     "lock_name": None,
@@ -109,6 +109,24 @@ def check_options(task: type[Task]) -> None:
     _check_guard(task, value["guard"])
     if value["lock_slots"] != 1:
         _check_together(task, value)
+
+
+def check_order(task: type[Task], locked: type[Task]) -> None:
+    """Raise `InvalidLockConfig` if a class comes after ``locked``, which is `LockedTask`, and has
+    what that has as well: Python would not use it, or call it later than the class expects."""
+    order, ours = task.__mro__, locked.__mro__
+    above = ours[: ours.index(Task)]
+    names = {name for each in above for name in vars(each) if not name.startswith("_")}
+    # Celery sets the second one on a class when it binds that to an app.
+    names = (names | {"__call__"}) - {"abstract", "reject_on_worker_lost"}
+    for each in order[order.index(locked) :]:
+        own = [] if each in ours else sorted(names & vars(each).keys())
+        if own:
+            raise _error(
+                task,
+                f"{each.__name__} comes after LockedTask, and has its own {', '.join(own)}. "
+                f"LockedTask comes last: class {task.__name__}({each.__name__}, LockedTask)",
+            )
 
 
 def _check_together(task: type[Task], value: Mapping[str, Any]) -> None:

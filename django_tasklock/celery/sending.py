@@ -27,25 +27,9 @@ __all__ = ["Sending"]
 
 
 class Sending(Task):
-    """Does not send duplicates. In the order of a task's classes it comes last before `Task`.
-
-    In Python's order, a class that comes after `LockedTask` would also come after this one. So
-    each task's class gets this one as a base again, after its other bases. A metaclass could do
-    the same in its ``mro()``, but then no task could have a base with another metaclass, such as
-    `abc.ABC`.
-    """
+    """Does not send duplicates."""
 
     abstract = True
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        order = cls.__mro__
-        if order[order.index(Task) - 1] is not Sending:
-            bases = cls.__bases__
-            # Not at the end: bases after the last task among them must stay after `Task`.
-            tasks = [base for base in bases if issubclass(base, Task) and base is not Task]
-            end = bases.index(tasks[-1]) + 1
-            cls.__bases__ = (*bases[:end], Sending, *bases[end:])
 
     def apply_async(  # type: ignore[override]
         self,

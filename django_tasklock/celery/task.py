@@ -12,7 +12,7 @@ from .calling import called, note_calls
 from .ending import is_of_hook
 from .handing import detached, handed_on
 from .headers import ANYWAY, LEASE
-from .options import check_call, check_options
+from .options import check_call, check_options, check_order
 from .requeue import deliver_again, not_taken
 from .run import Run
 from .sending import Sending
@@ -26,8 +26,9 @@ class LockedTask(TaskBase, Sending):
     In the body, ``self.lease`` is the lease. A direct call of the task, and a call inside its own
     run, lock as well, but never use the queue; ``task.run()`` bypasses the lock.
 
-    These options are checked when the class is made, which raises `InvalidLockConfig`. None of
-    them uses up the task's own retries.
+    It comes last among the bases: ``class X(Mixin, LockedTask)``. That, and these options, are
+    checked when the class is made, which raises `InvalidLockConfig`. None of the options uses up
+    the task's own retries.
 
     ``lock_name``: str, callable or `by`; default None.
         A template that is filled from the call's arguments, such as ``"video:{video_id}"``; a
@@ -87,6 +88,7 @@ class LockedTask(TaskBase, Sending):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check_options(cls)
+        check_order(cls, LockedTask)
         note_calls(cls, LockedTask.__call__)
         known_tasks.add(cls)
 

@@ -58,36 +58,24 @@ class WithRows(Task):
         return super().__call__(apps.get_model(GUARD.label)._default_manager.get(pk=row), *args)
 
 
-class MixedBefore(WithRows, OnCommit, LockedTask):
+class Mixed(WithRows, OnCommit, LockedTask):
     """The other classes come first."""
 
 
-class MixedAfter(LockedTask, WithRows, OnCommit):
-    """The other classes come after ours."""
-
-
-def mixed(name: str, base: Any) -> Any:
+@app.task(
+    bind=True,
+    base=Mixed,
+    name="mixed",
+    acks_late=True,
+    lock_name="job:{job}",
+    lock_ttl=LOCK_TTL_SECONDS,
+    guard=GUARD,
+    unique_while="queued",
+    on_conflict="retry",
+)
+def mixed(self: Any, job: Any, script: Any = None) -> str:
     """A task with other base classes, whose body gets the row."""
-
-    @app.task(
-        bind=True,
-        base=base,
-        name=name,
-        acks_late=True,
-        lock_name="job:{job}",
-        lock_ttl=LOCK_TTL_SECONDS,
-        guard=GUARD,
-        unique_while="queued",
-        on_conflict="retry",
-    )
-    def task(self: Any, job: Any, script: Any = None) -> str:
-        return perform(self, job.pk, script)
-
-    return task
-
-
-mixed_before = mixed("mixed_before", MixedBefore)
-mixed_after = mixed("mixed_after", MixedAfter)
+    return perform(self, job.pk, script)
 
 
 def count(self: Any, job: int, seconds: float = 0.0, gate: str | None = None) -> int:

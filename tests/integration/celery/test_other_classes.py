@@ -14,7 +14,6 @@ from django.db import transaction
 
 from django_tasklock import InvalidLockConfig, LockNotAcquired, lock
 from django_tasklock.celery import LockedTask
-from django_tasklock.celery.sending import Sending
 from django_tasklock.exceptions import AlreadyQueued, RequeueFailed
 from tests.conftest import UseRedis
 from tests.mailroom import Mailroom, mailroom
@@ -64,32 +63,20 @@ class Atomic(Task):
             return super().__call__(*args, **kwargs)
 
 
-class OnCommitAfter(LockedTask, OnCommit): ...
+class Deferred(OnCommit, LockedTask): ...
 
 
-class OnCommitBefore(OnCommit, LockedTask): ...
+class Converted(WithEvents, LockedTask): ...
 
 
-class Between(OnCommitAfter, WithEvents): ...
+class Both(WithEvents, Deferred): ...
 
 
-class Around(WithEvents, OnCommitBefore): ...
+class InTransaction(Atomic, OnCommit, LockedTask): ...
 
 
-class EventsBefore(WithEvents, LockedTask): ...
-
-
-class EventsAfter(LockedTask, WithEvents): ...
-
-
-class InTransactionBefore(Atomic, OnCommit, LockedTask): ...
-
-
-class InTransactionAfter(Atomic, LockedTask, OnCommit): ...
-
-
-DEFERRED = [OnCommitAfter, OnCommitBefore, Between, Around]
-CONVERTED = [EventsBefore, EventsAfter, Between, Around]
+DEFERRED = [Deferred, Both]
+CONVERTED = [Converted, Both]
 
 
 def unique(room: Mailroom, base: Any, mode: str = "queued", **options: Any) -> Any:
@@ -195,13 +182,10 @@ def test_eager_calls_and_canvas_are_as_before(room: Mailroom, base: Any) -> None
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("base", [InTransactionBefore, InTransactionAfter])
 @pytest.mark.parametrize("conflict", ["retry", "coalesce"])
-def test_a_requeued_message_does_not_wait_for_a_commit(
-    room: Mailroom, base: Any, conflict: str
-) -> None:
+def test_a_requeued_message_does_not_wait_for_a_commit(room: Mailroom, conflict: str) -> None:
     """The transaction in which it would be sent is rolled back, since it ends by `Ignore`."""
-    task = unique(room, base, on_conflict=conflict)
+    task = unique(room, InTransaction, on_conflict=conflict)
     task.apply_async([1], task_id="it")
     with lock("job:1", ttl=60):
         assert room.deliver(room.take())[0] == "IGNORED"
@@ -343,7 +327,7 @@ def test_a_message_is_requeued_with_its_own_serializer(room: Mailroom) -> None:
 # ------------------------------------------------------------------------------ called directly
 
 
-class EventsTwice(EventsBefore):
+class EventsTwice(Converted):
     """One more class with a call of its own."""
 
     def __call__(self, job: Any, *args: Any) -> Any:
@@ -375,50 +359,61 @@ def test_a_direct_call_has_the_name_of_the_same_job_in_the_queue(room: Mailroom,
 # ------------------------------------------------------------------------------ order of classes
 
 
-def test_the_last_step_comes_last_whatever_classes_there_are() -> None:
-    class Plain:
-        """No task."""
-
-    class Abstract(Task, abc.ABC): ...
-
-    class Late(Task): ...
-
-    combinations: list[tuple[Any, ...]] = [
-        (LockedTask,),
-        (LockedTask, Plain),
-        (Plain, LockedTask),
-        (LockedTask, OnCommit, Plain),
-        (LockedTask, OnCommit, Task, Plain, object),
-        (LockedTask, Abstract),
-        (Abstract, LockedTask),
-        (Between, Late),
-        (Late, Around, Atomic),
-        (Between, Atomic, Late),
-    ]
-    for bases in combinations:
-        order = celery_class(*bases).__mro__
-        assert order[order.index(Task) - 1] is Sending, bases
-        # And nothing else has changed its place.
-        without = [base for base in order[1:] if base is not Sending]
-        assert without == [base for base in plain_order(bases) if base is not Sending], bases
+class Heir(LockedTask): ...
 
 
-def celery_class(*bases: Any) -> type[Any]:
-    """A class with these bases, and as Celery makes a task's class of it."""
-    made: Any = type("Made", bases, {"abstract": True})
-    task: Any = type("task", (made,), {"abstract": True})
-    assert task.__mro__[1:] == made.__mro__
-    return made  # type: ignore[no-any-return]
+class Defaults(Task):
+    """Options for all tasks of a project."""
+
+    lock_ttl = 5
 
 
-def plain_order(bases: tuple[Any, ...]) -> list[Any]:
-    """The order of the bases' classes as Python makes it, before the last step is moved."""
-    seen: list[Any] = []
+class Mixin:
+    """No task."""
 
-    class Before:
-        def __init_subclass__(cls, **kwargs: Any) -> None:
-            seen.extend(cls.__mro__[2:])  # Without itself, and this one.
-            super().__init_subclass__(**kwargs)
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        """Never called, if it comes after Celery's own."""
 
-    type("Made", (Before, *bases), {"abstract": True})
-    return seen
+
+class Harmless(Task, abc.ABC):
+    """A task with what `LockedTask` leaves to others."""
+
+    abstract = True
+    reject_on_worker_lost = False
+    default_retry_delay = 7
+
+    def on_failure(self, *args: Any) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("after", "has"),
+    [
+        (OnCommit, "apply_async"),
+        (Atomic, "__call__"),
+        (WithEvents, "__call__, apply_async"),
+        (Defaults, "lock_ttl"),
+        (Mixin, "apply_async"),
+    ],
+)
+@pytest.mark.parametrize("ours", [LockedTask, Heir])
+def test_a_class_after_ours_is_refused_with_the_order_to_write(
+    ours: Any, after: Any, has: str
+) -> None:
+    said = (
+        rf"task X: {after.__name__} comes after LockedTask, and has its own {has}\. "
+        rf"LockedTask comes last: class X\({after.__name__}, LockedTask\)"
+    )
+    with pytest.raises(InvalidLockConfig, match=said):
+        type("X", (ours, after), {})
+    type("X", (after, LockedTask), {})
+
+
+def test_a_class_that_has_nothing_of_ours_may_come_after(room: Mailroom) -> None:
+    """Also the class that an app makes of Celery's own, with its settings."""
+    room.app.Task.bind(room.app)
+    made = type("X", (LockedTask, Harmless, room.app.Task), {"abstract": True})
+    task = room.task(base=made)
+    assert (task.default_retry_delay, task.reject_on_worker_lost) == (7, True)
+    task.delay(1)
+    assert [state for state, _ in room.work_off()] == ["SUCCESS"]

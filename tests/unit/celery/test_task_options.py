@@ -19,7 +19,9 @@ GUARD = StatusGuard("app.Job", pk="video", source="queued", to="working", done="
 class Batches(Task):
     """What celery-batches has of a task."""
 
-    def Strategy(self, task: Any, app: Any, consumer: Any) -> Any:
+    def Strategy(  # type: ignore[override]
+        self, task: Any, app: Any, consumer: Any
+    ) -> Any:
         """Collect messages, and call the task with many of them."""
 
     def apply(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:

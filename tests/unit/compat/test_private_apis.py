@@ -364,15 +364,6 @@ class TestCelery:
         assert good.__evaluated__()
         assert not app.finalized  # A worker comes to the same error.
 
-    def test_celerys_own_call_is_told_from_others(
-        self, app: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        one = app.task(name="compat.called", shared=False, lazy=False)(work)
-        assert celery_compat.calls_run_only(one.__call__)
-        assert not celery_compat.calls_run_only(LockedTask().__call__)
-        monkeypatch.setattr(Task, "__call__", lambda self: None)  # As a tool that traces does.
-        assert not celery_compat.calls_run_only(one.__call__)
-
     def test_workers_take_the_class_of_requests_from_the_hook(self, app: Any) -> None:
         class Hooked(celery_compat.WorkerTask):
             Strategy: Any = staticmethod(lambda task, app, consumer: task.Request)
@@ -386,16 +377,6 @@ class TestCelery:
         untyped.update_strategies(consumer)
         assert consumer.strategies == {"compat.hooked": [celery_request.Request]}
         assert "symbol_by_name(task.Request)" in inspect.getsource(strategy.default)
-
-    def test_own_request_is_pushed(self, app: Any) -> None:
-        one = app.task(name="compat.one", shared=False, lazy=False)(work)
-
-        one.push_request(id="id-1")
-        before = one.request
-        celery_compat.push_own_request(one)
-        assert one.request is before
-        one.pop_request()
-        one.pop_request()
 
     @pytest.mark.parametrize(
         "method", ["push_request", "pop_request", "signature_from_request", "on_replace"]
