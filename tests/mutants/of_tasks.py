@@ -156,6 +156,11 @@ OF_TASKS: Sequence[Mutant] = (
         chaos_tasks=True,
     ),
     Mutant(
+        "project's own class of requests in the place of ours", f"{CELERY}/request.py",
+        "(LockedRequest, given), {", "(given,), {",
+        ["tests/unit/celery/test_task_requests.py", f"{HARD_CASES}/test_own_requests.py"],
+    ),
+    Mutant(
         "run that goes on though its lease is lost", f"{CELERY}/locked_run.py",
         "            lease.assert_held()\n        return result",
         "            pass\n        return result",
