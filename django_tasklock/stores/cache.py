@@ -10,6 +10,7 @@ from typing import Any
 
 from .._values import clock
 from .._values.lock_info import LockInfo
+from ..exceptions import InvalidLockConfig
 from .base import Finding, Grant, Note, Refusal
 from .cache_notes import ABSENT, CacheNotes
 from .record import digest_of, fields_of, interrupts, new_record, record_of, token_of
@@ -51,6 +52,8 @@ class CacheStore(CacheNotes):
     """
 
     supports_rewrite = True
+    _keeps = False
+    """whether a record that it added was seen to be there"""
 
     def key(self, name: str) -> str:
         """The key of a lock."""
@@ -63,6 +66,8 @@ class CacheStore(CacheNotes):
         record = {**new_record(token, owner), "ends": time.time() + ttl}
         for _ in range(2):
             if self._add(name, record, ttl):
+                if not self._keeps:
+                    self._assert_keeps(name, grant.proof.at)
                 return grant
             held = self._read(name)
             if token_of(held) == token and not self._ends_soon(held):
@@ -178,6 +183,21 @@ class CacheStore(CacheNotes):
     def _add(self, name: str, record: dict[str, Any], ttl: float) -> bool:
         key, lifetime = self._cache_key(name), self._lifetime(ttl)
         return bool(self._call(lambda: self.cache.add(key, record, lifetime)))
+
+    def _assert_keeps(self, name: str, until: float) -> None:
+        """Raise `InvalidLockConfig` if the cache has not what it said it added.
+
+        So does a DummyCache. Asked until it was there once: no later lease costs another call.
+        ``until``, on `clock.now`, it must be there.
+        """
+        if self._read(name) is not ABSENT:
+            self._keeps = True
+        elif clock.now() < until:
+            raise InvalidLockConfig(
+                f"the lock store {self.alias!r} uses the cache {self.settings.cache!r}, a "
+                f"{type(self.cache).__name__}: it grants every lock to everybody. Use Redis, "
+                "Memcached or a DatabaseStore for the locks; in tests, a MemoryStore"
+            )
 
     def _read(self, name: str) -> Any:
         return self._found(self._cache_key(name))

@@ -25,7 +25,7 @@ DATABASES = {
 }
 CACHES = {
     "default": {
-        "BACKEND": "django_redis.cache.RedisCache",
+        "BACKEND": os.environ.get("HARD_CASES_CACHE", "django_redis.cache.RedisCache"),
         "LOCATION": os.environ.get("HARD_CASES_LOCKS", "redis://127.0.0.1:1/0"),
         "OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 1, "SOCKET_TIMEOUT": 1},
     }
