@@ -185,8 +185,12 @@ class PermitAttempt:
                 late = leave_queues(queues)
                 if late is not None:
                     return self._won(*late)
-                holders = tuple(queue.holder for queue in queues if queue.holder is not None)
-                return self._refusal(AllHeld(holders, None)), 0.0
+                # Somebody may have deleted a permit's key, which tells nobody.
+                asked = clock.now()
+                answer = self._ask_for_any(None)
+                if isinstance(answer, AllHeld):
+                    return self._refusal(answer), 0.0
+                return self._won(answer.name, answer.grant, asked, answer.others)
             if not listened:
                 next_look = min(queue.asks_at for queue in queues) - clock.now()
                 pause = turn if any(queue.listens for queue in queues) else LONGEST_PAUSE_SECONDS

@@ -174,6 +174,11 @@ class Attempt:
             if self.take_over(self.store, answer.holder):
                 continue
             self.met = self.met or answer.holder
+            if self._left() <= 0:
+                # Only now: somebody may have deleted the lock's key, which tells no waiter.
+                # The lock may be handed over just before this waiter leaves.
+                late = waiter.leave()
+                return (answer, asked) if late is None else (late, _since(late, asked))
             grant: Grant | Refusal | None = answer
             again = _end(answer.holder) + QUEUE_RETRY_SECONDS
             if answer.holder.token is None:
@@ -182,17 +187,12 @@ class Attempt:
             if self.deadline is not None:
                 again = min(again, self.deadline)
             while isinstance(grant, Refusal):
-                refusal = grant
-                grant = yield from self._until_over(waiter, refusal.holder, again)
+                grant = yield from self._until_over(waiter, grant.holder, again)
             if grant is not None:
                 began = _since(grant, asked)
                 if began + self.ttl > clock.now():
                     return grant, began
                 # The process was stopped for longer than the lease: ask once more.
-            if self._left() <= 0:
-                # The lock may be handed over just before this waiter leaves.
-                grant = waiter.leave()
-                return (refusal, asked) if grant is None else (grant, _since(grant, asked))
 
     def _until_over(
         self, waiter: Waiter, holder: LockInfo, again: float

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import redis
+from django.core.cache import cache
 
-from django_tasklock import Lease, locks
+from django_tasklock import Lease, LockNotAcquired, lock, locks
 from django_tasklock._engine import waiting as waiting_module
 from django_tasklock._values import clock
 from django_tasklock._values.owner_record import owner_record
@@ -48,6 +49,40 @@ def elsewhere(name: str, ttl: float) -> str:
     record = {**owner_record(), **ELSEWHERE}
     assert isinstance(stores["default"].acquire(name, token, ttl, record), Grant)
     return token
+
+
+class TestKeyThatSomebodyDeletes:
+    """`cache.clear()`, FLUSHALL, DEL by hand: no waiter is told, but none gives a free lock up."""
+
+    @pytest.mark.parametrize("slots", [1, 2])
+    def test_42_a_waiter_gets_the_lock_at_the_end_of_its_wait(
+        self, own_redis_server: RedisServer, use_redis: UseRedis, slots: int
+    ) -> None:
+        use_redis(own_redis_server.url)
+        leases = [taken("video", ttl=10 * LONG, slots=slots) for _ in range(slots)]
+        waits = Meanwhile(lambda: taken("video", wait=3, slots=slots))
+        until(lambda: waiting(leases[-1].name) == 1, "the waiter")
+        cache.delete(f"lock:{leases[-1].name}")
+        assert waits.result().name == leases[-1].name
+
+    def test_42_a_waiter_names_who_holds_the_lock_by_then(
+        self, own_redis_server: RedisServer, use_redis: UseRedis
+    ) -> None:
+        use_redis(own_redis_server.url)
+        taken("video", ttl=10 * LONG)
+
+        def refused() -> LockNotAcquired:
+            with pytest.raises(LockNotAcquired) as raised, lock("video", wait=3):
+                pass
+            return raised.value
+
+        waits = Meanwhile(refused)
+        until(lambda: waiting("video") == 1, "the waiter")
+        cache.clear()
+        lease = taken("video", ttl=10 * LONG)
+        met = waits.result().holder
+        assert met is not None
+        assert met.token == lease.token
 
 
 class TestLine:
@@ -209,14 +244,15 @@ class TestTraffic:
     def test_a_second_wait_joins_the_queue_with_its_first_question(
         self, own_redis_server: RedisServer
     ) -> None:
-        """Which asks, and leaves: the first time listening had to begin in between."""
+        """It asks, asks once more at its end, and leaves: the first time listening had to begin in
+        between."""
         taken("video:1")
         # Long enough for the subscription on a busy machine, and so for the scripts to be known.
         assert locks.acquire("video:1", wait=5) is None
         for _ in range(2):
             traffic = Traffic(own_redis_server)
             assert locks.acquire("video:1", wait=0.3) is None
-            assert traffic.scripts() == 2
+            assert traffic.scripts() == 3
 
     @pytest.mark.parametrize(
         ("pool_class", "connections", "waiters"),
