@@ -6,24 +6,30 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..base import Finding
-from ..redis.server import findings, next_fence
+from ..redis.server import TRY_TELL, findings, next_fence
 from .buckets import BUCKETS, ClusterKeyspace
 from .nodes import Node
+from .shard_subscriber import ShardSubscriber
 from .topology import Topology
 
 __all__ = ["cluster_findings", "greatest_next_fence"]
 
 
-def cluster_findings(topology: Topology, needed: int) -> Iterator[Finding]:
+def cluster_findings(
+    topology: Topology, needed: int, keyspace: ClusterKeyspace
+) -> Iterator[Finding]:
     """Ask every master, and yield what an operator should know of it, with its address.
 
     ``needed`` is how many replicas must have a lease before it counts. Raises `StoreUnavailable`,
     also if no node serves one of the slots.
     """
     together: dict[Finding, list[Node]] = {}
-    masters = topology.masters()
-    for node in masters:
-        for finding in (*findings(node.client, needed), *_of_cluster(node)):
+    topology.refresh(at_once=True)
+    masters = {topology.node(bucket): keyspace.buckets[bucket] for bucket in range(BUCKETS)}
+    for node, keys in masters.items():
+        subscriber = ShardSubscriber(node.client, lambda: None)
+        found = findings(node.client, needed, keys, subscriber, TRY_TELL.sharded)
+        for finding in (*found, *_of_cluster(node)):
             together.setdefault(finding, []).append(node)
     for finding, nodes in together.items():
         if len(nodes) == len(masters):

@@ -119,7 +119,7 @@ class RedisClusterStore(ClusterNotes):
         return self._listing.scan(prefix)
 
     def check(self) -> Iterable[Finding]:
-        return cluster_findings(self.topology, self.replicas.needed)
+        return cluster_findings(self.topology, self.replicas.needed, self.keyspace)
 
 
 def _by_bucket(items: Iterable[tuple[str, Any]]) -> Iterator[list[Any]]:

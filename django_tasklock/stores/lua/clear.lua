@@ -6,12 +6,12 @@
 --- include hand_over
 local held = value_of_lock(KEYS[1])
 if not held or (ARGV[2] and held ~= ARGV[2]) then return 0 end
+redis.call('ZREM', KEYS[2], ARGV[1]) -- First, as in release.lua: a full server clears.
 -- A holder whose release got no reply asks again, no later than at the end of its lease. It must be
 -- able to distinguish this clear from its release.
 local left = redis.call('PTTL', KEYS[1])
 if left > 0 then redis.call('SET', KEYS[5], redis.sha1hex(held), 'PX', left) end
 if not hand_over(KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], '') then
-  redis.call('ZREM', KEYS[2], ARGV[1])
   redis.call('HDEL', KEYS[3], ARGV[1])
   redis.call('DEL', KEYS[1])
 end

@@ -20,10 +20,10 @@ for i = 1, #values do
   done[i] = held and held == ARGV[2 * i] and 1 or 0
   if done[i] == 1 then
     -- As in clear.lua.
+    redis.call('ZREM', index, name)
     local left = redis.call('PTTL', key)
     if left > 0 then redis.call('SET', KEYS[3 * i + 2], redis.sha1hex(held), 'PX', left) end
     if not (waiting[i] and hand_over(key, index, fences, KEYS[3 * i + 1], name, '')) then
-      redis.call('ZREM', index, name)
       redis.call('HDEL', fences, name)
       redis.call('DEL', key)
     end

@@ -9,6 +9,9 @@ if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
   local fences = not value_of_lock(KEYS[1]) and redis.call('HMGET', KEYS[3], '', ARGV[2])
   return fences and (fences[2] or not fences[1]) and '-1' or '0'
 end
+-- The first write of all, also where a hand-over puts the name there again: a server that is full
+-- refuses a script's first write if that needs memory, and no later one.
+redis.call('ZREM', KEYS[2], ARGV[2])
 local handed_over = false
 -- Mostly nobody waits: a look costs a third of hand_over on an empty queue. It is the one that
 -- hand_over would make, of as many members. (Texts: Redis writes a number as a text with thousands
@@ -19,7 +22,6 @@ if #waiting > 0 then
   handed_over = hand_over(KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[2], '', waiting)
 end
 if not handed_over then
-  redis.call('ZREM', KEYS[2], ARGV[2])
   redis.call('HDEL', KEYS[3], ARGV[2])
   redis.call('DEL', KEYS[1])
 end

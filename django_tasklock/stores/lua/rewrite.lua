@@ -10,6 +10,7 @@ local key, index, fences, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local value, ttl, name = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local held = value_of_lock(key)
 if held ~= ARGV[1] and held ~= value then return nil end
+redis.call('PEXPIRE', key, ttl) -- Needs no memory, and so a full server takes the rest as well.
 redis.call('SET', key, value, 'PX', ttl)
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

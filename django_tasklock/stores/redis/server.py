@@ -5,12 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from ..base import Finding
+from redis.exceptions import ResponseError
+
+from ...exceptions import StoreUnavailable
+from ..base import CannotSubscribe, Finding
 from ..record import fence_of
 from .connections import has_no_timeout
+from .keyspace import Keyspace
+from .script import Script
 from .server_client import ServerClient
+from .subscriber import Subscriber
 
 __all__ = ["findings", "next_fence"]
+
+TRY_WRITE = Script("try_write")
+TRY_TELL = Script("try_tell")
 
 CLOCK_OFFSET_SECONDS = 1.0
 """clocks that differ by more are reported"""
@@ -20,10 +29,17 @@ MIN_REDIS_VERSION = (6, 2)
 """the first version with all commands that the scripts use"""
 
 
-def findings(client: ServerClient, needed: int) -> Iterator[Finding]:
-    """Ask the server (INFO, TIME), and yield what an operator should know.
+def findings(
+    client: ServerClient,
+    needed: int,
+    keyspace: Keyspace,
+    subscriber: Subscriber,
+    tell: Script = TRY_TELL,
+) -> Iterator[Finding]:
+    """Ask the server (INFO, TIME), try what locks need, and yield what an operator should know.
 
-    ``needed`` is how many replicas must have a lease before it counts. Raises `StoreUnavailable`.
+    ``needed`` is how many replicas must have a lease before it counts. ``keyspace``: keys that the
+    server serves. ``subscriber`` is used for nothing else. Raises `StoreUnavailable`.
     """
     if has_no_timeout(client.pool):
         yield Finding(
@@ -62,7 +78,9 @@ def findings(client: ServerClient, needed: int) -> Iterator[Finding]:
             "the server is a replica, which cannot grant a lease",
             "Point the cache at the primary.",
         )
-    elif int(info.get("connected_slaves", 0)) < needed:
+        return
+    yield from _refused(client, keyspace, subscriber, tell)
+    if int(info.get("connected_slaves", 0)) < needed:
         yield Finding(
             "replicas",
             True,
@@ -77,6 +95,44 @@ def findings(client: ServerClient, needed: int) -> Iterator[Finding]:
             "the server has replicas: a failover may forget the last leases it granted",
             "Give the guard a fence_field: the database then refuses a late writer.",
         )
+
+
+def _refused(
+    client: ServerClient, keyspace: Keyspace, subscriber: Subscriber, tell: Script
+) -> Iterator[Finding]:
+    """Try to write, to listen and to tell a waiter. Nothing is left of it."""
+    try:
+        client.run(TRY_WRITE, (keyspace.note_key("try"),))
+    except StoreUnavailable as error:
+        yield Finding(
+            "write",
+            True,
+            f"no lock can be acquired: {_said(error)}",
+            "Do what the message says. Until then each acquire raises StoreUnavailable.",
+        )
+    try:
+        channel = subscriber.join(keyspace.channels)
+        subscriber.leave(channel, keep=False)
+        client.run(tell, (), (channel.name,))
+    except (StoreUnavailable, CannotSubscribe) as error:
+        yield Finding(
+            "listen",
+            True,
+            f"nobody can wait for a lock: {_said(error)}",
+            "Do what the message says. Until then whoever has to wait for a lock gets a "
+            "StoreUnavailable, or asks again and again.",
+        )
+    finally:
+        subscriber.close_idle()
+
+
+def _said(error: StoreUnavailable | CannotSubscribe) -> str:
+    """What the server answered. Raises the error if it did not answer."""
+    if isinstance(error, CannotSubscribe):
+        return "the server takes no connection to listen on; raise its maxclients"
+    if not isinstance(error.__cause__, ResponseError):
+        raise error
+    return error.reason
 
 
 def next_fence(client: ServerClient, fences: bytes) -> int:

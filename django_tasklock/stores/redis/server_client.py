@@ -26,6 +26,8 @@ NEEDED = (
 )
 NOT_ALLOWED = ("NOPERM", "ACL", "user executing the script can't")
 """parts of the errors of servers where a right is missing, also within a script"""
+FULL = "used memory > 'maxmemory'"
+"""part of the error of a server that may not take more memory, also within a script"""
 
 
 class ReplyLost(StoreUnavailable):
@@ -173,6 +175,8 @@ class ServerClient:
         if isinstance(error, NoPermissionError) or any(said in reason for said in NOT_ALLOWED):
             named = _missing(reason, script, args)
             reason = f"the Redis user lacks a right: {named}it needs {self.needed}"
+        elif FULL in reason:
+            reason = "the server is full: raise its maxmemory, or remove other keys"
         return StoreUnavailable(self.alias, reason)
 
 

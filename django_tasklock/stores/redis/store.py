@@ -108,4 +108,6 @@ class RedisStore(RedisAnyOf):
         return Searcher(self.client, self.keyspace, self.records, criteria, order).search(most)
 
     def check(self) -> Iterable[Finding]:
-        return findings(self._server, self.replicas.needed)
+        keyspace = self.keyspace
+        subscriber = Subscriber(self._server, keyspace.channels)
+        return findings(self._server, self.replicas.needed, keyspace, subscriber)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -119,6 +120,30 @@ class TestRights:
             locks.acquire("video:1", wait=LONG)
         assert lease.release()
         assert not locks.is_locked("video:1")
+
+    @pytest.mark.parametrize(
+        ("missing", "kind", "named"),
+        [
+            ("-set", "write", r"\+set .*it needs \+@read"),
+            ("-zadd", "write", r"\+zadd "),
+            ("-subscribe", "listen", r"\+subscribe "),
+            ("-publish", "listen", r"\+publish "),
+            ("resetchannels", "listen", r"channels \(&\)"),
+        ],
+    )
+    def test_39_the_checks_name_the_missing_right(
+        self,
+        own_redis_server: RedisServer,
+        use_redis: UseRedis,
+        missing: str,
+        kind: str,
+        named: str,
+    ) -> None:
+        """Before anybody waits for a lock, or releases one that somebody waits for."""
+        use_redis(self.user(own_redis_server, "~*", "&*", "+@all", missing))
+        (finding,) = stores["default"].check()
+        assert (finding.id, finding.serious) == (kind, True)
+        assert re.search(rf"the Redis user lacks a right: .*{named}", finding.message)
 
     def test_releaser_without_the_right_to_tell_is_told_itself(
         self, own_redis_server: RedisServer, use_caches: UseCaches
