@@ -92,9 +92,12 @@ class TestCacheThatKeepsNothing:
         cache: Any = stores["default"]
         asked: list[str] = []
         real = cache.cache.get
-        monkeypatch.setattr(
-            cache.cache, "get", lambda key, *rest: asked.append(key) or real(key, *rest)
-        )
+
+        def get(key: str, default: Any = None) -> Any:
+            asked.append(key)
+            return real(key, default)
+
+        monkeypatch.setattr(cache.cache, "get", get)
         for number in range(3):
             taken(f"video:{number}", ttl=60)
         assert asked == ["lock:video:0"]
