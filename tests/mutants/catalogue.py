@@ -189,6 +189,26 @@ MUTANTS: Sequence[Mutant] = (
         "if proof is not None and proof.at < min(",
         [f"{ON_STORES}/test_cache_store.py"],
     ),
+    Mutant(
+        "plain cache that keeps nothing and grants", "django_tasklock/stores/cache.py",
+        "elif clock.now() < until:", "elif False:",
+        [f"{ON_STORES}/test_cache_store.py"],
+    ),
+    Mutant(
+        "waiter that gives up without a last question", f"{ENGINE}/waiting.py",
+        "                # The process was stopped for longer than the lease: ask once more.\n",
+        """            if self._left() <= 0:
+                late = waiter.leave()
+                return (answer, asked) if late is None else (late, _since(late, asked))
+""",
+        [f"{ON_ENGINE}/test_waiting.py", "-k", "42"],
+    ),
+    Mutant(
+        "release whose first write needs memory", f"{SCRIPTS}/release.lua",
+        "redis.call('ZREM', KEYS[2], ARGV[2])\nlocal handed_over = false",
+        "local handed_over = false",
+        [f"{ON_STORES}/test_full_redis.py"],
+    ),
     # What the guard compares in the database.
     Mutant(
         "claim without the fence compare", "django_tasklock/guards.py",
