@@ -66,7 +66,13 @@ lock_held = Signal()
 task_not_run = Signal()
 
 OUTCOMES = {
-    "skipped": ("already_processing", "cooling_down", "debounced", "invalid_state"),
+    "skipped": (
+        "already_processing",
+        "cooling_down",
+        "debounced",
+        "held_by_operator",
+        "invalid_state",
+    ),
     "coalesced": ("follow_up",),
     "requeued": ("held", "lease_lost", "outage", "redelivery"),
     "dropped": ("redelivery",),

@@ -19,10 +19,12 @@ from ._engine.binding import Binder
 from ._engine.lease import Lease
 from ._engine.names import NameTemplate
 from ._engine.service import LockService
+from ._engine.skipping import SkipReason, marker_of, reason_of
 from ._engine.steps import Steps, blocking, steps_of
 from ._engine.use import Use, log_not_released
 from ._values.arguments import check_options, checked_template
 from ._values.lock_info import LockInfo
+from ._values.owner import Owner
 from ._values.signatures import is_generator, signature_of
 from .conf import DEFAULT_ALIAS
 from .exceptions import (
@@ -58,9 +60,10 @@ def locked(
     lock; 0 does not wait, None waits for ever. ``renew``: extend the lease while the task runs.
     ``store``: an alias of the setting. ``on_conflict``: with "skip" a run that finds the lock held
     returns ``{"status": "skipped", "reason": "already_processing", "lock": ..., "holder": ...}``,
-    with the reason "cooling_down" if it stays taken after other code's work; with "raise" it raises
-    `LockNotAcquired`. ``guard``: claims a row before the run and finishes it after; a run whose row
-    cannot be claimed is skipped, with the reason "invalid_state".
+    with the reason "cooling_down" if it stays taken after other code's work, and "held_by_operator"
+    if `locks.hold` took it; with "raise" it raises `LockNotAcquired`. ``guard``: claims a row
+    before the run and finishes it after; a run whose row cannot be claimed is skipped, with the
+    reason "invalid_state".
 
     A function that has a keyword-only parameter ``lease`` gets the `Lease`. One that gets the
     task's context has its task id recorded as the owner's. ``async def`` may be decorated too.
@@ -182,12 +185,11 @@ class _Run:
         """Return the marker, or raise `LockNotAcquired`."""
         if self._on_conflict == "raise":
             raise LockNotAcquired(self.name, holder)
-        reason = "cooling_down" if holder.cooling else "already_processing"
-        return self.skipped(reason, holder.owner.task_id)
+        return self.skipped(reason_of(holder), holder.owner)
 
-    def skipped(self, reason: str, holder: str | None) -> dict[str, Any]:
+    def skipped(self, reason: SkipReason, holder: Owner | None) -> dict[str, Any]:
         """Return the marker of a skipped run."""
-        return {"status": "skipped", "reason": reason, "lock": self.name, "holder": holder}
+        return marker_of(self.name, reason, holder)
 
     def claim(self, lease: Lease) -> bool:
         """Claim the row, if there is a guard. Returns False if it cannot be claimed."""

@@ -129,7 +129,7 @@ class HealthPage(Page):
         sendable = [
             problem
             for problem in problems
-            if kind == "lost work" and self.requeue_page.may_send(request, problem.model)
+            if problem.sendable and self.requeue_page.may_send(request, problem.model)
         ]
         may_clear = self.model_admin.has_delete_permission(request)
         return Section(

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from celery.exceptions import Ignore, Retry
 
 from .._engine.lease import Lease
+from .._engine.skipping import reason_of
 from .._values.lock_info import LockInfo
 from .._values.slots import base_of
 from ..exceptions import LockNotAcquired, StoreUnavailable
@@ -112,8 +113,7 @@ class Run(Taking):
         if task.on_conflict in ("raise", "retry"):
             tell_not_run(task, "given_up", "held", delivery.id, self.name)
             raise taken
-        reason = "coalesced" if coalesces else "cooling_down" if cooling else "already_processing"
-        return self.locked.skip(reason, holder.owner.task_id)
+        return self.locked.skip("coalesced" if coalesces else reason_of(holder), holder.owner)
 
     def _wait_in_queue(self, longest: float) -> NoReturn:
         """Requeue the message, on which other calls rely, until the lock is free."""
@@ -143,7 +143,7 @@ class Run(Taking):
             # Another run works on the row, or died while it did. It is left to the lock.
             if delivery.queued:
                 retry_later(delivery, self.args, self.kwargs)
-            return beside.skip("already_processing", holder.owner.task_id)
+            return beside.skip(reason_of(holder), holder.owner)
         return self._outage(outage)
 
     def _may_have_begun(self, holder: LockInfo) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from .._engine.skipping import SkipReason, marker_of
 from .._values.describe import printable
+from .._values.owner import Owner
+from .._values.owner_record import recorded
 from .delivery import Delivery
 from .outcomes import tell_not_run
 
@@ -22,13 +25,13 @@ class Skipping:
         self.delivery = delivery
         self.name = name
 
-    def skip(self, reason: str, holder: str | None) -> dict[str, Any]:
-        """Return the marker of a skipped call. ``holder``: the task id that holds the lock."""
+    def skip(self, reason: SkipReason, holder: Owner | None) -> dict[str, Any]:
+        """Return the marker of a skipped call. ``holder``: who has the lock."""
         if reason == "coalesced":
             self._tell(reason, "follow_up")
         else:
             self._tell("skipped", reason)
-        return {"status": "skipped", "reason": reason, "lock": self.name, "holder": holder}
+        return marker_of(self.name, reason, holder)
 
     def _tell(self, outcome: str, reason: str) -> None:
         tell_not_run(self.task, outcome, reason, self.delivery.id, self.name)
@@ -47,4 +50,5 @@ class Skipping:
             "skipped %s[%s]: the later call %s replaces it, lock %s",
             self.task.name, self.delivery.id, printable(later), self.name,
         )  # fmt: skip
-        return self.skip("debounced", later or None)
+        instead = Owner(task=str(self.task.name), task_id=recorded(later)) if later else None
+        return self.skip("debounced", instead)

@@ -47,7 +47,7 @@ def doctor(command: BaseCommand, **options: Any) -> None:
     def found() -> Iterator[Printed]:
         for problem in diagnose([options["store"]] if options["store"] else None):
             done, sent = NOT_SENT
-            if options["requeue"] and problem.kind == "lost work":
+            if options["requeue"] and problem.sendable:
                 done, sent = _send(problem)
             counts[problem.kind, problem.serious and done not in MENDED] += 1
             yield problem, done, sent

@@ -4,7 +4,8 @@ Rows whose run has died: found by ``manage.py locks doctor``, and sent again.
 A row in its guard's status ``to`` whose lock nobody holds is lost work. The lock says who is
 alive, so this is known and not guessed from the row's age. A run holds its lock before it claims
 the row, and leaves the row before it releases the lock. So a row has no run if it is found
-claimed, its lock is then not held, and it is still claimed after that.
+claimed, no run then holds its lock, and it is still claimed after that. Under an operator's hold
+there is no run.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Q
 
+from .._values.lock_info import LockInfo
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..guards import StatusGuard
@@ -24,7 +26,7 @@ from ..stores import stores
 from .hints import command_line
 from .problems import Problem
 from .row_now import next_fence
-from .wording import LOCK_UNKNOWN, LOST_WORK, ROW_FENCE_TOO_LARGE
+from .wording import LOCK_UNKNOWN, LOST_WORK, LOST_WORK_HELD, ROW_FENCE_TOO_LARGE
 from .work import Work, works
 
 __all__ = ["LOOKS_PER_ROW", "LOOK_PAUSE_SECONDS", "Sent", "lost_rows", "requeue", "works_by_rows"]
@@ -105,17 +107,19 @@ def lost_rows(same_rows: Sequence[Work], only: Collection[Any] | None = None) ->
         fences = {row[0]: row[1] if fence_field else None for row in chunk}
         suspects = {pk: locks for pk in fences if (locks := _locks_of(same_rows, pk))}
         unknown += len(fences) - len(suspects)
+        holds: dict[tuple[str, str], LockInfo] = {}
         for look in range(LOOKS_PER_ROW):
             if suspects and look:
                 time.sleep(LOOK_PAUSE_SECONDS)
-            suspects = _not_locked(suspects)
+            suspects, holds = _without_run(suspects)
             suspects = _still_claimed(guard, fence_field, suspects, fences)
         # After the looks, so that it is larger than the fence of every run before them.
         following = None
         if suspects and fence_field:
             following = next_fence(*(stores[work.store] for work in same_rows))
         for pk, locks in suspects.items():
-            yield _lost(same_rows, pk, locks[0][1], fences[pk], following)
+            hold = next((holds[lock] for lock in locks if lock in holds), None)
+            yield _lost(same_rows, pk, locks[0][1], fences[pk], following, hold)
     if unknown:
         tasks = [work.task for work in same_rows]
         values = {
@@ -128,7 +132,12 @@ def lost_rows(same_rows: Sequence[Work], only: Collection[Any] | None = None) ->
 
 
 def _lost(
-    same_rows: Sequence[Work], pk: Any, lock: str, fence: int | None, following: int | None
+    same_rows: Sequence[Work],
+    pk: Any,
+    lock: str,
+    fence: int | None,
+    following: int | None,
+    hold: LockInfo | None,
 ) -> Problem:
     guard, work = same_rows[0].guard, _responsible(same_rows, pk)
     command = command_line("doctor", store=work.store, options="--requeue")
@@ -141,6 +150,10 @@ def _lost(
     if fence is not None and following is not None and fence >= following:
         values |= {"fence": fence, "field": guard.fence_field}
         return Problem.worded("fence", what, ROW_FENCE_TOO_LARGE, values, **of)
+    if hold is not None:
+        who = ", ".join(filter(None, (hold.held_by, hold.reason))) or "-"
+        values |= {"lock": hold.name, "owner": hold.owner, "who": who}
+        return Problem.worded("lost work", what, LOST_WORK_HELD, values, **of, info=hold)
     return Problem.worded("lost work", what, LOST_WORK, values, **of)
 
 
@@ -155,12 +168,22 @@ def _locks_of(same_rows: Sequence[Work], pk: Any) -> list[tuple[str, str]]:
     return found
 
 
-def _not_locked(suspects: dict[Any, list[tuple[str, str]]]) -> dict[Any, list[tuple[str, str]]]:
+def _without_run(
+    suspects: dict[Any, list[tuple[str, str]]],
+) -> tuple[dict[Any, list[tuple[str, str]]], dict[tuple[str, str], LockInfo]]:
+    """The rows of which nobody, or an operator, has the locks, and what operators hold of them."""
     names: dict[str, list[str]] = {}
     for alias, name in {lock for locks in suspects.values() for lock in locks}:
         names.setdefault(alias, []).append(name)
-    held = {(alias, name) for alias in names for name in stores[alias].held(names[alias])}
-    return {pk: locks for pk, locks in suspects.items() if held.isdisjoint(locks)}
+    held: set[tuple[str, str]] = set()
+    holds: dict[tuple[str, str], LockInfo] = {}
+    for alias, some in names.items():
+        for name, info in zip(some, stores[alias].get_many(some), strict=True):
+            if info is not None and info.held_by is not None:
+                holds[alias, name] = info
+            elif info is not None:
+                held.add((alias, name))
+    return {pk: locks for pk, locks in suspects.items() if held.isdisjoint(locks)}, holds
 
 
 def _still_claimed(

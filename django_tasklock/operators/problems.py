@@ -59,6 +59,12 @@ class Problem:
         return cls(kind, what, message, hint, wording=wording, values=values, **more)
 
     @property
+    def sendable(self) -> bool:
+        """Whether the task of a lost row is to be sent again. Not while an operator holds its lock:
+        it would be skipped, or wait for the end of the hold."""
+        return self.kind == "lost work" and self.info is None
+
+    @property
     def command(self) -> str:
         """The command line that the hint names; "" where it names none."""
         return str(self.values.get("command", ""))

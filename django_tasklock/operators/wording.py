@@ -26,6 +26,7 @@ __all__ = [
     "KINDS",
     "LOCK_UNKNOWN",
     "LOST_WORK",
+    "LOST_WORK_HELD",
     "NOTICES",
     "NOT_ALL_RESERVATIONS",
     "NOT_ALL_WAITS",
@@ -86,6 +87,14 @@ LOST_WORK = Wording(
     message="is %(status)r, and nobody holds its lock %(lock)s",
     page_message=gettext_noop("The row is “%(status)s”, and nobody holds its lock."),
     hint=gettext_noop("Send it again: %(command)s"),
+)
+LOST_WORK_HELD = Wording(
+    message="is %(status)r, no run works on it, and its lock %(lock)s is held by %(owner)s",
+    page_message=gettext_noop(
+        "The row is “%(status)s”, no run works on it, and an operator holds its lock %(lock)s: "
+        "%(who)s"
+    ),
+    hint=gettext_noop("After the hold, send it again: %(command)s"),
 )
 ROW_FENCE_TOO_LARGE = Wording(
     message="is %(status)r, nobody holds its lock %(lock)s, and no run can claim it: its fence "

@@ -82,6 +82,18 @@ def test_second_run_is_skipped_or_raises() -> None:
         assert encode(8) == encode_or_raise(8) == "encoded"
 
 
+def test_run_that_finds_an_operators_hold_says_who_holds_it_and_why() -> None:
+    @locked("video:{video_id}")
+    def encode(video_id: int) -> Any:
+        return "encoded"
+
+    assert locks.hold("video:7", LONG, "alice", "a migration") is not None
+    assert encode(7) == {
+        "status": "skipped", "reason": "held_by_operator", "lock": "video:7", "holder": None,
+        "held_by": "alice", "hold_reason": "a migration",
+    }  # fmt: skip
+
+
 def test_run_that_finds_the_lock_cooling_says_so() -> None:
     @locked("video:{video_id}")
     def encode(video_id: int) -> Any:

@@ -59,7 +59,8 @@ def test_hold_outlives_its_process_and_the_job_is_skipped(stage: Stage) -> None:
     hold_and_be_killed(stage, job, 3600)
     result = stage.send("guarded", job)
     assert result.get(timeout=60) == {
-        "status": "skipped", "reason": "already_processing", "lock": f"job:{job}", "holder": None,
+        "status": "skipped", "reason": "held_by_operator", "lock": f"job:{job}", "holder": None,
+        "held_by": "alice", "hold_reason": "a migration",
     }  # fmt: skip
     assert stage.row(job) == ("new", None)
     # When it is cleared, I expect the job to run once it is sent again

@@ -85,6 +85,19 @@ def logged() -> list[str]:
 # ------------------------------------------------------------------------------ groups
 
 
+def test_a_lost_row_that_an_operator_holds_has_no_button_to_send_it(
+    room: Mailroom, sender: Client
+) -> None:
+    room.task(guard=fenced())
+    job = Job.objects.create(status="processing")
+    assert locks.hold(f"job:{job.pk}", 600, "alice", "a migration") is not None
+    page = sender.get(HEALTH)
+    words = words_of(page)
+    assert f"an operator holds its lock job:{job.pk}: alice, a migration" in words
+    assert "After the hold, send it again" in words
+    assert values_of(page, "rows") == []
+
+
 def test_findings_are_grouped_and_counted_and_lead_on(room: Mailroom, sender: Client) -> None:
     # Given more lost rows, owners that are gone, and keys without a TTL than a group shows
     room.task(guard=fenced())

@@ -1,4 +1,4 @@
-"""Tasks whose lock an operator holds: as for any holder."""
+"""Tasks whose lock an operator holds: as for any holder, but for the reason."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from django_tasklock import LockNotAcquired, locks
 from django_tasklock.celery import LockedTask
+from django_tasklock.signals import OUTCOMES, task_not_run
 from tests.integration.celery.test_locked_task import MakeTask, on_redis, task
-from tests.steps import LONG, Meanwhile, waiting
+from tests.steps import LONG, Meanwhile, sent, waiting
 from tests.waiting import until
 
 __all__ = ["on_redis", "task"]
@@ -28,11 +29,15 @@ def hold() -> None:
 def test_it_is_skipped_with_the_marker(task: MakeTask) -> None:
     hold()
     marker = {
-        "status": "skipped", "reason": "already_processing", "lock": "video:7", "holder": None,
+        "status": "skipped", "reason": "held_by_operator", "lock": "video:7", "holder": None,
+        "held_by": "alice", "hold_reason": "a migration",
     }  # fmt: skip
     made = task(process)
-    assert made(7) == marker
-    assert json.loads(json.dumps(made.delay(7).get())) == marker
+    with sent(task_not_run) as told:
+        assert made(7) == marker
+        assert json.loads(json.dumps(made.delay(7).get())) == marker
+    assert {(one["outcome"], one["reason"]) for one in told} == {("skipped", "held_by_operator")}
+    assert "held_by_operator" in OUTCOMES["skipped"]
     assert locks.clear("video:7")
     assert made(7) == "done 7"
 

@@ -217,6 +217,15 @@ class TestGuard:
         job.refresh_from_db()
         assert job.status == "done"
 
+    def test_a_row_that_is_claimed_is_left_alone_under_an_operators_hold(
+        self, room: Mailroom
+    ) -> None:
+        job = Job.objects.create(status="working")
+        task = room.task(on_conflict="run", guard=GUARD)
+        assert locks.hold(f"job:{job.pk}", LONG, "alice", "a migration") is not None
+        marker = task(job.pk)
+        assert (marker["reason"], marker["held_by"]) == ("held_by_operator", "alice")
+
     def test_a_row_that_is_done_is_skipped(self, room: Mailroom) -> None:
         job = Job.objects.create(status="done")
         task = room.task(on_conflict="run", guard=GUARD)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import get_args
 
 from django_tasklock import exceptions
+from django_tasklock._engine.skipping import SkipReason
 from django_tasklock.cli.run_command import HELD_ELSEWHERE, LOST, OUTAGE
 from django_tasklock.operators import row_now
+from django_tasklock.signals import OUTCOMES
 from tests.pages import ROOT, code, section, table
 
 PAGE = ROOT / "docs/troubleshooting.md"
@@ -145,16 +148,10 @@ def test_exit_statuses_of_run() -> None:
 
 
 def test_reasons_of_a_skip() -> None:
-    given = {
-        text
-        for tree in SOURCES
-        for node in ast.walk(tree)
-        if (value := value_of_reason(node)) is not None
-        for part in ast.walk(value)
-        if isinstance(part, ast.expr) and (text := text_of(part))
-    }
     step = section(PAGE, "Step 3: what is the reason in the marker?")
-    assert set(re.findall(r"^\*\*`(\w+)`:", step, re.MULTILINE)) == given
+    assert set(re.findall(r"^\*\*`(\w+)`:", step, re.MULTILINE)) == set(get_args(SkipReason))
+    # A call that is coalesced is an outcome of its own.
+    assert set(OUTCOMES["skipped"]) == set(get_args(SkipReason)) - {"coalesced"}
 
 
 def test_reasons_of_a_row_that_cannot_be_claimed() -> None:
@@ -165,12 +162,3 @@ def test_reasons_of_a_row_that_cannot_be_claimed() -> None:
     assert refusals <= shown
     could = str(row_now.RowNow("a row", "a status", claimed=False, refused=None))
     assert any(could.endswith(f": {word}") for word in shown)
-
-
-def value_of_reason(node: ast.AST) -> ast.expr | None:
-    """The reason in a call of `skip`, or in an assignment to a variable that is passed to it."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".skip"):
-        return node.args[0]
-    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "reason":
-        return node.value if isinstance(node.value, ast.IfExp) else None
-    return None

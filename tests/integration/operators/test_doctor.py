@@ -220,6 +220,26 @@ def test_a_row_says_which_lock_nobody_holds(room: Mailroom) -> None:
     assert (found["pk"], found["requeued"], status) == (str(job.pk), None, 1)
 
 
+def test_a_lost_row_whose_lock_an_operator_holds_is_found_and_not_sent(room: Mailroom) -> None:
+    """A hold is no run. What is sent meanwhile would be skipped, or wait."""
+    room.task(guard=fenced())
+    job = Job.objects.create(status="processing", lock_fence=7)
+    assert locks.hold(f"job:{job.pk}", LONG, "alice", "a migration") is not None
+    (found,), status = doctor_json("--requeue")
+    assert status == 1
+    assert (found["kind"], found["lock"], found["requeued"]) == (
+        "lost work", f"job:{job.pk}", None,
+    )  # fmt: skip
+    assert found["message"] == (
+        f"is 'processing', no run works on it, and its lock job:{job.pk} is held by operator "
+        "alice (a migration)"
+    )
+    assert found["hint"] == "After the hold, send it again: manage.py locks doctor --requeue"
+    assert locks.clear(f"job:{job.pk}")
+    (found,), status = doctor_json("--requeue")
+    assert (found["requeued"], status) == ("sent again", 0)
+
+
 def test_a_lock_that_is_not_the_keys_alone_is_not_guessed(room: Mailroom) -> None:
     """Its run may be alive under another name: said once, and not as an error."""
     for name in (

@@ -1,0 +1,39 @@
+"""A call of a task that is not run: its marker, which says why."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from .._values.lock_info import LockInfo
+from .._values.owner import Owner
+
+__all__ = ["SkipReason", "marker_of", "reason_of"]
+
+SkipReason = Literal[
+    "already_processing", "coalesced", "cooling_down", "debounced", "held_by_operator",
+    "invalid_state",
+]  # fmt: skip
+"""why a task was skipped; ``signals.OUTCOMES`` has them too"""
+
+
+def reason_of(holder: LockInfo) -> SkipReason:
+    """Return the reason of a call that is skipped because ``holder`` has its lock.
+
+    Only "already_processing" may mean that somebody does the work.
+    """
+    if holder.held_by is not None:
+        return "held_by_operator"
+    return "cooling_down" if holder.cooling else "already_processing"
+
+
+def marker_of(name: str, reason: SkipReason, holder: Owner | None) -> dict[str, Any]:
+    """Return what a skipped task returns: plain JSON. ``name`` is that of the lock, ``holder`` who
+    had it, or the task that does the work instead; None: nobody.
+    """
+    marker: dict[str, Any] = {
+        "status": "skipped", "reason": reason, "lock": name,
+        "holder": None if holder is None else holder.task_id,
+    }  # fmt: skip
+    if holder is not None and holder.held_by is not None:
+        marker |= {"held_by": holder.held_by, "hold_reason": holder.reason}
+    return marker
