@@ -19,7 +19,7 @@ from ._engine.binding import Binder
 from ._engine.lease import Lease
 from ._engine.names import NameTemplate
 from ._engine.service import LockService
-from ._engine.skipping import SkipReason, marker_of, reason_of
+from ._engine.skipping import SkipReason, reason_of, skipped
 from ._engine.steps import Steps, blocking, steps_of
 from ._engine.use import Use, log_not_released
 from ._values.arguments import check_options, checked_template
@@ -91,7 +91,7 @@ def locked(
         def begin(args: Any, kwargs: Any) -> _Run:
             arguments = bind(args, kwargs)
             lock_name = fill(*args, **kwargs) if callable(name) else fill(arguments)
-            run = _Run(lock_name, guard, arguments, on_conflict)
+            run = _Run(store, task, lock_name, guard, arguments, on_conflict)
             run.use.template = f"{task}:{{lock_name}}" if callable(name) else name
             return run
 
@@ -167,9 +167,17 @@ class _Run:
     """One run of a task: its lock, and the row that it claims."""
 
     def __init__(
-        self, name: str, guard: StatusGuard | None, arguments: Mapping[str, Any], on_conflict: str
+        self,
+        store: str,
+        task: str,
+        name: str,
+        guard: StatusGuard | None,
+        arguments: Mapping[str, Any],
+        on_conflict: str,
     ) -> None:
         self.name = name
+        self._store = store
+        self._task = task
         self.use = Use(None)
         context = arguments.get("context")
         self.task_id: str | None = getattr(getattr(context, "task_result", None), "id", None)
@@ -189,7 +197,7 @@ class _Run:
 
     def skipped(self, reason: SkipReason, holder: Owner | None) -> dict[str, Any]:
         """Return the marker of a skipped run."""
-        return marker_of(self.name, reason, holder)
+        return skipped(self._store, self.name, self._task, self.task_id, reason, holder)
 
     def claim(self, lease: Lease) -> bool:
         """Claim the row, if there is a guard. Returns False if it cannot be claimed."""

@@ -26,6 +26,7 @@ from .._values.arguments import checked_name, checked_number
 from .._values.event import Event, Kind
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
+from .._values.owner_record import recorded
 from ..exceptions import ListingNotSupported, StoreUnavailable
 from ..stores import stores
 from ..stores.base import BaseStore
@@ -94,7 +95,7 @@ def note_event(
     name: str,
     owner: Mapping[str, Any] | Owner,
     *,
-    holder: LockInfo | None = None,
+    holder: LockInfo | Owner | None = None,
     seconds: float | None = None,
     by: str | None = None,
     reason: str | None = None,
@@ -209,21 +210,33 @@ class Remembering:
         """The store of the locks."""
         raise NotImplementedError
 
-    def history(self, name: str | None = None, limit: int = 100) -> builtins.list[Event]:
-        """Return what happened to the locks, the newest first: refusals, long waits, losses, and
-        what operators did. A lock that was taken and released with nobody in the way is not there.
+    def history(
+        self, name: str | None = None, task_id: str | None = None, limit: int = 100
+    ) -> builtins.list[Event]:
+        """Return what happened to the locks, the newest first: refusals, skipped tasks, long waits,
+        losses, and what operators did. A lock that was taken and released with nobody in the way is
+        not there.
 
         ``name``: only of this lock and of its permits (``slots=N``); None: of all locks of the
-        store. ``limit``: how many at most. The store keeps the newest ones, of all locks together.
-        What happened in other processes may be there two seconds later.
+        store. ``task_id``: only what happened to the task with this id: that it was skipped or
+        refused, by whom and why, or has lost its lock. Not what others met because it held a lock.
+        ``limit``: how many at most. The store keeps the newest ones, of all locks together. What
+        happened in other processes may be there two seconds later.
 
-        Refusals of one lock by the same lease, of one process and the same task, are one event for
-        each second: its ``count`` says how many.
+        Refusals of one lock by the same lease, of one process and the same task id, are one event
+        for each second: its ``count`` says how many.
 
-        Raises `ListingNotSupported` on a store that keeps no history.
+        Raises `ListingNotSupported` on a store that keeps no history, and `TypeError` or
+        `ValueError` for a wrong argument.
         """
         if name is not None:
             checked_name(name)
+        if task_id is not None:
+            if not isinstance(task_id, str):
+                raise TypeError(f"a task id is a str, not {type(task_id).__name__}: {task_id!r}")
+            if not task_id:
+                raise ValueError("a task id is not empty")
+            task_id = recorded(task_id)
         checked_number("limit", limit)
         store = self.store
         if not store.supports_history:
@@ -231,7 +244,7 @@ class Remembering:
         queue = _queues.get(store.alias)
         if queue is not None:
             _write(store.alias, queue)
-        return store.events(name, limit)
+        return store.events(name, task_id, limit)
 
 
 def _end() -> None:

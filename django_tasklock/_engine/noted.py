@@ -38,7 +38,7 @@ class Noted(NamedTuple):
     """An event as it was noted; the fields are those of `Event`.
 
     ``at`` is in seconds since the epoch. ``owner`` may be the owner's record: to decode it takes a
-    while, and so does reading the ``holder`` of a refusal.
+    while, and so does reading the `LockInfo` of a refusal's ``holder``.
     """
 
     store: BaseStore
@@ -46,7 +46,7 @@ class Noted(NamedTuple):
     name: str
     at: float
     owner: Mapping[str, Any] | Owner
-    holder: LockInfo | None
+    holder: LockInfo | Owner | None
     seconds: float | None
     by: str | None
     reason: str | None
@@ -69,10 +69,12 @@ class _Several:
             self.longest = max(self.longest or 0.0, noted.seconds)
 
     def event(self) -> Event:
-        last = self.last
+        last, holder = self.last, self.last.holder
+        if isinstance(holder, LockInfo):
+            holder = holder.owner
         return Event(
             last.kind, last.name, last.store.alias, _moment(last.at), _for_people(last.owner),
-            None if last.holder is None else _for_people(last.holder.owner), self.longest,
+            None if holder is None else _for_people(holder), self.longest,
             None if last.by is None else recorded(last.by),
             None if last.reason is None else recorded(last.reason),
             self.count, None if self.count == 1 else _moment(min(self.since, last.at)),
@@ -119,10 +121,11 @@ def _key_of(noted: Noted) -> Hashable:
     if noted.kind != "refused":
         return object()
     owner, holder = noted.owner, noted.holder
-    lease = None if holder is None else holder.token or holder.digest
+    lease = holder.token or holder.digest if isinstance(holder, LockInfo) else None
     if isinstance(owner, Owner):
-        return noted.store, noted.name, lease, owner.task, owner.held_by
-    return noted.store, noted.name, lease, owner.get("task"), owner.get(HELD_BY)
+        return noted.store, noted.name, lease, owner.task, owner.task_id, owner.held_by
+    read = owner.get
+    return noted.store, noted.name, lease, read("task"), read("task_id"), read(HELD_BY)
 
 
 def _for_people(owner: Mapping[str, Any] | Owner) -> Owner:

@@ -1,4 +1,4 @@
-"""A call of a task that is not run: its marker, which says why."""
+"""A call of a task that is not run: its marker, and its event in the history, say why."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any, Literal
 
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
+from .._values.owner_record import owner_record
+from .history import note_event
 
-__all__ = ["SkipReason", "marker_of", "reason_of"]
+__all__ = ["SkipReason", "reason_of", "skipped"]
 
 SkipReason = Literal[
     "already_processing", "coalesced", "cooling_down", "debounced", "held_by_operator",
@@ -26,10 +28,15 @@ def reason_of(holder: LockInfo) -> SkipReason:
     return "cooling_down" if holder.cooling else "already_processing"
 
 
-def marker_of(name: str, reason: SkipReason, holder: Owner | None) -> dict[str, Any]:
-    """Return what a skipped task returns: plain JSON. ``name`` is that of the lock, ``holder`` who
-    had it, or the task that does the work instead; None: nobody.
+def skipped(
+    store: str, name: str, task: str, task_id: str | None, reason: SkipReason, holder: Owner | None
+) -> dict[str, Any]:
+    """Note that a task is skipped, and return what it returns: plain JSON.
+
+    ``store`` is the alias, ``name`` that of the lock, and ``holder`` who has it, or the task that
+    does the work instead; None: nobody. ``task`` and ``task_id`` are those of the skipped call.
     """
+    note_event(store, "skipped", name, owner_record(task, task_id), holder=holder, reason=reason)
     marker: dict[str, Any] = {
         "status": "skipped", "reason": reason, "lock": name,
         "holder": None if holder is None else holder.task_id,

@@ -10,7 +10,9 @@ from .owner import Owner
 
 __all__ = ["KINDS", "Event", "Kind"]
 
-Kind = Literal["refused", "waited", "lost", "cleared", "taken over", "given up", "adopted", "held"]
+Kind = Literal[
+    "refused", "skipped", "waited", "lost", "cleared", "taken over", "given up", "adopted", "held"
+]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -21,6 +23,9 @@ class Event:
     ``kind`` says what happened, ``owner`` to whom:
 
     * "refused": the owner asked for the lock, and ``holder`` held it; ``seconds`` that it waited.
+    * "skipped": the owner is a task whose call did not run; ``reason``: as in its marker, and
+      ``holder`` who had the lock, or the task that does the work instead. A refusal, if there was
+      one, is an event of its own.
     * "waited": the owner got the lock after more than a second: ``seconds``.
     * "lost": the owner's lease was over before its release; ``reason``: how that was noticed.
     * "cleared": the owner held the lock, and ``by`` removed its lease.
@@ -34,9 +39,9 @@ class Event:
     ``pidns``, ``start``, ``group``) are None. Fields that do not apply are None.
 
     Refusals that say the same are one event: ``count`` is how many they were, within about a
-    second, of the same lock, by the same lease, to the same process and the same task. ``at`` and
-    ``owner`` are of the last of them, ``since`` is the moment of the first, and ``seconds`` is the
-    longest wait. Of a single event ``count`` is 1, and ``since`` is None.
+    second, of the same lock, by the same lease, to the same process and the same task id. ``at``
+    and ``owner`` are of the last of them, ``since`` is the moment of the first, and ``seconds`` is
+    the longest wait. Of a single event ``count`` is 1, and ``since`` is None.
     """
 
     kind: Kind

@@ -12,7 +12,7 @@ from django.utils.translation import gettext, gettext_lazy
 from .._engine.service import LockService, locks
 from .._values.describe import duration, place, printable
 from .._values.event import Event, Kind
-from .._values.owner import Owner
+from .._values.owner import Owner, task_words
 from ..exceptions import InvalidLockConfig, TaskLockError
 from .cells import operator_words
 from .moments import moment
@@ -25,6 +25,7 @@ EVENTS_SHOWN = 20
 """events on the page of one lock"""
 EVENT_KINDS: Mapping[Kind, Any] = {
     "refused": gettext_lazy("refused"),
+    "skipped": gettext_lazy("skipped"),
     "waited": gettext_lazy("waited"),
     "lost": gettext_lazy("lost"),
     "cleared": gettext_lazy("cleared"),
@@ -53,7 +54,7 @@ def ask_history(alias: str, question: Callable[[LockService], T]) -> tuple[T | N
 
 def events_of(alias: str, name: str) -> tuple[list[Event] | None, str | None]:
     """Return the last events of a lock, the newest first, or None and why they are not known."""
-    return ask_history(alias, lambda service: service.history(name, EVENTS_SHOWN))
+    return ask_history(alias, lambda service: service.history(name, limit=EVENTS_SHOWN))
 
 
 def event_rows(events: list[Event]) -> list[tuple[Any, ...]]:
@@ -67,7 +68,7 @@ def event_rows(events: list[Event]) -> list[tuple[Any, ...]]:
             task_link(event.owner.task_id),
             _by(event),
             None if event.seconds is None else duration(event.seconds),
-            _text(event.reason),
+            _why(event),
         )
         for event in events
     ]
@@ -88,10 +89,17 @@ def _kind(event: Event) -> str:
 def _by(event: Event) -> SafeString | str | None:
     if event.holder is None:
         return _text(event.by)
-    who, task = owner_words(event.holder), event.holder.task
+    task = task_words(event.holder)
     if task is None:
-        return who
+        return owner_words(event.holder)
+    who = place(event.holder)
     return format_html('{} <span class="tasklock-reason">{}</span>', who, printable(task))
+
+
+def _why(event: Event) -> str | None:
+    """The event's reason, and that of the operator who held the lock."""
+    held = None if event.holder is None else event.holder.reason
+    return _text(": ".join(filter(None, (event.reason, held))))
 
 
 def _text(value: str | None) -> str | None:

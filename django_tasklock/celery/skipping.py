@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from .._engine.skipping import SkipReason, marker_of
+from .._engine.skipping import SkipReason, skipped
 from .._values.describe import printable
 from .._values.owner import Owner
 from .._values.owner_record import recorded
@@ -31,7 +31,8 @@ class Skipping:
             self._tell(reason, "follow_up")
         else:
             self._tell("skipped", reason)
-        return marker_of(self.name, reason, holder)
+        task = self.task
+        return skipped(task.lock_store, self.name, str(task.name), self.delivery.id, reason, holder)
 
     def _tell(self, outcome: str, reason: str) -> None:
         tell_not_run(self.task, outcome, reason, self.delivery.id, self.name)

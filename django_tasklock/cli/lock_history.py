@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from .._engine.service import LockService, locks
+from .._engine.service import locks
 from .._values.describe import age, duration, place, printable
 from .._values.event import Event
 from .._values.owner import task_words
@@ -17,7 +18,7 @@ from ..exceptions import StoreUnavailable
 from .columns import NOTHING, as_table, lines_of, widths_of
 from .most_contended import show_most_contended
 from .output import stream_of
-from .parsing import count, lock_name
+from .parsing import count, lock_name, task_id
 from .tables import as_json
 from .verb import Verb
 
@@ -36,6 +37,12 @@ def add_arguments(parser: CommandParser) -> None:
     """Add which events to show, and whether to wait for more."""
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="only of this lock, and of its permits"
+    )
+    parser.add_argument(
+        "--task-id",
+        type=task_id,
+        metavar="ID",
+        help="only what happened to this task: why it was skipped, and who held the lock",
     )
     parser.add_argument(
         "--limit",
@@ -66,11 +73,11 @@ def show_history(command: BaseCommand, **options: Any) -> None:
         show_most_contended(command, **options)
         return
     name = None if options["name"] is None else lock_name(options["name"])
-    service = locks.using(options["store"])
+    ask = partial(locks.using(options["store"]).history, name, options["task_id"])
     if options["follow"]:
-        _follow(command, service, name, options)
+        _follow(command, ask, options)
         return
-    found = service.history(name, options["limit"])
+    found = ask(limit=options["limit"])
     if options["format"] == "json":
         command.stdout.write(as_json(event.as_json() for event in found))
     elif not found:
@@ -81,7 +88,7 @@ def show_history(command: BaseCommand, **options: Any) -> None:
 
 
 def _follow(
-    command: BaseCommand, service: LockService, name: str | None, options: dict[str, Any]
+    command: BaseCommand, ask: Callable[..., Sequence[Event]], options: dict[str, Any]
 ) -> None:
     show = _json_lines(command) if options["format"] == "json" else _growing_table(command)
     new: Sequence[Event]
@@ -91,10 +98,10 @@ def _follow(
         while stream_of(command.stdout).error is None:
             try:
                 if seen is None:
-                    seen = service.history(name, max(FOLLOWED_EVENTS, options["limit"]))
+                    seen = ask(limit=max(FOLLOWED_EVENTS, options["limit"]))
                     new = seen[: options["limit"]]
                 else:
-                    new, seen = _new(service, name, seen)
+                    new, seen = _new(ask, seen)
                 silent = False
             except StoreUnavailable as error:
                 if not silent:  # Once for each outage.
@@ -110,12 +117,12 @@ def _follow(
 
 
 def _new(
-    service: LockService, name: str | None, seen: Sequence[Event]
+    ask: Callable[..., Sequence[Event]], seen: Sequence[Event]
 ) -> tuple[Sequence[Event], Sequence[Event]]:
     """The events that came after those that were ``seen``, and all that were looked at."""
     limit = FOLLOWED_EVENTS
     while True:
-        found = service.history(name, limit)
+        found = ask(limit=limit)
         # Events have no number, and two of them may be equal: those that were seen are a part of
         # the list, which begins where the new ones end.
         for at in range(len(found)):
@@ -152,9 +159,10 @@ def _growing_table(command: BaseCommand) -> Callable[[Event], None]:
 
 def _cells(event: Event) -> tuple[str, ...]:
     """All cells of a row but the first one; every cell is safe for a terminal, and none empty."""
-    owner, by = event.owner, event.by
-    if event.holder is not None:
-        by = place(event.holder) or "another program"
+    owner, by, why, holder = event.owner, event.by, event.reason, event.holder
+    if holder is not None:
+        by = " ".join(filter(None, (place(holder), task_words(holder)))) or "another program"
+        why = ": ".join(filter(None, (why, holder.reason)))
     task = task_words(owner)
     times = "" if event.count == 1 else f" \N{MULTIPLICATION SIGN} {event.count}"
     return (
@@ -164,15 +172,16 @@ def _cells(event: Event) -> tuple[str, ...]:
         printable(task) if task else NOTHING,
         printable(by) if by else NOTHING,
         NOTHING if event.seconds is None else duration(event.seconds),
-        printable(event.reason) if event.reason else NOTHING,
+        printable(why) if why else NOTHING,
     )
 
 
 VERB = Verb(
     "history",
-    "Show what happened to the locks: who was refused, lost a lock, or cleared one.",
+    "Show what happened to the locks: who was refused or skipped, lost a lock, or cleared one.",
     "  manage.py locks history\n"
     "  manage.py locks history video:123 --limit 20\n"
+    "  manage.py locks history --task-id 0f0d6b0e-6b3e-4a67-9a4c-2f7d8d1f4f55\n"
     "  manage.py locks history --follow\n"
     "  manage.py locks history --top --limit 20\n"
     "  manage.py locks history --format json | jq -r '.[].kind' | sort | uniq -c",

@@ -12,7 +12,16 @@ from .._values.arguments import MOST_LISTED, checked_name
 from .._values.ordering import ORDERS
 from .._values.read_duration import read_ttl
 
-__all__ = ["VerbParser", "count", "exit_status", "lock_name", "lock_ttl", "pause", "seconds"]
+__all__ = [
+    "VerbParser",
+    "count",
+    "exit_status",
+    "lock_name",
+    "lock_ttl",
+    "pause",
+    "seconds",
+    "task_id",
+]
 
 MAX_SECONDS = 366 * 86400.0
 """what is longer is a mistake"""
@@ -44,6 +53,13 @@ def lock_name(text: str) -> str:
         return checked_name(text)
     except ValueError as error:
         raise CommandError(f"{error}.") from error
+
+
+def task_id(text: str) -> str:
+    """Return a task id as it was typed. Raises `ArgumentTypeError` for an empty one."""
+    if not text:
+        raise ArgumentTypeError("a task id is not empty")
+    return text
 
 
 def count(text: str) -> int:

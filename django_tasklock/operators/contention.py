@@ -94,7 +94,7 @@ def contended(events: Iterable[Event]) -> list[Contended]:
         row.waited += event.count * (event.kind == "waited")
         row.lost += event.count * (event.kind == "lost")
         row.cleared += event.count * (event.kind == "cleared")
-        if row.last is None and event.kind != "given up":
+        if row.last is None and event.kind not in ("given up", "skipped"):
             row.last = event.holder if event.kind == "refused" else event.owner
     wanted = [row for row in found.values() if row.refused or row.waited]
     return sorted(wanted, key=lambda row: (-row.refused - row.waited, row.name, row.store))

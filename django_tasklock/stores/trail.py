@@ -17,7 +17,7 @@ from .._values.owner import Owner
 from ..exceptions import ListingNotSupported
 from .required import RequiredMethods
 
-__all__ = ["MAX_EVENT_BYTES", "Trail", "event_of", "is_about", "text_of"]
+__all__ = ["MAX_EVENT_BYTES", "Trail", "event_of", "is_about", "text_of", "text_of_task_id"]
 
 MAX_EVENT_BYTES = 8192
 """of an event's text; events.lua has it too"""
@@ -57,11 +57,14 @@ class Trail(RequiredMethods):
         """
         raise NotImplementedError(f"the store {type(self).__name__} does not implement record()")
 
-    def events(self, name: str | None = None, limit: int = 100) -> list[Event]:
+    def events(
+        self, name: str | None = None, task_id: str | None = None, limit: int = 100
+    ) -> list[Event]:
         """The events that are kept, the last one that was recorded first.
 
         Args:
             name: only those of this lock and of its permits; None: of all locks.
+            task_id: only those whose owner is the task with this id; None: of all owners.
             limit: how many to return at most.
 
         Raises `ListingNotSupported` and `StoreUnavailable`.
@@ -69,14 +72,15 @@ class Trail(RequiredMethods):
         raise ListingNotSupported(self.alias, "keep a history of its locks")
 
 
-def is_about(event_name: str, name: str | None) -> bool:
-    """Whether an event is one of the lock ``name``, or of a permit of it; None: of any lock."""
-    return (
+def is_about(event: Event, name: str | None, task_id: str | None) -> bool:
+    """Whether an event is one of the lock ``name`` or of a permit of it, and of the task
+    ``task_id``; None: of any."""
+    return (task_id is None or event.owner.task_id == task_id) and (
         name is None
-        or event_name == name
+        or event.name == name
         or (
-            event_name.startswith(name)
-            and _permit_number(event_name.removeprefix(name)) is not None
+            event.name.startswith(name)
+            and _permit_number(event.name.removeprefix(name)) is not None
         )
     )
 
@@ -95,6 +99,11 @@ def text_of(event: Event) -> str:
     if event.holder is not None:
         owners += f',"holder":{_owner_text(event.holder)}'
     return f"{_encode(written)[:-1]}{owners}}}"
+
+
+def text_of_task_id(task_id: str) -> str:
+    """What is in the text of every event of a task, and perhaps of others."""
+    return _encode({"task_id": task_id})[1:-1]
 
 
 def event_of(text: bytes, store: str, at: datetime) -> Event | None:

@@ -86,6 +86,15 @@ class Recording(Contract):
         assert [each for each in everything if each.startswith(name[:-1])] == [*mine, *others][::-1]
         assert len(store.events(limit=5)) == 5
 
+    def test_the_newest_events_of_a_task(self) -> None:
+        store, name, mine = self.make_recording_store(), new_name(), new_name()
+        owner, other = Owner(task_id=mine), Owner(task_id=f"{mine}x")
+        store.record([an_event(store, name, owner=owner, seconds=float(n)) for n in range(5)])
+        store.record([an_event(store, f"{name}x", owner=owner)])
+        store.record([an_event(store, name, owner=other, holder=owner)] * 5)
+        assert [event.name for event in store.events(task_id=mine)] == [f"{name}x", *[name] * 5]
+        assert [event.seconds for event in store.events(name, mine, 2)] == [4.0, 3.0]
+
     def test_events_are_no_locks(self) -> None:
         store, name = self.make_recording_store(), new_name()
         store.record([an_event(store, name)])

@@ -103,9 +103,11 @@ class AsyncVerbs(AllOrNone):
         """`count`."""
         return await in_thread(self.alias, lambda: self._self.count(prefix))
 
-    async def ahistory(self, name: str | None = None, limit: int = 100) -> builtins.list[Event]:
+    async def ahistory(
+        self, name: str | None = None, task_id: str | None = None, limit: int = 100
+    ) -> builtins.list[Event]:
         """`history`."""
-        return await in_thread(self.alias, lambda: self._self.history(name, limit))
+        return await in_thread(self.alias, lambda: self._self.history(name, task_id, limit))
 
     async def aclear(
         self,

@@ -1,10 +1,10 @@
 -- Reads a page of the history, the newest event first.
 -- KEYS  1 the history
 -- ARGV  1 where to begin  2 how many entries to look at  3 only those of this lock and of its
---       permits; '' of all locks  4 how many to return
+--       permits; '' of all locks  4 how many to return  5 only those with this in their text
 -- Returns the last id that was looked at (false: there was none), how many were looked at, and for
 -- each event its id and its text.
-local wanted, most = ARGV[3], tonumber(ARGV[4])
+local wanted, most, text = ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local last, looked, found = false, 0, {}
 for _, entry in ipairs(redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])) do
   if #found >= 2 * most then break end
@@ -13,9 +13,10 @@ for _, entry in ipairs(redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', A
   -- Anybody may have written others.
   if #fields == 4 and fields[1] == 'name' and fields[3] == 'event' and #fields[4] <= 8192 then
     local name = fields[2]
-    if wanted == '' or name == wanted
-      or (string.sub(name, 1, #wanted) == wanted
-          and string.find(name, '^#[1-9]%d?%d?%d?$', #wanted + 1)) then
+    if (wanted == '' or name == wanted
+        or (string.sub(name, 1, #wanted) == wanted
+            and string.find(name, '^#[1-9]%d?%d?%d?$', #wanted + 1)))
+      and string.find(fields[4], text, 1, true) then
       found[#found + 1] = last
       found[#found + 1] = fields[4]
     end

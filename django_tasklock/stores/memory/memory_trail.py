@@ -29,7 +29,9 @@ class MemoryTrail(MemoryNotes):
         with self.guard:
             self._events.extend(events)
 
-    def events(self, name: str | None = None, limit: int = 100) -> list[Event]:
+    def events(
+        self, name: str | None = None, task_id: str | None = None, limit: int = 100
+    ) -> list[Event]:
         with self.guard:
-            found = [event for event in reversed(self._events) if is_about(event.name, name)]
+            found = [event for event in reversed(self._events) if is_about(event, name, task_id)]
         return found[:limit]

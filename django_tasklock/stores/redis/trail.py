@@ -14,7 +14,7 @@ from ..._values import clock
 from ..._values.event import Event
 from ...conf import StoreSettings
 from ...exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable
-from ..trail import event_of, is_about, text_of
+from ..trail import event_of, is_about, text_of, text_of_task_id
 from .keyspace import Keyspace
 from .notes import RedisNotes
 from .script import Script
@@ -117,21 +117,26 @@ class RedisTrail(RedisNotes):
                 error,
             )
 
-    def events(self, name: str | None = None, limit: int = 100) -> list[Event]:
+    def events(
+        self, name: str | None = None, task_id: str | None = None, limit: int = 100
+    ) -> list[Event]:
         if not self.keeps_history:
             raise ListingNotSupported(
                 self.alias, f"show a history of its locks: its option {HISTORY_OPTION} is 0"
             )
         found: list[Event] = []
+        wanted = "" if task_id is None else text_of_task_id(task_id)
         begin: Any = "+"
         while len(found) < limit:
             missing = limit - len(found)
-            size = EVENTS_PER_SCRIPT if name else min(EVENTS_PER_SCRIPT, missing)
-            args = (begin, size, name or "", missing)
+            size = EVENTS_PER_SCRIPT if name or wanted else min(EVENTS_PER_SCRIPT, missing)
+            args = (begin, size, name or "", missing, wanted)
             last, looked, flat = self.client.run(EVENTS, (self.keyspace.history,), args)
             pairs = zip(flat[::2], flat[1::2], strict=True)
             read = [_event_of(self.alias, written, value) for written, value in pairs]
-            found += [event for event in read if event is not None and is_about(event.name, name)]
+            found += [
+                event for event in read if event is not None and is_about(event, name, task_id)
+            ]
             if looked == 0 or (looked < size and len(flat) < 2 * missing):
                 break
             begin = b"(" + last

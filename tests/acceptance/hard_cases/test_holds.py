@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -51,6 +54,37 @@ def clear(stage: Stage, job: int) -> None:
         "from django.core.management import call_command\n"
         f"call_command('locks', 'clear', 'job:{job}', interactive=False)"
     )
+
+
+def skips_of(stage: Stage, task_id: str) -> list[dict[str, Any]]:
+    """What the history says of the task's skips, to an operator who has its id."""
+    said = stage.script(
+        "import django; django.setup()\n"
+        "from django.core.management import call_command\n"
+        f"call_command('locks', 'history', '--task-id', {task_id!r}, '--format', 'json')"
+    )
+    return [event for event in json.loads(said) if event["kind"] == "skipped"]
+
+
+def test_40_a_job_skipped_under_a_hold_says_so_and_the_history_says_by_whom_and_why(
+    stage: Stage,
+) -> None:
+    stage.worker(concurrency=2)
+    job = stage.job()
+    hold_and_be_killed(stage, job, 3600)
+    results = [stage.send("guarded", job) for _ in range(2)]
+    for result in results:
+        marker = result.get(timeout=60)
+        assert (marker["reason"], marker["holder"]) == ("held_by_operator", None)
+        assert (marker["held_by"], marker["hold_reason"]) == ("alice", "a migration")
+    # Both were skipped within a second, and each is an event
+    for result in results:
+        (event,) = until(partial(skips_of, stage, result.id), "its skip", 30)
+        assert (event["name"], event["reason"]) == (f"job:{job}", "held_by_operator")
+        assert event["owner"]["task_id"] == result.id
+        assert (event["holder"]["held_by"], event["holder"]["reason"]) == ("alice", "a migration")
+    # The work is left to do
+    assert stage.row(job) == ("new", None)
 
 
 def test_hold_outlives_its_process_and_the_job_is_skipped(stage: Stage) -> None:

@@ -76,6 +76,24 @@ def test_the_page_of_a_lock_has_its_last_20_events(on_redis: None, operator: Cli
     assert "manage.py locks history -- video:1" in events
 
 
+def test_the_page_of_a_lock_says_why_a_task_was_skipped(on_redis: None, operator: Client) -> None:
+    acquire("video:1")
+    happened("video:1", kind="skipped", holder=HOLDER, reason="already_processing")
+    alice = Owner(held_by="alice", reason="a migration")
+    happened("video:1", kind="skipped", holder=alice, reason="held_by_operator")
+    later = Owner(task="videos.process", task_id="id-9")
+    happened("video:1", kind="skipped", holder=later, reason="debounced")
+    words = words_of(operator.get(change("video:1")))
+    for said in (
+        f"worker-1:8 {HOLDER.task}[{HOLDER.task_id}]",
+        "already_processing",
+        "operator alice",
+        "held_by_operator: a migration",
+        "videos.process[id-9]",
+    ):
+        assert said in words, said
+
+
 def test_what_happened_several_times_is_one_row_and_counts_as_often(
     on_redis: None, operator: Client
 ) -> None:

@@ -63,6 +63,28 @@ def test_the_newest_come_first(on_redis: None) -> None:
     assert [row[1] for row in rows(run("history", "--limit", "1"))[1:]] == ["held"]
 
 
+def test_why_a_task_was_skipped(on_redis: None) -> None:
+    other = Owner(host="web-2", pid=8, task="videos.process", task_id="id-2")
+    alice = Owner(held_by="alice", reason="a migration")
+    happened("skipped", holder=alice, reason="held_by_operator")
+    happened("skipped", holder=other, reason="already_processing")
+    happened("skipped", holder=Owner(task="videos.process", task_id="id-3"), reason="debounced")
+    stores["default"].record(
+        [Event("lost", "video:1", "default", datetime.now(timezone.utc), other, reason="late")]
+    )
+    found = rows(run("history", "--task-id", "id-1"))[1:]
+    assert [[row[1], row[4], row[5], row[7]] for row in found] == [
+        ["skipped", "videos.process[id-1]", "videos.process[id-3]", "debounced"],
+        ["skipped", "videos.process[id-1]", "web-2:8 videos.process[id-2]", "already_processing"],
+        ["skipped", "videos.process[id-1]", "operator alice", "held_by_operator: a migration"],
+    ]
+    assert [row["kind"] for row in json.loads(run(
+        "history", "--task-id", "id-2", "--format", "json"
+    ))] == ["lost"]  # fmt: skip
+    with pytest.raises(CommandError, match="a task id is not empty"):
+        run("history", "--task-id", "")
+
+
 def test_nothing_has_happened(on_redis: None) -> None:
     taken("video:1").release()
     assert run("history") == "No events.\n"
@@ -225,17 +247,17 @@ class TestWhatIsNew:
     )
     def test_only_what_came_since(self, before: str, after: str) -> None:
         self.record(before)
-        seen = locks.history(None, 100)
+        seen = locks.history(limit=100)
         self.record(after)
-        new, now = _new(locks, None, seen)
+        new, now = _new(locks.history, seen)
         assert "".join(event.name for event in reversed(new)) == after
-        assert _new(locks, None, now)[0] == []
+        assert _new(locks.history, now)[0] == []
 
     def test_more_than_one_look_shows(self) -> None:
         self.record("a" * 50)
-        seen = locks.history(None, 100)
+        seen = locks.history(limit=100)
         self.record("b" * 5000)
-        new, now = _new(locks, None, seen)
+        new, now = _new(locks.history, seen)
         assert [event.name for event in new] == ["b"] * 5000
         self.record("c" * 3)
-        assert [event.name for event in _new(locks, None, now)[0]] == ["c"] * 3
+        assert [event.name for event in _new(locks.history, now)[0]] == ["c"] * 3

@@ -188,6 +188,27 @@ class TestWhatIsWritten:
         assert kinds(held[1].name) == ["cleared"]
         assert kinds(held[0].name) == []
 
+    def test_what_happened_to_a_task_is_found_by_its_id(self) -> None:
+        locks.try_acquire("video:1", task="videos.run", task_id="id-1")
+        for task_id in ("id-2", "id-3"):
+            locks.try_acquire("video:1", task="videos.run", task_id=task_id)
+        # What others met because it had the lock did not happen to it.
+        assert locks.history(task_id="id-1") == []
+        assert locks.clear("video:1")
+        assert [event.kind for event in locks.history(task_id="id-1")] == ["cleared"]
+        (event,) = locks.history(task_id="id-2")
+        assert (event.kind, event.name, event.owner.task_id) == ("refused", "video:1", "id-2")
+        assert event.holder is not None
+        assert event.holder.task_id == "id-1"
+        assert locks.history("video:1", "id-2") == [event]
+        assert locks.history("video:2", "id-2") == []
+        assert locks.history(task_id="id") == []
+
+    @pytest.mark.parametrize("task_id", ["", 7])
+    def test_an_id_that_no_task_can_have(self, task_id: Any) -> None:
+        with pytest.raises((TypeError, ValueError)):
+            locks.history(task_id=task_id)
+
     def test_on_an_event_loop(self) -> None:
         async def refused() -> list[Event]:
             assert await locks.aacquire("video:1")
@@ -249,7 +270,8 @@ class TestRefusalsThatSayTheSame:
         second.release()
         assert [(event.name, event.count, event.owner.task_id) for event in locks.history()] == [
             ("video:1", 1, None),
-            ("video:1", 4, "id-2"),
+            ("video:1", 2, "id-2"),
+            ("video:1", 2, "id-1"),
             ("video:2", 2, None),
             ("video:1", 2, None),
         ]
