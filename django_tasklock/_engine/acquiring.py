@@ -15,7 +15,6 @@ from .._values.arguments import (
 from .._values.describe import place
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
-from .._values.owner_record import owner_record
 from .._values.slots import checked_slots
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
@@ -30,6 +29,7 @@ from .history import LONG_WAIT_SECONDS, note_event
 from .lease import Lease
 from .permits import PermitAttempt
 from .renewal import renewal
+from .running import record_here
 from .steps import Steps, blocking, driven, steps_of
 from .use import Use
 from .waiting import Attempt
@@ -100,7 +100,8 @@ class Acquiring(HandingOn):
     ) -> Steps[Lease | LockInfo]:
         """As `acquire`, but return the `LockInfo` of the present holder where that returns None.
 
-        ``task``, ``task_id`` and ``group`` (the id of a process group) are recorded in the owner.
+        ``task``, ``task_id`` and ``group`` (the id of a process group) are recorded in the owner;
+        a lock without ``task`` and ``task_id`` has those of the Celery task that takes it.
         ``token``: one that `new_token` made, for a process that releases what another process
         acquires. ``note``: the store writes it with the lease, on most stores in the same round
         trip, unless its key has another text: `Use.note_kept`. ``use`` gets the lease as soon as
@@ -120,7 +121,7 @@ class Acquiring(HandingOn):
         if together is not None:
             token = together.token(name)
         token = new_token() if token is None else checked_token(token)
-        record = owner_record(task, task_id)
+        record = record_here(task, task_id)
         record["ttl"], record["renew"] = ttl, renew
         if group is not None:
             record["group"] = group

@@ -17,7 +17,7 @@ from typing import Any
 from .._values import clock
 from .._values.arguments import checked_flag, checked_ttl
 from .._values.handle import Handle, new_mark, read_handle
-from .._values.owner_record import ADOPTIONS, MARK, owner_record
+from .._values.owner_record import ADOPTIONS, MARK
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, LeaseLost, StoreUnavailable
 from ..stores.base import BaseStore
@@ -27,6 +27,7 @@ from .keeper import Keeper
 from .lease import Lease
 from .lease_state import DETACHED, DETACHING
 from .renewal import renewal
+from .running import record_here
 from .use import Use
 
 __all__ = ["HandingOn"]
@@ -133,7 +134,7 @@ class HandingOn(Keeper):
             renewal.start(store, said.name)
         record = _unanswered.pop(said.mark, None)
         if record is None:
-            record = {**owner_record(task, task_id), **_adoption(said)}
+            record = {**record_here(task, task_id), **_adoption(said)}
             record |= {"ttl": said.ttl, "renew": renew}
             if said.slots is not None:
                 record["slots"] = said.slots

@@ -15,7 +15,7 @@ from typing import Any
 from .._values import clock
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
-from .._values.owner_record import SINCE
+from .._values.owner_record import INSIDE, SINCE
 from .._values.slots import permit_names
 from ..exceptions import StoreUnavailable
 from ..stores.base import AllHeld, BaseStore, Grant, Note, OneOf, Refusal
@@ -58,6 +58,8 @@ class PermitAttempt:
         self.met: LockInfo | None = None
         """one of the holders for which it began to wait"""
         self._store, self._token, self._ttl, self._owner = store, token, ttl, owner
+        self._task_id = None if owner.get(INSIDE) else owner.get("task_id")
+        """of the message whose run asks"""
         self._deadline, self._take_over, self._note = deadline, take_over, note
         self._queues: Sequence[PermitQueue] = ()
         self._gate = Gate(store, name, ttl, owner, take_over)
@@ -201,7 +203,7 @@ class PermitAttempt:
         self, name: str, grant: Grant, began: float, others: Sequence[LockInfo] | None
     ) -> tuple[Grant | Refusal, float]:
         """Take the granted permit, unless another run of the same message has one."""
-        if self._owner.get("task_id") is not None:
+        if self._task_id is not None:
             if others is None:
                 found = [self._store.get(other) for other in self.names if other != name]
                 others = [info for info in found if info is not None]
@@ -217,11 +219,10 @@ class PermitAttempt:
 
         A plain lock excludes such a run by itself; here another permit may be free.
         """
-        task_id = self._owner.get("task_id")
         for holder in holders:
             if (
-                task_id is not None
-                and holder.owner.task_id == task_id
+                self._task_id is not None
+                and holder.owner.task_id == self._task_id
                 and holder.token != self._token
                 and not self._take_over(self._store, holder)
             ):
@@ -234,7 +235,7 @@ class PermitAttempt:
         holders = list(answer.holders)
         if not holders:
             # All of them only where one of them matters more than the others.
-            wants_all = self._owner.get("task_id") is not None
+            wants_all = self._task_id is not None
             for name in self.names:
                 info = self._store.get(name)
                 if info is not None:

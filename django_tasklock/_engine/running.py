@@ -1,4 +1,4 @@
-"""Which thread, greenlet and asyncio task runs now, and a list of its own for each of them.
+"""Which thread, greenlet, asyncio and Celery task runs now, and a list of its own for each of them.
 
 A context variable would not do: a new asyncio task, `asyncio.to_thread` and asgiref's
 ``sync_to_async`` get a copy of the context of those who start them, and run beside them.
@@ -14,7 +14,10 @@ from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-__all__ = ["ListOfEach", "Running", "acting_for", "acts_for", "running"]
+from .._compat.running_task import running_task
+from .._values.owner_record import INSIDE, owner_record
+
+__all__ = ["ListOfEach", "Running", "acting_for", "acts_for", "job_here", "record_here", "running"]
 
 T = TypeVar("T")
 
@@ -45,19 +48,23 @@ class _Acting(threading.local):
     """For whom this thread acts."""
 
     who: Running | None = None
+    job: tuple[str, str] | None = None
+    """the Celery task for which the asyncio task works: its name and its id"""
 
 
 _acting = _Acting()
 
 
 @contextmanager
-def acting_for(who: Running) -> Iterator[None]:
-    """Have `running` return ``who`` in this thread: it makes a call for an asyncio task."""
-    before, _acting.who = _acting.who, who
+def acting_for(who: Running, job: tuple[str, str] | None = None) -> Iterator[None]:
+    """Have `running` return ``who``, and `job_here` ``job``, in this thread: it makes a call for an
+    asyncio task."""
+    before = _acting.who, _acting.job
+    _acting.who, _acting.job = who, job
     try:
         yield
     finally:
-        _acting.who = before
+        _acting.who, _acting.job = before
 
 
 def acts_for() -> Any:
@@ -81,6 +88,22 @@ def running() -> Running:
     except RuntimeError:  # No event loop runs in this thread.
         task = None
     return Running(greenlet, task)
+
+
+def job_here() -> tuple[str, str] | None:
+    """Return the name and the id of the Celery task that runs now, or for which this thread makes a
+    call; None if none does."""
+    return running_task() if _acting.who is None else _acting.job
+
+
+def record_here(task: str | None, task_id: str | None) -> dict[str, Any]:
+    """Return `owner_record` of a lock that is taken here.
+
+    ``task`` and ``task_id``: those of the task whose own lock it is. Without both, code that runs
+    inside a Celery task records that task.
+    """
+    job = job_here() if task is None and task_id is None else None
+    return owner_record(task, task_id) if job is None else owner_record(*job) | {INSIDE: True}
 
 
 class ListOfEach(Generic[T]):

@@ -43,7 +43,9 @@ class Owner:
     The holder of a permit has ``slots``, the N that it gave. ``waits_for`` is the name of the
     permits for which the first of those who wait holds a lock of its own. ``adoptions`` is how
     often the lease was adopted; None: never. ``trace`` is the trace and the span in which it took
-    the lock, for OpenTelemetry.
+    the lock, for OpenTelemetry. ``inside`` is True for a lock that code inside a task has taken,
+    and that is not the task's own: the task does not do the work of another message with this lock.
+    None for all others.
 
     ``waiting_since`` is when a waiter first asked for the lock, by the clock of its host; None for
     all others, and where that is not known. Two owners that differ in it alone are equal.
@@ -65,6 +67,7 @@ class Owner:
     waits_for: str | None = None
     adoptions: int | None = None
     trace: str | None = None
+    inside: bool | None = None
     waiting_since: datetime | None = field(default=None, compare=False)
 
     @classmethod
@@ -75,6 +78,7 @@ class Owner:
             get("host"), get("pid"), get("task"), get("task_id"), get("thread"), get("boot"),
             get("pidns"), get("start"), get("group"), get("held_by"), get("reason"), get("mark"),
             get("slots"), get("waits_for"), get("adoptions"), get("trace"),
+            get("inside"),
         )  # fmt: skip
 
     @classmethod
@@ -94,6 +98,7 @@ class Owner:
             and (start is None or (type(start) is int and 0 <= start <= LARGEST_START_TICKS))
             and (slots is None or (type(slots) is int and 0 < slots <= LARGEST_SLOTS))
             and (adoptions is None or is_number_of_adoptions(adoptions))
+            and (get("inside") is None or get("inside") is True)
         ):
             return None
         host, task, task_id, thread = get("host"), get("task"), get("task_id"), get("thread")
@@ -110,7 +115,7 @@ class Owner:
             return None
         return cls(
             host, pid, task, task_id, thread, boot, pidns, start, group, None, None, mark, slots,
-            waits_for, adoptions, trace,
+            waits_for, adoptions, trace, get("inside"),
         )  # fmt: skip
 
     @classmethod
@@ -144,6 +149,11 @@ class Owner:
         if self.held_by is None:
             return None
         return f"operator {self.held_by}" if self.held_by else "an operator"
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is the run of a message, which holds the lock of its task."""
+        return self.task_id is not None and not self.inside
 
     @property
     def detached(self) -> bool:

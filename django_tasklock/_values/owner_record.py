@@ -18,6 +18,7 @@ __all__ = [
     "ADOPTIONS",
     "COOLING",
     "HELD_BY",
+    "INSIDE",
     "MARK",
     "SINCE",
     "operator_record",
@@ -33,6 +34,8 @@ MARK = "mark"
 """a key of the record of a lease for which no process has to live, and of no other"""
 COOLING = "cooling"
 """the mark of a lock that its holder has released, and that stays taken for a while"""
+INSIDE = "inside"
+"""a key of the record of a lock that code inside a task has taken, and of no other"""
 ADOPTIONS = "adoptions"
 """a key of the record of a lease that was adopted, and of no other"""
 SINCE = "since"

@@ -154,7 +154,7 @@ class Run(Taking):
         this message were skipped, its job could be lost.
         """
         begun = self.delivery.redelivered or bool(self.delivery.request.retries)
-        no_run = holder.cooling or holder.owner.task_id is None
+        no_run = holder.cooling or not holder.owner.runs
         return no_run and begun and self.task.on_conflict == "skip"
 
     def _note_end(self, note: Note | None) -> None:

@@ -92,7 +92,7 @@ class Reservation:
         """Return whether the holder is a run of this task that has a message and will end. One that
         cools has ended: no run would come after the call."""
         owner = holder.owner
-        if holder.cooling or owner.task != self._task.name or owner.task_id is None:
+        if holder.cooling or owner.task != self._task.name or not owner.runs:
             return False
         return bool(self._task.acks_late) or owner.alive() is not False
 

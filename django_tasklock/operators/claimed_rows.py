@@ -29,7 +29,7 @@ def claimed_rows(infos: Sequence[LockInfo]) -> dict[str, tuple[Model, Any]]:
     """
     by_task: dict[str, list[LockInfo]] = {}
     for info in infos:
-        if info.owner.task is not None:
+        if info.owner.task is not None and not info.owner.inside:
             by_task.setdefault(info.owner.task, []).append(info)
     if not by_task:
         return {}

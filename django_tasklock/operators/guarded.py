@@ -90,7 +90,7 @@ def locks_of(*rows: Model) -> list[LockInfo]:
 
 
 def _work_of(info: LockInfo) -> Work | None:
-    if info.owner.task is None:
+    if info.owner.task is None or info.owner.inside:
         return None
     for work in works():
         if (work.task, work.store) == (info.owner.task, info.store):

@@ -16,7 +16,7 @@ from ..._values.owner import Owner
 from ..._values.owner_record import recorded_as
 from ..._values.strands import name_of_task, name_of_thread
 from ...exceptions import StoreUnavailable
-from ..running import acting_for, running
+from ..running import acting_for, job_here, running
 from ..steps import Pause, Steps
 from .lanes import lanes_of, with_own_caches
 from .owner_watch import owner_watch
@@ -60,7 +60,7 @@ class Drive(Generic[T]):
         self._undoing: list[None] = [None]
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
-        self._who = running()
+        self._who, self._job = running(), job_here()
         task = self._who.task
         self._name = name_of_thread() if task is None else name_of_task(task)
         me = ref(self)
@@ -233,7 +233,7 @@ class Drive(Generic[T]):
                 self._loop.call_soon_threadsafe(_set, self._over)
 
     def _act(self, call: Callable[[], None]) -> None:
-        with self._acting, acting_for(self._who), recorded_as(self._name):
+        with self._acting, acting_for(self._who, self._job), recorded_as(self._name):
             # A copy, or a cache that one step has opened would count as the task's in the next.
             self._context.copy().run(with_own_caches, call)
 

@@ -11,6 +11,7 @@ from celery.worker.request import Request
 from django.db import transaction
 from pydantic import BaseModel
 
+from django_tasklock import lock
 from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
 from tests.acceptance.hard_cases import ledger
@@ -123,6 +124,14 @@ killed_after_guarded = scripted("killed_after_guarded", base=KilledAfterRelease,
 def plain(self: Any, job: int, script: list[Step] | None = None) -> str:
     """The same body without a lock: what Celery does by itself."""
     return perform(self, job, script)
+
+
+@app.task(bind=True, name="plain_with_a_lock")
+def plain_with_a_lock(self: Any, job: int, script: list[Step] | None = None) -> Any:
+    """A task of Celery's own class, which takes a lock in its body."""
+    with lock(f"inside:{job}") as lease:
+        perform(self, job, script)
+        return lease.owner.task, lease.owner.task_id
 
 
 @app.task(

@@ -117,6 +117,20 @@ def test_18_a_c_call_that_keeps_the_interpreter_is_found_out_at_its_end(
     stage.assert_settled()
 
 
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_lock_in_the_body_of_a_plain_task_says_which_task_holds_it(
+    make_stage: MakeStage, pool: str
+) -> None:
+    """Under every pool, also beside other tasks of the same process."""
+    need_pool(pool)
+    stage = make_stage()
+    stage.worker(pool=pool, concurrency=1 if pool == "solo" else 3)
+    script = [{"kind": "sleep", "seconds": 0.3}]
+    sent = [stage.send("plain_with_a_lock", stage.job(), script) for _ in range(3)]
+    for result in sent:
+        assert result.get(timeout=60) == ["plain_with_a_lock", result.id]
+
+
 @pytest.mark.parametrize("check", [True, False], ids=["breaks-off", "comes-to-its-end"])
 @pytest.mark.parametrize("task", ["guarded", "skip"])
 def test_the_loser_does_not_take_the_redelivery_of_its_message_along(

@@ -145,6 +145,7 @@ def test_list_json_carries_the_fields(on_redis: None) -> None:
         "waits_for",
         "adoptions",
         "trace",
+        "inside",
     }
     info = locks.get("video:123")
     assert info is not None

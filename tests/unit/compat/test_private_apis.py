@@ -52,6 +52,7 @@ from django_tasklock._compat import (
     python,
     redis_caches,
     redis_halves,
+    running_task,
 )
 from django_tasklock._compat import django as django_compat
 from django_tasklock._compat import kazoo as kazoo_compat
@@ -345,6 +346,19 @@ class TestCelery:
     def test_apps(self, app: Any) -> None:
         assert app in celery_compat.active_apps()
         assert type(celery_compat.current_app()) is Celery
+
+    def test_running_task(self, app: Any) -> None:
+        def look() -> Any:
+            return running_task.running_task()
+
+        def call() -> Any:
+            return looks()
+
+        looks = app.task(look, name="looks", shared=False)
+        calls = app.task(call, name="calls", shared=False)
+        assert looks.apply(task_id="id-1").get() == ("looks", "id-1")
+        assert calls.apply(task_id="id-2").get() == ("calls", "id-2")
+        assert looks() is running_task.running_task() is None
 
     def test_apps_of_the_project(self, app: Any) -> None:
         unnamed = Celery("default", set_as_current=False, fixups=[])
