@@ -177,8 +177,9 @@ class StatusConflict(TaskLockError):
 
 
 class TooManyAttempts(TaskLockError):
-    """The task ``task``, id ``task_id``, was started ``runs`` times and never came to its end:
-    its worker was killed, or its lease lost, each time. It is not started again."""
+    """The task ``task``, id ``task_id``, was started ``runs`` times and never came to its end: its
+    worker was killed, its body left it, or its lease was lost, each time. It is not started
+    again."""
 
     def __init__(self, task: str, task_id: str, runs: int) -> None:
         super().__init__(task, task_id, runs)

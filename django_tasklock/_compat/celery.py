@@ -1,8 +1,8 @@
-"""What Celery and kombu do not document and we use, in every process that has tasks.
+"""What Celery, kombu and billiard do not document and we use, in every process that has tasks.
 
 What only a worker's main process needs is in `celery_worker`, whose imports take longer. Read in
-Celery 5.7.0 and kombu 5.7.0; the oldest releases that we support (see ``py310-lowest`` in
-pyproject.toml) have it too.
+Celery 5.7.0, kombu 5.7.0 and billiard 4.3.2; the oldest releases that we support (see
+``py310-lowest`` in pyproject.toml) have it too.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
+from billiard import common
 from celery import _state
 from celery.backends.base import DisabledBackend, KeyValueStoreBackend
 from celery.contrib.django.task import DjangoTask
+from celery.exceptions import WorkerShutdown, WorkerTerminate
 from celery.local import maybe_evaluate
 from celery.utils.imports import symbol_by_name
 from kombu.serialization import registry  # type: ignore[attr-defined]
@@ -28,6 +30,7 @@ __all__ = [
     "is_of_project",
     "keeps_results",
     "keeps_successes",
+    "leaves_by_itself",
     "make_tasks",
     "redis_broker",
     "replacements",
@@ -36,6 +39,7 @@ __all__ = [
 ]
 
 _any_state: Any = _state
+_any_common: Any = common
 
 SKIP_CHECKS = "CELERY_SKIP_CHECKS"
 """an environment variable: where it is set, Celery's Django fixup runs no system checks when the
@@ -126,6 +130,19 @@ def _make_each(app: Any, pending: list[Any]) -> list[Exception]:
             # An app's own task is among both.
             errors.setdefault(repr(error), error)
     return [errors[said] for said in sorted(errors)]
+
+
+def leaves_by_itself(error: BaseException) -> bool:
+    """Whether the task's body itself has raised what ends its process or thread, as `sys.exit`
+    does, and not the worker, which ends.
+
+    In a prefork child the handler of a signal notes that the child is to exit
+    (``billiard.common._should_have_exited``), and raises `SystemExit`. Elsewhere the worker raises
+    its own two subclasses of that, or has greenlets killed, which raises ``GreenletExit``.
+    """
+    if isinstance(error, Exception | WorkerShutdown | WorkerTerminate):
+        return False
+    return type(error).__name__ != "GreenletExit" and not _any_common._should_have_exited[0]
 
 
 def replacements(request: Any) -> int:

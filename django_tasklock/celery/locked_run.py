@@ -11,6 +11,7 @@ from typing import Any
 
 from celery.exceptions import Ignore, Retry
 
+from .._compat.celery import leaves_by_itself
 from .._engine.cooling import Cooling
 from .._engine.lease import Lease
 from .._engine.names import make_name
@@ -163,7 +164,7 @@ class LockedRun(Skipping):
             raise
 
     def _run_and_release(self, lease: Lease) -> Any:
-        delivery, note, broke_off, late = self.delivery, None, False, None
+        delivery, note, died, broke_off, late = self.delivery, None, False, False, None
         times = self.task.cooling_times if self.cools else None
         cooling = None if times is None else Cooling(times)
         try:
@@ -184,6 +185,7 @@ class LockedRun(Skipping):
         except VerdictUnknown:
             raise
         except BaseException as error:
+            died = leaves_by_itself(error)
             broke_off = self.body.broke_off(error, lease)
             if cooling is not None and self.body.failed(error, lease):
                 cooling.ended(failed=True)
@@ -197,7 +199,9 @@ class LockedRun(Skipping):
                     raise
                 late = error
         finally:
-            released = self.release(lease, note or delivery.note_of_interruption())
+            if note is None and not died:
+                note = delivery.note_of_interruption()
+            released = self.release(lease, note)
             if not released:
                 self._earlier_retry.undo_drop()
         if broke_off or (late is not None and self.body.has_fence):

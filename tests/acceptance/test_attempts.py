@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from celery.exceptions import Reject
+from celery.exceptions import Reject, WorkerShutdown
 
 from django_tasklock import lock, locks
 from django_tasklock._engine.renewal import renewal
@@ -162,14 +162,14 @@ def test_an_orderly_end_does_not_count(room: Mailroom, ledger: Ledger, how: str)
             return "done"
         if how == "rejects":
             raise Reject("not now", requeue=True)
-        raise SystemExit
+        raise WorkerShutdown
 
     room.task(work, acks_late=True, lock_max_attempts=1).delay(1)
     message = room.take()
     for number in range(6):
         try:
             state, _ = room.deliver(message, redelivered=number > 0)
-        except SystemExit:
+        except WorkerShutdown:
             assert how == "is interrupted"
         else:
             assert state == "REJECTED"

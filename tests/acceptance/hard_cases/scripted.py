@@ -5,14 +5,15 @@ A script is a list of steps, one a run; the last one serves for all later runs. 
 * ``kind`` and ``seconds``: what to be busy with, see ``bodies``;
 * ``gate``: a file to wait for instead;
 * ``check``: assert the lease when the busy part is over;
-* ``then``: "return" (default), "retry", "raise", "reject" (back to the queue), "kill" (SIGKILL to
-  this process) or "kill main" (SIGKILL to the worker's main process).
+* ``then``: "return" (default), "retry", "raise", "reject" (back to the queue), "exit" (`sys.exit`),
+  "kill" (SIGKILL to this process) or "kill main" (SIGKILL to the worker's main process).
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,8 @@ def follow(task: Any, then: str) -> None:
         raise Boom("as the script says")
     if then == "reject":
         raise Reject("as the script says", requeue=True)
+    if then == "exit":
+        sys.exit(3)
     if then == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if then == "kill main":

@@ -1,4 +1,4 @@
-"""What is not held against a message: cases 21, 22 and 23."""
+"""What is held against a message, and what is not: cases 21, 22, 23 and 33."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from tests.acceptance.hard_cases.conftest import MakeStage, on_both_brokers
+from django_tasklock import TooManyAttempts
+from tests.acceptance.hard_cases.conftest import MakeStage, need_pool, on_both_brokers
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -66,3 +67,47 @@ def test_23_a_job_that_a_cold_shutdown_cut_short_runs_again(
     stage.assert_settled()
     stage.assert_done_once(job)
     assert len(stage.ledger.runs(job=job)) == 2
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
+def test_33_a_job_that_leaves_by_sys_exit_is_given_up(make_stage: MakeStage, pool: str) -> None:
+    """As one that kills its child. Only prefork gives the message back by itself: the worker of the
+    solo pool ends, and those of the others keep the message until they end."""
+    need_pool(pool)
+    stage = make_stage("rabbitmq")
+    job = stage.job()
+    result = stage.send("once", job, [{"then": "exit"}])
+    for _ in range(2):
+        before = len(stage.ledger.entries("broke"))
+        worker = stage.worker(pool=pool, wait=False)
+        until(
+            lambda before=before: (  # type: ignore[misc]
+                result.state == "FAILURE"
+                or (len(stage.ledger.entries("broke")) > before and not stage.held())
+            ),
+            "the run has ended, or the job is given up",
+            90,
+        )
+        worker.end()
+    with pytest.raises(TooManyAttempts):
+        result.get(timeout=60)
+    assert len(stage.ledger.runs(job=job)) == 1
+    assert stage.row(job)[0] == "failed"
+    assert stage.held() == []
+
+
+def test_33_a_shutdown_of_the_worker_is_not_counted_with_the_exits(make_stage: MakeStage) -> None:
+    """Three runs may end by themselves; the one that a cold shutdown ends comes on top."""
+    stage = make_stage()
+    worker = stage.worker()
+    job = stage.job()
+    result = stage.send("poison", job, [{"then": "exit"}, {"seconds": 60}, {"then": "exit"}])
+    stage.watch(stage.started(job, 2).pid)
+    worker.send(signal.SIGQUIT)
+    until(lambda: not worker.running, "the worker has stopped", 60)
+    stage.worker()
+    with pytest.raises(TooManyAttempts):
+        result.get(timeout=60)
+    assert len(stage.ledger.runs(job=job)) == 4
+    assert stage.row(job)[0] == "failed"
+    stage.assert_settled()

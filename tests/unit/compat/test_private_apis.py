@@ -6,6 +6,7 @@ change the one function of `_compat` that uses it.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import inspect
 import os
@@ -28,6 +29,7 @@ import redis
 from celery import Celery
 from celery.app.task import Context, Task
 from celery.concurrency.prefork import TaskPool
+from celery.exceptions import WorkerShutdown, WorkerTerminate
 from celery.fixups import django as celery_fixup
 from celery.worker import request as untyped_request
 from celery.worker import strategy
@@ -365,6 +367,34 @@ class TestCelery:
         assert celery_compat.is_of_project(app)
         assert not celery_compat.is_of_project(unnamed)
         unnamed.close()
+
+    def test_bodies_that_leave_by_themselves(self) -> None:
+        """And not what the worker raises to end them, nor an error."""
+        assert celery_compat.leaves_by_itself(SystemExit(3))
+        assert celery_compat.leaves_by_itself(asyncio.CancelledError())
+        workers = [WorkerShutdown(0), WorkerTerminate(1), ValueError()]
+        assert not any(map(celery_compat.leaves_by_itself, workers))
+
+    def test_greenlets_that_are_killed_do_not_leave_by_themselves(self) -> None:
+        greenlet = pytest.importorskip("greenlet")
+        assert not celery_compat.leaves_by_itself(greenlet.GreenletExit())
+
+    def test_children_that_are_told_to_exit_do_not_leave_by_themselves(self) -> None:
+        """In a child of billiard's pool the handler of the worker's signal raises SystemExit."""
+        code = (
+            "import os, signal\n"
+            "from billiard.common import TERM_SIGNAL, reset_signals\n"
+            "from django_tasklock._compat.celery import leaves_by_itself\n"
+            "signal.signal(TERM_SIGNAL, lambda *_: None)\n"
+            "reset_signals()\n"
+            "try:\n"
+            "    os.kill(os.getpid(), TERM_SIGNAL)\n"
+            "    signal.pause()\n"
+            "except SystemExit as error:\n"
+            "    print(leaves_by_itself(error))\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout == "False\n", done.stderr
 
     def test_checks_are_skipped_by_the_environment(self) -> None:
         assert celery_compat.SKIP_CHECKS in inspect.getsource(celery_fixup)
