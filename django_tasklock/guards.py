@@ -28,7 +28,9 @@ class StatusGuard:
     key. ``field``: the name of the status field. A run may claim a row whose status is one of
     ``source``, and which ``filter`` and ``exclude`` (`Q` objects) allow. The row then has the
     status ``to``, and after the run ``done`` or ``failed``. Where ``failed`` is None, the row of a
-    failed run has the first of ``source`` again, as it has when the run is to be repeated.
+    failed run has the first of ``source`` again, as it has when the run is to be repeated. A row
+    that is worked on again and again has ``done`` among its ``source``: a row goes back to the
+    first of the others then.
     ``fence_field``: the name of an integer field that may be null. It keeps the fence of the last
     lease that claimed the row, and a lease with an earlier fence cannot claim or finish the row.
 
@@ -76,9 +78,9 @@ class StatusGuard:
             raise InvalidLockConfig(f"a guard's model is a model or its label: {model!r}")
         if not self.source:
             raise InvalidLockConfig("a guard needs at least one source status")
-        if self.to in self.source or self.done in (*self.source, self.to):
+        if self.to in (*self.source, self.done):
             raise InvalidLockConfig(
-                "a guard's source, to and done are different statuses: "
+                "a guard's to is a status of its own, neither in source nor done: "
                 f"source={self.source!r}, to={self.to!r}, done={self.done!r}"
             )
         if self.failed is not None and self.failed in (self.to, self.done):
@@ -217,21 +219,22 @@ class StatusGuard:
             raise StatusConflict(self.label, pk)
 
     def fail(self, pk: Any, fence: int | None = None) -> bool:
-        """Give the row the status ``failed``, or the first of ``source`` where that is None.
+        """Give the row the status ``failed``, or that of `reopen` where that is None.
 
         ``fence``: as for `finish`. Returns False, and changes nothing, if the row is no longer this
         run's. Raises `RuntimeError` inside ``atomic()``.
         """
-        status = self.source[0] if self.failed is None else self.failed
+        status = self._waiting if self.failed is None else self.failed
         return self._leave(pk, fence, status, "fail")
 
     def reopen(self, pk: Any, fence: int | None = None) -> bool:
         """Give the row its first source status again, so that another run can claim it.
 
-        ``fence``: as for `finish`. Returns False, and changes nothing, if the row is no longer this
-        run's. Raises `RuntimeError` inside ``atomic()``.
+        That is the first that is not ``done``, if there is another one. ``fence``: as for `finish`.
+        Returns False, and changes nothing, if the row is no longer this run's. Raises
+        `RuntimeError` inside ``atomic()``.
         """
-        return self._leave(pk, fence, self.source[0], "reopen")
+        return self._leave(pk, fence, self._waiting, "reopen")
 
     def put_back(self, pk: Any, fence: int | None = None) -> bool:
         """The old name of `reopen`."""
@@ -240,6 +243,10 @@ class StatusGuard:
     def is_done(self, pk: Any) -> bool:
         """Return whether the row is in the status ``done``."""
         return bool(self.rows().filter(Q(pk=pk) & Q((self.field, self.done))).exists())
+
+    @property
+    def _waiting(self) -> Any:
+        return next((each for each in self.source if each != self.done), self.done)
 
     def _fresh(self) -> Q:
         fresh = Q((f"{self.field}__in", self.source))

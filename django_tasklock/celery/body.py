@@ -54,6 +54,9 @@ class Body:
         """whether the body has called ``retry``, or sent the next try itself"""
         self.goes_on = True
         """whether the body goes on when it has sent the next try; not if ``retry`` is to raise"""
+        self.ended_before = False
+        """whether an earlier run of this message has ended: if the guard's row is done, it has done
+        it, though others may work on that row again"""
         self._before_retry = before_retry
         self._own = own
         self._called = called or (args, kwargs)
@@ -76,6 +79,8 @@ class Body:
                 lease.assert_held()
             return result
         pk = self._pk(guard)
+        if self.ended_before and guard.is_done(pk):
+            raise NoWork(f"{guard.label} {pk}")
         fence = lease.fence if lease is not None and guard.fence_field else None
         around = at_work.get()
         try:
@@ -180,8 +185,8 @@ class Body:
         if guard is None:
             return
         pk = self._pk(guard)
-        # A run that died may have claimed it under this very lease.
-        if not guard.fail(pk, fence) and guard.claim(pk, fence):
+        # A run that died may have claimed it under this very lease, or have finished it.
+        if not guard.fail(pk, fence) and not guard.is_done(pk) and guard.claim(pk, fence):
             guard.fail(pk, fence)
 
     def retrying(self, *, goes_on: bool) -> None:

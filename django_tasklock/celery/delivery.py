@@ -31,6 +31,9 @@ class Verdict(NamedTuple):
     """with "requeue": the delay in seconds"""
     starts: int = 0
     """with "run" and "fail": the number of earlier starts without an orderly end"""
+    ended: bool = False
+    """with "run": whether an earlier run has ended, and its process died before it could store the
+    result"""
 
 
 _RUN = Verdict("run")
@@ -81,8 +84,9 @@ class Delivery(Received):
                 return Verdict("drop", "its run has ended")
             if note.ended_in.alive() is not False:
                 return self._check_later()
-            # The process died before it could store the result: the run does not count.
-        return Verdict("run", starts=note.starts)
+            # The process died before it could store the result: the run does not count, unless
+            # the guard's row says so.
+        return Verdict("run", starts=note.starts, ended=note.ended_in is not None)
 
     def judge_start(self) -> Verdict:
         """As `judge`, under the lock: "run" counts this start, "fail" means too many of them.

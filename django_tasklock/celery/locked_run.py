@@ -230,6 +230,7 @@ class LockedRun(Skipping):
                 if verdict.action == "fail":
                     self.body.assert_in_time(lease)
                 self.carry_out(verdict)
+                self.body.ended_before = verdict.ended
             except BaseException:
                 # The reservation ends with a message that does not run as well.
                 with suppress(StoreUnavailable):

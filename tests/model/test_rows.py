@@ -26,13 +26,21 @@ class FinishesWithoutTheFence(Guard):
         return state.status == "processing"
 
 
+class WorksAgain(Guard):
+    """``done`` is among its source statuses."""
+
+    def may_claim(self, state: RowState, fence: int) -> bool:
+        return state.row_fence < fence
+
+
 def visited(guard: Guard) -> Explored[RowState]:
     start = RowState((Run(),) * 3, deaths=1, expiries=2)
     return explore(start, RowModel(guard).moves, broken)
 
 
-def test_a_late_run_changes_nothing() -> None:
-    found = visited(Guard())
+@pytest.mark.parametrize("guard", [Guard, WorksAgain])
+def test_a_late_run_changes_nothing(guard: type[Guard]) -> None:
+    found = visited(guard())
     found.check_end(
         lambda state: state.status == "done" or any(run.doing == "dead" for run in state.runs),
         without=frozenset(),

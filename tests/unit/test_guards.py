@@ -153,6 +153,19 @@ class TestFinish:
         assert guard(failed=None).fail(row.pk) is True
         assert status(row) == "queued"
 
+    def test_row_that_is_done_is_worked_on_again_where_done_is_a_source(self) -> None:
+        again = guard(source=["done", "queued"])
+        row = job("done")
+        assert again.claim(row.pk) is True
+        again.finish(row.pk)
+        assert status(row) == "done"
+
+    @pytest.mark.parametrize("leave", ["fail", "reopen"])
+    def test_row_of_a_run_that_did_not_end_well_is_not_done(self, leave: str) -> None:
+        row = job("working")
+        assert getattr(guard(source=["done", "queued"], failed=None), leave)(row.pk) is True
+        assert status(row) == "queued"
+
     def test_reopened_row_has_the_first_source_status(self) -> None:
         row = job("working")
         assert guard().reopen(row.pk) is True
@@ -312,9 +325,8 @@ class TestConfig:
         ("options", "says"),
         [
             ({"source": []}, "at least one source"),
-            ({"to": "queued"}, "different statuses"),
-            ({"done": "queued"}, "different statuses"),
-            ({"done": "working"}, "different statuses"),
+            ({"to": "queued"}, "a status of its own"),
+            ({"done": "working"}, "a status of its own"),
             ({"failed": "working"}, "another outcome"),
             ({"failed": "done"}, "another outcome"),
             ({"filter": {"status": "x"}}, "filter is a Q"),

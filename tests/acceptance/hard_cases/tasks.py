@@ -21,13 +21,13 @@ from tests.acceptance.hard_cases.scripted import Boom, Step, perform
 LOCK_TTL_SECONDS = float(os.environ.get("HARD_CASES_TTL", "30"))
 
 
-def job_guard(*, to: str) -> StatusGuard:
+def job_guard(*, to: str, source: tuple[str, ...] = ("new",)) -> StatusGuard:
     """A guard of the jobs' rows, which have the status ``to`` while they are worked on."""
     return StatusGuard(
         "hard_cases.Job",
         pk="job",
         field="status",
-        source=["new"],
+        source=source,
         to=to,
         done="done",
         failed="failed",
@@ -93,6 +93,9 @@ class OwnAfter(LockedTask, WithOwnRequest):
 skip = scripted("skip", on_conflict="skip")
 guarded = scripted("guarded", on_conflict="skip", guard=GUARD)
 retry = scripted("retry", on_conflict="retry", lock_retry_for=300, max_retries=2)
+again = scripted(
+    "again", on_conflict="coalesce", guard=job_guard(to="again", source=("new", "done"))
+)
 guarded_retry = scripted("guarded_retry", on_conflict="retry", lock_retry_for=300, guard=GUARD)
 budget = scripted("budget", on_conflict="retry", lock_retry_for=3)
 raising = scripted("raising", on_conflict="raise")

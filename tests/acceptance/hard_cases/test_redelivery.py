@@ -1,4 +1,4 @@
-"""A message that is delivered again while its first run goes on: cases 3, 4 and 5."""
+"""A message that is delivered again while its first run goes on: cases 3, 4, 5 and 41."""
 
 from __future__ import annotations
 
@@ -193,3 +193,23 @@ def test_05_an_original_that_starts_after_its_redelivery_has_run_is_dropped(
         stage.completed(long)
     stage.assert_settled(40)
     assert len(stage.ledger.runs(job=short)) == 1
+
+
+def test_41_a_row_is_worked_on_once_for_each_call_that_needs_it(make_stage: MakeStage) -> None:
+    """It is worked on again and again. A redelivery of the first call works on it no more, and the
+    follow-up of the calls during its run does."""
+    stage = make_stage(visibility=2, ttl=6)
+    stage.pair()
+    job = stage.job("done")
+    first = stage.send("again", job, [{"seconds": 4}])
+    stage.started(job)
+    calls = [stage.send("again", job) for _ in range(2)]
+    stage.deliveries(first.id, 2)
+    values = sorted(str(call.get(timeout=60)) for call in calls)
+    stage.assert_settled(30)
+    assert values[0] == f"done:{job}"
+    assert "coalesced" in values[1]
+    assert stage.ledger.runs(job=job)[0].start.task_id == first.id
+    assert len(stage.ledger.runs(job=job)) == stage.ledger.completions(job=job) == 2
+    assert stage.ledger.overlaps(job=job) == []
+    assert stage.row(job)[0] == "done"

@@ -437,6 +437,22 @@ row.refresh_from_db()
 assert (row.status, row.hls_file) == ("ready", "first.m3u8")
 """,
     ),
+    Around(
+        "# videos/search.py",
+        """
+from example_project.videos.models import Video
+written = []
+def write_to_index(video_id):
+    written.append(Video.objects.get(pk=video_id).status)
+fresh = Video.objects.create(title="a clip", file="clip.mp4")
+""",
+        """
+for times in (1, 2):
+    index(fresh.pk)
+    fresh.refresh_from_db()
+    assert (fresh.status, written) == ("ready", ["indexing"] * times)
+""",
+    ),
 ]
 
 OUTAGES_STEPS = [
