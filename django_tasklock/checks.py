@@ -9,6 +9,7 @@ id                      level    condition
 ``W001``                warning  the cache is a LocMemCache: one process only
 ``W002``                warning  the cache is a FileBasedCache: its ``add`` is not atomic
 ``W007``                warning  the cache is a DatabaseCache: nor is its ``add`` of an expired key
+``W008``                warning  two calls of the cache's KEY_FUNCTION for one name differ
 ``I001``                info     the cache ignores its errors; its locks do not
 ``W006``                warning  the module of the project's Celery app was not imported
 ``W003``                warning  ``--deploy``: the store did not answer
@@ -21,6 +22,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from importlib.util import find_spec
 from typing import Any
 
@@ -33,11 +36,15 @@ from django.core.cache.backends.filebased import FileBasedCache
 from django.core.cache.backends.locmem import LocMemCache
 
 from ._values.describe import printable
+from ._values.keyed import Keyed
 from .conf import configured_stores, task_url
 from .exceptions import InvalidLockConfig, StoreUnavailable
 from .stores import stores
+from .stores.base import BaseStore
 
 __all__ = ["check_app", "check_servers", "check_stores"]
+
+KEY_TO_TRY = "name"
 
 
 def check_stores(**_: Any) -> list[checks.CheckMessage]:
@@ -140,6 +147,31 @@ def _check_store(alias: str) -> Iterator[checks.CheckMessage]:
             hint="Code that calls cache.add() on the same keys takes an outage for a lock.",
             id="django_tasklock.I001",
         )
+    yield from _check_keys(store, cache, where)
+
+
+def _check_keys(store: BaseStore, cache: BaseCache, where: str) -> Iterator[checks.CheckMessage]:
+    with ThreadPoolExecutor(1) as thread:
+        there = thread.submit(Context().run, cache.make_key, KEY_TO_TRY).result()
+    here, again = cache.make_key(KEY_TO_TRY), cache.make_key(KEY_TO_TRY)
+    if here != again:
+        said, hint = f"at each call ({here}, then {again}): a lock excludes nobody.", None
+    elif here == there:
+        return
+    else:
+        said = f"in another thread ({there}, here {here}): a lock excludes whoever makes its key."
+        hint = (
+            "A lease keeps its key. What has the same name, such as the lock of a task that is "
+            "sent here and run there, must be named where the same tenant is current."
+            if isinstance(store.keyed("name"), Keyed)
+            else "This store's leases keep no key: renewed or released in another thread they are "
+            "lost. Use a cache on Redis, or a cache without such a KEY_FUNCTION."
+        )
+    yield checks.Warning(
+        f"{where}, whose KEY_FUNCTION makes another key {said}",
+        hint=hint,
+        id="django_tasklock.W008",
+    )
 
 
 def _ignores_errors(cache: BaseCache) -> bool:

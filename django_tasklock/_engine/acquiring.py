@@ -114,7 +114,7 @@ class Acquiring(HandingOn):
         if use is not None:
             use.note_kept = False
         template = None if use is None else use.template
-        checked_name(name)
+        name = store.keyed(checked_name(name))
         ttl = store.settings.ttl if ttl is None else checked_ttl(ttl)
         wait = checked_wait(wait)
         checked_flag("renew", renew)

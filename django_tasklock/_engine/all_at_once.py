@@ -30,7 +30,7 @@ class AllAtOnce:
         self._store = store
         self._ttl = 0.0
         self._started = 0.0
-        self._tokens = {name: new_token() for name in names}
+        self._tokens = {store.keyed(name): new_token() for name in names}
         self._asked = len(names) < 2
         self._answers: dict[str, Grant | Refusal] = {}
         self._pending: dict[str, None] = {}

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from .._values.keyed import Keyed
 from .._values.lock_info import LockInfo
+from ..stores.base import BaseStore
 from .history import note_event, write_events
 from .service import LockService
 
-__all__ = ["clear_many"]
+__all__ = ["as_seen", "clear_many"]
+
+
+def as_seen(store: BaseStore, name: str, is_seen: Callable[[LockInfo], bool]) -> str:
+    """Return the name of a lock with the key that its holder has, if this thread makes another one.
+
+    Where the keys depend on the thread, the holder is looked for among all locks of that name.
+    ``is_seen`` says which one is meant. Raises `StoreUnavailable`.
+    """
+    if not isinstance(name, Keyed) and isinstance(store.keyed(name), Keyed):
+        for info in store.list(name):
+            if info.name == name and is_seen(info):
+                return info.name
+    return name
 
 
 def clear_many(

@@ -42,7 +42,7 @@ class Gate:
         owner: Mapping[str, Any],
         take_over: Callable[[BaseStore, LockInfo], bool],
     ) -> None:
-        self.name = gate_name(name)
+        self.name = store.keyed(gate_name(name))
         self._store, self._take_over = store, take_over
         self._ttl = min(max(ttl, SHORTEST_GATE_SECONDS), LONGEST_GATE_SECONDS)
         self.since = time.time()

@@ -61,7 +61,7 @@ class Holding(Acquiring):
     ) -> LockInfo | Refusal:
         """As `hold`, but return a `Refusal` with the present holder where that returns None."""
         store = self.store
-        checked_name(name)
+        name = store.keyed(checked_name(name))
         ttl = checked_ttl(ttl)
         record = operator_record(checked_remark("by", by), checked_remark("a reason", reason))
         record |= {"ttl": ttl, "renew": False}

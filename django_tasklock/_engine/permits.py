@@ -52,7 +52,7 @@ class PermitAttempt:
         take_over: TakeOver,
         note: Note | None,
     ) -> None:
-        self.names = permit_names(name, owner["slots"])
+        self.names = [store.keyed(each) for each in permit_names(name, owner["slots"])]
         self.taken = name
         """the name of the permit that was granted"""
         self.met: LockInfo | None = None

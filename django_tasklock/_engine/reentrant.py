@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import ref
 
+from .._values.keyed import key_of
 from ..exceptions import StoreUnavailable
 from .all_at_once import AllAtOnce
 from .cooling import CoolingTimes
@@ -28,24 +29,24 @@ __all__ = ["Hold", "ReentrantLock", "ReentrantUse"]
 class Hold(Use):
     """A lease that several blocks may share.
 
-    ``alias`` and ``name`` are those of the lock; the name for permits is marked. ``sealed``: the
+    ``alias`` and ``key`` are those of the lock; the key for permits is marked. ``sealed``: the
     last use may have left, so no further one may come in.
     """
 
-    __slots__ = ("_runs", "alias", "name", "sealed", "uses")
+    __slots__ = ("_runs", "alias", "key", "sealed", "uses")
 
-    def __init__(self, alias: str, name: str, who: Running) -> None:
+    def __init__(self, alias: str, key: str, who: Running) -> None:
         super().__init__(None)
         self.alias = alias
-        self.name = name
+        self.key = key
         self.sealed = False
         self.uses: set[int] = set()
         """the ids of the uses"""
         self._runs = who.refs()
 
-    def is_of(self, alias: str, name: str, who: Running) -> bool:
+    def is_of(self, alias: str, key: str, who: Running) -> bool:
         """Whether ``who`` has taken this lock."""
-        return self.name == name and self.alias == alias and who.is_of(self._runs)
+        return self.key == key and self.alias == alias and who.is_of(self._runs)
 
     def add(self, use: ReentrantUse) -> bool:
         """Add a use. False: the last one may have left meanwhile, in another thread."""
@@ -169,7 +170,9 @@ class ReentrantLock(OneLock):
         assert isinstance(use, ReentrantUse)
         who = running()
         # No lock has such a name: a permit is shared for its own name only, with any N.
-        shared = name if self.slots == 1 else f"{name} permit"
+        shared = key_of(self.service.store.keyed(name))
+        if self.slots > 1:
+            shared += " permit"
         holds = _holds.of(who)
         for entry in tuple(holds):
             hold = entry()

@@ -66,7 +66,8 @@ class Renewal:
         lease what the acquire may have written, which is removed.
         """
         with suppress(RuntimeError):  # The system starts no thread: the lease ends by itself.
-            until = clock.now() + ttl
+            until, name = clock.now() + ttl, store.keyed(name)
+            note = note and keyed_note(store, note)
             self.of(store, name).settle_later(Abandoned(0, 0, 0, name, until, token, lease, note))
 
     def owe(
@@ -77,7 +78,7 @@ class Renewal:
         ``name``: the lock that it is about. ``seconds``: after which it is too late for that.
         """
         with suppress(RuntimeError):  # The system starts no thread.
-            until = clock.now() + seconds
+            until, note = clock.now() + seconds, keyed_note(store, note)
             self.of(store, name).settle_later(OwedNote(0, 0, 0, name, until, note, undo))
 
     def entries(self) -> list[Entry | Unsettled]:
@@ -88,6 +89,11 @@ class Renewal:
         """Forget everything, in a new process."""
         for own in self._all:
             own.begin()
+
+
+def keyed_note(store: BaseStore, note: Note) -> Note:
+    """The note as the renewal thread, which has no tenant, is to write it."""
+    return note._replace(key=store.keyed_note(note.key))
 
 
 renewal = Renewal()

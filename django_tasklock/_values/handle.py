@@ -7,6 +7,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, NamedTuple
 
 from .arguments import checked_ttl, is_name, is_token
+from .keyed import Keyed
 from .owner import is_number_of_adoptions
 from .slots import checked_slots
 from .tokens import new_token
@@ -26,6 +27,7 @@ class Handle(NamedTuple):
     alias: str
     """of the store"""
     name: str
+    """`Keyed` where the store's keys depend on the thread"""
     token: str
     fence: int | None
     mark: str
@@ -38,7 +40,8 @@ class Handle(NamedTuple):
     """how often the lease was adopted before it was detached"""
 
     def __str__(self) -> str:
-        text = json.dumps(list(self), separators=(",", ":"), ensure_ascii=False)
+        kept = [self.name.key] if isinstance(self.name, Keyed) else []
+        text = json.dumps([*self, *kept], separators=(",", ":"), ensure_ascii=False)
         return f"{VERSION}.{urlsafe_b64encode(text.encode()).decode().rstrip('=')}"
 
 
@@ -59,7 +62,7 @@ def read_handle(handle: Any) -> Handle:
         if version != VERSION or len(handle) > LONGEST_HANDLE_CHARACTERS:
             raise ValueError
         said = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        alias, name, token, fence, mark, ttl, slots, adoptions = said
+        alias, name, token, fence, mark, ttl, slots, adoptions, *kept = said
         if (
             type(alias) is str
             and 0 < len(alias) <= LONGEST_ALIAS_CHARACTERS
@@ -72,7 +75,9 @@ def read_handle(handle: Any) -> Handle:
             and mark.startswith(DETACHED)
             and is_token(mark[len(DETACHED) :])
             and is_number_of_adoptions(adoptions)
+            and [type(key) for key in kept] in ([], [str])
         ):
+            name = Keyed.of(name, kept[0], alias) if kept else name
             slots = None if slots is None else checked_slots(slots)
             return Handle(alias, name, token, fence, mark, checked_ttl(ttl), slots, adoptions)
     except (ValueError, TypeError, RecursionError):

@@ -113,7 +113,7 @@ class Received:
     def _key_of(self, retries: int) -> str:
         # A replacement has the id of the task that it replaces, and not every sender says when.
         tries = f"{retries}.{replacements(self.request)}"
-        return f"run {self.id}:{tries}:{self.first or ''}"
+        return self.task.locks.store.keyed_note(f"run {self.id}:{tries}:{self.first or ''}")
 
     def _refused_since(self) -> float | None:
         # Messages of older versions do not say why they were requeued: they count as not refused.

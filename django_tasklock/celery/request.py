@@ -23,6 +23,7 @@ from django.db import connections
 
 from .._compat.celery_worker import WorkerRequest
 from .._engine.causes import BY_WORKER
+from .._engine.clear_many import as_seen
 from .._values.owner_record import recorded
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable
@@ -182,6 +183,10 @@ class LockedRequest(WorkerRequest):
             finally:
                 lease.release()
 
+    def _held_by_child(self, name: str) -> str:
+        """The lock with the key under which the child has it: this process has no tenant."""
+        return as_seen(self._task.locks.store, name, lambda info: info.token in self._tokens)
+
     def _stays(self, name: str) -> bool:
         """Whether the lock stays taken, with the child's token: it cools, because the child died
         after its release, or the child has handed its lease on."""
@@ -198,6 +203,7 @@ class LockedRequest(WorkerRequest):
         except (TypeError, ValueError):
             return  # The arguments give no valid name, so the run has never held a lock.
         try:
+            held = [self._held_by_child(each) for each in held]
             if task.unique_while is not None:
                 self._reserve_again(name, held)
             if task.on_conflict == "coalesce" and not self._comes_back():
@@ -207,6 +213,7 @@ class LockedRequest(WorkerRequest):
             # Without takeover: subprocesses of the child may go on with the work under this lock.
             if task.locks.store.takeover:
                 beside = [beside_name(self.id)] if task.on_conflict == "run" else []
+                beside = [self._held_by_child(each) for each in beside]
                 for each in (*held, *beside):
                     if not self._stays(each):
                         task.locks.clear(each, self._token, by=BY_WORKER)

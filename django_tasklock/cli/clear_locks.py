@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .._engine.service import LockService, locks
 from .._values.describe import printable
+from .._values.keyed import key_of
 from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable
 from ..operators.clearing import LOCKS_PER_CLEAR, Outcome, Seen, clear_all_seen
@@ -90,7 +91,7 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
         if options["owner_gone"]:
             found = [info for info in found if info.owner.alive() is False]
         # A list that is read in pages may show a lock twice that changed between two of them.
-        found = list({info.name: info for info in found}.values())
+        found = list({key_of(info.name): info for info in found}.values())
         seen = [(info.name, info) for info in found]
         if seen and options["interactive"] and not options["dry_run"]:
             which = "this lock" if len(seen) == 1 else f"these {len(seen)} locks"
@@ -115,14 +116,17 @@ def _outcomes(
     """Clear the locks, in parts that are cleared together. Yield the outcomes of each part."""
     for start in range(0, len(seen), LOCKS_PER_CLEAR):
         part = seen[start : start + LOCKS_PER_CLEAR]
-        held = [Seen(name, info.token, info.digest) for name, info in part if info is not None]
+        held = [Seen(info.name, info.token, info.digest) for _, info in part if info is not None]
         done: dict[str, str] = {}
         if dry_run:
-            done = {each.name: WOULD_CLEAR for each in held}
+            done = {key_of(each.name): WOULD_CLEAR for each in held}
         elif held:
             cleared = clear_all_seen(service, held, by=BY)
-            done = {each.name: each.outcome.value for each in cleared}
-        yield [(name, info, done.get(name, Outcome.NOT_LOCKED.value)) for name, info in part]
+            done = {key_of(each.name): each.outcome.value for each in cleared}
+        yield [
+            (name, info, done[key_of(info.name)] if info else Outcome.NOT_LOCKED.value)
+            for name, info in part
+        ]
 
 
 def _report(

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from .._engine.clear_many import clear_many
+from .._engine.clear_many import as_seen, clear_many
 from .._engine.service import LockService
+from .._values.keyed import key_of
 from .._values.lock_info import LockInfo
 
 __all__ = [
@@ -101,6 +102,7 @@ def clear_all_seen(
     record of clears writes it there. Raises `StoreUnavailable`; if ``before`` was called, some may
     be cleared then.
     """
+    seen = [_with_key(service, each) for each in seen]
     names = [each.name for each in seen]
     holders = service.store.get_many(names)
     wanted = [
@@ -111,22 +113,31 @@ def clear_all_seen(
     before(wanted)
     cleared = clear_many(service, wanted, by=by)
     outcomes = {
-        holder.name: Outcome.CLEARED for holder, done in zip(wanted, cleared, strict=True) if done
+        key_of(holder.name): Outcome.CLEARED
+        for holder, done in zip(wanted, cleared, strict=True)
+        if done
     }
     # The others ended between the two calls; the locks may have other holders now.
-    missed = {holder.name for holder in wanted} - outcomes.keys()
-    again = [each for each in seen if each.name in missed]
+    missed = {key_of(holder.name) for holder in wanted} - outcomes.keys()
+    again = [each for each in seen if key_of(each.name) in missed]
     now = service.store.get_many([each.name for each in again]) if again else []
     for each, holder in zip(again, now, strict=True):
         if holder is None:
-            outcomes[each.name] = Outcome.NOT_LOCKED
+            outcomes[key_of(each.name)] = Outcome.NOT_LOCKED
         elif is_seen(holder, each.token, each.digest):
             # The same lease with another record: it was detached or adopted meanwhile.
-            outcomes[each.name], _ = clear_seen(service, *each, by=by)
+            outcomes[key_of(each.name)], _ = clear_seen(service, *each, by=by)
     return [
-        Cleared(name, outcomes.get(name, _if_not_cleared(holder)), holder)
+        Cleared(name, outcomes.get(key_of(name), _if_not_cleared(holder)), holder)
         for name, holder in zip(names, holders, strict=True)
     ]
+
+
+def _with_key(service: LockService, seen: Seen) -> Seen:
+    def is_it(info: LockInfo) -> bool:
+        return is_seen(info, seen.token, seen.digest)
+
+    return seen._replace(name=as_seen(service.store, seen.name, is_it))
 
 
 def _if_not_cleared(holder: LockInfo | None) -> Outcome:

@@ -146,6 +146,25 @@ class BaseStore(AnyOf, ManyLocks, MemberMethods, Rewriting, Search, Trail):
         """
         return ""
 
+    def keyed(self, name: str) -> str:
+        """The name, with whatever this thread must say so that all others find the same lock.
+
+        The service calls it once for a lease, in the thread that asks for it, and gives the result
+        to every later call about it. It is for stores whose physical keys depend on the thread, as
+        with a KEY_FUNCTION for tenants.
+
+        Args:
+            name: of a lock; or what this method has returned, which is returned as it is.
+
+        Returns:
+            A `str` that is equal to ``name``.
+        """
+        return name
+
+    def keyed_note(self, key: str) -> str:
+        """`keyed`, for the key of a note or a reservation."""
+        return key
+
     def clear_foreign(self, name: str, digest: str) -> bool:
         """Remove the value that somebody else set, if it is still the one that `get` has shown.
 

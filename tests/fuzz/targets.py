@@ -23,6 +23,7 @@ from django_tasklock.cli.tables import as_sheet, cells_of
 from django_tasklock.management.commands.locks import Command
 from django_tasklock.operators.kept_search import _read as read_kept_search
 from django_tasklock.stores.redis import handover
+from django_tasklock.stores.redis.keyspace import Keyspace
 from django_tasklock.stores.redis.notes import decoded_keys
 from django_tasklock.stores.trail import event_of, text_of
 from tests.fuzz.stores import SERIALIZERS, redis_store
@@ -36,6 +37,7 @@ SPACE = b"\x1f"
 NOT_RUN = frozenset({"run", "lead", "hold"})
 """verbs that start a command or wait: their arguments are read, and no more"""
 QUESTION = b"token:1"
+KEYSPACES = [Keyspace(str, "lock", prepends=prepends) for prepends in (True, False)]
 
 
 def record(data: bytes) -> None:
@@ -87,8 +89,11 @@ def notes(data: bytes) -> None:
     kept = read_kept_search(text)
     if kept is not None:
         assert all(checked_name(name) for name in kept.names)
-    for key in decoded_keys([data]):
-        key.encode()
+    for keyspace in KEYSPACES:
+        for key in decoded_keys(keyspace, [data]):
+            keyspace.note_member(key).encode()
+        name = keyspace.name_of(data)
+        assert name is None or keyspace.member(name).encode() == data
 
 
 def box(data: bytes) -> None:

@@ -19,6 +19,7 @@ from tests.conftest import UseCaches, UseRedis
 from tests.five_methods import FiveMethodStore
 from tests.servers import NoRedis, RedisServer, own_redis
 from tests.store_cases import own_prefix, redis_cache
+from tests.tenants import MAKE_KEY, MAKE_NEW_KEY, tenant
 
 BACKENDS = "django.core.cache.backends"
 
@@ -207,3 +208,35 @@ def test_check_command_runs_them(use_caches: UseCaches) -> None:
     with pytest.raises(SystemCheckError, match="DummyCache"):
         call_command("check")
     assert "tasklock" in registry.registry.tags_available()
+
+
+class TestKeysThatDependOnTheThread:
+    def found_with(
+        self, use_caches: UseCaches, cache: dict[str, Any], key_function: str
+    ) -> checks.CheckMessage:
+        use_caches({"default": cache | {"KEY_FUNCTION": key_function}}, None)
+        with tenant("acme"):
+            return found()[-1]
+
+    def test_another_thread_makes_another_key(
+        self, use_caches: UseCaches, redis_server: RedisServer
+    ) -> None:
+        message = self.found_with(use_caches, redis_cache(redis_server.url), MAKE_KEY)
+        assert message.id == "django_tasklock.W008"
+        assert "in another thread" in message.msg
+        assert "A lease keeps its key." in str(message.hint)
+        # No tenant is current here, nor in the other thread
+        assert found() == []
+
+    def test_leases_of_a_plain_cache_keep_none(self, use_caches: UseCaches) -> None:
+        cache = {"BACKEND": f"{BACKENDS}.locmem.LocMemCache", "LOCATION": own_prefix()}
+        message = self.found_with(use_caches, cache, MAKE_KEY)
+        assert message.id == "django_tasklock.W008"
+        assert "keep no key" in str(message.hint)
+
+    def test_each_call_makes_another_key(
+        self, use_caches: UseCaches, redis_server: RedisServer
+    ) -> None:
+        message = self.found_with(use_caches, redis_cache(redis_server.url), MAKE_NEW_KEY)
+        assert message.id == "django_tasklock.W008"
+        assert "excludes nobody" in message.msg

@@ -62,6 +62,8 @@ class ClusterKeyspace(Keyspace):
     fences for the whole store; the history is in the first bucket.
     """
 
+    prepends = True
+
     def __init__(self, prefix: str, alias: str) -> None:
         """``prefix`` is the KEY_PREFIX of the store ``alias``."""
         if "{" in prefix or "}" in prefix:

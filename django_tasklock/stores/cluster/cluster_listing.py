@@ -189,7 +189,7 @@ class ClusterListing:
         for (bucket, now), own in places.items():
             keyspace = self._keyspace.buckets[bucket]
             names = [part[place].name for place in own]
-            texts, _, strange = decoded(names, names)
+            texts, _, strange = decoded(keyspace, names, names)
             if strange:
                 self._client.ask("ZREM", [keyspace.index], *strange)
                 own = [place for place in own if part[place].name not in strange]

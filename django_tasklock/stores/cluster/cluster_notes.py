@@ -88,7 +88,7 @@ class ClusterNotes(RedisLeases):
                     for bucket in buckets
                 ]
             )
-            keys = [decoded_keys(members) for _, members in pages]
+            keys = [decoded_keys(self.keyspace, members) for _, members in pages]
             some = [(bucket, own) for bucket, own in zip(buckets, keys, strict=True) if own]
             texts = self.client.run_many([texts_call(bucket, own) for bucket, own in some])
             live = {

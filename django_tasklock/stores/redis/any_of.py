@@ -35,7 +35,7 @@ class RedisAnyOf(RedisMember):
         for name in names:
             key, _, _, queue = self.keyspace.keys(name)
             keys += key, queue
-        args = (milliseconds(ttl), len(names), *values, *names)
+        args = (milliseconds(ttl), len(names), *values, *map(self.keyspace.member, names))
         repeated = False
         try:
             reply = self.client.run(ACQUIRE_ALL, keys, args, again=False)
@@ -67,7 +67,8 @@ class RedisAnyOf(RedisMember):
             keys += key, queue
         # Only who has a task id asks who holds the others: a run of the same message may.
         look = "1" if owner.get("task_id") is not None else ""
-        args: list[Any] = [value, ttl_ms, len(names), look, "", "", *names]
+        members = map(self.keyspace.member, names)
+        args: list[Any] = [value, ttl_ms, len(names), look, "", "", *members]
         if gate is not None:
             keys.append(self.keyspace.keys(gate)[0])
         if note is not None:

@@ -113,7 +113,7 @@ class RedisLeases(RedisManyLocks, RedisRewriting, RedisTrail):
         Raises `StoreUnavailable`, also if too few replicas have the lease: it is released then.
         """
         keys: tuple[bytes, ...] = self.keyspace.keys(name)
-        args: tuple[Any, ...] = (value, b"%d" % ttl_ms, name.encode())
+        args: tuple[Any, ...] = (value, b"%d" % ttl_ms, self.keyspace.member(name).encode())
         if member or note is not None or floor is not None:
             args += (member, before, number)
         if note is not None:
@@ -162,7 +162,7 @@ class RedisLeases(RedisManyLocks, RedisRewriting, RedisTrail):
         if value is None:
             return False
         keys: tuple[bytes, ...] = self.keyspace.keys(name)
-        args: tuple[Any, ...] = (value, name.encode())
+        args: tuple[Any, ...] = (value, self.keyspace.member(name).encode())
         if note is not None:
             keys += (self.keyspace.note_key(note.key),)
             args += (note.text, milliseconds(note.ttl))
@@ -188,8 +188,8 @@ class RedisLeases(RedisManyLocks, RedisRewriting, RedisTrail):
         value = self._value_of(name, token, private=True)
         if value is None:
             return False
-        keys = self.keyspace.keys(name)
-        return int(self.client.run(RELEASE, keys, (value, name), private=True)) > 0
+        keys, args = self.keyspace.keys(name), (value, self.keyspace.member(name))
+        return int(self.client.run(RELEASE, keys, args, private=True)) > 0
 
     def clear(self, name: str, token: str | None = None) -> bool:
         if token is None:
@@ -206,7 +206,8 @@ class RedisLeases(RedisManyLocks, RedisRewriting, RedisTrail):
     def _clear(self, name: str, *value: bytes) -> bool:
         keys = (*self.keyspace.keys(name), self.keyspace.cleared_key(name))
         # Not sent again after a lost reply: the next waiter may hold the lock by then.
-        return bool(self.client.run(CLEAR, keys, (name, *value), again=False))
+        args = (self.keyspace.member(name), *value)
+        return bool(self.client.run(CLEAR, keys, args, again=False))
 
     def _was_cleared(self, name: str, value: bytes) -> bool:
         """Whether the lease with this value is the one that an operator cleared last."""
@@ -225,5 +226,5 @@ class RedisLeases(RedisManyLocks, RedisRewriting, RedisTrail):
 
         ``member`` and ``before`` are those of `ask`, ``value`` is the waiter's record.
         """
-        args = (member, value, name, before)
+        args = (member, value, self.keyspace.member(name), before)
         return cast("bytes | None", self.client.run(LEAVE_QUEUE, self.keyspace.keys(name), args))

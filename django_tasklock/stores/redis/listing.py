@@ -80,7 +80,7 @@ class Listing:
                 part = (
                     RECORDS_PER_SCRIPT if limit is None else min(RECORDS_PER_SCRIPT, limit - size)
                 )
-                texts, their_ends, strange = decoded(names[:part], ends[:part])
+                texts, their_ends, strange = decoded(self._keyspace, names[:part], ends[:part])
                 if strange:
                     self._client.ask("ZREM", [self._keyspace.index], *strange)
                 # While the server reads a part, the one before is made into `LockInfo`.
@@ -164,11 +164,12 @@ def records_call(keyspace: Keyspace, names: Sequence[str]) -> Call:
     """
     keys = [keyspace.key(name).encode() for name in names]
     queues = [key + QUEUE for key in keys]
-    return Call(LIST_RECORDS, (keyspace.index, keyspace.fences, *keys, *queues), names)
+    members = names if keyspace.prepends else [*map(keyspace.member, names)]
+    return Call(LIST_RECORDS, (keyspace.index, keyspace.fences, *keys, *queues), members)
 
 
 def decoded(
-    names: Sequence[bytes], ends: Sequence[bytes]
+    keyspace: Keyspace, names: Sequence[bytes], ends: Sequence[bytes]
 ) -> tuple[Sequence[str], Sequence[bytes], Sequence[bytes]]:
     """The names as text, and their ends, both without what cannot be a lock's name; and what cannot
     be one, which the caller is to remove from the index."""
@@ -179,7 +180,7 @@ def decoded(
     texts = together.split(" ")
     if len(texts) == len(names) and are_names(texts, together):
         return texts, ends, ()
-    found = [(lock_name(name), end) for name, end in zip(names, ends, strict=True)]
+    found = [(keyspace.name_of(name), end) for name, end in zip(names, ends, strict=True)]
     strange = [name for name, (text, _) in zip(names, found, strict=True) if text is None]
     pairs = [(text, end) for text, end in found if text is not None]
     return [text for text, _ in pairs], [end for _, end in pairs], strange

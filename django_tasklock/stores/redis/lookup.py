@@ -21,6 +21,12 @@ class RedisLookup(RedisNotes):
         """The key of a lock."""
         return self.keyspace.key(name)
 
+    def keyed(self, name: str) -> str:
+        return self.keyspace.keyed(name)
+
+    def keyed_note(self, key: str) -> str:
+        return self.keyspace.keyed_note(key)
+
     def get(self, name: str) -> LockInfo | None:
         reply = self._read(name)
         if reply is None:
@@ -36,7 +42,8 @@ class RedisLookup(RedisNotes):
 
     def _read(self, name: str, *, private: bool = False) -> Any:
         key, _, fences, queue = self.keyspace.keys(name)
-        return self.client.run(GET, (key, fences, queue), (name,), private=private)
+        args = (self.keyspace.member(name),)
+        return self.client.run(GET, (key, fences, queue), args, private=private)
 
     def _value(self, name: str, *, private: bool = False) -> bytes | None:
         reply = self._read(name, private=private)

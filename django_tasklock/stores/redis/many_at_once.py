@@ -52,7 +52,7 @@ class RedisManyLocks(RedisLookup):
         for name in names:
             key = self.keyspace.key(name).encode()
             keys += key, key + QUEUE
-        return Call(GET_MANY, keys, names)
+        return Call(GET_MANY, keys, [*map(self.keyspace.member, names)])
 
     def next_waiters(self, names: Sequence[str]) -> list[Owner | None]:
         found: list[Owner | None] = [None] * len(names)
@@ -80,7 +80,7 @@ class RedisManyLocks(RedisLookup):
                 name = holders[at].name
                 key, _, _, queue = self.keyspace.keys(name)
                 keys += key, queue, self.keyspace.cleared_key(name)
-                args += name, values[at]
+                args += self.keyspace.member(name), values[at]
             # Not sent again after a lost reply: it would answer 0 for what it has cleared.
             for at, cleared in zip(
                 group, self.client.run(CLEAR_MANY, keys, args, again=False), strict=True

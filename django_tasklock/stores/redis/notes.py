@@ -70,7 +70,7 @@ class RedisNotes(BaseStore):
         keys = [*self.keyspace.note_keys(key)]
         if unless_held is not None:
             keys.append(self.keyspace.key(unless_held).encode())
-        reply = self.client.run(RESERVE, keys, (text, milliseconds(ttl), over, *_member(key)))
+        reply = self.client.run(RESERVE, keys, (text, milliseconds(ttl), over, *self._member(key)))
         if reply is None:
             return None
         kind, value = reply
@@ -80,7 +80,7 @@ class RedisNotes(BaseStore):
 
     def unreserve(self, key: str, text: str) -> bool:
         keys = self.keyspace.note_keys(key)
-        args = (text.encode("utf-8", "surrogateescape"), *_member(key))
+        args = (text.encode("utf-8", "surrogateescape"), *self._member(key))
         # Not sent again after a lost reply: the next reservation may have the same text.
         return bool(self.client.run(UNRESERVE, keys, args, again=False))
 
@@ -93,7 +93,7 @@ class RedisNotes(BaseStore):
                 (self.keyspace.reserved,),
                 (offset, RESERVATIONS_PER_SCRIPT, LISTED_KEY_PREFIX + prefix),
             )
-            keys = decoded_keys(members)
+            keys = decoded_keys(self.keyspace, members)
             live = live_of(keys, self.client.run(*texts_call(self.keyspace, keys))) if keys else []
             found += live
             # The script has removed those from the index that are over.
@@ -102,16 +102,20 @@ class RedisNotes(BaseStore):
                 break
         return found[:limit]
 
+    def _member(self, key: str) -> tuple[str, ...]:
+        """The reservation's member of the index, as arguments; none if it is not listed."""
+        return (self.keyspace.note_member(key),) if key.startswith(LISTED_KEY_PREFIX) else ()
 
-def decoded_keys(members: Sequence[bytes]) -> list[str]:
+
+def decoded_keys(keyspace: Keyspace, members: Sequence[bytes]) -> list[str]:
     """The keys of reservations, as the index has them. What is not UTF-8 was not written by us."""
-    return [key for key in map(_decoded, members) if key is not None]
+    return [key for key in map(keyspace.note_of, members) if key is not None]
 
 
 def texts_call(keyspace: Keyspace, keys: Sequence[str]) -> Call:
     """The script that reads reservations; `live_of` reads its reply."""
     notes = [keyspace.note_key(key) for key in keys]
-    args = (MAX_RESERVED_TEXT_BYTES, *keys)
+    args = (MAX_RESERVED_TEXT_BYTES, *map(keyspace.note_member, keys))
     return Call(RESERVATION_TEXTS, (keyspace.reserved, *notes), args)
 
 
@@ -123,18 +127,6 @@ def live_of(keys: Sequence[str], flat: Sequence[Any]) -> list[Reserved]:
         for key, text, left in zip(keys, flat[::2], flat[1::2], strict=True)
         if text is not None
     ]
-
-
-def _member(key: str) -> tuple[str, ...]:
-    """The reservation's member of the index, as arguments; none if it is not listed."""
-    return (key,) if key.startswith(LISTED_KEY_PREFIX) else ()
-
-
-def _decoded(member: bytes) -> str | None:
-    try:
-        return member.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def seconds(left_ms: int) -> float | None:

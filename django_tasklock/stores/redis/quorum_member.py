@@ -43,7 +43,7 @@ class RedisMember(RedisLeases):
             return None
         value, ttl_ms = self.client.encode(new_record(token, owner)), milliseconds(ttl)
         none = b""  # no waiter, and no note
-        args = (value, ttl_ms, name, none, none, none, none, none, floor)
+        args = (value, ttl_ms, self.keyspace.member(name), *5 * (none,), floor)
         sent = self.client.begin(ACQUIRE, self.keyspace.keys(name), args, again=True)
         if sent is None:
             return None
@@ -65,7 +65,7 @@ class RedisMember(RedisLeases):
             return None
         if not self._is_ours("release", "release_with_note"):
             return None
-        keys, args = self.keyspace.keys(name), (proof, name)
+        keys, args = self.keyspace.keys(name), (proof, self.keyspace.member(name))
         sent = self.client.begin(RELEASE, keys, args, again=False)
         if sent is None:
             return None
@@ -82,7 +82,7 @@ class RedisMember(RedisLeases):
         value = proof or self._value_of(name, token)
         keys = (self.keyspace.key(name).encode(), self.keyspace.fences)
         return value is not None and bool(
-            self.client.run(RAISE_FENCE, keys, (value, name.encode(), fence))
+            self.client.run(RAISE_FENCE, keys, (value, self.keyspace.member(name), fence))
         )
 
     def memory(self) -> Memory | None:

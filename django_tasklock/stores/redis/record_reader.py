@@ -57,6 +57,7 @@ class RecordReader:
         is as Redis returns it, ``waiters`` is the length of the wait queue, where it is known, and
         ``head`` is its first member.
         """
+        name = self._keyspace.keyed(name)
         return LockInfo.deferred(
             name, ttl, self._client.alias, waiters, self._rest, name, value, fence, head
         )

@@ -61,7 +61,8 @@ class RedisRewriting(RedisLookup):
             # The value tells whether this very call was made before, and its reply was lost.
             if before != value and not may_rewrite(record.owner, owner, mark):
                 return None
-            keys, args = self.keyspace.keys(name), (before, value, milliseconds(ttl), name)
+            keys = self.keyspace.keys(name)
+            args = (before, value, milliseconds(ttl), self.keyspace.member(name))
             fence = self.client.run(REWRITE, keys, args, private=private, wait=wait)
             if not fence and proof is not None:
                 return None

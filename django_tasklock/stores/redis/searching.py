@@ -183,7 +183,9 @@ class Searcher:
             keys = [keyspace.key(name).encode() for name in names]
             queues = [key + QUEUE for key in keys]
             now, ends, *rest = self._client.run(
-                DESCRIBE_FOUND, (keyspace.index, keyspace.fences, *keys, *queues), names
+                DESCRIBE_FOUND,
+                (keyspace.index, keyspace.fences, *keys, *queues),
+                [*map(keyspace.member, names)],
             )
             # A name without an end is not in the index any more, and its key is gone.
             ends = [b"0" if end is None else end for end in ends]
@@ -210,7 +212,5 @@ def _ages_of(fences: Sequence[bytes | None]) -> Sequence[float]:
 
 
 def _head_of(keyspace: Keyspace) -> bytes:
-    """What comes before the name in a key; nothing where the name is not at the end."""
-    probe = "x"
-    key = keyspace.key(probe)
-    return key[: -len(probe)].encode() if key.endswith(probe) else b""
+    """What comes before the name in each key; nothing where that may differ."""
+    return keyspace.key("").encode() if keyspace.prepends else b""

@@ -44,7 +44,7 @@ class RedisStore(RedisAnyOf):
     def __init__(self, settings: StoreSettings) -> None:
         client = Client(settings)
         prepends = only_prepends(client.cache)
-        keyspace = Keyspace(client.make_key, settings.key_prefix, prepends=prepends)
+        keyspace = Keyspace(client.make_key, settings.key_prefix, settings.alias, prepends=prepends)
         super().__init__(settings, client, keyspace)
         self.subscriber = Subscriber(client, self.keyspace.channels)
         self._listing = Listing(client, self.keyspace, self.records)
@@ -66,7 +66,7 @@ class RedisStore(RedisAnyOf):
             for name, token, ttl, proof in part:
                 value = proof or self._value_of(name, token) or b""
                 keys.append(self.keyspace.key(name).encode())
-                args += value, milliseconds(ttl), name
+                args += value, milliseconds(ttl), self.keyspace.member(name)
             # A renewal that a failover forgets is made good by the next one, long before its end.
             wait = None if private else self.replicas.wait(milliseconds(part[0].ttl))
             done += map(bool, self.client.run(EXTEND, keys, args, private=private, wait=wait))

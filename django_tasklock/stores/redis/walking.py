@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..._values.arguments import are_names
 from ..._values.lock_info import LockInfo
 from .keyspace import Keyspace
-from .listing import infos, lock_name, records_call
+from .listing import infos, records_call
 from .record_reader import RecordReader
 from .script import Script
 from .store_client import StoreClient
@@ -61,20 +61,23 @@ class IndexWalk:
 
     def windows(self) -> Iterator[Window]:
         """Read the index. Raises `StoreUnavailable`."""
-        last, end, size = b"", b"", FIRST_NAMES
+        keyspace, (last, end, size) = self._keyspace, (b"", b"", FIRST_NAMES)
         seen: set[str] = set()
         while True:
-            now, read, *after, ends, fences, count, text = self._read(size, last, end)
-            names = _names(count, text)
+            names = None
+            if keyspace.prepends:
+                now, read, *after, ends, fences, count, text = self._read(size, last, end)
+                names = _names(count, text)
             if names is None:
-                # One of them cannot be a lock's name, and may have a space in it.
+                # There are spaces in them: they have keys, or one of them cannot be a lock's name.
                 now, read, *after, ends, fences, _, found = self._read(size, last, end, 1)
                 names, ends, fences = self._locks(found, ends, fences)
             last, end = after
-            if not seen.isdisjoint(names):
-                new = [name not in seen for name in names]
+            members = names if keyspace.prepends else [*map(keyspace.member, names)]
+            if not seen.isdisjoint(members):
+                new = [member not in seen for member in members]
                 names, ends, fences = (list(compress(a, new)) for a in (names, ends, fences))
-            seen.update(names)
+            seen.update(members)
             yield Window(now, names, ends, fences)
             if read < size:
                 return
@@ -94,7 +97,7 @@ class IndexWalk:
 
     def _locks(self, found: Sequence[bytes], *others: Sequence[Any]) -> list[list[Any]]:
         """Those that can be locks, with what goes with them; removes the others from the index."""
-        names = [lock_name(name) for name in found]
+        names = [self._keyspace.name_of(name) for name in found]
         strange = [name for name, text in zip(found, names, strict=True) if text is None]
         if strange:
             self._client.ask("ZREM", [self._keyspace.index], *strange)

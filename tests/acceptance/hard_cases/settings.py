@@ -28,6 +28,7 @@ CACHES = {
         "BACKEND": os.environ.get("HARD_CASES_CACHE", "django_redis.cache.RedisCache"),
         "LOCATION": os.environ.get("HARD_CASES_LOCKS", "redis://127.0.0.1:1/0"),
         "OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 1, "SOCKET_TIMEOUT": 1},
+        "KEY_FUNCTION": os.environ.get("HARD_CASES_KEY_FUNCTION"),
     }
 }
 TASKLOCK = {

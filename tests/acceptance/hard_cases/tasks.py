@@ -17,6 +17,7 @@ from django_tasklock.guards import StatusGuard
 from tests.acceptance.hard_cases import ledger
 from tests.acceptance.hard_cases.app import app
 from tests.acceptance.hard_cases.scripted import Boom, Step, perform
+from tests.tenants import tenant
 
 LOCK_TTL_SECONDS = float(os.environ.get("HARD_CASES_TTL", "30"))
 
@@ -90,7 +91,20 @@ class OwnAfter(LockedTask, WithOwnRequest):
     """Its class of requests comes after ours."""
 
 
+class OfTenant(Task):
+    """Runs for the tenant that the message's header names."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run, with the tenant in this thread."""
+        with tenant(self.request.headers["tenant"]):
+            return super().__call__(*args, **kwargs)
+
+
+class LockedOfTenant(OfTenant, LockedTask): ...
+
+
 skip = scripted("skip", on_conflict="skip")
+of_tenant = scripted("of_tenant", on_conflict="skip", base=LockedOfTenant)
 guarded = scripted("guarded", on_conflict="skip", guard=GUARD)
 retry = scripted("retry", on_conflict="retry", lock_retry_for=300, max_retries=2)
 again = scripted(
