@@ -96,7 +96,7 @@ class OfTenant(Task):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run, with the tenant in this thread."""
-        with tenant(self.request.headers["tenant"]):
+        with tenant((self.request.headers or {})["tenant"]):
             return super().__call__(*args, **kwargs)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,14 +11,14 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from django_tasklock import Lease, lock, locks
+from django_tasklock import Lease, LockNotAcquired, lock, locks
 from django_tasklock._engine.renewal import renewal
 from django_tasklock.operators.clearing import Outcome, Seen, clear_all_seen, token_digest
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 from tests.conftest import UseCaches
 from tests.servers import RedisServer
-from tests.steps import LONG, in_child, taken
+from tests.steps import LONG, in_child
 from tests.store_cases import redis_cache
 from tests.tenants import MAKE_KEY, tenant
 from tests.waiting import until
@@ -176,9 +178,12 @@ def test_a_note_that_the_renewal_thread_writes_is_the_tenants() -> None:
         store.set_note(Note("run 1", "", LONG))
 
 
-def test_a_lease_shown_as_text_is_the_plain_name() -> None:
-    with tenant("acme"):
-        lease = taken(NAME)
-    assert lease.name == NAME
+def test_the_name_in_an_error_from_another_process_is_the_name() -> None:
+    lease = taken_by("acme")
+    with tenant("acme"), pytest.raises(LockNotAcquired) as refused, lock(NAME):
+        pass
+    error = pickle.loads(pickle.dumps(refused.value))
+    assert (error.name, error.holder.key) == (NAME, locks.list()[0].key)
+    assert json.loads(json.dumps(lease.name)) == NAME
     assert repr(lease.name) == repr(NAME)
-    lease.release()
+    assert lease.release()
