@@ -157,7 +157,7 @@ class BaseStore(AnyOf, ManyLocks, MemberMethods, Rewriting, Search, Trail):
             name: of a lock; or what this method has returned, which is returned as it is.
 
         Returns:
-            A `str` that is equal to ``name``.
+            A `str` that is equal to ``name``. Asks no server.
         """
         return name
 

@@ -22,7 +22,7 @@ __all__ = ["held", "outage"]
 A_DAY_SECONDS = 86400.0
 LISTINGS = ("list", "count", "scan", "reservations", "events")
 """without an implementation they raise `ListingNotSupported`, and ask no server"""
-NO_VERBS = ("close_idle", "shard")
+NO_VERBS = ("close_idle", "keyed", "keyed_note", "shard")
 """these ask no server"""
 
 _changing = Lock()
