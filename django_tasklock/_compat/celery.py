@@ -7,6 +7,7 @@ Celery 5.7.0, kombu 5.7.0 and billiard 4.3.2; the oldest releases that we suppor
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +18,12 @@ from celery.contrib.django.task import DjangoTask
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 from celery.local import maybe_evaluate
 from celery.utils.imports import symbol_by_name
+from celery.utils.quorum_queues import detect_quorum_queues
 from kombu.serialization import registry  # type: ignore[attr-defined]
+from kombu.transport.native_delayed_delivery import (
+    CELERY_DELAYED_DELIVERY_EXCHANGE,
+    MAX_NUMBER_OF_BITS_TO_USE,
+)
 
 __all__ = [
     "SKIP_CHECKS",
@@ -26,12 +32,14 @@ __all__ = [
     "active_apps",
     "counts_parts_once",
     "current_app",
+    "delays_natively",
     "import_task_modules",
     "is_of_project",
     "keeps_results",
     "keeps_successes",
     "leaves_by_itself",
     "make_tasks",
+    "queue_of",
     "redis_broker",
     "replacements",
     "serializer_of",
@@ -40,6 +48,9 @@ __all__ = [
 
 _any_state: Any = _state
 _any_common: Any = common
+
+_DELAY = re.compile(rf"(?:[01]\.){{{MAX_NUMBER_OF_BITS_TO_USE}}}")
+"""what native delayed delivery writes before the routing key of a message"""
 
 SKIP_CHECKS = "CELERY_SKIP_CHECKS"
 """an environment variable: where it is set, Celery's Django fixup runs no system checks when the
@@ -149,6 +160,33 @@ def replacements(request: Any) -> int:
     """How many tasks have replaced each other under the id of this request (``Task.replace``)."""
     nesting: int | None = request.replaced_task_nesting
     return nesting or 0
+
+
+def delays_natively(app: Any) -> bool:
+    """Whether the broker delays the app's messages, and not the worker that has received them.
+
+    RabbitMQ does, where the app has a quorum queue. It takes whole seconds of at least 1: Celery
+    cuts fractions off, and raises `ValueError` for what is left of 0.5. This asks as
+    ``Celery.send_task`` does (``detect_quorum_queues``), and connects to nothing.
+    """
+    driver = app.producer_pool.connections.connection.transport.driver_type
+    return bool(detect_quorum_queues(app, driver)[0])
+
+
+def queue_of(app: Any, delivery_info: Any) -> str | None:
+    """The name of the app's queue from which a message came; None if no queue is known to be it.
+
+    For a message that the broker delays, ``Celery.send_task`` takes the routing key of its queue,
+    and that of the default queue where none is named, even if the options have another one. A
+    message that was delayed has come through an exchange of its own, with a longer routing key.
+    """
+    exchange = delivery_info.get("exchange")
+    key = _DELAY.sub("", delivery_info.get("routing_key") or "", count=1)
+    for name, queue in app.amqp.queues.items():
+        known = exchange in (queue.exchange.name, CELERY_DELAYED_DELIVERY_EXCHANGE)
+        if known and queue.routing_key == key:
+            return str(name)
+    return None
 
 
 def serializer_of(content_type: str | None) -> str | None:

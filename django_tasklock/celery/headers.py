@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["ANYWAY", "BESIDE", "FIRST", "HEADER", "LEASE", "MOMENT", "REFUSED", "UNIQUE_FOR"]
+__all__ = [
+    "ANYWAY",
+    "BESIDE",
+    "BROKERS_OWN",
+    "DELIVERY_COUNT",
+    "FIRST",
+    "HEADER",
+    "LEASE",
+    "MOMENT",
+    "REFUSED",
+    "UNIQUE_FOR",
+]
 
 HEADER = "tasklock"
 """the message header with what a message must keep when it is requeued"""
@@ -32,3 +43,18 @@ LEASE = "lease"
 UNIQUE_FOR = "tasklock_unique_for"
 """the message header with a call's own ``unique_for``: retries and requeued messages reserve for
 the same time"""
+
+DELIVERY_COUNT = "x-delivery-count"
+"""the header in which a quorum queue of RabbitMQ counts how often it has delivered this message
+before. With ``x-delivery-limit`` it drops the message that was delivered too often"""
+
+BROKERS_OWN = frozenset(
+    {DELIVERY_COUNT, "x-acquired-count", "x-death"}
+    | {
+        f"x-{which}-death-{of}"
+        for which in ("first", "last")
+        for of in ("exchange", "queue", "reason")
+    }
+)
+"""the headers that RabbitMQ adds. A message that is sent anew must not have them: it would count as
+delivered, and RabbitMQ drops a message that seems to go round between two queues"""

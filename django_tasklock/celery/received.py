@@ -15,7 +15,7 @@ from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
 from ..stores.base import Note
 from .base import TaskBase
-from .headers import BESIDE, FIRST, HEADER, MOMENT, REFUSED
+from .headers import BESIDE, DELIVERY_COUNT, FIRST, HEADER, MOMENT, REFUSED
 from .redelivered import is_marked, is_uuid
 from .runnote import NOT_NEEDED, WENT_ON, RunNote
 from .stored_result import keeps_results, stored_before
@@ -59,6 +59,9 @@ class Received:
         if ours or (self.own and request.headers is None):
             # Never None: Celery would take all attributes of the request for its headers.
             request.headers = headers
+        self.counted = bool(headers.get(DELIVERY_COUNT))
+        """whether a queue counts the deliveries of the message, and has delivered it before: it may
+        drop a message that is rejected once more"""
         self.ours: dict[str, Any] = ours if self.queued else {}
         self.handed: Any = ours if self.own else None
         """where the handle of the caller's lease is, if there is one; of an eager call too"""

@@ -10,18 +10,19 @@ from typing import Any, NoReturn, cast
 
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
-from .._compat.celery import serializer_of, trouble_of_backend
+from .._compat.celery import delays_natively, queue_of, serializer_of, trouble_of_backend
 from .._values.chance import chance
 from ..exceptions import RequeueFailed
 from .base import TaskBase
 from .delivery import Delivery
-from .headers import ANYWAY, HEADER, REFUSED
+from .headers import ANYWAY, BROKERS_OWN, HEADER, REFUSED
 from .outcomes import tell_not_run
 from .redelivered import visibility_timeout
 from .sending import Sending
+from .turns import FIRST_RETRY_DELAY_SECONDS, LONGEST_RETRY_DELAY_SECONDS
 
 __all__ = [
-    "LONGEST_RETRY_DELAY_SECONDS",
+    "DeliverAgain",
     "deliver_again",
     "not_taken",
     "requeue_redelivery",
@@ -30,11 +31,15 @@ __all__ = [
 
 logger = logging.getLogger("django_tasklock")
 
-FIRST_RETRY_DELAY_SECONDS = 0.5
-"""the delay of the first retry for a lock that is held; doubled with each retry, with jitter"""
-LONGEST_RETRY_DELAY_SECONDS = 15.0
 LONGEST_REDELIVERY_DELAY_SECONDS = 60.0
 """the longest delay of a redelivery, while it waits for the first run of the same message"""
+
+
+class DeliverAgain(Reject):
+    """The broker has to deliver the message again: what was to go on with its work was not sent.
+
+    A queue that counts deliveries would drop it in the end, so that its run sends it anew then.
+    """
 
 
 def requeue_redelivery(
@@ -64,15 +69,15 @@ def retry_later(
     *,
     within: float | None = None,
     error: Exception | None = None,
-    longest: float = LONGEST_RETRY_DELAY_SECONDS,
     expires: bool = True,
-    refused: bool = False,
+    turn: float | None = None,
 ) -> NoReturn:
-    """Requeue a message that has to wait, with a delay that doubles each time.
+    """Requeue a message that has to wait.
 
-    ``refused``: it waits because the lock is held, and not because of an outage. ``within``: so
-    many seconds after it was first refused (None: never) it raises ``error`` instead. ``longest``:
-    the longest delay in seconds. ``expires``: whether the message keeps its expiry.
+    ``turn``: it waits for its turn, in so many seconds, because the lock is held. None: it waits
+    because of an outage, with a delay that doubles each time. ``within``: so many seconds after it
+    was first refused (None: never) it raises ``error`` instead. ``expires``: whether the message
+    keeps its expiry.
 
     Raises `Ignore` when the message was sent, `Reject` when the broker has to deliver it again,
     and `RequeueFailed` when it could not be sent and the broker does not have it any more.
@@ -80,8 +85,11 @@ def retry_later(
     now = time.time()
     since = now if delivery.refused_since is None else delivery.refused_since
     tries = int(delivery.ours.get("tries") or 0)
-    delay = min(FIRST_RETRY_DELAY_SECONDS * 2 ** min(tries, 10), longest)
-    delay *= chance.uniform(0.75, 1.25)
+    if turn is None:
+        delay = min(FIRST_RETRY_DELAY_SECONDS * 2 ** min(tries, 10), LONGEST_RETRY_DELAY_SECONDS)
+        delay *= chance.uniform(0.75, 1.25)
+    else:
+        delay = turn
     if error is not None and within is not None:
         left = since + within - now
         if left <= 0:
@@ -91,11 +99,12 @@ def retry_later(
     # After an outage nobody knows whether what the message wrote last has arrived, so it is as one
     # that was not refused yet.
     ours.pop(REFUSED, None)
-    if refused:
+    if turn is not None:
         ours[REFUSED] = [since, delivery.request.retries or 0]
     if delivery.redelivered:
         ours.setdefault("copy", 1)
-    _send(delivery, args, kwargs, ours, delay, "held" if refused else "outage", expires=expires)
+    why = "outage" if turn is None else "held"
+    _send(delivery, args, kwargs, ours, delay, why, expires=expires)
 
 
 def not_taken(task: TaskBase) -> tuple[type[Exception], ...]:
@@ -106,14 +115,14 @@ def not_taken(task: TaskBase) -> tuple[type[Exception], ...]:
 
 
 def deliver_again(task: TaskBase, cause: Exception) -> NoReturn:
-    """Raise `Reject`, so that the broker delivers the message of the present run again.
+    """Raise `DeliverAgain`, so that the broker delivers the message of the present run again.
 
     What was to go on with the run's work could not be sent, because of ``cause``. Celery would give
     the message up for a retry, and for a replacement call the task failed.
     """
     logger.warning("%s[%s] could not go on: %s", task.name, task.request.id, cause)
     _pause(FIRST_RETRY_DELAY_SECONDS)
-    raise Reject(cause, requeue=True) from cause
+    raise DeliverAgain(cause, requeue=True) from cause
 
 
 def _pause(seconds: float) -> None:
@@ -142,7 +151,14 @@ def _send(
     visibility = visibility_timeout(task.app)
     if visibility:
         delay = min(delay, visibility / 2)
-    headers = {**(request.headers or {}), HEADER: ours}
+    headers = {
+        name: value for name, value in (request.headers or {}).items() if name not in BROKERS_OWN
+    }
+    # Without a parent of its own, Celery would make the present run the parent of its own message.
+    headers |= {HEADER: ours, "parent_id": request.parent_id}
+    # Rejected once more, it may be dropped by its queue: see `Received.counted`.
+    rejectable = task.acks_late and not delivery.counted
+    queue = queue_of(task.app, request.delivery_info) if delays_natively(task.app) else None
     pause, call = FIRST_RETRY_DELAY_SECONDS, (args, kwargs)
     while True:
         try:
@@ -150,12 +166,15 @@ def _send(
                 request,
                 tuple(args),
                 dict(kwargs),
+                queue=queue,
                 countdown=delay,
                 retries=request.retries,
                 headers=headers,
                 **delivery.followed_by,
             )
             options = {**message.options, "add_to_parent": False, ANYWAY: not reserving}
+            # What the events and the worker show of the arguments: the caller may hide some.
+            options |= {shown: request.get(shown) for shown in ("argsrepr", "kwargsrepr")}
             if not expires:
                 options["expires"] = None
             if serializer is not None:
@@ -165,14 +184,14 @@ def _send(
         except not_taken(task) as error:
             logger.warning("%s[%s] could not be requeued: %s", task.name, delivery.id, error)
             _pause(pause)
-            if task.acks_late:
+            if rejectable:
                 # The broker still has the message, and delivers it again.
                 tell_not_run(task, "requeued", why, delivery.id, call)
                 raise Reject(error, requeue=True) from error
             pause = min(pause * 2, LONGEST_RETRY_DELAY_SECONDS)
         except Exception as error:
             # For example arguments that cannot be serialized: another try here would fail too.
-            if not task.acks_late:
+            if not rejectable:
                 tell_not_run(task, "given_up", "requeue_failed", delivery.id, call)
                 raise RequeueFailed(str(task.name), delivery.id, str(error)) from error
             logger.warning(

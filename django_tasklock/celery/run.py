@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Retry
 
+from .._compat.celery import delays_natively
 from .._engine.lease import Lease
 from .._engine.skipping import reason_of
 from .._values.lock_info import LockInfo
@@ -20,8 +21,9 @@ from .ending import reached
 from .followup import FOLLOW_UP_CHECK_SECONDS
 from .locked_run import VerdictUnknown, beside_name, held_leases
 from .outcomes import tell_not_run
-from .requeue import LONGEST_RETRY_DELAY_SECONDS, requeue_redelivery, retry_later
+from .requeue import DeliverAgain, requeue_redelivery, retry_later
 from .taking import Taking
+from .turns import FIRST_RETRY_DELAY_SECONDS, LONGEST_RETRY_DELAY_SECONDS, turn_of
 from .unique import give_up
 
 __all__ = ["Run"]
@@ -42,6 +44,9 @@ class Run(Taking):
             if self.use.lease is not None and self.use.lease.held:
                 # A signal handler raised it between two steps of the run.
                 self.locked.release(self.use.lease, self.delivery.note_of_interruption())
+            if isinstance(error, DeliverAgain) and self.delivery.counted:
+                delay = FIRST_RETRY_DELAY_SECONDS
+                requeue_redelivery(self.delivery, self.args, self.kwargs, delay)
             if not self.delivery.comes_back(error):
                 self._end_relied_on()
             raise
@@ -84,19 +89,19 @@ class Run(Taking):
         try:
             if task.on_conflict == "retry" and delivery.queued:
                 with suppress(LockNotAcquired):
-                    within = task.lock_retry_for
+                    within, turn = task.lock_retry_for, self._turn(holder)
                     retry_later(
-                        delivery, self.args, self.kwargs, within=within, error=taken, refused=True
+                        delivery, self.args, self.kwargs, within=within, error=taken, turn=turn
                     )
             debounced = delivery.moment is not None
             if debounced and task.on_conflict in ("skip", "coalesce"):
                 # Calls that it replaced rely on it. If a later one comes, it is replaced itself.
-                self._wait_in_queue(FOLLOW_UP_CHECK_SECONDS)
+                self._wait_in_queue(holder, FOLLOW_UP_CHECK_SECONDS)
             coalesces = task.on_conflict == "coalesce" and delivery.queued
             if coalesces and self.locked.followup.wait_for():
                 # A lock that cools ends when it says, unless an operator clears it.
                 longest = LONGEST_RETRY_DELAY_SECONDS if cooling else FOLLOW_UP_CHECK_SECONDS
-                self._wait_in_queue(longest)
+                self._wait_in_queue(holder, longest)
             if again and task.unique_while is not None and delivery.queued:
                 # This message will not run. Calls that were refused because of it rely on a run
                 # that starts after them, so the lock is tried once more after the reservation.
@@ -115,11 +120,14 @@ class Run(Taking):
             raise taken
         return self.locked.skip("coalesced" if coalesces else reason_of(holder), holder.owner)
 
-    def _wait_in_queue(self, longest: float) -> NoReturn:
+    def _wait_in_queue(self, holder: LockInfo, longest: float) -> NoReturn:
         """Requeue the message, on which other calls rely, until the lock is free."""
-        retry_later(
-            self.delivery, self.args, self.kwargs, longest=longest, expires=False, refused=True
-        )
+        turn = self._turn(holder, longest)
+        retry_later(self.delivery, self.args, self.kwargs, expires=False, turn=turn)
+
+    def _turn(self, holder: LockInfo, longest: float = LONGEST_RETRY_DELAY_SECONDS) -> float:
+        whole = delays_natively(self.task.app)
+        return turn_of(self.delivery, self.name, holder, self.slots, whole=whole, longest=longest)
 
     def _run_beside(self, holder: LockInfo) -> Any:
         """Run without the lock, which ``holder`` has."""

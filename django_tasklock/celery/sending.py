@@ -6,6 +6,7 @@ Only after all of them it is known that a message is sent now, and with which ar
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from functools import partial
@@ -14,10 +15,12 @@ from typing import Any, cast
 from celery import Task
 from celery.utils import uuid
 
+from .._compat.celery import delays_natively
 from ..exceptions import StoreUnavailable
 from .base import TaskBase
 from .body import Body
 from .debounce import debounces, send_debounced
+from .due import waiting_seconds
 from .handing import checked_handle, end_detached
 from .headers import ANYWAY, BESIDE, FIRST, HEADER, LEASE
 from .redelivered import is_uuid
@@ -60,12 +63,12 @@ class Sending(Task):
             options["headers"] = {**headers, HEADER: ours}
         if first and not anyway and debounces(task, task_id, options):
             task_id = task_id or uuid()
-            send = partial(super().apply_async, args, kwargs, task_id=task_id)
+            send = partial(self._publish, args, kwargs, task_id=task_id)
             return send_debounced(task, args or (), kwargs or {}, task_id, options, send)
         if anyway or not concerns(task, task_id, options):
-            return super().apply_async(args, kwargs, task_id=task_id, **options)
+            return self._publish(args, kwargs, task_id=task_id, **options)
         task_id = task_id or uuid()
-        send = partial(super().apply_async, args, kwargs, task_id=task_id, **options)
+        send = partial(self._publish, args, kwargs, task_id=task_id, **options)
         sent = send_once(task, args or (), kwargs or {}, task_id, options, on_duplicate, send)
         if handle is not None and sent.id != task_id:
             # A duplicate: the message that is in the queue takes the lock itself.
@@ -80,6 +83,16 @@ class Sending(Task):
         would lose it: the run of a requeued message ends with an exception, which rolls back.
         """
         return Sending.apply_async(self, args, kwargs, **options)
+
+    def _publish(self, args: Any, kwargs: Any, **options: Any) -> Any:
+        """Have Celery send the message, with a delay that the broker takes."""
+        app = self.app
+        wait = (
+            0.0 if app.conf.task_always_eager else waiting_seconds(cast("TaskBase", self), options)
+        )
+        if wait and delays_natively(app):
+            options |= {"countdown": math.ceil(wait), "eta": None}
+        return super().apply_async(args, kwargs, **options)
 
 
 def _first_try(task: TaskBase, task_id: str | None, retries: int) -> dict[str, float]:
