@@ -21,7 +21,6 @@ from celery.utils.imports import symbol_by_name
 from celery.utils.quorum_queues import detect_quorum_queues
 from kombu.serialization import registry  # type: ignore[attr-defined]
 from kombu.transport.native_delayed_delivery import (
-    CELERY_DELAYED_DELIVERY_EXCHANGE,
     MAX_NUMBER_OF_BITS_TO_USE,
 )
 
@@ -178,12 +177,11 @@ def queue_of(app: Any, delivery_info: Any) -> str | None:
 
     For a message that the broker delays, ``Celery.send_task`` takes the routing key of its queue,
     and that of the default queue where none is named, even if the options have another one. A
-    message that was delayed has come through an exchange of its own, with a longer routing key.
+    message that was delayed has come through other exchanges, with a longer routing key.
     """
-    exchange = delivery_info.get("exchange")
-    key = _DELAY.sub("", delivery_info.get("routing_key") or "", count=1)
+    key, delays = _DELAY.subn("", delivery_info.get("routing_key") or "", count=1)
     for name, queue in app.amqp.queues.items():
-        known = exchange in (queue.exchange.name, CELERY_DELAYED_DELIVERY_EXCHANGE)
+        known = delays or queue.exchange.name == delivery_info.get("exchange")
         if known and queue.routing_key == key:
             return str(name)
     return None

@@ -28,7 +28,7 @@ FIRST_RETRY_DELAY_SECONDS = 0.5
 """the shortest delay of a message that waits for its lock, or for a store that does not answer"""
 LONGEST_RETRY_DELAY_SECONDS = 15.0
 SHORTEST_STEP_SECONDS = 0.15
-"""between two turns, where the lock is held for less than that: a few times what a delivery takes"""
+"""between two turns of a lock that is held for less: a few times what a delivery takes"""
 NOTE_ATTEMPTS = 5
 """how often a turn is taken anew, at most, where others take theirs at the same time"""
 

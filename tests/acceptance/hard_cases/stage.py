@@ -67,6 +67,32 @@ class Stage:
                 " varchar(20) NOT NULL, lock_fence bigint NULL, result varchar(200) NOT NULL)"
             )
 
+    def use_quorum_queue(self, limit: int) -> None:
+        """From now on, the queue is a quorum queue, which drops what it has delivered too often.
+
+        It is not the default queue, and workers consume from it alone.
+
+        Args:
+            limit: how often it delivers a message again.
+        """
+
+        def queue(name: str) -> dict[str, Any]:
+            arguments = {"x-queue-type": "quorum", "x-delivery-limit": limit}
+            routes = {"exchange": name, "exchange_type": "topic", "routing_key": name}
+            return {**routes, "queue_arguments": arguments}
+
+        default = f"{self.queue}-default"
+        self.conf |= {
+            "broker_transport_options": {"confirm_publish": True},
+            "task_default_queue": default,
+            "task_queues": {name: queue(name) for name in (default, self.queue)},
+        }
+        self.client.conf.update(self.conf)
+        # Celery's worker delays nothing natively if any of the queues is not there yet.
+        with self.client.connection() as connection:
+            for declared in self.client.amqp.queues.values():
+                declared(connection.default_channel).declare()
+
     # -- workers
 
     def worker(

@@ -119,6 +119,8 @@ poison = scripted("poison", lock_max_attempts=3, guard=GUARD)
 once = scripted("once", lock_max_attempts=1, guard=GUARD)
 early = scripted("early", acks_late=False, guard=GUARD)
 early_retry = scripted("early_retry", acks_late=False, on_conflict="retry")
+coalesced = scripted("coalesced", on_conflict="coalesce")
+debounced = scripted("debounced", debounce=0.4, debounce_max=0.6)
 limited = scripted("limited", rate_limit="2/s")
 autoretry = scripted(
     "autoretry",
