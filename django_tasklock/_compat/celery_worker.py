@@ -37,14 +37,13 @@ class WorkerRequest(Request):
     def succeeded(self) -> None:
         """Called when the task has ended well, before Celery does anything about that."""
 
-    def info(self, safe: bool = False) -> dict[str, Any]:
+    def info(self, safe: bool = False) -> Any:
         """What ``inspect`` shows: of the arguments what the events show too.
 
         Celery shows them as they are, unless ``inspect active`` is asked otherwise. A message that
         waits for its lock is ``scheduled``, and its caller may hide some.
         """
-        shown: dict[str, Any] = super().info(safe=True)
-        return shown
+        return super().info(safe=True)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         # Celery makes a subclass for each task, whose versions of these two call no super(). So

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 
+from django_tasklock import RequeueFailed
 from django_tasklock.celery import requeue
 from tests.mailroom import Mailroom, Message
 from tests.proxy import CutProxy
@@ -99,6 +100,69 @@ def test_without_acks_late_it_is_sent_when_the_broker_is_back(
     lease.release()
     until(room.waiting, "the message")
     assert set(room.work_off()) == {("SUCCESS", "done:1")}
+
+
+def test_a_message_whose_deliveries_are_counted_is_not_rejected_again(
+    room: Mailroom, broker: CutProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue with ``x-delivery-limit`` would drop it. What is sent anew counts from the start."""
+    message, lease = refused(room, acks_late=True)
+    counted = {"x-delivery-count": 1, "x-death": [{"queue": "celery_delayed_0"}]}
+    message.headers.update(counted, mine="kept")
+    broker.refuse()
+    broker.cut()
+    pauses(monkeypatch, broker.accept)
+    assert room.deliver(message)[0] == "IGNORED"
+    (anew,) = room.waiting()
+    assert anew.headers["mine"] == "kept"
+    assert counted.keys().isdisjoint(anew.headers)
+    lease.release()
+    assert room.work_off() == [("SUCCESS", "done:1")]
+
+
+def test_a_counted_message_that_no_try_can_send_is_given_up_with_an_error(room: Mailroom) -> None:
+    message, _lease = refused(room, acks_late=True)
+    message.headers["x-delivery-count"] = 1
+    message.kwargs["other"] = object()
+    state, error = room.deliver(message)
+    assert (state, type(error)) == ("FAILURE", RequeueFailed)
+
+
+def test_a_counted_message_of_a_run_that_cannot_go_on_is_sent_anew(
+    room: Mailroom, broker: CutProxy
+) -> None:
+    starts: list[int] = []
+
+    def work(self: Any, job: int) -> str:
+        starts.append(self.request.retries)
+        if len(starts) > 1:
+            return "done"
+        broker.refuse()
+        broker.cut()
+        try:
+            raise self.retry(countdown=0)
+        finally:
+            broker.accept()
+
+    room.task(work, acks_late=True, lock_max_attempts=1).delay(1)
+    message = room.take()
+    message.headers["x-delivery-count"] = 1
+    assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+    assert room.work_off() == [("SUCCESS", "done")]
+    assert starts == [0, 0]
+
+
+def test_a_requeued_message_keeps_its_parent(room: Mailroom) -> None:
+    """None too, of a call from outside; and what was said of it when it was sent."""
+    for parent in (None, "of-the-caller"):
+        message, lease = refused(room)
+        hidden = {"argsrepr": "(<hidden>)", "kwargsrepr": "{}"}
+        told = {"parent_id": parent, "root_id": parent or message.id, **hidden}
+        message.headers.update(told)
+        assert room.deliver(message)[0] == "IGNORED"
+        anew = room.take()
+        assert {name: anew.headers[name] for name in told} == told
+        lease.release()
 
 
 def test_what_cannot_be_sent_from_here_is_delivered_again_too(

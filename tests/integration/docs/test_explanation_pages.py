@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django_tasklock._engine import steps, store_renewal, waiting
-from django_tasklock.celery import requeue
+from django_tasklock.celery import turns
 from tests.pages import ROOT, section, table
 
 WAITING = ROOT / "docs/explanation/waiting.md"
@@ -49,8 +49,8 @@ def test_how_it_polls() -> None:
 
 def test_how_a_message_waits() -> None:
     text = section(WAITING, "What is kept, and what is not")
-    assert "after half a second, then after twice as long each time, up to about 15 s" in text
-    assert (requeue.FIRST_RETRY_DELAY_SECONDS, requeue.LONGEST_RETRY_DELAY_SECONDS) == (0.5, 15)
+    assert "after half a second to 15 s" in text
+    assert (turns.FIRST_RETRY_DELAY_SECONDS, turns.LONGEST_RETRY_DELAY_SECONDS) == (0.5, 15)
 
 
 def test_what_renewal_does() -> None:

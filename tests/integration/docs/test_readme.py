@@ -43,7 +43,7 @@ from django_tasklock._engine.hold import Holding
 from django_tasklock._values.owner import Owner
 from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
-from django_tasklock.celery import LockedTask, delivery, received, requeue, taking
+from django_tasklock.celery import LockedTask, delivery, received, requeue, taking, turns
 from django_tasklock.celery.options import CHOICES, OPTIONS
 from django_tasklock.celery.runnote import RunNote
 from django_tasklock.cli.run_command import HELD_ELSEWHERE, LOST, OUTAGE
@@ -468,8 +468,8 @@ def test_times_of_redeliveries() -> None:
     assert "about half a second, then after twice as long each time, up to about 15 s" in section(
         RETRIES, "How a message comes back"
     )
-    assert requeue.FIRST_RETRY_DELAY_SECONDS == 0.5
-    assert requeue.LONGEST_RETRY_DELAY_SECONDS == 15
+    assert turns.FIRST_RETRY_DELAY_SECONDS == 0.5
+    assert turns.LONGEST_RETRY_DELAY_SECONDS == 15
 
 
 def test_memory(use_redis: UseRedis, own_redis_server: RedisServer) -> None:

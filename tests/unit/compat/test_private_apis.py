@@ -19,7 +19,9 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -44,6 +46,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError
 from kombu import Message
 from kombu.asynchronous import Hub, get_event_loop, set_event_loop
+from kombu.transport.native_delayed_delivery import calculate_routing_key
 from kombu.transport.redis import Channel, Transport
 
 from django_tasklock._compat import celery as celery_compat
@@ -435,6 +438,45 @@ class TestCelery:
     def test_serializers_by_content_type(self) -> None:
         assert celery_compat.serializer_of("application/json") == "json"
         assert celery_compat.serializer_of(None) is None
+
+    def test_broker_that_delays_messages(self, app: Any) -> None:
+        app.conf.update(broker_url="amqp://nobody.invalid//", task_default_queue="plain")
+        assert not celery_compat.delays_natively(app)
+        app.conf.task_default_queue_type = "quorum"
+        del app.amqp
+        assert celery_compat.delays_natively(app)
+        other = Celery("other", broker="memory://", set_as_current=False)
+        other.conf.task_default_queue_type = "quorum"
+        assert not celery_compat.delays_natively(other)
+
+    def test_queue_of_a_message(self, app: Any) -> None:
+        kinds = {"exchange_type": "topic", "queue_arguments": {"x-queue-type": "quorum"}}
+        app.conf.task_queues = {
+            name: {"exchange": f"of-{name}", "routing_key": f"key.{name}", **kinds}
+            for name in ("one", "two")
+        }
+        info = {"exchange": "of-two", "routing_key": "key.two"}
+        assert celery_compat.queue_of(app, info) == "two"
+        key = calculate_routing_key(2, "key.two")
+        delayed = {"exchange": "celery_delayed_0", "routing_key": key}
+        assert celery_compat.queue_of(app, delayed) == "two"
+        assert celery_compat.queue_of(app, {"exchange": "", "routing_key": "key.two"}) is None
+
+    @pytest.mark.parametrize("delay", [0.5, 1])
+    def test_delays_that_celery_hands_to_the_broker(self, delay: float) -> None:
+        """Should it take less than a second one day, ours need not be rounded up."""
+        taken = pytest.raises(ValueError, match="positive") if delay < 1 else nullcontext()
+        with taken:
+            calculate_routing_key(int(delay), "key")
+
+    def test_arguments_that_inspect_shows(self) -> None:
+        message = Message(
+            body='[["a"], {}, {}]', content_type="application/json", content_encoding="utf-8",
+            headers={"id": "1", "task": "t", "argsrepr": "(<hidden>)", "kwargsrepr": "{}"},
+        )  # fmt: skip
+        task: Any = SimpleNamespace(name="t", ignore_result=False)
+        request = celery_worker.WorkerRequest(message, app=Celery(set_as_current=False), task=task)
+        assert request.info()["args"] == "(<hidden>)"
 
     def test_backends(self, app: Any, redis_server: RedisServer) -> None:
         stored: Any = Celery("compat", set_as_current=False, fixups=[], backend=redis_server.url)
