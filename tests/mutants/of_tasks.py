@@ -42,6 +42,26 @@ OF_TASKS: Sequence[Mutant] = (
         [f"{ON_CELERY}/test_limited_requeues.py"],
     ),
     Mutant(
+        "rejecting what a queue counts", f"{CELERY}/requeue.py",
+        "task.acks_late and not delivery.counted", "task.acks_late",
+        [f"{ON_CELERY}/test_limited_requeues.py"],
+    ),
+    Mutant(
+        "headers of the broker in what is sent anew", f"{CELERY}/requeue.py",
+        "if name not in BROKERS_OWN", "if name",
+        [f"{ON_CELERY}/test_limited_requeues.py"],
+    ),
+    Mutant(
+        "run that is the parent of its own message", f"{CELERY}/requeue.py",
+        ', "parent_id": request.parent_id}', "}",
+        [f"{ON_CELERY}/test_limited_requeues.py"],
+    ),
+    Mutant(
+        "half a second to a broker that counts whole ones", f"{CELERY}/sending.py",
+        "math.ceil(wait)", "wait",
+        ["tests/acceptance/hard_cases/test_requeues.py"],
+    ),
+    Mutant(
         "time limit while a broker is silent", f"{CELERY}/requeue.py",
         "(task.OperationalError, SoftTimeLimitExceeded, ", "(task.OperationalError, ",
         [f"{ON_CELERY}/test_limited_requeues.py"],
