@@ -190,7 +190,7 @@ def test_a_part_of_the_lost_rows_is_not_called_all(
         assert values(metrics())[LOST] == 2
 
         # When one of the stores does not answer, I expect no number
-        silent(monkeypatch, "held")
+        silent(monkeypatch, "get_many")
         assert LOST not in values(metrics())
 
 
