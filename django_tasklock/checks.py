@@ -36,15 +36,12 @@ from django.core.cache.backends.filebased import FileBasedCache
 from django.core.cache.backends.locmem import LocMemCache
 
 from ._values.describe import printable
-from ._values.keyed import Keyed
 from .conf import configured_stores, task_url
 from .exceptions import InvalidLockConfig, StoreUnavailable
 from .stores import stores
 from .stores.base import BaseStore
 
 __all__ = ["check_app", "check_servers", "check_stores"]
-
-KEY_TO_TRY = "name"
 
 
 def check_stores(**_: Any) -> list[checks.CheckMessage]:
@@ -152,8 +149,8 @@ def _check_store(alias: str) -> Iterator[checks.CheckMessage]:
 
 def _check_keys(store: BaseStore, cache: BaseCache, where: str) -> Iterator[checks.CheckMessage]:
     with ThreadPoolExecutor(1) as thread:
-        there = thread.submit(Context().run, cache.make_key, KEY_TO_TRY).result()
-    here, again = cache.make_key(KEY_TO_TRY), cache.make_key(KEY_TO_TRY)
+        there = thread.submit(Context().run, _key_of, cache).result()
+    here, again = _key_of(cache), _key_of(cache)
     if here != again:
         said, hint = f"at each call ({here}, then {again}): a lock excludes nobody.", None
     elif here == there:
@@ -163,7 +160,7 @@ def _check_keys(store: BaseStore, cache: BaseCache, where: str) -> Iterator[chec
         hint = (
             "A lease keeps its key. What has the same name, such as the lock of a task that is "
             "sent here and run there, must be named where the same tenant is current."
-            if isinstance(store.keyed("name"), Keyed)
+            if type(store).keyed is not BaseStore.keyed
             else "This store's leases keep no key: renewed or released in another thread they are "
             "lost. Use a cache on Redis, or a cache without such a KEY_FUNCTION."
         )
@@ -172,6 +169,13 @@ def _check_keys(store: BaseStore, cache: BaseCache, where: str) -> Iterator[chec
         hint=hint,
         id="django_tasklock.W008",
     )
+
+
+def _key_of(cache: BaseCache) -> str:
+    try:
+        return str(cache.make_key("name"))
+    except Exception as error:  # A KEY_FUNCTION may do so where no tenant is current.
+        return f"{type(error).__name__}: {error}"
 
 
 def _ignores_errors(cache: BaseCache) -> bool:

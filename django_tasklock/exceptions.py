@@ -141,8 +141,9 @@ class ListingNotSupported(TaskLockError):
 class RequeueFailed(TaskLockError):
     """The message of the task ``task``, id ``task_id``, had to wait and could not be sent again.
 
-    The broker does not have the message any more, because the task has no ``acks_late``: it will
-    not run. ``reason`` says what sending it raised.
+    It will not run: the broker does not have the message any more, because the task has no
+    ``acks_late``, or its queue has delivered it so often (``x-delivery-count``) that it would drop
+    it. ``reason`` says what sending it raised.
     """
 
     def __init__(self, task: str, task_id: str, reason: str) -> None:

@@ -7,10 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 
-__all__ = ["MAKE_KEY", "MAKE_NEW_KEY", "current", "make_key", "make_new_key", "tenant"]
+__all__ = [
+    "MAKE_KEY",
+    "MAKE_KEY_OF_TENANT",
+    "MAKE_NEW_KEY",
+    "current",
+    "make_key",
+    "make_key_of_tenant",
+    "make_new_key",
+    "tenant",
+]
 
 MAKE_KEY = f"{__name__}.make_key"
 MAKE_NEW_KEY = f"{__name__}.make_new_key"
+MAKE_KEY_OF_TENANT = f"{__name__}.make_key_of_tenant"
 
 _thread = threading.local()
 _calls = count()
@@ -40,3 +50,8 @@ def make_key(key: str, key_prefix: str, version: int) -> str:
 def make_new_key(key: str, key_prefix: str, version: int) -> str:
     """A KEY_FUNCTION that makes no key twice."""
     return f"{next(_calls)}:{make_key(key, key_prefix, version)}"
+
+
+def make_key_of_tenant(key: str, key_prefix: str, version: int) -> str:
+    """A KEY_FUNCTION that raises where no tenant is current."""
+    return f"{_thread.name}:{key_prefix}:{version}:{key}"

@@ -19,6 +19,7 @@ from celery.exceptions import WorkerShutdown, WorkerTerminate
 from celery.local import maybe_evaluate
 from celery.utils.imports import symbol_by_name
 from celery.utils.quorum_queues import detect_quorum_queues
+from kombu import Exchange, Queue
 from kombu.serialization import registry  # type: ignore[attr-defined]
 from kombu.transport.native_delayed_delivery import (
     MAX_NUMBER_OF_BITS_TO_USE,
@@ -172,18 +173,28 @@ def delays_natively(app: Any) -> bool:
     return bool(detect_quorum_queues(app, driver)[0])
 
 
-def queue_of(app: Any, delivery_info: Any) -> str | None:
-    """The name of the app's queue from which a message came; None if no queue is known to be it.
+def queue_of(app: Any, delivery_info: Any) -> Any:
+    """The app's queue from which a message came; None if no queue is known to be it.
 
     For a message that the broker delays, ``Celery.send_task`` takes the routing key of its queue,
     and that of the default queue where none is named, even if the options have another one. A
     message that was delayed has come through other exchanges, with a longer routing key.
+
+    Returns the queue's name; or, where it is bound by a pattern, a queue that only has what
+    ``send_task`` reads of it: the kind of its exchange, and the message's own routing key.
     """
-    key, delays = _DELAY.subn("", delivery_info.get("routing_key") or "", count=1)
-    for name, queue in app.amqp.queues.items():
-        known = delays or queue.exchange.name == delivery_info.get("exchange")
-        if known and queue.routing_key == key:
-            return str(name)
+    said = delivery_info or {}
+    exchange = said.get("exchange")
+    key, delays = _DELAY.subn("", said.get("routing_key") or "", count=1)
+    kinds = {"topic"} if delays else set()
+    for name, queue in [*app.amqp.queues.items()]:
+        for bound in queue.bindings or (queue,):
+            if not delays and bound.exchange.name == exchange:
+                kinds.add(bound.exchange.type)
+            if bound.routing_key == key and (delays or bound.exchange.name == exchange):
+                return str(name)
+    if kinds == {"topic"}:
+        return Queue("", Exchange(exchange or "", type="topic"), routing_key=key)
     return None
 
 

@@ -38,12 +38,12 @@ class WorkerRequest(Request):
         """Called when the task has ended well, before Celery does anything about that."""
 
     def info(self, safe: bool = False) -> Any:
-        """What ``inspect`` shows: of the arguments what the events show too.
+        """What ``inspect`` shows: of the arguments what the events show too, if they show any.
 
         Celery shows them as they are, unless ``inspect active`` is asked otherwise. A message that
         waits for its lock is ``scheduled``, and its caller may hide some.
         """
-        return super().info(safe=True)
+        return super().info(safe=safe or "argsrepr" in self._request_dict)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         # Celery makes a subclass for each task, whose versions of these two call no super(). So

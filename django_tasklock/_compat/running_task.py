@@ -15,8 +15,9 @@ __all__ = ["running_task"]
 def running_task() -> tuple[str, str] | None:
     """Return the name and the id of the task that runs in this thread or greenlet; None if none
     does. A task that is called like a function is a part of the one that calls it."""
-    state = sys.modules.get("celery._state")
-    task = None if state is None else state.get_current_worker_task()
+    # The module is there before its functions are, while another thread imports Celery.
+    current = getattr(sys.modules.get("celery._state"), "get_current_worker_task", None)
+    task = None if current is None else current()
     if task is None or task.request.id is None:
         return None
     return str(task.name), str(task.request.id)

@@ -10,20 +10,27 @@ from ..stores.base import BaseStore
 from .history import note_event, write_events
 from .service import LockService
 
-__all__ = ["as_seen", "clear_many"]
+__all__ = ["clear_many", "get_seen"]
 
 
-def as_seen(store: BaseStore, name: str, is_seen: Callable[[LockInfo], bool]) -> str:
-    """Return the name of a lock with the key that its holder has, if this thread makes another one.
+def get_seen(
+    store: BaseStore, seen: Sequence[tuple[str, Callable[[LockInfo], bool]]]
+) -> list[LockInfo | None]:
+    """Return the holders of some locks, as `BaseStore.get_many` does, by their names.
 
-    Where the keys depend on the thread, the holder is looked for among all locks of that name.
-    ``is_seen`` says which one is meant. Raises `StoreUnavailable`.
+    Beside each name stands what tells the lease that was seen. Where the keys depend on the thread
+    it may have another key than this thread makes: it is looked for among all locks of that name.
+    Raises `StoreUnavailable`.
     """
-    if not isinstance(name, Keyed) and isinstance(store.keyed(name), Keyed):
-        for info in store.list(name):
-            if info.name == name and is_seen(info):
-                return info.name
-    return name
+    holders = store.get_many([name for name, _ in seen])
+    for at, (name, is_seen) in enumerate(seen):
+        holder = holders[at]
+        if holder is not None and is_seen(holder):
+            continue
+        if not isinstance(name, Keyed) and isinstance(store.keyed(name), Keyed):
+            same_name = (info for info in store.list(name) if info.name == name)
+            holders[at] = next(filter(is_seen, same_name), holder)
+    return holders
 
 
 def clear_many(

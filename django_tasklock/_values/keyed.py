@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = ["Keyed", "key_of"]
 
 
@@ -25,6 +27,9 @@ class Keyed(str):
         new = cls(name)
         new.key, new.alias = key, alias
         return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Keyed.of, (str(self), self.key, self.alias)
 
 
 def key_of(name: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from django.core.exceptions import BadRequest
 
+from .._engine.clear_many import get_seen
 from .._engine.service import LockService, locks
 from .._values.arguments import checked_name
 from .._values.lock_info import LockInfo
@@ -136,7 +137,7 @@ class SelectedLeases:
         for seen in map(SeenLease.decode, boxes):
             by_store.setdefault(seen.store, []).append(seen)
         for leases in by_store.values():
-            found = leases[0].service.store.get_many([seen.name for seen in leases])
+            found = get_seen(leases[0].service.store, [(seen.name, seen.is_of) for seen in leases])
             for seen, info in zip(leases, found, strict=True):
                 if info is None:
                     selected.ended.append(seen.name)

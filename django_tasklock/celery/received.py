@@ -59,9 +59,9 @@ class Received:
         if ours or (self.own and request.headers is None):
             # Never None: Celery would take all attributes of the request for its headers.
             request.headers = headers
-        self.counted = bool(headers.get(DELIVERY_COUNT))
-        """whether a queue counts the deliveries of the message, and has delivered it before: it may
-        drop a message that is rejected once more"""
+        count = headers.get(DELIVERY_COUNT)
+        self.deliveries = count if type(count) is int else 0
+        """how often a queue that counts deliveries has delivered the message before"""
         self.ours: dict[str, Any] = ours if self.queued else {}
         self.handed: Any = ours if self.own else None
         """where the handle of the caller's lease is, if there is one; of an eager call too"""
@@ -95,6 +95,12 @@ class Received:
         """the number of starts that we wrote into the note; 0 if we wrote none"""
         self._start: Note | None = None
         """the note of our start: what our acquire writes, or what was written last"""
+
+    @property
+    def rejectable(self) -> bool:
+        """Whether the broker delivers the message again if it is rejected: it has the message
+        still, and its queue does not drop it for having delivered it too often."""
+        return bool(self.task.acks_late) and self.deliveries < self.task.lock_max_attempts
 
     @cached_property
     def key(self) -> str:

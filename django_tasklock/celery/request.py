@@ -23,7 +23,7 @@ from django.db import connections
 
 from .._compat.celery_worker import WorkerRequest
 from .._engine.causes import BY_WORKER
-from .._engine.clear_many import as_seen
+from .._engine.clear_many import get_seen
 from .._values.owner_record import recorded
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable
@@ -185,7 +185,9 @@ class LockedRequest(WorkerRequest):
 
     def _held_by_child(self, name: str) -> str:
         """The lock with the key under which the child has it: this process has no tenant."""
-        return as_seen(self._task.locks.store, name, lambda info: info.token in self._tokens)
+        seen = [(name, lambda info: info.token in self._tokens)]
+        (holder,) = get_seen(self._task.locks.store, seen)
+        return name if holder is None else holder.name
 
     def _stays(self, name: str) -> bool:
         """Whether the lock stays taken, with the child's token: it cools, because the child died

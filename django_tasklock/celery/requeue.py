@@ -156,12 +156,11 @@ def _send(
     }
     # Without a parent of its own, Celery would make the present run the parent of its own message.
     headers |= {HEADER: ours, "parent_id": request.parent_id}
-    # Rejected once more, it may be dropped by its queue: see `Received.counted`.
-    rejectable = task.acks_late and not delivery.counted
-    queue = queue_of(task.app, request.delivery_info) if delays_natively(task.app) else None
-    pause, call = FIRST_RETRY_DELAY_SECONDS, (args, kwargs)
+    rejectable, call = delivery.rejectable, (args, kwargs)
+    pause = min(FIRST_RETRY_DELAY_SECONDS * 2**delivery.deliveries, LONGEST_RETRY_DELAY_SECONDS)
     while True:
         try:
+            queue = queue_of(task.app, request.delivery_info) if delays_natively(task.app) else None
             message = task.signature_from_request(
                 request,
                 tuple(args),

@@ -44,7 +44,7 @@ class Run(Taking):
             if self.use.lease is not None and self.use.lease.held:
                 # A signal handler raised it between two steps of the run.
                 self.locked.release(self.use.lease, self.delivery.note_of_interruption())
-            if isinstance(error, DeliverAgain) and self.delivery.counted:
+            if isinstance(error, DeliverAgain) and not self.delivery.rejectable:
                 delay = FIRST_RETRY_DELAY_SECONDS
                 requeue_redelivery(self.delivery, self.args, self.kwargs, delay)
             if not self.delivery.comes_back(error):

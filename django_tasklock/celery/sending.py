@@ -87,10 +87,9 @@ class Sending(Task):
     def _publish(self, args: Any, kwargs: Any, **options: Any) -> Any:
         """Have Celery send the message, with a delay that the broker takes."""
         app = self.app
-        wait = (
-            0.0 if app.conf.task_always_eager else waiting_seconds(cast("TaskBase", self), options)
-        )
-        if wait and delays_natively(app):
+        delayed = options.get("countdown") or options.get("eta")
+        if delayed and not app.conf.task_always_eager and delays_natively(app):
+            wait = waiting_seconds(cast("TaskBase", self), options)
             options |= {"countdown": math.ceil(wait), "eta": None}
         return super().apply_async(args, kwargs, **options)
 

@@ -86,20 +86,17 @@ def turn_of(
     if holder.cooling and holder.ttl is not None:
         remaining, step = holder.ttl, held + holder.ttl
     step = max(step / slots, 1.0 if whole else SHORTEST_STEP_SECONDS)
-    delay, text = FIRST_RETRY_DELAY_SECONDS, None
+    delay, _ = next_turn(0.0, remaining, step, waited, longest)
     with suppress(StoreUnavailable):
         text = store.get_note(key)
-    for _ in range(NOTE_ATTEMPTS):
-        delay, turn = next_turn(_last(text, now), remaining, step, waited, longest)
-        if turn is None:
-            return delay * chance.uniform(0.75, 1.25)
-        try:
+        for _ in range(NOTE_ATTEMPTS):
+            delay, turn = next_turn(_last(text, now), remaining, step, waited, longest)
+            if turn is None:
+                return delay * chance.uniform(0.75, 1.25)
             other = store.reserve(key, repr(now + turn), turn, over=text or "")
-        except StoreUnavailable:
-            break
-        if other is None:
-            break
-        text = str(other)
+            if other is None:
+                break
+            text = str(other)
     return delay
 
 

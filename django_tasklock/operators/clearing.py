@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from .._engine.clear_many import as_seen, clear_many
+from .._engine.clear_many import clear_many, get_seen
 from .._engine.service import LockService
 from .._values.keyed import key_of
 from .._values.lock_info import LockInfo
@@ -79,6 +79,10 @@ class Seen(NamedTuple):
     token: str | None = None
     digest: str | None = None
 
+    def is_of(self, holder: LockInfo) -> bool:
+        """Whether ``holder`` is the lease that was seen."""
+        return is_seen(holder, self.token, self.digest)
+
 
 class Cleared(NamedTuple):
     """What became of one lock, and its holder before that (None: it was not locked)."""
@@ -102,13 +106,16 @@ def clear_all_seen(
     record of clears writes it there. Raises `StoreUnavailable`; if ``before`` was called, some may
     be cleared then.
     """
-    seen = [_with_key(service, each) for each in seen]
-    names = [each.name for each in seen]
-    holders = service.store.get_many(names)
+    holders = get_seen(service.store, [(each.name, each.is_of) for each in seen])
+    # With the key that the holder has.
+    seen = [
+        each if holder is None else each._replace(name=holder.name)
+        for each, holder in zip(seen, holders, strict=True)
+    ]
     wanted = [
         holder
         for each, holder in zip(seen, holders, strict=True)
-        if holder is not None and is_seen(holder, each.token, each.digest)
+        if holder is not None and each.is_of(holder)
     ]
     before(wanted)
     cleared = clear_many(service, wanted, by=by)
@@ -124,20 +131,13 @@ def clear_all_seen(
     for each, holder in zip(again, now, strict=True):
         if holder is None:
             outcomes[key_of(each.name)] = Outcome.NOT_LOCKED
-        elif is_seen(holder, each.token, each.digest):
+        elif each.is_of(holder):
             # The same lease with another record: it was detached or adopted meanwhile.
             outcomes[key_of(each.name)], _ = clear_seen(service, *each, by=by)
     return [
-        Cleared(name, outcomes.get(key_of(name), _if_not_cleared(holder)), holder)
-        for name, holder in zip(names, holders, strict=True)
+        Cleared(each.name, outcomes.get(key_of(each.name), _if_not_cleared(holder)), holder)
+        for each, holder in zip(seen, holders, strict=True)
     ]
-
-
-def _with_key(service: LockService, seen: Seen) -> Seen:
-    def is_it(info: LockInfo) -> bool:
-        return is_seen(info, seen.token, seen.digest)
-
-    return seen._replace(name=as_seen(service.store, seen.name, is_it))
 
 
 def _if_not_cleared(holder: LockInfo | None) -> Outcome:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from .._values.describe import duration, place, printable
+from .._values.keyed import key_of
 from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, task_words
@@ -146,11 +147,11 @@ def _who(owner: Owner) -> Who:
 
 def _still(infos: Sequence[LockInfo]) -> Iterator[LockInfo]:
     """The same locks as they are held now."""
-    names: dict[str, dict[str, None]] = {}
+    names: dict[str, dict[str, str]] = {}
     for info in infos:
-        names.setdefault(info.store, {})[info.name] = None
+        names.setdefault(info.store, {})[key_of(info.name)] = info.name
     for alias, some in names.items():
-        yield from (info for info in stores[alias].get_many([*some]) if info is not None)
+        yield from (info for info in stores[alias].get_many([*some.values()]) if info is not None)
 
 
 def _proof(wait: Wait) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from django.db import Error as DatabaseError
 
 from .._values.describe import age
+from .._values.keyed import key_of
 from .._values.lock_info import LockInfo
 from ..exceptions import ListingNotSupported, StoreUnavailable
 from ..stores import stores
@@ -60,11 +61,15 @@ def lock_state(aliases: Sequence[str] | None = None, *, rows: bool = True) -> li
 
 
 def _gone(store: BaseStore, found: Iterable[LockInfo]) -> set[str]:
-    """The names of locks whose process, on this machine, is gone."""
+    """The locks, by `key_of`, whose process, on this machine, is gone."""
     suspects = [info for info in found if info.owner.alive() is False]
     # Asked once more: the owner may have released it, and ended, since, and another may have it.
     now = store.get_many([info.name for info in suspects]) if suspects else ()
-    return {info.name for info, held in zip(suspects, now, strict=True) if info.is_same_lease(held)}
+    return {
+        key_of(info.name)
+        for info, held in zip(suspects, now, strict=True)
+        if info.is_same_lease(held)
+    }
 
 
 def _add_locks(
@@ -119,7 +124,7 @@ def _add_longest_wait(alias: str, found: Iterable[LockInfo], longest: Gauge) -> 
 
 
 def _state(info: LockInfo, gone: set[str]) -> str:
-    if info.name in gone:
+    if key_of(info.name) in gone:
         return "orphaned"
     if info.token is None:
         return "foreign"

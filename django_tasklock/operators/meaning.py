@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .._engine.store_renewal import RENEWAL_SHARE
+from .._values.keyed import key_of
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from .._values.slots import base_of, gate_name
@@ -77,7 +78,7 @@ def meanings(infos: Sequence[LockInfo]) -> list[Meaning]:
         queues = _queues(alias, some)
         for at, info in zip(places, some, strict=True):
             holder = _holder(info, takeover=stores[alias].takeover)
-            found[at] = Meaning(holder, *_notice(info, holder), *queues[info.name])
+            found[at] = Meaning(holder, *_notice(info, holder), *queues[key_of(info.name)])
     return [found[at] for at in range(len(infos))]
 
 
@@ -128,14 +129,18 @@ def _queues(alias: str, infos: Sequence[LockInfo]) -> dict[str, tuple[int | None
     names = list(dict.fromkeys(gates.values()))
     holders = dict(zip(names, store.get_many(names), strict=True)) if names else {}
     waited_for = [info.name for info in infos if info.name not in gates and info.waiters]
-    first = dict(zip(waited_for, store.next_waiters(waited_for), strict=True)) if waited_for else {}
+    first = (
+        dict(zip(map(key_of, waited_for), store.next_waiters(waited_for), strict=True))
+        if waited_for
+        else {}
+    )
     queues: dict[str, tuple[int | None, Owner | None]] = {}
     for info in infos:
         if info.name not in gates:
-            queues[info.name] = info.waiters, first.get(info.name)
+            queues[key_of(info.name)] = info.waiters, first.get(key_of(info.name))
         elif (gate := holders[gates[info.name]]) is None:
-            queues[info.name] = 0, None
+            queues[key_of(info.name)] = 0, None
         else:
             count = None if gate.waiters is None else 1 + gate.waiters
-            queues[info.name] = count, gate.owner
+            queues[key_of(info.name)] = count, gate.owner
     return queues

@@ -67,7 +67,7 @@ class CacheStore(CacheNotes):
         for _ in range(2):
             if self._add(name, record, ttl):
                 if not self._keeps:
-                    self._assert_keeps(name, grant.proof.at)
+                    self._assert_keeps(name, record, ttl, grant.proof.at)
                 return grant
             held = self._read(name)
             if token_of(held) == token and not self._ends_soon(held):
@@ -184,15 +184,20 @@ class CacheStore(CacheNotes):
         key, lifetime = self._cache_key(name), self._lifetime(ttl)
         return bool(self._call(lambda: self.cache.add(key, record, lifetime)))
 
-    def _assert_keeps(self, name: str, until: float) -> None:
+    def _assert_keeps(self, name: str, record: dict[str, Any], ttl: float, until: float) -> None:
         """Raise `InvalidLockConfig` if the cache has not what it said it added.
 
         So does a DummyCache. Asked until it was there once: no later lease costs another call.
-        ``until``, on `clock.now`, it must be there.
+        ``until``, on `clock.now`, it must be there; or else after it was added once more, since
+        somebody may just have cleared the cache.
         """
-        if self._read(name) is not ABSENT:
-            self._keeps = True
-        elif clock.now() < until:
+        for first in (True, False):
+            if self._read(name) is not ABSENT:
+                self._keeps = True
+                return
+            if first:
+                self._add(name, record, ttl)
+        if clock.now() < until:
             raise InvalidLockConfig(
                 f"the lock store {self.alias!r} uses the cache {self.settings.cache!r}, a "
                 f"{type(self.cache).__name__}: it grants every lock to everybody. Use Redis, "

@@ -19,7 +19,7 @@ from tests.conftest import UseCaches, UseRedis
 from tests.five_methods import FiveMethodStore
 from tests.servers import NoRedis, RedisServer, own_redis
 from tests.store_cases import own_prefix, redis_cache
-from tests.tenants import MAKE_KEY, MAKE_NEW_KEY, tenant
+from tests.tenants import MAKE_KEY, MAKE_KEY_OF_TENANT, MAKE_NEW_KEY, tenant
 
 BACKENDS = "django.core.cache.backends"
 
@@ -240,3 +240,16 @@ class TestKeysThatDependOnTheThread:
         message = self.found_with(use_caches, redis_cache(redis_server.url), MAKE_NEW_KEY)
         assert message.id == "django_tasklock.W008"
         assert "excludes nobody" in message.msg
+
+    def test_the_function_raises_where_no_tenant_is_current(
+        self, use_caches: UseCaches, redis_server: RedisServer
+    ) -> None:
+        # A plain cache's keys are made at each call: it is as a key that differs
+        plain = {"BACKEND": f"{BACKENDS}.locmem.LocMemCache", "LOCATION": own_prefix()}
+        message = self.found_with(use_caches, plain, MAKE_KEY_OF_TENANT)
+        assert message.id == "django_tasklock.W008"
+        assert "AttributeError" in message.msg
+        # A store on Redis needs keys that are the same for all tenants
+        message = self.found_with(use_caches, redis_cache(redis_server.url), MAKE_KEY_OF_TENANT)
+        assert message.id == "django_tasklock.E001"
+        assert "must also answer in a new thread, where no tenant is current" in message.msg

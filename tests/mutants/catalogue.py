@@ -191,7 +191,8 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "plain cache that keeps nothing and grants", "django_tasklock/stores/cache.py",
-        "elif clock.now() < until:", "elif False:",
+        "        if clock.now() < until:\n            raise InvalidLockConfig(",
+        "        if False:\n            raise InvalidLockConfig(",
         [f"{ON_STORES}/test_cache_store.py"],
     ),
     Mutant(
@@ -264,7 +265,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "clear of a lock that changed hands since it was shown",
         f"{OPERATORS}/clearing.py",
-        "if holder is not None and is_seen(holder, each.token, each.digest)",
+        "if holder is not None and each.is_of(holder)",
         "if holder is not None",
         ["tests/integration/operators/test_clear_many.py"],
     ),

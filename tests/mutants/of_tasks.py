@@ -42,8 +42,9 @@ OF_TASKS: Sequence[Mutant] = (
         [f"{ON_CELERY}/test_limited_requeues.py"],
     ),
     Mutant(
-        "rejecting what a queue counts", f"{CELERY}/requeue.py",
-        "task.acks_late and not delivery.counted", "task.acks_late",
+        "rejecting what a queue counts", f"{CELERY}/received.py",
+        "bool(self.task.acks_late) and self.deliveries < self.task.lock_max_attempts",
+        "bool(self.task.acks_late)",
         [f"{ON_CELERY}/test_limited_requeues.py"],
     ),
     Mutant(

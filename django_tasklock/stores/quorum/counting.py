@@ -73,6 +73,8 @@ def merged(
     begun = [info.acquired_at for info in mine if info.acquired_at is not None]
     return replace(
         last,
+        # Without the key that one member has made of it.
+        name=str(last.name),
         store=store,
         # A member may have missed that the lease was detached, or adopted.
         owner=max(owners, key=lambda owner: (*_stage(owner), owners[owner])),

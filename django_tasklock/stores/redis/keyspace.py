@@ -8,6 +8,7 @@ from contextvars import Context
 
 from ..._values.arguments import is_name
 from ..._values.keyed import Keyed
+from ...exceptions import InvalidLockConfig
 
 __all__ = ["Keyspace"]
 
@@ -142,6 +143,12 @@ class Keyspace:
 
 def _without_tenant(make_key: Callable[[str], str], keys: list[str]) -> list[str]:
     """The keys as a new thread makes them: all processes have the same ones, whatever is current
-    where a store is made."""
+    where a store is made. Raises `InvalidLockConfig`."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(Context().run, lambda: [*map(make_key, keys)]).result()
+        try:
+            return thread.submit(Context().run, lambda: [*map(make_key, keys)]).result()
+        except Exception as error:
+            raise InvalidLockConfig(
+                "the cache's KEY_FUNCTION must also answer in a new thread, where no tenant is "
+                f"current: it raises {type(error).__name__}: {error}"
+            ) from error

@@ -129,7 +129,7 @@ def _refused(
 def _said(error: StoreUnavailable | CannotSubscribe) -> str:
     """What the server answered. Raises the error if it did not answer."""
     if isinstance(error, CannotSubscribe):
-        return "the server takes no connection to listen on; raise its maxclients"
+        return f"no connection to listen on can be had: {error.__cause__ or 'no answer'}"
     if not isinstance(error.__cause__, ResponseError):
         raise error
     return error.reason

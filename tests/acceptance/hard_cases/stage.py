@@ -70,7 +70,8 @@ class Stage:
     def use_quorum_queue(self, limit: int) -> None:
         """From now on, the queue is a quorum queue, which drops what it has delivered too often.
 
-        It is not the default queue, and workers consume from it alone.
+        It is not the default queue, and workers consume from it alone. It takes all messages
+        whose routing key begins with its name.
 
         Args:
             limit: how often it delivers a message again.
@@ -78,7 +79,7 @@ class Stage:
 
         def queue(name: str) -> dict[str, Any]:
             arguments = {"x-queue-type": "quorum", "x-delivery-limit": limit}
-            routes = {"exchange": name, "exchange_type": "topic", "routing_key": name}
+            routes = {"exchange": name, "exchange_type": "topic", "routing_key": f"{name}.#"}
             return {**routes, "queue_arguments": arguments}
 
         default = f"{self.queue}-default"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -33,19 +34,24 @@ def received(stage: Stage, task_id: str) -> list[float]:
     return [entry.at for entry in stage.ledger.entries("received", task_id=task_id)]
 
 
-@pytest.mark.parametrize("task", ["retry", "early_retry", "coalesced"])
+@pytest.mark.parametrize("task", ["retry", "early_retry", "coalesced", "retry routed"])
 def test_34_a_message_of_a_quorum_queue_waits_there_for_its_lock(
     quorum_stage: Callable[[int], Stage], task: str
 ) -> None:
-    """With and without acks_late, and as a follow-up; from a queue that is not the default one.
+    """With and without acks_late, and as a follow-up; from a queue that is not the default one,
+    also if the message came there by a routing key that fits the pattern of the queue.
 
     RabbitMQ delays it, by a second at least, so that no worker is asked in vain all the time.
     """
     stage = quorum_stage(20)
     job, gate = stage.job(), stage.gate()
-    holder = stage.send(task, job, [{"gate": str(gate)}], queue=stage.queue)
+    task, _, routed = task.partition(" ")
+    where: dict[str, Any] = {"queue": stage.queue}
+    if routed:
+        where = {"exchange": stage.queue, "routing_key": f"{stage.queue}.encode"}
+    holder = stage.send(task, job, [{"gate": str(gate)}], **where)
     stage.started(job)
-    result = stage.send(task, job, queue=stage.queue)
+    result = stage.send(task, job, **where)
     stage.deliveries(result.id, 4)
     gate.touch()
     assert holder.get(timeout=60) == result.get(timeout=60) == f"done:{job}"

@@ -4,6 +4,7 @@ give."""
 from __future__ import annotations
 
 import inspect
+from datetime import date
 from typing import Any
 
 import celery
@@ -34,6 +35,13 @@ def reserved_for(room: Mailroom, task: Any) -> float:
     """Seconds that the reservation of the task's only job lasts from now on."""
     (key,) = room.redis.keys(f"*queued {task.name} *")
     return float(room.redis.pttl(key)) / 1000
+
+
+def test_an_eta_may_be_whatever_celery_takes(room: Mailroom) -> None:
+    task = room.task()
+    assert room.ids() == []
+    task.apply_async([1], eta=date(2100, 1, 1))
+    assert len(room.ids()) == 1
 
 
 def test_a_call_may_say_what_becomes_of_a_duplicate(room: Mailroom) -> None:

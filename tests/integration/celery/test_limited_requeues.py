@@ -107,7 +107,7 @@ def test_a_message_whose_deliveries_are_counted_is_not_rejected_again(
 ) -> None:
     """A queue with ``x-delivery-limit`` would drop it. What is sent anew counts from the start."""
     message, lease = refused(room, acks_late=True)
-    counted = {"x-delivery-count": 1, "x-death": [{"queue": "celery_delayed_0"}]}
+    counted = {"x-delivery-count": 5, "x-death": [{"queue": "celery_delayed_0"}]}
     message.headers.update(counted, mine="kept")
     broker.refuse()
     broker.cut()
@@ -122,7 +122,7 @@ def test_a_message_whose_deliveries_are_counted_is_not_rejected_again(
 
 def test_a_counted_message_that_no_try_can_send_is_given_up_with_an_error(room: Mailroom) -> None:
     message, _lease = refused(room, acks_late=True)
-    message.headers["x-delivery-count"] = 1
+    message.headers["x-delivery-count"] = 5
     message.kwargs["other"] = object()
     state, error = room.deliver(message)
     assert (state, type(error)) == ("FAILURE", RequeueFailed)

@@ -358,6 +358,17 @@ class TestWhatItCosts:
         assert len(locks.history()) == 3
         assert _event_of.cache_info().misses == before
 
+    def test_a_task_that_others_met_is_no_search_through_their_events(self, on_redis: None) -> None:
+        """Where its id is only that of the holder, the server itself leaves the event out."""
+        store: Any = stores["default"]
+        holder, now = Owner(task="t", task_id="busy"), datetime.now(timezone.utc)
+        refused = Event("refused", "video:1", "default", now, Owner(task_id="other"), holder)
+        store.record([refused] * 500)
+        before = _event_of.cache_info()
+        assert locks.history(task_id="busy", limit=1) == []
+        after = _event_of.cache_info()
+        assert (after.hits, after.misses) == (before.hits, before.misses)
+
     def test_nothing_where_nobody_is_met(
         self, use_redis: UseRedis, own_redis_server: RedisServer
     ) -> None:

@@ -13,7 +13,11 @@ from django.core.management import call_command
 
 from django_tasklock import Lease, LockNotAcquired, lock, locks
 from django_tasklock._engine.renewal import renewal
+from django_tasklock.admin.seen import SeenLease, SelectedLeases
 from django_tasklock.operators.clearing import Outcome, Seen, clear_all_seen, token_digest
+from django_tasklock.operators.exposition import as_text
+from django_tasklock.operators.lock_state import lock_state
+from django_tasklock.operators.meaning import meanings
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 from tests.conftest import UseCaches
@@ -125,6 +129,35 @@ def test_so_does_a_page_whose_form_has_the_name_alone() -> None:
     assert beta.release()
 
 
+def test_operators_tell_the_locks_of_two_tenants_apart() -> None:
+    """The boxes of the admin's list, the words before a clear, and the metrics."""
+    acme, got = taken_by("acme"), list[str]()
+    in_child(lambda: str(taken_by("beta").name))
+
+    def wait() -> None:
+        with tenant("acme"), lock(NAME, ttl=LONG, wait=LONG) as mine:
+            got.append(mine.token)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    with tenant("acme"):
+        until(lambda: locks.waiters(NAME))
+    infos = sorted(locks.list(NAME), key=lambda info: info.key)
+    assert [meaning.waiting for meaning in meanings(infos)] == [1, 0]
+    boxes = [SeenLease.of(info).encode() for info in infos]
+    held = [row.info for row in SelectedLeases.from_boxes(boxes).held]
+    assert [info.token for info in held if info] == [info.token for info in infos]
+    text = as_text(lock_state(["default"], rows=False))
+    assert 'tasklock_locks{store="default",state="held"} 1' in text
+    assert 'tasklock_locks{store="default",state="orphaned"} 1' in text
+    assert not stores["default"].keeps_searches
+    assert acme.release()
+    waiter.join(LONG)
+    assert len(got) == 1
+    with tenant("beta"):
+        assert locks.clear(NAME)
+
+
 def test_another_process_adopts_it() -> None:
     handle = taken_by("acme").detach()
 
@@ -182,6 +215,7 @@ def test_the_name_in_an_error_from_another_process_is_the_name() -> None:
     lease = taken_by("acme")
     with tenant("acme"), pytest.raises(LockNotAcquired) as refused, lock(NAME):
         pass
+    assert pickle.loads(pickle.dumps(lease.name, protocol=0)).key == locks.list()[0].key
     error = pickle.loads(pickle.dumps(refused.value))
     assert (error.name, error.holder.key) == (NAME, locks.list()[0].key)
     assert json.loads(json.dumps(lease.name)) == NAME

@@ -116,3 +116,18 @@ class TestCacheThatKeepsNothing:
 
         monkeypatch.setattr(cache.cache, "add", added_long_ago)
         assert isinstance(cache.acquire("video:1", new_token(), 0.05, owner_record()), Grant)
+
+    def test_a_cache_that_somebody_clears_meanwhile_is_not_blamed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cache: Any = stores["default"]
+        real = cache.cache.add
+
+        def cleared_once(key: str, value: object, lifetime: float) -> bool:
+            made = bool(real(key, value, lifetime))
+            cache.cache.clear()
+            monkeypatch.setattr(cache.cache, "add", real)
+            return made
+
+        monkeypatch.setattr(cache.cache, "add", cleared_once)
+        assert taken("video:1", ttl=60).release()

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -365,6 +365,13 @@ class TestCelery:
         assert calls.apply(task_id="id-2").get() == ("calls", "id-2")
         assert looks() is running_task.running_task() is None
 
+    def test_no_task_runs_while_another_thread_imports_celery(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The module is known then, and has no functions yet."""
+        monkeypatch.setitem(sys.modules, "celery._state", ModuleType("celery._state"))
+        assert running_task.running_task() is None
+
     def test_apps_of_the_project(self, app: Any) -> None:
         unnamed = Celery("default", set_as_current=False, fixups=[])
         assert celery_compat.is_of_project(app)
@@ -461,6 +468,11 @@ class TestCelery:
         delayed = {"exchange": "celery_delayed_0", "routing_key": key}
         assert celery_compat.queue_of(app, delayed) == "two"
         assert celery_compat.queue_of(app, {"exchange": "", "routing_key": "key.two"}) is None
+        assert celery_compat.queue_of(app, None) is None
+        # Of a queue that is bound by a pattern, ``send_task`` is to take the message's own key.
+        for key in ("video.encode", calculate_routing_key(2, "video.encode")):
+            found = celery_compat.queue_of(app, {"exchange": "of-two", "routing_key": key})
+            assert (found.exchange.type, found.routing_key) == ("topic", "video.encode")
 
     @pytest.mark.parametrize("delay", [0.5, 1])
     def test_delays_that_celery_hands_to_the_broker(self, delay: float) -> None:

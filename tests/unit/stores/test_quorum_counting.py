@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from django_tasklock._values.keyed import Keyed
 from django_tasklock._values.lock_info import LockInfo
 from django_tasklock._values.owner import Owner
 from django_tasklock.stores.quorum.counting import leading, majority_of, merged, verdict
@@ -69,3 +72,10 @@ def test_what_most_members_know_of_a_lease_is_shown() -> None:
     held = [info("a", fence=7), info("a", fence=9), info("a", fence=7), info("b", fence=8), None]
     shown = merged(("a", None), held, 0, 5, "default")
     assert (shown.token, shown.fence, shown.store) == ("a", 7, "default")
+
+
+def test_the_lock_of_a_quorum_has_no_key_of_one_member() -> None:
+    name = Keyed.of("video:1", "acme:lock:video:1", "a")
+    held = [replace(info("a"), name=name)] * 2
+    who, _ = leading(held) or pytest.fail("nobody holds it")
+    assert type(merged(who, held, 0, 3, "quorum").name) is str
