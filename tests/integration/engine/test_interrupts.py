@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from celery.exceptions import WorkerShutdown
 
 from django_tasklock import Lease, LeaseLost, StoreUnavailable, lock, locks, signals
 from django_tasklock._engine.renewal import renewal
@@ -107,6 +108,10 @@ class TestEveryInstruction:
         assert number > 100
 
 
+class OfTheWorker(WorkerShutdown):
+    """What a worker raises to end a process."""
+
+
 class TestRunOfATask:
     @pytest.fixture
     def room(self, on_redis: None, redis_server: RedisServer) -> Iterator[Mailroom]:
@@ -141,7 +146,7 @@ class TestRunOfATask:
             number += EVERY
             task.delay(number)
             message = room.take()
-            with interrupted(number, error=Exit) as where:
+            with interrupted(number, error=OfTheWorker) as where:
                 room.deliver(message)
             missed = 0 if where else missed + 1
             if where:
