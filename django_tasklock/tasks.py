@@ -61,7 +61,7 @@ def locked(
     ``store``: an alias of the setting. ``on_conflict``: with "skip" a run that finds the lock held
     returns ``{"status": "skipped", "reason": "already_processing", "lock": ..., "holder": ...}``,
     with the reason "cooling_down" if it stays taken after other code's work, and "held_by_operator"
-    if `locks.hold` took it; with "raise" it raises `LockNotAcquired`. ``guard``: claims a row
+    if ``locks.hold`` took it; with "raise" it raises `LockNotAcquired`. ``guard``: claims a row
     before the run and finishes it after; a run whose row cannot be claimed is skipped, with the
     reason "invalid_state".
 
