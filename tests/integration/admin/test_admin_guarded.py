@@ -65,8 +65,8 @@ def make_task() -> Iterator[MakeTask]:
             raise AssertionError("not to be run")
 
         return app.task(
-            work, name=names[-1], base=LockedTask, bind=True, shared=False, lock_name=lock_name,
-            guard=guard,
+            work, name=names[-1], base=LockedTask, bind=True, shared=False, lazy=False,
+            lock_name=lock_name, guard=guard,
         )  # fmt: skip
 
     yield make
