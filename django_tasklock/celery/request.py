@@ -24,6 +24,7 @@ from django.db import connections
 from .._compat.celery_worker import WorkerRequest
 from .._engine.causes import BY_WORKER
 from .._engine.clear_many import get_seen
+from .._values.keyed import Keyed
 from .._values.owner_record import recorded
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable
@@ -185,8 +186,10 @@ class LockedRequest(WorkerRequest):
 
     def _held_by_child(self, name: str) -> str:
         """The lock with the key under which the child has it: this process has no tenant."""
-        seen = [(name, lambda info: info.token in self._tokens)]
-        (holder,) = get_seen(self._task.locks.store, seen)
+        store = self._task.locks.store
+        if not isinstance(store.keyed(name), Keyed):
+            return name
+        (holder,) = get_seen(store, [(name, lambda info: info.token in self._tokens)])
         return name if holder is None else holder.name
 
     def _stays(self, name: str) -> bool:

@@ -46,7 +46,8 @@ class RedisStore(RedisAnyOf):
         prepends = only_prepends(client.cache)
         keyspace = Keyspace(client.make_key, settings.key_prefix, settings.alias, prepends=prepends)
         super().__init__(settings, client, keyspace)
-        self.keeps_searches = prepends  # What is kept has no keys, only names.
+        if not prepends:
+            self.keeps_searches = False  # What is kept has no keys, only names.
         self.subscriber = Subscriber(client, self.keyspace.channels)
         self._listing = Listing(client, self.keyspace, self.records)
         self._server = client
