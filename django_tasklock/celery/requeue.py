@@ -85,11 +85,7 @@ def retry_later(
     now = time.time()
     since = now if delivery.refused_since is None else delivery.refused_since
     tries = int(delivery.ours.get("tries") or 0)
-    if turn is None:
-        delay = min(FIRST_RETRY_DELAY_SECONDS * 2 ** min(tries, 10), LONGEST_RETRY_DELAY_SECONDS)
-        delay *= chance.uniform(0.75, 1.25)
-    else:
-        delay = turn
+    delay = _doubled(tries) * chance.uniform(0.75, 1.25) if turn is None else turn
     if error is not None and within is not None:
         left = since + within - now
         if left <= 0:
@@ -125,6 +121,12 @@ def deliver_again(task: TaskBase, cause: Exception) -> NoReturn:
     raise DeliverAgain(cause, requeue=True) from cause
 
 
+def _doubled(tries: int) -> float:
+    """Return the first delay, doubled with each try, up to the longest one. In seconds."""
+    # A header may have any number: what is beyond the longest delay is not computed.
+    return min(FIRST_RETRY_DELAY_SECONDS * 2.0 ** min(tries, 10), LONGEST_RETRY_DELAY_SECONDS)
+
+
 def _pause(seconds: float) -> None:
     """Sleep. A time limit that comes meanwhile is for the body, and must not lose the message."""
     with suppress(SoftTimeLimitExceeded):
@@ -157,7 +159,7 @@ def _send(
     # Without a parent of its own, Celery would make the present run the parent of its own message.
     headers |= {HEADER: ours, "parent_id": request.parent_id}
     rejectable, call = delivery.rejectable, (args, kwargs)
-    pause = min(FIRST_RETRY_DELAY_SECONDS * 2**delivery.deliveries, LONGEST_RETRY_DELAY_SECONDS)
+    pause = _doubled(delivery.deliveries)
     while True:
         try:
             queue = queue_of(task.app, request.delivery_info) if delays_natively(task.app) else None
