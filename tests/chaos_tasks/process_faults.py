@@ -40,7 +40,7 @@ class ProcessFaults(Disturber):
         with self._nothing_on_its_way() as safe:
             if not safe:
                 return
-            worker.kill()
+            self._servers.broker.end(worker.pid, worker.kill)
         self._note("worker killed", since, worker.pid)
         self._crew.replace(worker)
 

@@ -29,6 +29,7 @@ class Sender(Background):
         self._history = history
         self._lock = threading.Lock()
         self._sent: dict[int, list[Unit]] = {}
+        self._sending: list[Unit] = []
         self.sent = 0
 
     def work(self) -> None:
@@ -47,10 +48,15 @@ class Sender(Background):
         close_old_connections()
         open_jobs = Job._default_manager.exclude(status__in=FINAL).values_list("pk", flat=True)
         with self._lock:
-            return [
-                {message.id for unit in self._sent[job] for message in unit.messages}
-                for job in open_jobs if job in self._sent
-            ]  # fmt: skip
+            # A worker may have what is just being sent, before the sender knows it.
+            begun = {job: [*units] for job, units in self._sent.items()}
+            for unit in self._sending:
+                for job in unit.jobs:
+                    begun.setdefault(job, []).append(unit)
+        return [
+            {message.id for unit in begun[job] for message in unit.messages}
+            for job in open_jobs if job in begun
+        ]  # fmt: skip
 
     def units(self, job: int) -> list[Unit]:
         """What was sent of a job."""
@@ -59,6 +65,15 @@ class Sender(Background):
 
     def send(self, unit: Unit) -> bool:
         """Send a unit, from any thread. Returns False if it is not known to have been sent."""
+        with self._lock:
+            self._sending.append(unit)
+        try:
+            return self._send(unit)
+        finally:
+            with self._lock:
+                self._sending.remove(unit)
+
+    def _send(self, unit: Unit) -> bool:
         first, *rest = unit.messages
         jobs = [message.job for message in unit.messages]
         ids = [message.id for message in unit.messages]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import kombu
+import psutil
 import redis
 
 from tests.rabbitmq import RabbitMQ
@@ -77,6 +78,19 @@ class RedisBroker:
         finally:
             self.client.client_unpause()
 
+    def end(self, pid: int, kill: Callable[[], object]) -> None:
+        """Kill a worker's main process and close its connections.
+
+        A pool process that was forked meanwhile has them too, and keeps them open as long as it
+        lives or is stopped: Redis gives the next message to a dead worker, which loses it.
+        """
+        port = self.client.get_connection_kwargs()["port"]
+        found = psutil.Process(pid).net_connections("tcp")
+        ours = [each.laddr.port for each in found if getattr(each.raddr, "port", 0) == port]
+        kill()
+        for mine in ours:
+            self.client.client_kill_filter(addr=f"127.0.0.1:{mine}")
+
     def cut(self) -> None:
         """Break every connection to the broker."""
         for kind in ("normal", "pubsub"):
@@ -114,6 +128,10 @@ class RabbitBroker:
     def still(self) -> Iterator[None]:
         """Nothing to be careful about: what a dead worker has not acknowledged is delivered."""
         yield None
+
+    def end(self, pid: int, kill: Callable[[], object]) -> None:
+        """Kill a worker's main process; what it has not acknowledged is not lost."""
+        kill()
 
     def cut(self) -> None:
         """Have the broker close every connection of the virtual host."""

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from random import Random
 
@@ -66,7 +67,7 @@ class Disturber:
                     for pid in pool:
                         self.stage.watch(pid)
                         self.struck[pid] = time.monotonic()
-                    self.stage.kill(worker.pid)
+                    self.stage.broker.end(worker.pid, partial(self.stage.kill, worker.pid))
                 self.stage.worker(concurrency=2, wait=False)
                 return True
         return False

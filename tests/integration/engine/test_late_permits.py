@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -39,7 +40,9 @@ def test_a_permit_is_not_given_up_after_it_was_taken(
     monkeypatch.setattr(permits_module, "leave_queues", stalled)
     waits = Meanwhile(lambda: locks.acquire("pool", slots=2, ttl=1.5, wait=None))
     until(lambda: waiting("pool#1") == waiting("pool#2") == 1, "the waiter in both queues")
-    assert second.release()  # Handed over; then comes the stall.
+    # Handed over; then comes the stall, maybe before the answer.
+    with contextlib.suppress(StoreUnavailable):
+        assert second.release()
     try:
         lease = waits.result()
     except StoreUnavailable:
