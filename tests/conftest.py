@@ -54,11 +54,31 @@ from tests.zookeepers import ZooKeeper, own_zookeeper
 
 pytest.register_assert_rewrite("django_tasklock.testing")
 
+NIGHTLY = Path(__file__).parent / "nightly"
+
 # A busy machine is no reason to fail.
 hypothesis.settings.register_profile(
     "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("patient")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--nightly", action="store_true", help="run what `make test` leaves out, and only that"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is valuable and slow runs at night: what is marked so, or is below tests/nightly."""
+    nightly = bool(config.getoption("--nightly"))
+    groups: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        at_night = item.path.is_relative_to(NIGHTLY) or "nightly" in item.keywords
+        groups[at_night == nightly].append(item)
+    items[:] = groups[True]
+    if groups[False]:
+        config.hook.pytest_deselected(items=groups[False])
 
 
 @pytest.hookimpl(tryfirst=True)
