@@ -1,1 +1,0 @@
-"""The Django app of the run: the rows that the tasks work on."""
