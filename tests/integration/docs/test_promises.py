@@ -47,7 +47,7 @@ def runs_by_day(path: Path, name: str) -> bool:
     return not whole_file_at_night and name in those_by_day(ast.parse(text))
 
 
-@pytest.mark.parametrize(("page", "promise", "tests"), PROMISES, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize(("page", "promise", "tests"), PROMISES, ids=[each[1] for each in PROMISES])
 def test_each_guarantee_names_its_tests(page: Path, promise: str, tests: str) -> None:
     named = named_tests(page, tests)
     assert named, f"{promise!r} names no test"

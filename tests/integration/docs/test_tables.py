@@ -6,8 +6,9 @@ import argparse
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, fields
+from functools import cache
 from typing import Any
 
 import pytest
@@ -115,11 +116,12 @@ def verbs() -> set[str]:
     return calls
 
 
-def sources() -> Iterator[ast.Call]:
+@cache
+def sources() -> list[ast.Call]:
     """Every call in the package."""
-    for path in sorted((ROOT / "django_tasklock").rglob("*.py")):
-        tree = ast.parse(path.read_text("utf-8"), str(path))
-        yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    paths = sorted((ROOT / "django_tasklock").rglob("*.py"))
+    trees = [ast.parse(path.read_text("utf-8"), str(path)) for path in paths]
+    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
 def text_of(node: ast.expr) -> str | None:
