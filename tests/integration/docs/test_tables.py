@@ -167,8 +167,6 @@ def metrics() -> dict[str, tuple[str, ...]]:
     }
 
 
-# ------------------------------------------------------------------------------ side by side
-
 TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "lock": (lambda: defaults(API, "lock", "Parameter"), lambda: parameters(lock)),
     "locks": (lambda: named(API, "locks", "Call"), verbs),
