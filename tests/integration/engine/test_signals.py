@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
+from celery import Celery
 
-from django_tasklock import StoreUnavailable, lock, locks
+from django_tasklock import LockService, StoreUnavailable, lock, locks, signals
+from django_tasklock.celery import LockedTask
 from django_tasklock.signals import (
     lock_acquired,
     lock_cleared,
@@ -19,6 +22,7 @@ from django_tasklock.signals import (
 from django_tasklock.stores.base import BaseStore
 from django_tasklock.testing import outage
 from tests.conftest import UseRedis
+from tests.pages import DOCS, code, table
 from tests.steps import Meanwhile, sent, taken
 from tests.waiting import until
 
@@ -155,3 +159,36 @@ def test_a_receiver_that_fails_does_not_replace_the_outage(use_redis: UseRedis) 
             locks.acquire("video:1")
     finally:
         lock_unavailable.disconnect(broken)
+
+
+def test_every_signal_has_the_arguments_that_its_page_shows(use_redis: UseRedis) -> None:
+    use_redis()
+    page = DOCS / "reference/signals.md"
+    shown = {
+        code(name)[0]: set(code(arguments)) for name, arguments in table(page, "Signals", "Signal")
+    }
+
+    @Celery("signals", set_as_current=False).task(base=LockedTask, lock_name="e", name="not-run")
+    def not_run() -> None:
+        pass
+
+    with contextlib.ExitStack() as stack:
+        every = {name: getattr(signals, name) for name in signals.__all__ if name.islower()}
+        told = {name: stack.enter_context(sent(signal)) for name, signal in every.items()}
+        with lock("a"):
+            assert locks.acquire("a") is None
+        lost = taken("b")
+        assert locks.clear("b")
+        assert lost.extend() is False
+        assert locks.hold("c", 60) is not None
+        with outage(), pytest.raises(StoreUnavailable):
+            locks.acquire("d")
+        with lock("e"):
+            assert not_run()["status"] == "skipped"
+    found = {
+        name: {tuple(sorted(one.keys() - {"signal", "sender"})) for one in ones}
+        for name, ones in told.items()
+    }
+    assert found == {name: {tuple(sorted(arguments))} for name, arguments in shown.items()}
+    senders = {one["sender"] for ones in told.values() for one in ones}
+    assert senders == {LockService, not_run.__class__}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note, Refusal
 from tests.conftest import UseCaches, UseRedis
 from tests.integration.engine.test_waiting_trouble import SOON_SECONDS, waiter
+from tests.pages import DOCS, blocks
 from tests.servers import RedisServer
 from tests.steps import LONG, taken
 from tests.store_cases import redis_cache
@@ -67,6 +69,20 @@ class TestRights:
         admin.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">secret", *rules)
         admin.close()
         return f"redis://worker:secret@127.0.0.1:{server.port}/0"
+
+    def test_rights_of_the_page_are_enough(
+        self, own_redis_server: RedisServer, use_redis: UseRedis
+    ) -> None:
+        (line,) = [
+            block.text
+            for block in blocks(DOCS / "operations/redis.md", "text")
+            if block.text.startswith("ACL SETUSER web ")
+        ]
+        with redis.Redis.from_url(own_redis_server.url) as admin:
+            admin.execute_command(*shlex.split(line))
+        use_redis(own_redis_server.url.replace("//", "//web:secret@"), {"OPTIONS": {"HISTORY": 9}})
+        all_verbs(own_redis_server)
+        assert "cleared" in [event.kind for event in locks.history()]
 
     def test_rights_that_are_named_are_enough(
         self, own_redis_server: RedisServer, use_redis: UseRedis

@@ -1,0 +1,37 @@
+"""Links of pages lead somewhere; those between pages of the docs are checked by `make docs` too."""
+
+from __future__ import annotations
+
+import re
+
+from tests.pages import DOCS, PAGES, README, ROOT, anchors, links, named, prose, toctree
+
+CHINESE = ROOT / "README.zh-Hans.md"
+BESIDE = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
+
+
+def test_links_lead_somewhere() -> None:
+    """To a file of the project, or a heading of a page; to no host, whose pages may change."""
+    broken = []
+    for page in [*PAGES, CHINESE]:
+        for text, target in links(page):
+            path, _, anchor = target.partition("#")
+            there = (page.parent / path).resolve() if path else page
+            if not there.exists() or (anchor and anchor not in anchors(there)):
+                broken.append(f"{named(page)}: [{text}]({target})")
+    assert broken == []
+
+
+def test_every_page_of_the_docs_is_in_a_toctree() -> None:
+    listed = {page for index in DOCS.rglob("index.md") for page in toctree(index)}
+    assert set(PAGES) - {README, DOCS / "index.md"} == listed
+
+
+def test_words() -> None:
+    """One word for one thing, as everywhere in the project."""
+    foreign = r"unlock\w*|mutex\w*|reset\w*|flush\w*|refresh\w*|touch\w*|free[sd]|freeing|timeouts?"
+    found = {}
+    for page in [*PAGES, *BESIDE]:
+        text = re.sub(r"`[^`]*`|visibility timeout", "", prose(page))
+        found[named(page)] = re.findall(rf"\b(?:{foreign})\b", text, re.IGNORECASE)
+    assert {page: words for page, words in found.items() if words} == {}

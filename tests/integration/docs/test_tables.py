@@ -1,0 +1,249 @@
+"""The tables of the docs have what the code has, and nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any
+
+import pytest
+from django.core.management import load_command_class
+from django.dispatch import Signal
+
+from django_tasklock import LockService, conf, exceptions, lock, signals
+from django_tasklock.celery.options import OPTIONS
+from django_tasklock.contrib import lock_labels
+from django_tasklock.contrib.measures import COUNTERS, HISTOGRAMS
+from django_tasklock.guards import StatusGuard
+from django_tasklock.operators.lock_state import lock_state
+from django_tasklock.stores.base import BaseStore
+from django_tasklock.stores.cache import CacheStore
+from django_tasklock.stores.cluster import RedisClusterStore
+from django_tasklock.stores.database import DatabaseStore
+from django_tasklock.stores.memory import MemoryStore
+from django_tasklock.stores.quorum import QuorumStore
+from django_tasklock.stores.redis import RedisStore
+from django_tasklock.stores.zookeeper import ZooKeeperStore
+from tests.pages import DOCS, ROOT, code, section, table
+
+STORES = (RedisStore, RedisClusterStore, CacheStore, DatabaseStore, ZooKeeperStore, QuorumStore,
+          MemoryStore)  # fmt: skip
+FLAGS = [name for name, kind in BaseStore.__annotations__.items() if kind == "ClassVar[bool]"]
+API = DOCS / "reference/api.md"
+CHECKS = DOCS / "reference/checks.md"
+COMMAND = DOCS / "reference/command.md"
+METRICS = DOCS / "operations/metrics.md"
+SETTINGS = DOCS / "reference/settings.md"
+SIGNALS = DOCS / "reference/signals.md"
+TASKS = DOCS / "reference/task-options.md"
+TROUBLE = DOCS / "troubleshooting.md"
+
+# ------------------------------------------------------------------------------ what a page shows
+
+
+def named(*where: Any) -> set[str]:
+    """The first name of each row."""
+    return {code(row[0])[0] for row in table(*where)}
+
+
+def columns(*where: Any) -> dict[str, tuple[str, ...]]:
+    """The first name of each row, with those of the second column."""
+    return {code(row[0])[0]: tuple(code(row[1])) for row in table(*where)}
+
+
+def defaults(*where: Any) -> dict[str, Any]:
+    """The same with a value; an empty cell is no default."""
+    return {
+        name: ast.literal_eval(value[0]) if value else inspect.Parameter.empty
+        for name, value in columns(*where).items()
+    }
+
+
+def shown_options() -> dict[str, set[str]]:
+    shown: dict[str, set[str]] = {store.__name__: set() for store in STORES}
+    whose: list[str] = []
+    for stores, options, *_ in table(SETTINGS, "Options", "Store"):
+        if stores:  # An empty cell stands for the one above.
+            whose = list(shown) if stores == "all" else code(stores)
+        for name in whose:
+            shown[name] |= set(code(options))
+    return shown
+
+
+# ------------------------------------------------------------------------------ what the code has
+
+
+def parameters(function: Callable[..., Any]) -> dict[str, Any]:
+    found = inspect.signature(function).parameters.values()
+    return {each.name: each.default for each in found if each.name not in ("self", "args")}
+
+
+def store_settings() -> dict[str, Any]:
+    by_field = {
+        field.name: {} if field.default is MISSING else field.default
+        for field in fields(conf.StoreSettings)
+    }
+    return {key: by_field[name] for key, name in conf._FIELDS_BY_KEY.items()}
+
+
+def errors() -> dict[str, tuple[str, ...]]:
+    # By class: an old name is exported beside the new one.
+    own = {getattr(exceptions, name) for name in exceptions.__all__}
+    return {
+        error.__name__: ()
+        if error.__init__ is Exception.__init__
+        else tuple(name for name in parameters(error) if name != "kwargs")
+        for error in own
+    }
+
+
+def verbs() -> set[str]:
+    """The calls of `LockService`, as they are written, but for those of leases and tasks."""
+    internal = {"contend", "detach", "extend", "give_up", "lost", "release", "released"}
+    internal |= {"take_back", "try_acquire", "try_adopt", "try_hold"}
+    calls = set()
+    for name, function in inspect.getmembers(LockService, inspect.isfunction):
+        awaited = inspect.iscoroutinefunction(function)  # howto/async.md has these
+        if not (name.startswith("_") or awaited or name in internal):
+            found = list(inspect.signature(function).parameters.values())[1:]
+            plain = [each.replace(annotation=each.empty) for each in found]
+            calls.add(f"locks.{name}{inspect.Signature(plain)}")
+    return calls
+
+
+@cache
+def sources() -> list[ast.Call]:
+    """Every call in the package."""
+    paths = sorted((ROOT / "django_tasklock").rglob("*.py"))
+    trees = [ast.parse(path.read_text("utf-8"), str(path)) for path in paths]
+    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def text_of(node: ast.expr) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def checks() -> set[str]:
+    found = set()
+    for call in sources():
+        ids = [text_of(word.value) for word in call.keywords if word.arg == "id"]
+        if ast.unparse(call.func) == "Finding" and call.args:
+            # The admin's class of that name begins with another field.
+            ids.append(f"django_tasklock.{text_of(call.args[0])}")
+        found |= {each for each in ids if each and not each.endswith(".None")}
+    return found
+
+
+def problems() -> set[str | None]:
+    made = ("Problem", "Problem.worded", "cls")
+    calls = [call for call in sources() if ast.unparse(call.func) in made and call.args]
+    return {text_of(call.args[0]) for call in calls} - {None}
+
+
+def log_lines() -> dict[str, str]:
+    found = {}
+    for call in sources():
+        logger, _, level = ast.unparse(call.func).rpartition(".")
+        if logger == "logger" and level in ("info", "warning", "error", "exception"):
+            text = text_of(call.args[0])
+            assert text is not None, ast.unparse(call)
+            shown = text.replace("%s[%s]", "…").replace("%s", "…")
+            found[shown] = level.upper().replace("EXCEPTION", "ERROR")
+    # The page says more of one: by whom a lock was cleared, if that is known.
+    found["lock … in store …, held by …, was cleared by …"] = found.pop(
+        "lock … in store …, held by …, was cleared…"
+    )
+    return found
+
+
+def metrics() -> dict[str, tuple[str, ...]]:
+    return {f"tasklock_{each.name}_total": each.labels for each in COUNTERS} | {
+        f"tasklock_{each.name}_seconds": each.labels for each in HISTOGRAMS
+    }
+
+
+TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "lock": (lambda: defaults(API, "lock", "Parameter"), lambda: parameters(lock)),
+    "locks": (lambda: named(API, "locks", "Call"), verbs),
+    "errors": (lambda: columns(API, "Errors", "Error"), errors),
+    "exceptions": (lambda: named(TROUBLE, "Exceptions", "Exception"), lambda: set(errors())),
+    "settings": (lambda: defaults(SETTINGS, "Keys", "Key"), store_settings),
+    "options of stores": (
+        shown_options,
+        lambda: {each.__name__: BaseStore.known_options | each.known_options for each in STORES},
+    ),
+    "stores": (
+        lambda: {code(row[0])[0]: row[1:] for row in table(SETTINGS, "Stores", "")[1:]},
+        lambda: {
+            flag: ["yes" if getattr(store, flag) else "no" for store in STORES] for flag in FLAGS
+        },
+    ),
+    "options of tasks": (lambda: defaults(TASKS, "Options", "Option"), lambda: OPTIONS),
+    "guard": (lambda: defaults(TASKS, "Guards", "Parameter"), lambda: parameters(StatusGuard)),
+    "signals": (
+        lambda: named(SIGNALS, "Signals", "Signal"),
+        lambda: {name for name in signals.__all__ if isinstance(getattr(signals, name), Signal)},
+    ),
+    "outcomes": (
+        lambda: columns(SIGNALS, "Calls that did not run", "Outcome"),
+        lambda: signals.OUTCOMES,
+    ),
+    "checks": (
+        lambda: named(CHECKS, "Settings and tasks", "Id") | named(CHECKS, "The live server", "Id"),
+        checks,
+    ),
+    "checks in trouble": (lambda: named(TROUBLE, "System checks", "Id"), checks),
+    "problems": (lambda: named(TROUBLE, "What the doctor finds", "Problem"), problems),
+    "log lines": (
+        lambda: {code(row[0])[0]: row[1] for row in table(TROUBLE, "Log lines", "Line")},
+        log_lines,
+    ),
+    "metrics": (lambda: columns(METRICS, "What is counted", "Metric"), metrics),
+    "gauges": (
+        lambda: named(METRICS, "The state of the locks", "Metric"),
+        lambda: {gauge.name for gauge in lock_state([], rows=False)},
+    ),
+    "settings of metrics": (
+        lambda: named(METRICS, "Settings", "Key of `TASKLOCK_METRICS`"),
+        lambda: lock_labels._KEYS,
+    ),
+    "verbs": (
+        lambda: {name.split()[0] for name in named(COMMAND, "Verbs", "Verb")},
+        lambda: set(command_verbs()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_has_what_the_code_has(name: str) -> None:
+    shown, actual = TABLES[name]
+    assert shown() == actual()
+
+
+def test_the_dashboard_and_the_alerts_ask_for_metrics_that_exist() -> None:
+    known = metrics().keys() | {gauge.name for gauge in lock_state([], rows=False)}
+    for text in (METRICS.read_text("utf-8"), (METRICS.parent / "grafana.json").read_text("utf-8")):
+        asked = re.findall(r"\btasklock_\w+", text)
+        assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in asked} == known
+
+
+def command_verbs() -> dict[str, argparse.ArgumentParser]:
+    parser = load_command_class("django_tasklock", "locks").create_parser("manage.py", "locks")
+    (verbs,) = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    return dict(verbs.choices)
+
+
+def test_each_option_of_the_command_is_shown_and_each_that_is_shown_exists() -> None:
+    text = section(COMMAND, "Verbs")
+    rows = {code(row[0])[0].split()[0]: " ".join(row) for row in table(COMMAND, "Verbs", "Verb")}
+    for verb, parser in command_verbs().items():
+        options = [action for action in parser._actions if action.option_strings]
+        public = {each.option_strings[0] for each in options if each.help != argparse.SUPPRESS}
+        assert {name for name in public if name.startswith("--") and name not in text} == set()
+        known = {name for each in options for name in each.option_strings}
+        assert set(re.findall(r"--\w[\w-]*", rows[verb])) <= known, verb
