@@ -403,13 +403,13 @@ def test_requests_that_wait_do_not_block_the_event_loop() -> None:
     lease = taken("waited")
 
     async def wait_and_go_on() -> list[int]:
-        requests = [asyncio.create_task(AsyncClient().get("/waited/")) for _ in range(60)]
+        requests = [asyncio.create_task(AsyncClient().get("/waited/")) for _ in range(40)]
         await asyncio.to_thread(until, lambda: waiting("waited") == len(requests), "the queue")
         assert lease.release()
         return [(await request).status_code for request in requests]
 
     # I expect the loop to go on, and each to get its turn
-    assert async_to_sync(wait_and_go_on)() == [200] * 60
+    assert async_to_sync(wait_and_go_on)() == [200] * 40
 
 
 def test_cancelled_request_leaves_no_lock() -> None:
