@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,7 +24,11 @@ from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.admin import changelist, rows, store_reader
 from django_tasklock.operators import kept_search
+from django_tasklock.operators.kept_search import question
+from django_tasklock.stores.base import Note
+from django_tasklock.stores.criteria import Criteria
 from django_tasklock.stores.redis import searching, walking
+from django_tasklock.stores.search import Found
 from tests.conftest import UseCaches, UseRedis
 from tests.integration.admin.test_admin import (
     LIST,
@@ -37,7 +42,7 @@ from tests.integration.admin.test_admin import (
     words_of,
 )
 from tests.servers import RedisServer
-from tests.steps import Traffic, waiting
+from tests.steps import waiting
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
@@ -182,17 +187,6 @@ def test_live_id_is_the_leases_and_does_not_tell_its_token(
     assert live(viewer)["rows"][0]["id"] != row["id"]
 
 
-def test_live_is_for_those_who_may_see_the_list(on_redis: None, client_with: UserWith) -> None:
-    acquire("video:1")
-    assert client_with("view_lock").get(LIVE).status_code == 200
-    assert client_with("delete_lock").get(LIVE).status_code == 403
-    assert client_with("view_user").get(LIVE).status_code == 403
-    for refused in (client_with("view_lock", staff=False), Client()):
-        response = refused.get(LIVE)
-        assert response.status_code == 302
-        assert "/login/" in response["Location"]
-
-
 def test_live_of_a_store_that_is_down(
     use_redis: UseRedis, own_redis_server: RedisServer, operator: Client
 ) -> None:
@@ -272,14 +266,6 @@ def test_unknown_parameter_leads_to_the_list(on_redis: None, operator: Client) -
     response = operator.get(LIST, {"nonsense": "1"})
     assert response.status_code == 302
     assert response["Location"] == f"{LIST}?e=1"
-
-
-def test_values_of_filters_are_escaped(on_redis: None, operator: Client) -> None:
-    acquire("video:1", task="<script>alert(1)</script>\x1b[31m")
-    page = page_of(operator.get(LIST))
-    assert "<script>alert" not in page
-    assert "\x1b" not in page
-    assert "<img src=x" not in page_of(operator.get(LIST, {"task": "<img src=x>\u202e"}))
 
 
 # ------------------------------------------------------------------------------ order
@@ -410,13 +396,13 @@ def test_page_costs_no_more_where_many_match(
                 )
         return costs
 
-    for number in range(500):
+    for number in range(300):
         acquire(f"job:{number}", 2000 + number, task="jobs.run")
     cost()  # scripts are loaded, connections made
     few = cost()
 
-    # When there are four times as many
-    for number in range(1500):
+    # When there are three times as many
+    for number in range(600):
         acquire(f"more:{number}", 4000 + number, task="jobs.run")
 
     # I expect the same commands, as many times
@@ -430,7 +416,7 @@ def test_what_is_there_is_found_however_many_there_are(
     process_env: Callable[[], dict[str, str]],
 ) -> None:
     # Given what is sought at the end of a list of many windows
-    for number in range(700):
+    for number in range(350):
         acquire(f"job:{number:03}", 100 + number, task="jobs.run")
     acquire("Report:Last", 9000, task="reports.build", task_id="abc-1")
     orphan("orphan", process_env(), ttl=9001)
@@ -441,16 +427,16 @@ def test_what_is_there_is_found_however_many_there_are(
         ({"q": "orts.bui ABC-1"}, ["Report:Last"]),
         ({"task": "reports.build"}, ["Report:Last"]),
         ({"state": "gone"}, ["orphan"]),
-        ({"q": "job:699"}, ["job:699"]),
-        ({"q": "job:6*", "o": "-1", "p": "1"}, [f"job:6{n:02}" for n in reversed(range(100))]),
+        ({"q": "job:349"}, ["job:349"]),
+        ({"q": "job:2*", "o": "-1", "p": "1"}, [f"job:2{n:02}" for n in reversed(range(100))]),
     ):
         response = operator.get(LIST, asked)
         assert names(response) == expected, asked
         assert f"{len(expected)} result" in words_of(response)
     oldest = names(operator.get(LIST, {"o": "-3"}))
     assert oldest == [f"job:{number:03}" for number in range(100)]
-    assert names(operator.get(LIST, {"o": "3"}))[:3] == ["orphan", "Report:Last", "job:699"]
-    assert names(operator.get(LIST, {"o": "-3", "p": "8"})) == ["Report:Last", "orphan"]
+    assert names(operator.get(LIST, {"o": "3"}))[:3] == ["orphan", "Report:Last", "job:349"]
+    assert names(operator.get(LIST, {"o": "-3", "p": "4"}))[-2:] == ["Report:Last", "orphan"]
 
 
 def test_page_says_when_more_match_than_were_counted(
@@ -512,26 +498,6 @@ def test_order_by_wait_shows_first_what_is_waited_for_longest(
         waiter.leave()
 
 
-def test_page_with_waiters_costs_as_many_round_trips_as_one_without(
-    use_redis: UseRedis, own_redis_server: RedisServer, operator: Client
-) -> None:
-    use_redis(own_redis_server.url)
-    for name in ("a", "b", "c"):
-        acquire(name)
-    for order in ("", "7", "-7"):
-        operator.get(LIST, {"o": order})
-        traffic = Traffic(own_redis_server)
-        operator.get(LIST, {"o": order})
-        before = traffic.scripts()
-        waiter = locks.store.waiter("b", new_token(), 60.0, owner_record())
-        assert waiter is not None
-        waiter.ask()
-        traffic = Traffic(own_redis_server)
-        operator.get(LIST, {"o": order})
-        assert traffic.scripts() == before
-        waiter.leave()
-
-
 def test_page_of_a_large_store_updates_itself_where_searches_are_kept(
     on_redis: None, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -581,20 +547,49 @@ def test_page_of_a_kept_search_says_when_it_was_searched(
         assert "job:9" in names(operator.get(LIST, asked))
 
 
-@pytest.mark.parametrize("use_tz", [True, False])
 def test_both_times_of_a_kept_search_are_the_sites(
-    on_redis: None, operator: Client, monkeypatch: pytest.MonkeyPatch, use_tz: bool
+    on_redis: None, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_reader, "KEPT_FROM_LOCKS", 0)
     monkeypatch.setattr(kept_search, "KEPT_AFTER_SECONDS", 0.0)
     acquire("job:1")
-    with override_settings(USE_TZ=use_tz, TIME_ZONE="Asia/Kolkata"):
+    with override_settings(TIME_ZONE="Asia/Kolkata"):
         operator.get(LIST, {"q": "job"})
         words = words_of(operator.get(LIST, {"q": "job"}))
     found = re.search(r"As of (\S+), of the locks that matched at (\S+)", words)
     assert found
     now, matched = (datetime.fromisoformat(f"2026-01-01T{time}+00:00") for time in found.groups())
     assert (now - matched) % timedelta(days=1) < timedelta(minutes=5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "[" * 100_000,
+        "[1, false]",
+        '[NOW, 1, "a"]',
+        '[NOW, false, "a\\n"]',
+        '[LATER, false, "a"]',
+    ],
+    ids=range(6),
+)
+def test_what_somebody_else_wrote_for_a_kept_search_is_not_believed(
+    on_redis: None, text: str
+) -> None:
+    acquire("job:1")
+    now = time.time()
+    text = text.replace("NOW", str(now)).replace("LATER", str(now + 9000))
+    asked, looks = question(Criteria(), "ttl", False), []
+
+    def look(most: int) -> Found:
+        looks.append(most)
+        return locks.store.search(Criteria(), "ttl", most)
+
+    locks.store.set_note(Note(asked, text, 60))
+    found = kept_search.kept_search(locks.store, asked, look, lambda _info: True, 100, 1000)
+    assert [info.name for info in found.infos] == ["job:1"]
+    assert len(looks) == 1
 
 
 def test_page_of_keys_without_a_ttl_has_no_more_rows_than_others(
