@@ -13,13 +13,7 @@ import pytest
 from django.utils.translation.template import templatize
 
 import django_tasklock
-from tests.integration.admin.test_admin import (
-    client_with,
-    on_redis,
-    operator,
-)
 
-__all__ = ["client_with", "on_redis", "operator"]
 PACKAGE = Path(django_tasklock.__file__).parent
 LANGUAGES = ("zh_Hans", "zh_Hant")
 CALLS = {"gettext", "gettext_lazy", "_", "gettext_noop"}

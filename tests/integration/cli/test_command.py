@@ -23,6 +23,7 @@ from django_tasklock.cli import clear_locks
 from django_tasklock.cli.columns import as_rich_table
 from django_tasklock.cli.list_locks import LOCK_CSV_FIELDS
 from django_tasklock.cli.tables import LOCK_COLUMNS
+from django_tasklock.operators.clearing import clear_all_seen
 from tests.conftest import UseCaches, UseRedis
 from tests.integration.admin.test_admin_live import orphan
 from tests.servers import RedisServer
@@ -352,13 +353,13 @@ def test_clear_that_ends_before_it_is_done_says_what_was_cleared(
     # Given two locks that are cleared one after the other, and no answer to the second clear
     acquire("video:1", 300)
     acquire("video:2", 600)
-    real, calls = clear_locks.clear_all_seen, []
+    calls: list[object] = []
 
     def clear(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
         if len(calls) > 1:
             raise error
-        return real(*arguments, **options)
+        return clear_all_seen(*arguments, **options)
 
     monkeypatch.setattr(clear_locks, "LOCKS_PER_CLEAR", 1)
     monkeypatch.setattr(clear_locks, "clear_all_seen", clear)
