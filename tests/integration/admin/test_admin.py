@@ -6,8 +6,6 @@ import html
 import json
 import re
 import secrets
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +26,7 @@ from django_tasklock._values.describe import duration
 from django_tasklock.models import Lock
 from tests.conftest import UseCaches, UseRedis
 from tests.servers import RedisServer
+from tests.steps import orphan
 from tests.store_cases import redis_cache
 
 pytestmark = pytest.mark.django_db
@@ -163,17 +162,9 @@ def test_site_without_time_zones(on_redis: None, operator: Client) -> None:
         assert "UTC" in words_of(operator.get(change_url(lease)))
 
 
-def test_holder_that_is_gone_is_called_gone(
-    on_redis: None, operator: Client, process_env: Callable[[], dict[str, str]]
-) -> None:
-    # Given a lock whose process has ended without releasing it
-    script = (
-        "import django, os; django.setup(); from django_tasklock import locks; "
-        "assert locks.acquire('orphan', ttl=60); os._exit(0)"
-    )
-    subprocess.run([sys.executable, "-c", script], env=process_env(), check=True, timeout=180)
+def test_holder_that_is_gone_is_called_gone(on_redis: None, operator: Client) -> None:
+    orphan("orphan")
 
-    # I expect the list to say that its holder is gone
     words = words_of(operator.get(LIST))
     assert "orphan" in words
     assert "gone" in words

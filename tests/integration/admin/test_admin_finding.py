@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,8 +31,9 @@ from tests.integration.admin.test_admin import (
     page_of,
     words_of,
 )
-from tests.integration.admin.test_admin_live import LIVE, live, names, orphan
+from tests.integration.admin.test_admin_live import LIVE, live, names
 from tests.servers import RedisServer
+from tests.steps import orphan
 from tests.store_cases import redis_cache
 
 __all__ = ["client_with", "on_redis", "operator"]
@@ -184,13 +184,12 @@ def test_what_is_there_is_found_however_many_there_are(
     on_redis: None,
     operator: Client,
     little_windows: None,
-    process_env: Callable[[], dict[str, str]],
 ) -> None:
     # Given what is sought at the end of a list of many windows
     for number in range(350):
         acquire(f"job:{number:03}", 100 + number, task="jobs.run")
     acquire("Report:Last", 9000, task="reports.build", task_id="abc-1")
-    orphan("orphan", process_env(), ttl=9001)
+    orphan("orphan", ttl=9001)
     for asked, expected in (
         ({"q": "report:last"}, ["Report:Last"]),
         ({"q": "Rep*"}, ["Report:Last"]),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +34,7 @@ from tests.integration.admin.test_admin import (
     words_of,
 )
 from tests.servers import RedisServer
+from tests.steps import orphan
 from tests.store_cases import own_prefix, redis_cache
 
 __all__ = ["a_store_down", "client_with", "on_redis", "operator"]
@@ -342,16 +341,11 @@ def test_health_says_what_the_doctor_says(
     on_redis: None,
     make_task: MakeTask,
     operator: Client,
-    process_env: Callable[[], dict[str, str]],
 ) -> None:
     make_task("job:{job_id}")
     job = Job.objects.create(status="processing")
     cache.add("lock:forever", 1, timeout=None)
-    script = (
-        "import django, os; django.setup(); from django_tasklock import locks; "
-        "assert locks.acquire('orphan', ttl=60); os._exit(0)"
-    )
-    subprocess.run([sys.executable, "-c", script], env=process_env(), check=True, timeout=180)
+    orphan("orphan")
 
     words = words_of(operator.get(HEALTH))
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,7 +26,7 @@ from tests.integration.admin.test_admin import (
     words_of,
 )
 from tests.servers import RedisServer
-from tests.steps import waiting
+from tests.steps import orphan, waiting
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
@@ -49,14 +46,6 @@ def live(client: Client, **asked: Any) -> dict[str, Any]:
 def names(response: Any) -> list[str]:
     """The names on a page of the list, in its order."""
     return [json.loads(box)[2] for box in boxes_of(response)]
-
-
-def orphan(name: str, env: dict[str, str], ttl: int = 60) -> None:
-    script = (
-        "import django, os; django.setup(); from django_tasklock import locks; "
-        f"assert locks.acquire({name!r}, ttl={ttl}); os._exit(0)"
-    )
-    subprocess.run([sys.executable, "-c", script], env=env, check=True, timeout=180)
 
 
 def wait_in_queue(name: str, count: int) -> list[threading.Thread]:
@@ -174,12 +163,10 @@ def test_filters_by_task_and_host(on_redis: None, operator: Client) -> None:
     ]
 
 
-def test_filters_by_state(
-    on_redis: None, operator: Client, process_env: Callable[[], dict[str, str]]
-) -> None:
+def test_filters_by_state(on_redis: None, operator: Client) -> None:
     acquire("long", 600)
     acquire("short", 40)
-    orphan("orphan", process_env())
+    orphan("orphan", ttl=60)
     cache.add("lock:forever", 1, timeout=None)
     assert names(operator.get(LIST, {"state": "gone"})) == ["orphan"]
     assert sorted(names(operator.get(LIST, {"state": "soon"}))) == ["orphan", "short"]

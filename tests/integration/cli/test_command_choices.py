@@ -37,10 +37,9 @@ from django_tasklock.stores.redis import walking
 from tests.app.models import Job
 from tests.conftest import UseRedis
 from tests.integration.admin.test_admin_guarded import MakeTask, held_by, make_task
-from tests.integration.admin.test_admin_live import orphan
 from tests.integration.cli.test_command import acquire, answering, on_redis, run
 from tests.servers import RedisServer
-from tests.steps import LONG
+from tests.steps import LONG, orphan
 from tests.waiting import PATIENCE, until
 
 __all__ = ["make_task", "on_redis"]
@@ -281,12 +280,10 @@ def test_clear_by_task(some: None) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_clear_of_those_whose_owner_is_gone(
-    on_redis: None, process_env: Callable[[], dict[str, str]]
-) -> None:
+def test_clear_of_those_whose_owner_is_gone(on_redis: None) -> None:
     acquire("alive")
     cache.add("lock:foreign", 1)
-    orphan("orphan", process_env())
+    orphan("orphan")
     assert run("clear", "--owner-gone", "--noinput").startswith("cleared orphan")
     assert names("--scan") == ["foreign", "alive"] or names("--scan") == ["alive", "foreign"]
     # Two locks are there, and nobody is known to be dead
