@@ -29,7 +29,7 @@ from tests.integration.admin.test_admin import (
 )
 from tests.integration.cli.test_command import run
 from tests.servers import RedisServer
-from tests.steps import Meanwhile, Traffic, silent, taken, waiting
+from tests.steps import Meanwhile, silent, taken, waiting
 from tests.store_cases import database_store, redis_cache
 from tests.waiting import until
 
@@ -227,24 +227,6 @@ def test_the_strip_counts_what_the_page_shows(on_redis: None, operator: Client) 
     assert "<dt>locks</dt><dd>3</dd>" in searched
     assert "<dt>cooling</dt><dd>0</dd>" in searched
     assert "this page’s rows" in searched
-
-
-def test_the_strip_costs_one_round_trip_however_many_locks_and_events(
-    use_redis: UseRedis, own_redis_server: RedisServer, operator: Client
-) -> None:
-    use_redis(own_redis_server.url)
-    count = 1200
-    for number in range(count):
-        acquire(f"job:{number}")
-    happened("job:1", times=count)
-    operator.get(LIST)  # the scripts are known to the server from here on
-    traffic = Traffic(own_redis_server)
-    page = page_of(operator.get(LIST))
-    # The count, a page of names and its records, and the history
-    assert traffic.scripts() <= 4
-    assert traffic.commands()["xrevrange"] == 1
-    assert f"<dd>{count}</dd>" in page
-    assert f"{min(count, 1000)} events" in page
 
 
 def test_of_a_store_that_is_down_the_strip_says_no_number(
