@@ -203,6 +203,11 @@ def in_child(work: Callable[[], Any]) -> Any:
     return said["answer"]
 
 
+def orphan(name: str, ttl: float = LONG) -> None:
+    """Leave a lock behind whose process has ended without releasing it."""
+    in_child(lambda: taken(name, ttl=ttl).name)
+
+
 def killed_in_child(work: Callable[[], Any]) -> None:
     """Do ``work``, which is to send SIGKILL to its process, in a forked child."""
     with warnings.catch_warnings():

@@ -316,9 +316,13 @@ async def here(condition: Callable[[], bool]) -> None:
     await asyncio.to_thread(until, condition)
 
 
-@pytest.mark.parametrize("fence_field", ["lock_fence", None])
-@pytest.mark.parametrize("place", ["before claim", "after claim", "before reopen", "before finish"])
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize(
+    ("place", "fence_field", "times"),
+    [
+        ("before claim", "lock_fence", 3), ("after claim", None, 3),
+        ("before reopen", "lock_fence", 1), ("before finish", None, 1),
+    ],
+)  # fmt: skip
 def test_coroutine_that_is_cancelled_leaves_its_row_to_the_next_run(
     place: str, fence_field: str | None, times: int
 ) -> None:
@@ -357,8 +361,10 @@ def test_coroutine_that_is_cancelled_leaves_its_row_to_the_next_run(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("fence_field", ["lock_fence", None])
-@pytest.mark.parametrize("place", ["before claim", "after claim", "in the body"])
+@pytest.mark.parametrize(
+    ("place", "fence_field"),
+    [("before claim", None), ("after claim", "lock_fence"), ("in the body", None)],
+)
 def test_coroutine_that_is_closed_leaves_its_row_to_the_next_run(
     place: str, fence_field: str | None
 ) -> None:

@@ -144,7 +144,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "owner that ended after its lock was read", "django_tasklock/stores/redis/searching.py",
         "return bool(self._described([info.name]))", "return True",
-        ["tests/integration/operators/test_gone_owners.py"],
+        ["tests/integration/operators/test_doctor.py"],
     ),
     # What a lease knows by itself.
     Mutant(

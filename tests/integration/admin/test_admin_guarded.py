@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +34,7 @@ from tests.integration.admin.test_admin import (
     words_of,
 )
 from tests.servers import RedisServer
+from tests.steps import orphan
 from tests.store_cases import own_prefix, redis_cache
 
 __all__ = ["a_store_down", "client_with", "on_redis", "operator"]
@@ -342,16 +341,11 @@ def test_health_says_what_the_doctor_says(
     on_redis: None,
     make_task: MakeTask,
     operator: Client,
-    process_env: Callable[[], dict[str, str]],
 ) -> None:
     make_task("job:{job_id}")
     job = Job.objects.create(status="processing")
     cache.add("lock:forever", 1, timeout=None)
-    script = (
-        "import django, os; django.setup(); from django_tasklock import locks; "
-        "assert locks.acquire('orphan', ttl=60); os._exit(0)"
-    )
-    subprocess.run([sys.executable, "-c", script], env=process_env(), check=True, timeout=180)
+    orphan("orphan")
 
     words = words_of(operator.get(HEALTH))
 
@@ -359,27 +353,6 @@ def test_health_says_what_the_doctor_says(
     assert "manage.py locks doctor --requeue" in words
     assert "orphan It is held by a process that is gone." in words
     assert "manage.py locks clear -- forever" in words
-
-
-def test_health_of_what_cannot_be_told(
-    on_redis: None, make_task: MakeTask, operator: Client
-) -> None:
-    make_task("job:{job_id}:{much}")
-    Job.objects.create(status="processing")
-    words = words_of(operator.get(HEALTH))
-    assert (
-        "unknown note app.Job Rows that are “processing” and whose locks’ names are not known: 1."
-        in words
-    )
-
-
-def test_health_is_linked_and_refused_without_the_permission(
-    on_redis: None, operator: Client, client_with: UserWith
-) -> None:
-    assert f'href="{HEALTH}"' in page_of(operator.get(LIST))
-    assert client_with("delete_lock").get(HEALTH).status_code == 403
-    assert client_with("view_job").get(HEALTH).status_code == 403
-    assert client_with("view_lock", staff=False).get(HEALTH).status_code == 302
 
 
 def test_health_of_a_store_that_is_down_and_of_one_that_is_not(
@@ -391,21 +364,12 @@ def test_health_of_a_store_that_is_down_and_of_one_that_is_not(
     assert "forever" in words
 
 
-@pytest.mark.parametrize(
-    ("language", "said"),
-    [
-        ("zh-hans", ("不可用：", "无法列出它的锁", "无法得知其锁名称", "严重", "提示")),
-        ("zh-hant", ("無法使用：", "無法列出它的鎖", "無法得知其鎖名稱", "嚴重", "提示")),
-    ],
-)
 def test_health_has_no_english_in_another_language(
     use_caches: UseCaches,
     redis_server: RedisServer,
     own_redis_server: RedisServer,
     make_task: MakeTask,
     operator: Client,
-    language: str,
-    said: tuple[str, ...],
 ) -> None:
     # Given a row whose lock cannot be told, a store that is down, and one without a list
     memory = "django.core.cache.backends.locmem.LocMemCache"
@@ -421,29 +385,11 @@ def test_health_has_no_english_in_another_language(
     Job.objects.create(status="processing")
     own_redis_server.kill()
 
-    with override(language):
+    with override("zh-hans"):
         words = words_of(operator.get(HEALTH))
 
-    for word in (*said, task.name):
+    for word in ("不可用：", "无法列出它的锁", "无法得知其锁名称", "严重", "提示", task.name):
         assert word in words
     # Only what a check or a client library says is English
     for english in ("is unavailable", "not answer", "cannot", "Make the lock_name", "serious"):
         assert english not in words
-
-
-def test_health_in_another_language_where_those_without_a_ttl_cannot_be_found(
-    use_redis: UseRedis, operator: Client
-) -> None:
-    use_redis(tasklock={"KEY_PREFIX": ""})
-    with override("zh-hans"):
-        words = words_of(operator.get(HEALTH))
-    assert "无法找到没有 TTL 的锁" in words
-    assert "cannot be found" not in words
-
-
-def test_health_says_what_cannot_be_imported(
-    on_redis: None, operator: Client, broken_import: None
-) -> None:
-    words = words_of(operator.get(HEALTH))
-    assert "A module with tasks cannot be imported" in words
-    assert "No module named 'torch'" in words

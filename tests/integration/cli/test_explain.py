@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,10 +17,9 @@ from django_tasklock.stores import stores
 from tests.app.models import Job
 from tests.conftest import UseRedis
 from tests.integration.admin.test_admin_guarded import MakeTask, held_by, make_task
-from tests.integration.admin.test_admin_live import orphan
 from tests.integration.cli.test_command import on_redis, run
 from tests.mailroom import mailroom
-from tests.steps import taken
+from tests.steps import orphan, taken
 
 __all__ = ["make_task", "on_redis"]
 pytestmark = [
@@ -109,10 +107,8 @@ def test_explain_a_name_that_is_the_same_for_all_calls(on_redis: None, make_task
     assert said["why"] == "lock_name is 'plain', the same for all calls"
 
 
-def test_explain_says_that_the_holder_is_gone(
-    on_redis: None, make_task: MakeTask, process_env: Callable[[], dict[str, str]]
-) -> None:
-    orphan("job:7", process_env())
+def test_explain_says_that_the_holder_is_gone(on_redis: None, make_task: MakeTask) -> None:
+    orphan("job:7")
     task = make_task("job:{job_id}")
     info = locks.get("job:7")
     assert info is not None

@@ -19,6 +19,7 @@ from django.core.management import BaseCommand, CommandError
 from django_tasklock import Event, locks
 from django_tasklock._values.owner import Owner
 from django_tasklock.cli.lock_history import HISTORY_COLUMNS, _growing_table, _new
+from django_tasklock.cli.most_contended import CONTENTION_COLUMNS
 from django_tasklock.stores import stores
 from tests.conftest import UseCaches, UseRedis
 from tests.integration.cli.test_command import on_redis, run
@@ -106,6 +107,35 @@ def test_what_happened_several_times_is_one_row(on_redis: None) -> None:
     assert row["count"] == 37
     assert datetime.fromisoformat(row["since"]) < datetime.fromisoformat(row["at"])
     assert rows(run("history", "--top"))[1][1] == "37"
+
+
+def test_the_most_wanted_locks_of_the_last_hour(on_redis: None) -> None:
+    holder = Owner(host="worker-1", pid=8, task="videos.process", task_id="id-1")
+    for name, times in (("video:1", 2), ("video:2", 3), ("video:3", 1)):
+        for _ in range(times):
+            happened(name=name, holder=holder, seconds=61.0)
+    headers, *found = rows(run("history", "--top", "--limit", "2"))
+    assert headers == list(CONTENTION_COLUMNS)
+    assert found == [
+        ["video:2", "3", "0", "1m01s", "0", "0", "worker-1:8", "videos.process[id-1]"],
+        ["video:1", "2", "0", "1m01s", "0", "0", "worker-1:8", "videos.process[id-1]"],
+    ]
+    row = json.loads(run("history", "--top", "--format", "json"))[0]
+    assert (row["name"], row["refused"], row["longest_wait"]) == ("video:2", 3, 61.0)
+    with pytest.raises(CommandError, match="takes no NAME, nor --follow"):
+        run("history", "--top", "video:1")
+
+
+def test_the_permits_of_a_name_are_one_lock_among_the_most_wanted(on_redis: None) -> None:
+    happened(name="rate")
+    for slot in (1, 2):
+        owner = Owner(host="h", pid=1, slots=2)
+        at = datetime.now(timezone.utc)
+        waited = Event("waited", f"rate#{slot}", "default", at, owner, seconds=2.0)
+        stores["default"].record([waited])
+    happened("waited", "issue#1", seconds=2.0)  # a plain lock with such a name
+    found = {row[0]: row[1:3] for row in rows(run("history", "--top"))[1:]}
+    assert found == {"rate": ["1", "2"], "issue#1": ["0", "1"]}
 
 
 def test_a_real_refusal(on_redis: None) -> None:

@@ -78,22 +78,6 @@ def test_hold_waits_for_the_present_holder(on_redis: None) -> None:
     assert waits.result() == "report is held by operator al for 2h00m\n"
 
 
-def test_hold_in_a_shell(on_redis: None, process_env: Callable[[], dict[str, str]]) -> None:
-    env = process_env() | {"LOGNAME": "carol"}
-    held = shell(env, "hold", "report", "--for", "1d", "--reason", "stock-taking")
-    assert (held.returncode, held.stderr) == (
-        0,
-        "lock report in store default is held by operator carol for 1d00h: stock-taking\n",
-    )
-    refused = shell(env, "hold", "report", "--for", "1d")
-    assert refused.returncode == 75
-    assert "report is held by operator carol (stock-taking) for 23h59m." in refused.stderr
-    assert shell(env, "clear", "report").stdout == (
-        "cleared report, held by operator carol (stock-taking)\n"
-    )
-    assert shell(env, "hold", "report").returncode == 2
-
-
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_hold_that_waits_can_be_interrupted(

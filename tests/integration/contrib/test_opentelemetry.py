@@ -10,14 +10,11 @@ import pytest
 from django.core.cache import cache
 
 from django_tasklock import StoreUnavailable, lock, locks
-from django_tasklock.stores.base import BaseStore
 from django_tasklock.testing import outage
 from tests import needs
 from tests.conftest import UseRedis
 from tests.steps import Meanwhile, taken
 from tests.waiting import until
-
-OTHER_HOLDER = "00000000000000000000000000000001-0000000000000001"
 
 
 class Exported:
@@ -187,19 +184,6 @@ def test_what_strangers_write_there_is_no_link(exported: Exported, written: str)
     (span,) = exported.waits()
     assert list(span.links) == []
     lease.release()
-
-
-def test_every_store_keeps_the_trace_of_a_holder(store: BaseStore) -> None:
-    from django_tasklock._values import owner_record
-
-    owner_record.trace_source = lambda: OTHER_HOLDER
-    try:
-        taken("video:1")
-    finally:
-        owner_record.trace_source = None
-    info = locks.get("video:1")
-    assert info is not None
-    assert info.owner.trace == OTHER_HOLDER
 
 
 def test_the_numbers_are_those_of_prometheus(exported: Exported) -> None:

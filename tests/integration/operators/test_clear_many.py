@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,8 +18,7 @@ from tests.conftest import UseRedis
 from tests.integration.admin.test_admin import scripts_run
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, holder, taken, waiting
-from tests.waiting import until
+from tests.steps import LONG, holder, taken
 
 NAMES = [f"video:{number}" for number in range(300)]
 
@@ -132,16 +130,6 @@ def test_foreign_key_goes_only_with_the_value_that_was_shown(use_redis: UseRedis
     assert [each.outcome for each in done] == [Outcome.CLEARED, Outcome.CHANGED_HANDS]
     assert cache.get("lock:same") is None
     assert cache.get("lock:other") == "theirs, anew"
-
-
-def test_waiter_of_each_lock_takes_it_at_once(use_redis: UseRedis) -> None:
-    use_redis()
-    for name in ("a", "b"):
-        taken(name)
-    next_ones = [Meanwhile(partial(taken, name, wait=None)) for name in ("a", "b")]
-    until(lambda: waiting("a") == waiting("b") == 1)
-    clear_all_seen(locks, seen_now("a", "b"), by="a test")
-    assert [each.result().held for each in next_ones] == [True, True]
 
 
 def test_queue_of_a_wrong_type_keeps_no_lock_from_being_cleared(use_redis: UseRedis) -> None:

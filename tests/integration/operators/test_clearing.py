@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import html
-import io
-import json
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.core.cache import cache
-from django.core.management import CommandError, call_command
-from django.test import Client
 
 from django_tasklock import Lease, LockInfo, LockService, locks
 from django_tasklock.operators.clearing import Outcome, clear_seen
@@ -78,22 +72,6 @@ class TestForeignKeys:
     def change_hands(self) -> None:
         cache.set("lock:video:1", "locked by B", 600)
 
-    def test_value_that_was_seen_is_cleared(self) -> None:
-        seen = holder("video:1")
-        assert seen.digest
-        outcome, _ = clear_seen(locks, "video:1", None, seen.digest, by="a test")
-        assert outcome is Outcome.CLEARED
-        assert not locks.is_locked("video:1")
-
-    def test_value_that_has_changed_is_left_alone(self) -> None:
-        seen = holder("video:1")
-        self.change_hands()
-        outcome, now = clear_seen(locks, "video:1", None, seen.digest, by="a test")
-        assert outcome is Outcome.CHANGED_HANDS
-        assert now is not None
-        assert now.digest != seen.digest
-        assert cache.get("lock:video:1") == "locked by B"
-
     def test_value_that_changes_in_that_moment_is_left_alone(self) -> None:
         digest = holder("video:1").digest
         service = Interrupted(self.change_hands)
@@ -143,9 +121,6 @@ class TestForeignKeys:
         assert locks.clear("video:1", digest=digest_of(raw)) is False
         assert lease.extend()
 
-    def test_without_token_and_digest_whatever_it_is_is_cleared(self) -> None:
-        assert locks.clear("video:1")
-
     def test_digest_is_a_str(self) -> None:
         with pytest.raises(TypeError, match="a digest is a str"):
             locks.clear("video:1", digest=b"x")  # type: ignore[arg-type]
@@ -158,60 +133,3 @@ class TestForeignKeys:
         cache.set("lock:video:1", {"by": ["B", 1]}, 600)
         assert locks.clear("video:1", digest=seen.digest) is False
         assert locks.clear("video:1", digest=holder("video:1").digest)
-
-    def test_command_leaves_alone_what_changed_while_it_asked(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        lease = locks.acquire("video:2", ttl=600)
-        assert lease
-        # Foreign keys are listed where a lease of that name was before.
-        store: Any = stores["default"]
-        store.client.redis.zadd(store.keyspace.index, {"video:1": 4e12})
-
-        def answer() -> str:
-            self.change_hands()
-            return "y"
-
-        monkeypatch.setattr("builtins.input", answer)
-        out = io.StringIO()
-        with pytest.raises(CommandError, match=r"video:1 changed hands"):
-            call_command("locks", "clear", "--all", stdout=out, stderr=io.StringIO())
-        assert "cleared video:2" in out.getvalue()
-        assert cache.get("lock:video:1") == "locked by B"
-
-
-@pytest.mark.django_db
-class TestAdminPages:
-    HOME = "/admin/django_tasklock/lock/"
-
-    @pytest.fixture(autouse=True)
-    def on_redis(self, use_redis: UseRedis) -> None:
-        use_redis()
-        cache.set("lock:video:1", "locked by A", 600)
-
-    def asked(self, client: Client) -> str:
-        """What the page that asks will post."""
-        page = client.get(f"{self.HOME}default_3Avideo_3A1/delete/").content.decode()
-        found = re.search(r'name="leases" value="([^"]+)"', page)
-        assert found
-        return html.unescape(found[1])
-
-    def test_foreign_key_that_was_shown_is_cleared(self, admin_client: Client) -> None:
-        admin_client.post(f"{self.HOME}clear/", {"leases": self.asked(admin_client)})
-        assert not locks.is_locked("video:1")
-
-    def test_another_one_in_its_place_is_left_alone(self, admin_client: Client) -> None:
-        leases = self.asked(admin_client)
-        cache.set("lock:video:1", "locked by B", 600)
-        said = admin_client.post(f"{self.HOME}clear/", {"leases": leases}, follow=True)
-        assert "changed hands" in said.content.decode()
-        assert cache.get("lock:video:1") == "locked by B"
-
-    def test_ticked_one_is_compared_before_the_page_asks(self, admin_client: Client) -> None:
-        (box,) = json.loads(self.asked(admin_client))
-        cache.set("lock:video:1", "locked by B", 600)
-        said = admin_client.post(
-            f"{self.HOME}default_3Avideo_3A1/delete/", {"lease": json.dumps(box)}, follow=True
-        )
-        assert "changed hands" in said.content.decode()
-        assert cache.get("lock:video:1") == "locked by B"

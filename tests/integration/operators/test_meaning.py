@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,8 +14,7 @@ from django_tasklock._values.tokens import new_token
 from django_tasklock.operators.meaning import Holder, Meaning, Notice, meanings
 from django_tasklock.stores import stores
 from tests.conftest import UseCaches, UseRedis
-from tests.integration.admin.test_admin_live import orphan
-from tests.steps import Meanwhile, holder, taken, waiting
+from tests.steps import Meanwhile, holder, orphan, taken, waiting
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
@@ -87,9 +85,9 @@ def test_lease_that_was_made_longer_is_not_said_to_notice_sooner() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_holder_that_is_gone_is_safe_unless_it_may_have_left_subprocesses(
-    process_env: Callable[[], dict[str, str]], use_caches: UseCaches, redis_server: Any
+    use_caches: UseCaches, redis_server: Any
 ) -> None:
-    orphan("video:1", process_env())
+    orphan("video:1")
     found = meaning("video:1")
     assert (found.holder, found.notice, found.safe) == (Holder.GONE, Notice.NOBODY, True)
     info = holder("video:1")

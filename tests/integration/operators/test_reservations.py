@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import redis
-from django.core.management import CommandError
+from django.core.management import CommandError, call_command
 
 from django_tasklock import ListingNotSupported, locks
 from django_tasklock.celery import messages
+from django_tasklock.cli import list_queued
 from django_tasklock.operators import doctor
 from django_tasklock.operators.clearing import Outcome
 from django_tasklock.operators.doctor import diagnose
@@ -85,7 +86,7 @@ def test_nothing_is_left_of_what_has_ended(store: RedisStore, server: Any) -> No
     assert server.zcard(store.keyspace.reserved) == 4
     store.unreserve(key_of("videos.tasks.process", "long"), task_id)
     assert server.zcard(store.keyspace.reserved) == 3
-    until(lambda: not server.exists(store.keyspace.reserved))
+    assert 8000 < server.pttl(store.keyspace.reserved) <= 16_000
 
 
 def test_the_index_outlives_its_longest_reservation(store: RedisStore, server: Any) -> None:
@@ -256,6 +257,22 @@ def test_clear_queued_asks_and_leaves_what_changed_meanwhile(
         run("clear", "--queued", "--prefix", "video:")
     assert store.get_note(key) == "the next"
     assert sorted(names()) == ["report", "report", "video:1"]
+
+
+def test_clear_queued_that_is_interrupted_says_what_was_cleared(
+    some: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def clear(job: Any, *, by: str) -> Outcome:
+        if job.name == "video:1":
+            raise KeyboardInterrupt
+        return clear_job(job, by=by)
+
+    monkeypatch.setattr(list_queued, "clear_job", clear)
+    with pytest.raises(CommandError, match="which others were cleared is not known") as ended:
+        call_command("locks", "clear", "--queued", "--prefix", "video:", "--noinput")
+    assert ended.value.returncode == 130
+    assert capsys.readouterr().out.startswith("cleared video:2, reserved for task ")
+    assert names() == ["video:1", "report", "report"]
 
 
 # ------------------------------------------------------------------------------ explain
