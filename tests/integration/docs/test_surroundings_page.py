@@ -29,7 +29,7 @@ def test_the_tests_of_a_tool_are_there(row: str) -> None:
 def test_no_test_is_left_out() -> None:
     there = {
         name
-        for path in (ROOT / "tests/acceptance/surroundings").glob("test_*.py")
+        for path in (ROOT / "tests/nightly/surroundings").glob("test_*.py")
         for name in re.findall(r"^def (test_\w+)\(", path.read_text("utf-8"), re.MULTILINE)
     }
     assert there - {name for name, _ in re.findall(FOUND, PAGE.read_text("utf-8"))} == set()
