@@ -80,7 +80,7 @@ matrix: $(VENV)/.installed-dev
 
 ROUNDS ?= 200
 hard-cases: $(VENV)/.installed-dev
-	@HARD_CASES_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/acceptance/hard_cases/test_random.py --timeout 14400 -rA $(ARGS)
+	@HARD_CASES_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/acceptance/hard_cases/test_random.py --nightly --timeout 14400 -rA $(ARGS)
 
 SECONDS ?= 60
 chaos: $(VENV)/.installed-dev
