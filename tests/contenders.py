@@ -55,7 +55,7 @@ class Ledger:
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        self._size = 0
+        self._read = 0
         self._deeds: list[Deed] = []
 
     def write(
@@ -66,9 +66,10 @@ class Ledger:
 
     def deeds(self) -> list[Deed]:
         size = os.fstat(self._file).st_size
-        new = os.pread(self._file, size - self._size, self._size).decode()
-        self._size = size
-        for line in new.splitlines():
+        # The last line may be written right now.
+        new, end, _ = os.pread(self._file, size - self._read, self._read).rpartition(b"\n")
+        self._read += len(new) + len(end)
+        for line in new.decode().splitlines():
             what, key, fence, pid, asked, at = line.split()
             self._deeds.append(Deed(what, key, int(fence), int(pid), float(asked), float(at)))
         return self._deeds
