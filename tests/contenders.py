@@ -110,7 +110,7 @@ def asking(ledger: Ledger, chance: Random) -> None:
 def permits(ledger: Ledger, chance: Random) -> None:
     asked = time.monotonic()
     with lock(NAME, ttl=TTL_SECONDS, wait=None, slots=SLOTS) as lease, ledger.inside(asked, lease):
-        time.sleep(chance.uniform(0, 5 * WORK_SECONDS))
+        time.sleep(chance.uniform(0, 3 * WORK_SECONDS))
 
 
 def several(ledger: Ledger, chance: Random) -> None:

@@ -30,7 +30,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 PROCESSES = 7
-TURNS = 100
+TURNS = 80
 COOLING_TURNS = 30
 ROUNDING_SECONDS = 0.002
 """Redis counts milliseconds"""

@@ -157,7 +157,7 @@ def test_05_a_late_redelivery_refuses_no_other_call_while_it_checks(
     stage = make_stage()
     broker = stage.broker
     assert isinstance(broker, RedisBroker)
-    jobs = [stage.job() for _ in range(150)]
+    jobs = [stage.job() for _ in range(80)]
     for job in jobs:
         stage.send("skip", job)
     messages = broker.messages(stage.queue)
