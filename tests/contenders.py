@@ -1,10 +1,9 @@
 """
-Processes that take turns at one lock while they are killed at random.
+Processes that take turns at locks while they are killed, at work and while they wait.
 
-``python -m tests.contenders LEDGER SEED PROCESSES ROUNDS KILLS``: each of the processes takes and
-releases the lock until there were so many rounds by each; one that is killed is replaced. What
-they do is in the ledger, one line a deed, in the order in which the kernel appended them:
-``E fence`` on entering, ``L fence`` on leaving, ``K pid`` for somebody killed.
+``python -m tests.contenders LEDGER SEED KIND PROCESSES TURNS``: each takes and releases locks of
+one of `KINDS`, again and again; one that is killed is replaced. After so many turns all are killed.
+What they do is in the ledger, one line a deed, in the order in which the kernel appended them.
 """
 
 from __future__ import annotations
@@ -12,30 +11,43 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from django_tasklock import Lease
+from django_tasklock import Lease, LockNotAcquired, lock, locks
 
-NAME = "video:1"
+NAMES = [f"seat:{number}" for number in range(5)]
+NAME = NAMES[0]
+SLOTS = 3
 TTL_SECONDS = 60.0
 """seconds; longer than the whole run, so that every lease that is lost stalls it"""
-MOMENT_SECONDS = 0.05
-STOPS = 100
-"""how often to try to stop a holder before it leaves"""
-STOP_PAUSE_SECONDS = 0.0005
-TAIL_BYTES = 4096
-"""of the ledger, in which somebody has entered or left"""
-TOLERANT = "TASKLOCK_TEST_TOLERANT"
-"""an environment variable; if it is set, the store may not answer now and then"""
-ASKING = "TASKLOCK_TEST_ASKING"
-"""an environment variable; if it is set, the processes ask again and again, and do not wait in the
-lock's queue: where waiters poll, most of a long run would be pauses"""
+WORK_SECONDS = 0.02
+HELD_SECONDS = 0.3
+"""seconds for which a lock that cools stays taken"""
+KILL_SECONDS = 0.1
+"""between two kills, about"""
+DOOM_SECONDS = 0.004
+"""within which, of the release of a lock that cools, its holder kills itself"""
+
+
+@dataclass(frozen=True)
+class Deed:
+    """``what``: "E" on entering, "L" on leaving, "R" after a release, "K" for somebody killed.
+
+    ``asked``: when the lock was asked for.
+    """
+
+    what: str
+    key: str
+    fence: int
+    pid: int
+    asked: float
+    at: float
 
 
 class Ledger:
@@ -43,127 +55,165 @@ class Ledger:
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        self._read = 0
+        self._deeds: list[Deed] = []
 
-    def write(self, *words: object) -> None:
-        os.write(self._file, (" ".join(map(str, (*words, time.monotonic()))) + "\n").encode())
+    def write(
+        self, what: str, key: str, fence: int | None, pid: int = 0, asked: float = 0.0
+    ) -> None:
+        words = (what, key, fence or 0, pid or os.getpid(), asked, time.monotonic())
+        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
 
-    def lines(self, most: int | None = None) -> list[str]:
-        """All, or the whole ones among the last ``most`` bytes."""
+    def deeds(self) -> list[Deed]:
         size = os.fstat(self._file).st_size
-        at = 0 if most is None else max(0, size - most)
-        return os.pread(self._file, size - at, at).decode().splitlines()[bool(at) :]
+        # The last line may be written right now.
+        new, end, _ = os.pread(self._file, size - self._read, self._read).rpartition(b"\n")
+        self._read += len(new) + len(end)
+        for line in new.decode().splitlines():
+            what, key, fence, pid, asked, at = line.split()
+            self._deeds.append(Deed(what, key, int(fence), int(pid), float(asked), float(at)))
+        return self._deeds
+
+    def at_work(self) -> set[int]:
+        """Who has entered and not left."""
+        inside = {deed.key: deed for deed in self.deeds() if deed.what in "EL"}
+        return {deed.pid for deed in inside.values() if deed.what == "E"}
+
+    @contextmanager
+    def inside(self, asked: float, *leases: Lease) -> Iterator[None]:
+        for lease in leases:
+            self.write("E", key_of(lease), lease.fence, asked=asked)
+        yield
+        for lease in leases:
+            self.write("L", key_of(lease), lease.fence)
 
 
-def work(ledger: Ledger, slot: int, rounds: int, seed: int) -> None:
-    from django_tasklock import StoreUnavailable
-
-    chance = Random(seed)
-    for _ in range(rounds):
-        lease = acquired(chance)
-        ledger.write("E", lease.fence, os.getpid(), slot)
-        if chance.random() < 0.2:
-            time.sleep(chance.uniform(0, 0.03))
-        lease.assert_held()
-        ledger.write("L", lease.fence, os.getpid(), slot)
-        try:
-            assert lease.release() or TOLERANT in os.environ, "it was not ours to release"
-        except StoreUnavailable:
-            if TOLERANT not in os.environ:
-                raise
+def key_of(lease: Lease) -> str:
+    """What one process has for itself: a lock, or a permit of one."""
+    return f"{lease.name}/{lease.slot}"
 
 
-def acquired(chance: Random) -> Lease:
-    from django_tasklock import StoreUnavailable, locks
-
-    wait = 0 if os.environ.get(ASKING) else None
-    while True:
-        lease = None
-        try:
-            lease = locks.acquire(NAME, ttl=TTL_SECONDS, wait=wait)
-        except StoreUnavailable:
-            if TOLERANT not in os.environ:
-                raise
-        if lease is not None:
-            return lease
-        time.sleep(chance.uniform(0, 0.01))
+def plain(ledger: Ledger, chance: Random, wait: float | None = None) -> None:
+    asked = time.monotonic()
+    with lock(NAME, ttl=TTL_SECONDS, wait=wait) as lease, ledger.inside(asked, lease):
+        time.sleep(chance.uniform(0, WORK_SECONDS))
 
 
-def done_by(ledger: Ledger) -> Counter[int]:
-    """The rounds of each slot."""
-    return Counter(int(line.split()[3]) for line in ledger.lines() if line[0] == "L")
+def asking(ledger: Ledger, chance: Random) -> None:
+    """Again and again: where waiters poll, a long run would be mostly pauses."""
+    try:
+        plain(ledger, chance, wait=0)
+    except LockNotAcquired:
+        time.sleep(chance.uniform(0, WORK_SECONDS))
 
 
-def forked(work: Callable[[], object]) -> int:
-    """Have a child of this process work, and end with 0, or with 1 if it raised. Return its pid."""
+def permits(ledger: Ledger, chance: Random) -> None:
+    asked = time.monotonic()
+    with lock(NAME, ttl=TTL_SECONDS, wait=None, slots=SLOTS) as lease, ledger.inside(asked, lease):
+        time.sleep(chance.uniform(0, 3 * WORK_SECONDS))
+
+
+def several(ledger: Ledger, chance: Random) -> None:
+    names, asked = chance.sample(NAMES, chance.randint(2, 4)), time.monotonic()
+    with lock(names, ttl=TTL_SECONDS, wait=None) as leases, ledger.inside(asked, *leases):
+        time.sleep(chance.uniform(0, WORK_SECONDS))
+
+
+def reentrant(ledger: Ledger, chance: Random) -> None:
+    """A block within its own block, in which another thread of the process is refused."""
+
+    def intrude() -> None:
+        with suppress(LockNotAcquired), lock(NAME, wait=0, reentrant=True) as lease:
+            ledger.write("E", key_of(lease), lease.fence)
+
+    asked = time.monotonic()
+    with lock(NAME, ttl=TTL_SECONDS, wait=None, reentrant=True) as outer:
+        with ledger.inside(asked, outer), lock(NAME, reentrant=True) as inner:
+            assert inner.token == outer.token
+            thread = threading.Thread(target=intrude)
+            thread.start()
+            time.sleep(chance.uniform(0, WORK_SECONDS))
+            thread.join()
+        outer.assert_held()
+
+
+def cooling(ledger: Ledger, chance: Random) -> None:
+    """Half of the holders kill themselves around their release, and nobody else is killed."""
+    asked = time.monotonic()
+    lease = locks.acquire(NAME, ttl=TTL_SECONDS, hold_at_least=HELD_SECONDS)
+    if lease is None:
+        time.sleep(chance.uniform(0, WORK_SECONDS))
+        return
+    with ledger.inside(asked, lease):
+        if doomed := chance.random() < 0.5:
+            doom = (os.getpid(), signal.SIGKILL)
+            threading.Timer(chance.uniform(0, DOOM_SECONDS), os.kill, doom).start()
+            time.sleep(chance.uniform(0, DOOM_SECONDS))
+    assert lease.release(), "it was not ours to release"
+    ledger.write("R", key_of(lease), lease.fence)
+    while doomed:
+        time.sleep(1)
+
+
+Turn = Callable[[Ledger, Random], object]
+KINDS: dict[str, Turn] = {
+    "plain": plain,
+    "asking": asking,
+    "permits": permits,
+    "several": several,
+    "reentrant": reentrant,
+    "cooling": cooling,
+}
+
+
+def forked(turn: Turn, ledger: Ledger, chance: Random) -> int:
+    """The pid of a child of this process, which takes turns until it is killed."""
     pid = os.fork()
     if pid == 0:
-        code = 1
         try:
-            work()
-            code = 0
+            while True:
+                turn(ledger, chance)
         except BaseException:
             traceback.print_exc()
         finally:
             sys.stderr.flush()
-            os._exit(code)
+            os._exit(1)
     return pid
 
 
-def start(ledger: Ledger, slot: int, rounds: int, seed: int) -> int:
-    return forked(lambda: work(ledger, slot, rounds, seed))
-
-
-def holder(ledger: Ledger) -> int | None:
-    """Who entered last, and has not left."""
-    for line in reversed(ledger.lines(TAIL_BYTES)):
-        if line[0] in "EL":
-            return int(line.split()[2]) if line[0] == "E" else None
-    return None
-
-
-def stopped_holder(ledger: Ledger, living: Collection[int]) -> int | None:
-    """Stop who has entered and has not left. None: again and again it had left meanwhile."""
-    for _ in range(STOPS):
-        pid = holder(ledger)
-        if pid is None or pid not in living:
-            time.sleep(STOP_PAUSE_SECONDS)
-            continue
-        os.kill(pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        if holder(ledger) == pid:
-            return pid
-        os.kill(pid, signal.SIGCONT)
-    return None
-
-
-def main(path: str, seed: int, processes: int, rounds: int, kills: int) -> None:
+def main(path: str, seed: str, kind: str, processes: str, turns: str) -> None:
     import django
 
     django.setup()
-    chance, ledger = Random(seed), Ledger(path)
-    living = {
-        start(ledger, slot, rounds, chance.randrange(2**32)): slot for slot in range(processes)
-    }
-    while living:
-        time.sleep(chance.uniform(0, MOMENT_SECONDS) if kills else MOMENT_SECONDS)
-        for pid in list(living):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                assert status == 0, f"{pid} ended with {status}"
-                del living[pid]
-        if kills and living:
-            # Half of them at work: on a busy machine hardly any would be, if chance alone decided.
-            at_work = stopped_holder(ledger, living) if chance.random() < 0.5 else None
-            victim = at_work or chance.choice(list(living))
-            kills -= 1
-            os.kill(victim, signal.SIGKILL)
-            os.waitpid(victim, 0)
-            ledger.write("K", victim)
-            slot = living.pop(victim)
-            missing = rounds - done_by(ledger)[slot]
-            if missing:
-                living[start(ledger, slot, missing, chance.randrange(2**32))] = slot
+    # Now, and not in each child. The children make connections of their own.
+    import django_redis.cache  # noqa: F401
+
+    import django_tasklock.stores.database.store
+    import django_tasklock.stores.redis.store  # noqa: F401
+
+    chance, ledger = Random(int(seed)), Ledger(path)
+
+    def start() -> int:
+        return forked(KINDS[kind], ledger, Random(chance.getrandbits(32)))
+
+    living = {start() for _ in range(int(processes))}
+    while sum(deed.what == "E" for deed in ledger.deeds()) < int(turns):
+        time.sleep(chance.uniform(0, 2 * KILL_SECONDS))
+        while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            pid, status = ended
+            assert status == signal.SIGKILL, f"{pid} ended with {status}"
+            ledger.write("K", "-", 0, pid)
+            living.remove(pid)
+            living.add(start())
+        # Half of them at work: on a busy machine hardly any would be, if chance alone decided.
+        victims = living & ledger.at_work() if chance.random() < 0.5 else living
+        if victims and kind != "cooling":
+            os.kill(chance.choice(sorted(victims)), signal.SIGKILL)
+    for pid in living:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        ledger.write("K", "-", 0, pid)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(*sys.argv[1:])

@@ -150,6 +150,7 @@ def test_clients_that_go_away_leave_nothing(site: Site) -> None:
     until(lambda: locks.count() == 0, "the end of all locks")
 
 
+@pytest.mark.nightly
 def test_a_killed_server_leaves_nothing(site: Site) -> None:
     async def work() -> None:
         holding = await site.ask("/hold/1/")

@@ -15,13 +15,11 @@ import pytest
 from celery.exceptions import Reject, WorkerShutdown
 
 from django_tasklock import lock, locks
-from django_tasklock._engine.renewal import renewal
-from django_tasklock._values import clock
-from django_tasklock.celery import LockedTask
 from django_tasklock.exceptions import TooManyAttempts
 from django_tasklock.signals import lock_acquired
-from tests.conftest import UseCaches, UseRedis
+from tests.conftest import UseRedis
 from tests.mailroom import Mailroom, Message, mailroom
+from tests.nights import by_day
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
 from tests.steps import Meanwhile, Traffic, killed_in_child, waiting
@@ -80,13 +78,9 @@ def assert_given_up(room: Mailroom, message: Message, runs: int) -> None:
     assert not locks.is_locked("job:1")
 
 
-@pytest.mark.parametrize("cache", ["redis", "files"])
 def test_a_message_that_kills_its_worker_each_time_is_given_up(
-    room: Mailroom, ledger: Ledger, use_caches: UseCaches, tmp_path: Path, cache: str
+    room: Mailroom, ledger: Ledger
 ) -> None:
-    if cache == "files":
-        backend = "django.core.cache.backends.filebased.FileBasedCache"
-        use_caches({"default": {"BACKEND": backend, "LOCATION": str(tmp_path / "cache")}})
     poison(room, ledger, lock_max_attempts=3).delay(1)
     message = room.take()
     for number in range(3):
@@ -94,14 +88,6 @@ def test_a_message_that_kills_its_worker_each_time_is_given_up(
     assert_given_up(room, message, 3)
     assert_given_up(room, message, 3)
     assert ledger.runs == 3
-
-
-def test_one_run_is_enough_where_the_task_says_so(room: Mailroom, ledger: Ledger) -> None:
-    poison(room, ledger, lock_max_attempts=1).delay(1)
-    message = room.take()
-    killed_in_child(lambda: room.deliver(message))
-    assert_given_up(room, message, 1)
-    assert ledger.runs == 1
 
 
 def test_a_run_that_waited_for_its_lock_counts_too(room: Mailroom, ledger: Ledger) -> None:
@@ -121,37 +107,6 @@ def test_a_run_that_waited_for_its_lock_counts_too(room: Mailroom, ledger: Ledge
     first.result()
     assert_given_up(room, message, 1)
     assert ledger.runs == 1
-
-
-def test_a_run_that_dies_each_time_before_its_result_is_stored_is_given_up(
-    room: Mailroom, ledger: Ledger
-) -> None:
-    class DiesAfterwards(LockedTask):
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            super().__call__(*args, **kwargs)
-            die()
-
-    def body(job: Any) -> None:
-        ledger.note(job)
-
-    options = {"lock_name": "job:{job}", "acks_late": True, "lock_max_attempts": 2}
-    room.register(body, base=DiesAfterwards, name="dies", **options).delay(1)
-    message = room.take()
-    for number in range(2):
-        killed_in_child(partial(room.deliver, message, redelivered=number > 0))
-    assert_given_up(room, message, 2)
-    assert ledger.runs == 2
-
-
-def test_a_lost_lease_counts(room: Mailroom, ledger: Ledger) -> None:
-    def work(self: Any, job: Any) -> None:
-        ledger.note(job)
-        self.lease._deadline = clock.now() - 1
-        self.lease.assert_held()
-
-    room.task(work, acks_late=True, lock_max_attempts=2).delay(1)
-    assert [state for state, _ in room.work_off()] == ["IGNORED", "IGNORED", "FAILURE"]
-    assert ledger.runs == 2
 
 
 @pytest.mark.parametrize("how", ["rejects", "is interrupted"])
@@ -195,13 +150,7 @@ def test_orderly_ends_do_not_hide_the_others(room: Mailroom, ledger: Ledger) -> 
     assert ledger.runs == 4
 
 
-def test_a_message_that_was_prefetched_and_never_begun_runs(room: Mailroom, ledger: Ledger) -> None:
-    """Its worker was killed, each time, before it came to this message."""
-    room.task(lambda self, job: ledger.note(job), acks_late=True, lock_max_attempts=1).delay(1)
-    assert room.deliver(room.take(), redelivered=True) == ("SUCCESS", None)
-    assert ledger.runs == 1
-
-
+@pytest.mark.nightly
 def test_a_message_that_only_waited_for_its_lock_runs(room: Mailroom, ledger: Ledger) -> None:
     task = room.task(
         lambda self, job: ledger.note(job), acks_late=True, lock_max_attempts=1, on_conflict="retry"
@@ -261,8 +210,7 @@ class TestTheStoreIsSilent:
     def until_released(self) -> None:
         until(lambda: not locks.count("job:1"), "the release of what nobody wants")
 
-    @pytest.mark.parametrize("slots", [1, 2])
-    @pytest.mark.parametrize("wait", [0, 5])
+    @pytest.mark.parametrize(("wait", "slots"), by_day((0, 1), (5, 1), (5, 2)))
     def test_an_acquire_without_an_answer_does_not_count(
         self, room: Mailroom, proxy: CutProxy, ledger: Ledger, wait: float, slots: int
     ) -> None:
@@ -272,23 +220,6 @@ class TestTheStoreIsSilent:
         # It was prefetched by a worker that was killed before it came to it.
         assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
         assert ledger.runs == 1
-
-    def test_nor_does_an_adoption_whose_note_got_no_answer(
-        self, room: Mailroom, proxy: CutProxy, ledger: Ledger
-    ) -> None:
-        task = room.task(lambda self, job: ledger.note(job), acks_late=True, lock_max_attempts=1)
-        task.apply_async((1,), lease=locks.acquire("job:1", ttl=60))
-        message = self.ask_in_vain(room, proxy, room.take(), lost=b"starts")
-        assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
-        assert ledger.runs == 1
-
-    def test_deaths_after_it_count(self, room: Mailroom, proxy: CutProxy, ledger: Ledger) -> None:
-        poison(room, ledger, lock_max_attempts=2).delay(1)
-        message = self.ask_in_vain(room, proxy, self.ask_in_vain(room, proxy, room.take()))
-        for number in range(2):
-            killed_in_child(partial(room.deliver, message, redelivered=number > 0))
-        assert_given_up(room, message, 2)
-        assert ledger.runs == 2
 
     def test_deaths_before_it_count(self, room: Mailroom, proxy: CutProxy, ledger: Ledger) -> None:
         poison(room, ledger, lock_max_attempts=2).delay(1)
@@ -301,7 +232,7 @@ class TestTheStoreIsSilent:
         assert_given_up(room, message, 2)
         assert ledger.runs == 2
 
-    @pytest.mark.parametrize("cooldown", [0, 0.5])
+    @pytest.mark.parametrize("cooldown", by_day(0, 0.5))
     def test_a_run_whose_release_got_no_answer_is_not_run_again(
         self, room: Mailroom, proxy: CutProxy, ledger: Ledger, cooldown: float
     ) -> None:
@@ -317,41 +248,6 @@ class TestTheStoreIsSilent:
         self.until_released()
         assert room.deliver(message, redelivered=True)[0] == "IGNORED"
         assert not room.waiting()
-        assert ledger.runs == 1
-
-    def test_nor_is_one_that_has_handed_its_lease_on(
-        self, room: Mailroom, proxy: CutProxy, ledger: Ledger
-    ) -> None:
-        second = room.task(lambda self, job: None, acks_late=True)
-
-        def work(self: Any, job: Any) -> None:
-            ledger.note(job)
-            second.apply_async([1], lease=self.lease)
-            proxy.refuse()
-            proxy.cut()
-
-        first = room.task(work, acks_late=True)
-        first.delay(1)
-        message = room.take()
-        assert room.deliver(message)[0] == "SUCCESS"
-        proxy.accept()
-        assert room.deliver(room.take())[0] == "SUCCESS"
-        until(lambda: not renewal.of(locks.store).entries(), "what was owed to the store")
-        assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-        assert ledger.runs == 1
-
-    def test_nor_is_one_without_the_lock_that_ends_when_the_store_is_back(
-        self, room: Mailroom, proxy: CutProxy, ledger: Ledger
-    ) -> None:
-        def work(self: Any, job: Any) -> None:
-            ledger.note(job)
-            proxy.accept()
-
-        room.task(work, acks_late=True, on_outage="run").delay(1)
-        message = room.take()
-        with proxy.away():
-            assert room.deliver(message)[0] == "SUCCESS"
-        assert room.deliver(message, redelivered=True)[0] == "IGNORED"
         assert ledger.runs == 1
 
 
@@ -377,6 +273,7 @@ assert begun.wait(20)
 """
 
 
+@pytest.mark.nightly
 def test_a_run_that_its_processs_exit_cuts_short_does_not_count(
     room: Mailroom, ledger: Ledger, process_env: Callable[[], dict[str, str]]
 ) -> None:
@@ -391,7 +288,7 @@ def test_a_run_that_its_processs_exit_cuts_short_does_not_count(
     assert ledger.runs == 1
 
 
-@pytest.mark.parametrize("wait", [0, 30])
+@pytest.mark.parametrize("wait", by_day(0, 30))
 def test_to_remember_starts_takes_no_round_trip(
     room: Mailroom, redis_server: RedisServer, use_redis: UseRedis, wait: float
 ) -> None:

@@ -22,7 +22,7 @@ from tests.processes import lives
 from tests.servers import free_port
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(400)]
 
 PROJECT = Path(__file__).parents[2]
 DEMO = [sys.executable, "-m", "example_project.demo"]

@@ -46,6 +46,7 @@ def test_every_example_goes_well(tmp_path: Path) -> None:
     assert_all_went_well(status, shown, said)
 
 
+@pytest.mark.nightly
 def test_every_example_goes_well_without_redis(tmp_path: Path) -> None:
     arguments = ("--store", "database", "--examples")
     status, shown, said = examples(tmp_path, *arguments, **without_redis(tmp_path))
@@ -66,6 +67,7 @@ def assert_all_went_well(status: int, shown: dict[str, dict[str, Any]], said: st
     assert "1 of 2 schedulers works" in shown["leader"]["found"]
 
 
+@pytest.mark.nightly
 def test_without_locks_every_example_says_what_went_wrong(tmp_path: Path) -> None:
     status, shown, said = examples(tmp_path, "--examples", TASKLOCK_DISABLED_FOR_TESTS="1")
     assert status == 1
@@ -73,6 +75,7 @@ def test_without_locks_every_example_says_what_went_wrong(tmp_path: Path) -> Non
     assert said.count("WRONG: ") >= len(USES)
 
 
+@pytest.mark.nightly
 def test_one_example_alone_and_one_that_is_not_there(tmp_path: Path) -> None:
     status, shown, _ = examples(tmp_path, "--examples", "stampede")
     assert (status, list(shown)) == (0, ["stampede"])
@@ -85,6 +88,7 @@ def test_one_example_alone_and_one_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+@pytest.mark.nightly
 def test_interrupted_examples_leave_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
         [*DEMO, "--examples"], cwd=PROJECT,
@@ -108,6 +112,7 @@ def test_interrupted_examples_leave_nothing_running(tmp_path: Path, number: sign
     assert_nothing_left(tmp_path)
 
 
+@pytest.mark.nightly
 def test_processes_that_do_not_come_up_are_reported(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"

@@ -134,6 +134,7 @@ def test_of_two_beats_one_sends_and_the_other_takes_over(
         client.delete(queue)
 
 
+@pytest.mark.nightly
 def test_on_another_machine_it_takes_over_within_the_ttl(
     lead: Lead, use_redis: UseRedis, file: Path
 ) -> None:
@@ -170,6 +171,7 @@ def test_sigterm_ends_the_command_and_the_standby_leads(
     assert second.poll() is None
 
 
+@pytest.mark.nightly
 def test_command_that_ends_by_itself_ends_its_leader(lead: Lead, use_redis: UseRedis) -> None:
     use_redis()
     assert lead("x", "--", "sh", "-c", "exit 3").wait(PATIENCE) == 3
@@ -181,14 +183,14 @@ def test_command_is_dead_before_the_lease_that_cannot_be_renewed_is_over(
 ) -> None:
     # Given a command that ignores SIGTERM
     use_redis(own_redis_server.url)
-    leader = lead("x", "--ttl", "15", "--", "sh", "-c", STUBBORN.format(file=file))
+    leader = lead("x", "--ttl", "8", "--", "sh", "-c", STUBBORN.format(file=file))
     until(lambda: len(ran(file)) == 1, "a leader", PATIENCE)
     # When the store is silent
     own_redis_server.pause()
     silent = time.monotonic()
     until(lambda: not runs(ran(file)[0]), "the command's end", PATIENCE)
     # I expect it to be dead before any lease that it may have had is over
-    assert time.monotonic() - silent < 15
+    assert time.monotonic() - silent < 8
     # and to run again when the store is back
     own_redis_server.resume()
     until(lambda: len(ran(file)) == 2, "the command", PATIENCE)
@@ -202,6 +204,7 @@ def test_command_is_dead_before_the_lease_that_cannot_be_renewed_is_over(
     own_redis_server.resume()
 
 
+@pytest.mark.nightly
 def test_what_an_old_leaders_command_started_is_dead_before_the_next_one_starts(
     lead: Lead, use_redis: UseRedis, own_redis_server: RedisServer, file: Path
 ) -> None:
@@ -224,6 +227,7 @@ def test_what_an_old_leaders_command_started_is_dead_before_the_next_one_starts(
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.nightly
 def test_clear_makes_another_one_lead(lead: Lead, use_redis: UseRedis, file: Path) -> None:
     use_redis()
     first, second = leader_and_standby(
@@ -241,6 +245,7 @@ def test_clear_makes_another_one_lead(lead: Lead, use_redis: UseRedis, file: Pat
 @pytest.mark.parametrize(
     "options", [("x", "--kill-after", "9"), ("x", "--ttl", "0"), ("a name",)], ids=str
 )
+@pytest.mark.nightly
 def test_options_that_cannot_be_meant(lead: Lead, use_redis: UseRedis, options: Any) -> None:
     use_redis()
     assert lead(*options, "--", "true").wait(PATIENCE) == 1

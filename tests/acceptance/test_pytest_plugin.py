@@ -104,11 +104,13 @@ def test_with_pytest_django(project: Callable[..., Project]) -> None:
     assert "4 passed" in said
 
 
+@pytest.mark.nightly
 def test_under_xdist_and_warnings_as_errors(project: Callable[..., Project]) -> None:
     made = project(settings=SETTINGS, test_locks=TESTS)
     assert "4 passed" in in_pytest(made, "--ds", "settings", "-n", "2", "-W", "error")
 
 
+@pytest.mark.nightly
 def test_without_pytest_django(project: Callable[..., Project]) -> None:
     conftest = """
 import os
@@ -126,6 +128,7 @@ def test_a_project_without_settings_does_not_notice_it(project: Callable[..., Pr
     assert "1 passed" in in_pytest(made, "-p", "no:django", "-W", "error")
 
 
+@pytest.mark.nightly
 def test_pytest_django_configures_the_settings_first(project: Callable[..., Project]) -> None:
     look = "\nimport sys\nEARLY = 'django_tasklock.testing' in sys.modules\n"
     test = "from django.conf import settings\ndef test_it():\n    assert settings.EARLY is False\n"
@@ -133,6 +136,7 @@ def test_pytest_django_configures_the_settings_first(project: Callable[..., Proj
     assert "1 passed" in in_pytest(made, "--ds", "settings")
 
 
+@pytest.mark.nightly
 def test_coverage_sees_every_line(project: Callable[..., Project]) -> None:
     """A package that was imported before would show its first lines as not run."""
     made = project(settings=SETTINGS, test_locks=TESTS)
@@ -145,6 +149,7 @@ def test_coverage_sees_every_line(project: Callable[..., Project]) -> None:
     assert "100%" in report
 
 
+@pytest.mark.nightly
 def test_it_is_turned_off_by_its_name(project: Callable[..., Project]) -> None:
     made = project(settings=SETTINGS, test_locks=TESTS)
     said = in_pytest(made, "--ds", "settings", "-p", "no:tasklock", fails=True)
@@ -152,6 +157,7 @@ def test_it_is_turned_off_by_its_name(project: Callable[..., Project]) -> None:
     assert "1 passed, 3 errors" in said
 
 
+@pytest.mark.nightly
 def test_it_is_among_the_fixtures(project: Callable[..., Project]) -> None:
     said = in_pytest(project(settings=SETTINGS, test_locks=TESTS), "--ds", "settings", "--fixtures")
     assert "tasklock" in said

@@ -112,6 +112,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert always == {"celery", "django", "django-redis", "redis"}
 
 
+@pytest.mark.nightly
 def test_the_page_on_pypi_has_no_link_that_leads_nowhere(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
@@ -122,6 +123,7 @@ def test_the_page_on_pypi_has_no_link_that_leads_nowhere(wheel: Path) -> None:
     assert re.findall(r"\]\((?!https?:|#)", page) == []
 
 
+@pytest.mark.nightly
 def test_an_installed_wheel_finds_its_lua_templates_and_static_files(
     wheel: Path, tmp_path: Path
 ) -> None:

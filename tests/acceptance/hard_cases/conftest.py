@@ -12,10 +12,14 @@ import pytest
 from tests import needs
 from tests.acceptance.hard_cases.brokers import Broker, RabbitBroker, RedisBroker, connect
 from tests.acceptance.hard_cases.stage import Stage
+from tests.nights import by_day
 from tests.servers import NoRedis, RedisServer, own_redis
 
 MakeStage = Callable[..., Stage]
-on_both_brokers = pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+on_both_brokers = pytest.mark.parametrize("broker", by_day("redis", "rabbitmq"))
+on_all_pools = pytest.mark.parametrize(
+    "pool", by_day("prefork", "threads", "solo", "gevent", "eventlet")
+)
 
 
 @pytest.fixture(scope="session")
@@ -42,18 +46,15 @@ def needed_redis() -> Iterator[RedisServer]:
         needs.missing(str(error))
 
 
-@pytest.fixture
-def make_stage(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    broker_server: RedisServer,
-    lock_server: RedisServer,
+@contextlib.contextmanager
+def stages(
+    request: pytest.FixtureRequest, folder: Path, broker_server: RedisServer, locks: RedisServer
 ) -> Iterator[MakeStage]:
-    """Makes the stage of a test; its workers' output is shown when the test fails."""
-    stages: list[Stage] = []
+    """Makes stages; their workers' output is shown when a test on them fails."""
+    made: list[Stage] = []
 
     def make(broker: str = "redis", *, ttl: float = 30.0, visibility: float = 3600.0) -> Stage:
-        for server in (broker_server, lock_server):
+        for server in (broker_server, locks):
             with connect(server) as client:
                 client.flushall()
         chosen: Broker
@@ -61,24 +62,50 @@ def make_stage(
             chosen = RabbitBroker(request.getfixturevalue("rabbitmq_url"))
         else:
             chosen = RedisBroker(broker_server, visibility)
-        folder = tmp_path / f"stage{len(stages)}"
-        folder.mkdir()
-        stage = Stage(folder, chosen, broker_server, lock_server, ttl)
-        stages.append(stage)
-        return stage
+        place = folder / f"stage{len(made)}"
+        place.mkdir()
+        made.append(Stage(place, chosen, broker_server, locks, ttl))
+        return made[-1]
 
     yield make
     failed = getattr(request.node, "hard_case_failed", False)
-    for stage in stages:
+    for stage in made:
         stage.close()
         if failed:
             print(stage.report())
 
 
 @pytest.fixture
+def make_stage(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    broker_server: RedisServer,
+    lock_server: RedisServer,
+) -> Iterator[MakeStage]:
+    """Makes the stages of a test."""
+    with stages(request, tmp_path, broker_server, lock_server) as make:
+        yield make
+
+
+@pytest.fixture
 def stage(make_stage: MakeStage) -> Stage:
     """A stage on Redis with leases of 30 seconds."""
     return make_stage()
+
+
+@pytest.fixture(scope="module")
+def shared_stage(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    broker_server: RedisServer,
+    lock_server: RedisServer,
+) -> Iterator[Stage]:
+    """A stage and its worker, for a module whose tests have no other one: it is not made anew."""
+    folder = tmp_path_factory.mktemp("shared")
+    with stages(request, folder, broker_server, lock_server) as make:
+        stage = make()
+        stage.worker(concurrency=4)
+        yield stage
 
 
 def need_pool(pool: str) -> None:
@@ -92,5 +119,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Remember that a test failed, so that its stage shows the logs."""
     report = yield
     if report.failed:
-        item.hard_case_failed = True  # type: ignore[attr-defined]
+        for node in (item, item.parent):
+            node.hard_case_failed = True  # type: ignore[union-attr]
     return report

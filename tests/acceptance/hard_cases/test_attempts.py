@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from django_tasklock import TooManyAttempts
-from tests.acceptance.hard_cases.conftest import MakeStage, need_pool, on_both_brokers
+from tests.acceptance.hard_cases.conftest import MakeStage, need_pool, on_all_pools, on_both_brokers
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -69,7 +69,7 @@ def test_23_a_job_that_a_cold_shutdown_cut_short_runs_again(
     assert len(stage.ledger.runs(job=job)) == 2
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
+@on_all_pools
 def test_33_a_job_that_leaves_by_sys_exit_is_given_up(make_stage: MakeStage, pool: str) -> None:
     """As one that kills its child. Only prefork gives the message back by itself: the worker of the
     solo pool ends, and those of the others keep the message until they end."""
@@ -96,6 +96,7 @@ def test_33_a_job_that_leaves_by_sys_exit_is_given_up(make_stage: MakeStage, poo
     assert stage.held() == []
 
 
+@pytest.mark.nightly
 def test_33_a_shutdown_of_the_worker_is_not_counted_with_the_exits(make_stage: MakeStage) -> None:
     """Three runs may end by themselves; the one that a cold shutdown ends comes on top."""
     stage = make_stage()

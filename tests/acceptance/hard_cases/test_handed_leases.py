@@ -85,6 +85,7 @@ def test_a_second_click_is_refused_until_the_job_has_ended(
     assert int(click(stage, job)) > int(fence)
 
 
+@pytest.mark.nightly
 def test_killed_before_it_detaches_the_lock_is_free_at_once(stage: Stage) -> None:
     job = stage.job()
     killed(stage, f'with lock("job:{job}", ttl={LONG_SECONDS}): die()')
@@ -100,6 +101,7 @@ def test_killed_before_it_detaches_the_lock_is_free_at_once(stage: Stage) -> Non
     ],
     ids=["after it detached", "before it sends"],
 )
+@pytest.mark.nightly
 def test_killed_before_the_message_is_sent_the_lock_lasts_as_long_as_the_handle(
     stage: Stage, step: str
 ) -> None:
@@ -114,6 +116,7 @@ def test_killed_before_the_message_is_sent_the_lock_lasts_as_long_as_the_handle(
     assert click(stage, job) != "409"
 
 
+@pytest.mark.nightly
 def test_killed_before_the_run_adopts_the_next_delivery_does(make_stage: MakeStage) -> None:
     stage = make_stage(visibility=2)
     worker, busy, job = stage.worker(), stage.job(), stage.job()
@@ -148,6 +151,7 @@ def test_killed_after_the_run_adopted_the_lock_is_free_at_once(
 
 @on_both_brokers
 @pytest.mark.parametrize("how", ["revoked", "expired"])
+@pytest.mark.nightly
 def test_a_message_that_does_not_run_ends_the_lease(
     make_stage: MakeStage, broker: str, how: str
 ) -> None:

@@ -87,6 +87,7 @@ def test_40_a_job_skipped_under_a_hold_says_so_and_the_history_says_by_whom_and_
     assert stage.row(job) == ("new", None)
 
 
+@pytest.mark.nightly
 def test_hold_outlives_its_process_and_the_job_is_skipped(stage: Stage) -> None:
     stage.worker()
     job = stage.job()
@@ -104,6 +105,7 @@ def test_hold_outlives_its_process_and_the_job_is_skipped(stage: Stage) -> None:
     stage.assert_done_once(job)
 
 
+@pytest.mark.nightly
 def test_job_whose_waiting_worker_is_killed_runs_once_after_the_hold(stage: Stage) -> None:
     worker = stage.worker()
     job = stage.job()
@@ -125,6 +127,7 @@ def test_job_whose_waiting_worker_is_killed_runs_once_after_the_hold(stage: Stag
     stage.assert_done_once(job)
 
 
+@pytest.mark.nightly
 def test_jobs_that_wait_run_once_when_the_hold_ends_by_itself(stage: Stage) -> None:
     stage.worker(concurrency=2)
     job = stage.job()

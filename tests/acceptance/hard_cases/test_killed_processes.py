@@ -36,6 +36,7 @@ def test_01_a_job_whose_child_is_killed_runs_again_at_once_and_completes_once(
 
 
 @on_both_brokers
+@pytest.mark.nightly
 def test_01_a_job_without_guard_or_result_survives_its_child_too(
     make_stage: MakeStage, broker: str
 ) -> None:
@@ -72,6 +73,7 @@ def test_02_after_the_main_process_is_killed_a_new_worker_here_takes_over_at_onc
     stage.assert_settled()
 
 
+@pytest.mark.nightly
 def test_02_after_the_main_process_is_killed_another_machine_takes_over_within_a_lease(
     make_stage: MakeStage, tmp_path: Path
 ) -> None:
@@ -93,26 +95,25 @@ def test_02_after_the_main_process_is_killed_another_machine_takes_over_within_a
     stage.assert_settled()
 
 
-@pytest.mark.parametrize("task", ["killed_after", "killed_after_guarded"])
-def test_10_a_job_killed_after_the_release_still_ends_as_a_success(stage: Stage, task: str) -> None:
+def test_10_a_job_killed_after_the_release_still_ends_as_a_success(stage: Stage) -> None:
     """Its result was not stored, so its message comes again: the chain goes on, once."""
     stage.worker()
-    job = stage.job()
-    chain = stage.sig(task, job) | stage.sig("collect", task)
-    last = chain.apply_async()
-    last.get(timeout=60)
-    assert last.parent.get(timeout=5) is not None
-    assert last.parent.state == "SUCCESS"
-    stage.assert_settled()
-    assert len(stage.ledger.entries("collected", label=task)) == 1
-    assert len(stage.ledger.entries("killed after release")) == 1
-    assert stage.ledger.overlaps(job=job) == []
-    if task == "killed_after":
-        assert stage.ledger.entries("collected")[0].value == f"done:{job}"
-        assert len(stage.ledger.runs(job=job)) == 2
-    else:
-        assert stage.row(job)[0] == "done"
-        assert stage.ledger.completions(job=job) == 1
+    jobs = {task: stage.job() for task in ("killed_after", "killed_after_guarded")}
+    for task, job in jobs.items():
+        last = (stage.sig(task, job) | stage.sig("collect", task)).apply_async()
+        last.get(timeout=60)
+        assert last.parent.get(timeout=5) is not None
+        assert last.parent.state == "SUCCESS"
+        stage.assert_settled()
+        assert len(stage.ledger.entries("collected", label=task)) == 1
+        killed = stage.ledger.entries("killed after release", task_id=last.parent.id)
+        assert len(killed) == 1
+        assert stage.ledger.overlaps(job=job) == []
+    bare, guarded = jobs.values()
+    assert stage.ledger.entries("collected")[0].value == f"done:{bare}"
+    assert len(stage.ledger.runs(job=bare)) == 2
+    assert stage.row(guarded)[0] == "done"
+    assert stage.ledger.completions(job=guarded) == 1
 
 
 def test_11_a_job_that_always_kills_its_child_is_given_up(stage: Stage) -> None:
@@ -126,6 +127,7 @@ def test_11_a_job_that_always_kills_its_child_is_given_up(stage: Stage) -> None:
     assert stage.row(job)[0] == "failed"
 
 
+@pytest.mark.nightly
 def test_11_a_job_that_always_kills_its_main_process_is_given_up(make_stage: MakeStage) -> None:
     """The count survives the worker; a new one is started each time, as a supervisor does."""
     stage = make_stage("rabbitmq")

@@ -10,14 +10,14 @@ import pytest
 
 from django_tasklock import LeaseLost
 from tests.acceptance.hard_cases.brokers import RedisBroker
-from tests.acceptance.hard_cases.conftest import MakeStage, need_pool
+from tests.acceptance.hard_cases.conftest import MakeStage, need_pool, on_all_pools
 from tests.acceptance.hard_cases.stage import Stage
+from tests.nights import by_day
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 TTL_SECONDS = 5.0
 GREEN = ("gevent", "eventlet")
-POOLS = ["prefork", "threads", "solo", "gevent", "eventlet"]
 
 
 def test_16_a_child_stopped_beyond_its_lease_wakes_up_as_the_loser(make_stage: MakeStage) -> None:
@@ -44,7 +44,7 @@ def test_16_a_child_stopped_beyond_its_lease_wakes_up_as_the_loser(make_stage: M
     stage.assert_settled()
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@on_all_pools
 def test_18_a_lease_is_kept_while_the_body_works_longer_than_it_lasts(
     make_stage: MakeStage, pool: str
 ) -> None:
@@ -90,7 +90,7 @@ def keep_leases(stage: Stage, kinds: list[str]) -> None:
         stage.assert_done_once(job)
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@on_all_pools
 def test_18_a_c_call_that_keeps_the_interpreter_is_found_out_at_its_end(
     make_stage: MakeStage, pool: str
 ) -> None:
@@ -117,7 +117,8 @@ def test_18_a_c_call_that_keeps_the_interpreter_is_found_out_at_its_end(
     stage.assert_settled()
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@on_all_pools
+@pytest.mark.nightly
 def test_a_lock_in_the_body_of_a_plain_task_says_which_task_holds_it(
     make_stage: MakeStage, pool: str
 ) -> None:
@@ -131,8 +132,9 @@ def test_a_lock_in_the_body_of_a_plain_task_says_which_task_holds_it(
         assert result.get(timeout=60) == ["plain_with_a_lock", result.id]
 
 
-@pytest.mark.parametrize("check", [True, False], ids=["breaks-off", "comes-to-its-end"])
-@pytest.mark.parametrize("task", ["guarded", "skip"])
+@pytest.mark.parametrize(
+    ("task", "check"), by_day(("guarded", True), ("guarded", False), ("skip", True))
+)
 def test_the_loser_does_not_take_the_redelivery_of_its_message_along(
     make_stage: MakeStage, task: str, check: bool
 ) -> None:

@@ -11,6 +11,7 @@ from django_tasklock import StoreUnavailable
 from tests.acceptance.hard_cases.conftest import MakeStage
 from tests.acceptance.hard_cases.stage import Stage
 from tests.acceptance.hard_cases.workers import Worker
+from tests.nights import by_day
 from tests.proxy import CutProxy
 from tests.waiting import until
 
@@ -34,7 +35,7 @@ def locks_away(stage: Stage, how: str) -> Iterator[None]:
             stage.locks.resume()
 
 
-@pytest.mark.parametrize("how", ["killed", "paused"])
+@pytest.mark.parametrize("how", by_day("killed", "paused"))
 def test_20_jobs_that_cannot_ask_for_their_lock_go_back_to_the_queue(
     make_stage: MakeStage, how: str
 ) -> None:
@@ -77,6 +78,7 @@ def test_20_an_outage_is_raised_or_ridden_out_where_the_task_says_so(
     stage.assert_settled()
 
 
+@pytest.mark.nightly
 def test_20_a_short_outage_at_renewal_is_ridden_out(make_stage: MakeStage) -> None:
     """Less than the lease: renewed once Redis answers again, and the job is a success."""
     stage = make_stage(ttl=TTL_SECONDS)
@@ -98,7 +100,7 @@ def test_20_a_short_outage_at_renewal_is_ridden_out(make_stage: MakeStage) -> No
     stage.assert_done_once(job)
 
 
-@pytest.mark.parametrize("how", ["killed", "paused"])
+@pytest.mark.parametrize("how", by_day("paused", "killed"))
 def test_20_an_outage_longer_than_the_lease_fails_the_check_of_the_lease(
     make_stage: MakeStage, how: str
 ) -> None:
@@ -124,6 +126,7 @@ def test_20_an_outage_longer_than_the_lease_fails_the_check_of_the_lease(
 
 
 @pytest.mark.parametrize("how", ["killed", "paused"])
+@pytest.mark.nightly
 def test_20_an_outage_at_the_release_loses_neither_the_work_nor_the_lock(
     make_stage: MakeStage, how: str
 ) -> None:
@@ -154,7 +157,7 @@ def pair_that_sends_through(proxy: CutProxy, stage: Stage) -> tuple[Worker, Work
     )
 
 
-@pytest.mark.parametrize("task", ["retry", "early_retry"])
+@pytest.mark.parametrize("task", by_day("retry", "early_retry"))
 def test_20_a_busy_job_that_cannot_be_requeued_is_neither_lost_nor_skipped(
     make_stage: MakeStage, task: str
 ) -> None:

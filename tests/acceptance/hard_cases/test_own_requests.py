@@ -6,6 +6,7 @@ import pytest
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
 
 from tests.acceptance.hard_cases.stage import Stage
+from tests.nights import by_day
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.slow
 KILL = {"then": "kill"}
 
 
-@pytest.mark.parametrize("task", ["own_before", "own_after"])
+@pytest.mark.parametrize("task", by_day("own_before", "own_after"))
 def test_38_an_own_request_class_and_ours_both_do_their_part(stage: Stage, task: str) -> None:
     """The main process clears the lock of a child that died, and notes a hard limit twice."""
     # A hard limit in case that a killed child's message is not noticed.

@@ -19,7 +19,7 @@ SEED = int(os.environ.get("HARD_CASES_SEED", "0")) or random.randrange(1, 2**32)
 ROWS = 6
 TTL_SECONDS = 5.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(240)]
 
 
 @pytest.mark.parametrize("number", range(ROUNDS), ids=lambda number: f"round-{number}")

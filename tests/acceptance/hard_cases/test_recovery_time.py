@@ -9,7 +9,7 @@ import pytest
 from tests.acceptance.hard_cases.stage import Stage
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 ROUNDS = 4
 
 

@@ -7,11 +7,13 @@ import pytest
 
 from tests.acceptance.hard_cases.brokers import RedisBroker
 from tests.acceptance.hard_cases.conftest import MakeStage
+from tests.nights import by_day
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 def test_00_without_a_lock_a_late_redelivery_runs_the_body_beside_the_first(
     make_stage: MakeStage,
 ) -> None:
@@ -50,6 +52,7 @@ def test_03_a_message_delivered_again_while_it_runs_does_nothing_twice(
     assert len({entry.pid for entry in stage.ledger.entries("received")}) == 2
 
 
+@pytest.mark.nightly
 def test_03_a_late_redelivery_is_recognised_without_a_result_and_without_a_guard(
     make_stage: MakeStage,
 ) -> None:
@@ -64,7 +67,7 @@ def test_03_a_late_redelivery_is_recognised_without_a_result_and_without_a_guard
     assert len(stage.ledger.runs(job=job)) == 1
 
 
-@pytest.mark.parametrize("victim", ["child", "main"])
+@pytest.mark.parametrize("victim", by_day("child", "main"))
 def test_04_a_holder_killed_after_its_redelivery_was_requeued_still_completes(
     make_stage: MakeStage, victim: str
 ) -> None:
@@ -93,6 +96,7 @@ def test_04_a_holder_killed_after_its_redelivery_was_requeued_still_completes(
 
 
 @pytest.mark.parametrize("task", ["skip", "guarded"])
+@pytest.mark.nightly
 def test_05_a_connection_closed_by_the_broker_neither_overlaps_nor_repeats_the_run(
     make_stage: MakeStage, task: str
 ) -> None:
@@ -128,6 +132,7 @@ def test_05_a_connection_to_redis_that_breaks_does_nothing_twice_either(
     stage.assert_done_once(job)
 
 
+@pytest.mark.nightly
 def test_05_a_redelivery_that_waits_in_the_same_worker_is_recognised_when_the_run_has_ended(
     make_stage: MakeStage,
 ) -> None:
@@ -152,7 +157,7 @@ def test_05_a_late_redelivery_refuses_no_other_call_while_it_checks(
     stage = make_stage()
     broker = stage.broker
     assert isinstance(broker, RedisBroker)
-    jobs = [stage.job() for _ in range(150)]
+    jobs = [stage.job() for _ in range(80)]
     for job in jobs:
         stage.send("skip", job)
     messages = broker.messages(stage.queue)
@@ -171,7 +176,7 @@ def test_05_a_late_redelivery_refuses_no_other_call_while_it_checks(
     stage.assert_settled()
 
 
-@pytest.mark.parametrize("how", ["prefetched", "eta"])
+@pytest.mark.parametrize("how", by_day("prefetched", "eta"))
 def test_05_an_original_that_starts_after_its_redelivery_has_run_is_dropped(
     make_stage: MakeStage, how: str
 ) -> None:

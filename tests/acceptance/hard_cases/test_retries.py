@@ -18,8 +18,8 @@ def test_12_ten_polls_of_a_busy_lock_cost_none_of_the_tasks_own_retries(
     make_stage: MakeStage,
 ) -> None:
     """max_retries=2 and two retries of its own: ``retries`` is 0, 1, 2, the headers are intact."""
-    # What waits in a worker's memory must not time out there, so polls are at most 2 s apart.
-    stage = make_stage(visibility=4)
+    # What waits in a worker's memory must not time out there, so polls are at most 1 s apart.
+    stage = make_stage(visibility=2)
     stage.pair()
     job, gate = stage.job(), stage.gate()
     holder = stage.send("skip", job, [{"gate": str(gate)}])

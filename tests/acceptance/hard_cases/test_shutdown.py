@@ -10,6 +10,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from tests.acceptance.hard_cases.conftest import MakeStage, on_both_brokers
 from tests.acceptance.hard_cases.stage import Stage
+from tests.nights import by_day
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -43,8 +44,10 @@ def test_09_a_warm_shutdown_lets_the_job_end_and_releases_the_lock(stage: Stage)
     ("signals", "conf"),
     [
         pytest.param([signal.SIGQUIT], {}, id="cold"),
-        pytest.param([signal.SIGQUIT], SOFT, id="soft"),
-        pytest.param([signal.SIGINT, signal.SIGINT], {}, id="SIGINT twice"),
+        pytest.param([signal.SIGQUIT], SOFT, id="soft", marks=pytest.mark.nightly),
+        pytest.param(
+            [signal.SIGINT, signal.SIGINT], {}, id="SIGINT twice", marks=pytest.mark.nightly
+        ),
     ],
 )
 def test_09_a_cold_shutdown_releases_the_lock_and_the_message_is_back_in_the_queue(
@@ -70,7 +73,7 @@ def test_09_a_cold_shutdown_releases_the_lock_and_the_message_is_back_in_the_que
     assert len(stage.ledger.runs(job=job)) == 2
 
 
-@pytest.mark.parametrize("option", ["--max-tasks-per-child=1", "--max-memory-per-child=1"])
+@pytest.mark.parametrize("option", by_day("--max-tasks-per-child=1", "--max-memory-per-child=1"))
 def test_09_a_child_that_is_replaced_after_its_task_leaves_no_lock(
     stage: Stage, option: str
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.acceptance.hard_cases.conftest import MakeStage, on_both_brokers
 from tests.acceptance.hard_cases.stage import Stage
 from tests.acceptance.hard_cases.workers import Worker
+from tests.nights import by_day
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -21,7 +22,7 @@ def worker_of(stage: Stage) -> Worker:
 
 
 @on_both_brokers
-@pytest.mark.parametrize("task", ["guarded", "skip"])
+@pytest.mark.parametrize("task", by_day("guarded", "skip"))
 def test_24_the_lease_of_a_killed_child_stands_until_its_end(
     make_stage: MakeStage, broker: str, task: str
 ) -> None:
@@ -44,6 +45,7 @@ def test_24_the_lease_of_a_killed_child_stands_until_its_end(
     assert stage.ledger.completions(job=job) == 1
 
 
+@pytest.mark.nightly
 def test_24_a_new_worker_waits_for_the_lease_of_a_killed_one(make_stage: MakeStage) -> None:
     stage = make_stage("rabbitmq", ttl=TTL_SECONDS)
     worker = worker_of(stage)

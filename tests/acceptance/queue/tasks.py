@@ -30,10 +30,7 @@ cooled = scripted(
 )
 unfinished = scripted("unfinished", unique_while="unfinished", on_conflict="retry", lock_wait=20)
 
-skip_unique = scripted("skip_unique", unique_while="queued")
 debounced = scripted("debounced", debounce=4)
-long_debounced = scripted("long_debounced", debounce=8)
-capped = scripted("capped", debounce=2, debounce_max=4)
 watched = scripted("watched", on_conflict="run", lock_max_attempts=3)
 
 
@@ -78,6 +75,15 @@ def mixed(self: Any, job: Any, script: Any = None) -> str:
     return perform(self, job.pk, script)
 
 
+@app.task(
+    bind=True,
+    base=LockedTask,
+    name="count",
+    acks_late=True,
+    lock_name="count:{job}",
+    lock_ttl=LOCK_TTL_SECONDS,
+    on_conflict="coalesce",
+)
 def count(self: Any, job: int, seconds: float = 0.0, gate: str | None = None) -> int:
     """Reads the job's counter, and is busy then; ``gate``: until that file is there."""
     saw = int(counters.get(f"counter:{job}") or 0)
@@ -87,26 +93,6 @@ def count(self: Any, job: int, seconds: float = 0.0, gate: str | None = None) ->
         until(Path(gate).exists, f"the gate {gate}", 120)
     ledger.write("counted", job=job, task_id=self.request.id)
     return saw
-
-
-def counting(name: str, **options: Any) -> Any:
-    """A task that counts."""
-    celery: Any = app
-    return celery.task(
-        count,
-        bind=True,
-        base=LockedTask,
-        name=name,
-        acks_late=True,
-        lock_name="count:{job}",
-        lock_ttl=LOCK_TTL_SECONDS,
-        on_conflict="coalesce",
-        **options,
-    )
-
-
-counting("count", reject_on_worker_lost=True)
-counting("count_retried", retry_on_worker_lost=True, default_retry_delay=0)
 
 
 def two_per_tenant(job: int, tenant: str, script: Any = None) -> int:

@@ -29,28 +29,3 @@ def test_a_killed_run_is_done_again_at_once_and_what_comes_later_is_skipped(
         assert (marker["reason"], marker["holder"]) == ("cooling_down", result.id)
     assert stage.ledger.completions(job=job) == 1
     assert stage.ledger.overlaps(job=job) == []
-
-
-@on_both_brokers
-def test_a_retry_and_a_rejected_message_do_not_wait_for_their_own_lock(
-    on_stage: OnStage, broker: str
-) -> None:
-    stage = on_stage(broker)
-    stage.worker()
-    for then in ("retry", "reject"):
-        job = stage.job()
-        result = stage.send("cooled", job, [{"then": then}, {}])
-        assert result.get(timeout=LONG_SECONDS) == f"done:{job}"
-        assert stage.ledger.completions(job=job) == 1
-        assert stage.send("cooled", job, [{}]).get(timeout=LONG_SECONDS)["reason"] == "cooling_down"
-
-
-def test_a_warm_shutdown_and_a_new_worker_change_nothing(on_stage: OnStage) -> None:
-    stage = on_stage()
-    worker = stage.worker()
-    job = stage.job()
-    assert stage.send("cooled", job, [{}]).get(timeout=LONG_SECONDS) == f"done:{job}"
-    stage.kill(worker.pid)
-    stage.worker()
-    assert stage.send("cooled", job, [{}]).get(timeout=LONG_SECONDS)["reason"] == "cooling_down"
-    assert stage.ledger.completions(job=job) == 1

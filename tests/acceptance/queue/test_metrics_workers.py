@@ -3,8 +3,6 @@ mode, and the command that reads it."""
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +13,7 @@ import pytest
 from tests import needs
 from tests.acceptance.hard_cases.stage import Stage
 from tests.acceptance.hard_cases.workers import ROOT
+from tests.acceptance.queue.beside import environment
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -28,17 +27,12 @@ execute_from_command_line(["manage.py", "locks", "metrics", *sys.argv[1:]])
 """
 
 
-def metrics(stage: Stage, environment: dict[str, str], *arguments: str) -> dict[str, float]:
+def metrics(stage: Stage, more: dict[str, str], *arguments: str) -> dict[str, float]:
     """What the command prints, by name and labels."""
     done = subprocess.run(
         [sys.executable, "-c", MANAGE, *arguments],
         cwd=ROOT,
-        env={
-            **os.environ,
-            **stage.environment,
-            "HARD_CASES_CELERY": json.dumps(stage.conf),
-            **environment,
-        },
+        env=environment(stage) | more,
         capture_output=True,
         text=True,
         timeout=60,
@@ -65,12 +59,12 @@ def test_the_children_of_a_worker_count_together_those_that_were_killed_too(
     needs.package("prometheus_client")
     folder = tmp_path / "counters"
     folder.mkdir()
-    environment = {
+    prometheus = {
         "HARD_CASES_APPS": "django_tasklock.contrib.prometheus",
         "PROMETHEUS_MULTIPROC_DIR": str(folder),
     }
     stage = on_stage()
-    worker = stage.worker(concurrency=2, environment=environment)
+    worker = stage.worker(concurrency=2, environment=prometheus)
     jobs = [stage.job() for _ in range(JOBS)]
     for result in [stage.send("queued", job, [{"seconds": 0.1}]) for job in jobs]:
         result.get(timeout=60)
@@ -79,7 +73,7 @@ def test_the_children_of_a_worker_count_together_those_that_were_killed_too(
     assert {f"{pid}.db" for pid in worker.children} & writers
 
     def held() -> float:
-        found = metrics(stage, environment, "--counters")
+        found = metrics(stage, prometheus, "--counters")
         return total(found, "tasklock_hold_seconds_count", lock="job:{job}", outcome="released")
 
     # The last release may still be on its way when its result has arrived.
@@ -90,11 +84,11 @@ def test_the_children_of_a_worker_count_together_those_that_were_killed_too(
     stage.kill(stage.started(job).pid)
     result.get(timeout=60)
     until(lambda: held() == JOBS + 1, "the release of the second run", every=0.2)
-    found = metrics(stage, environment, "--counters")
+    found = metrics(stage, prometheus, "--counters")
     acquired = total(found, "tasklock_acquires_total", lock="job:{job}", outcome="acquired")
     assert acquired == JOBS + 2
     assert total(found, "tasklock_locks_cleared_total", store="default") == 1
     assert not any(f'"job:{each}"' in series for series in found for each in jobs)
     # The state is asked for once, by the command, and no worker keeps a gauge of it.
     assert not any(series.startswith("tasklock_locks{") for series in found)
-    assert metrics(stage, environment)['tasklock_locks{store="default",state="held"}'] == 0
+    assert metrics(stage, prometheus)['tasklock_locks{store="default",state="held"}'] == 0

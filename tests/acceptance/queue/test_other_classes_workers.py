@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
@@ -64,26 +63,3 @@ task.apply_async([second], task_id="another")
     for each in (job, other):
         stage.assert_done_once(each)
     assert stage.redis.keys("*queued mixed *") == []
-
-
-@on_both_brokers
-def test_a_message_that_another_class_ends_is_not_waited_for(
-    on_stage: Callable[..., Stage], broker: str
-) -> None:
-    """Its row is gone, which the other class finds out before ours is called."""
-    stage = on_stage(broker)
-    stage.worker()
-    sending = """
-import django; django.setup()
-from tests.acceptance.queue.tasks import mixed as task
-task.apply_async([10**6], task_id="{0}")
-"""
-
-    def failed_and_forgotten(task_id: str) -> bool:
-        reserved = stage.redis.keys("*queued mixed *")
-        return stage.state(task_id) == "FAILURE" and not reserved
-
-    for task_id in ("first", "second"):
-        stage.script(sending.format(task_id))
-        until(partial(failed_and_forgotten, task_id), "it has failed and reserves nothing", 60)
-    stage.assert_settled()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from django.core.cache import caches
 
 from django_tasklock import InvalidLockConfig, Lease, lock, locks
 from django_tasklock._values import clock
@@ -59,6 +60,16 @@ def test_before_that_it_is_released_by_one_delete(changes: list[str]) -> None:
     lease = taken("video:1", ttl=60)
     lease.release()
     assert changes == ["delete"]
+
+
+def test_an_emptied_cache_has_forgotten_the_lock() -> None:
+    """As one that was started again. Its holder notices at its next question."""
+    lease = taken("video:1")
+    caches["default"].clear()
+    assert taken("video:1").held
+    assert lease.held, "nobody has asked the store yet"
+    assert lease.extend() is False
+    assert not lease.held
 
 
 class TestCacheThatKeepsNothing:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.acceptance.hard_cases.conftest import MakeStage, need_pool
 from tests.acceptance.hard_cases.ledger import Entry
-from tests.acceptance.surroundings.at_work import TTL_SECONDS, killed_at_work
+from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.acceptance.hard_cases.conftest import MakeStage
-from tests.acceptance.surroundings.at_work import TTL_SECONDS, killed_at_work
+from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from tests.acceptance.hard_cases.stage import Stage
 
 TTL_SECONDS = 600.0
 """of every lease here: what happens within a minute did not wait for the end of a lease"""
-MODULES = "tests.acceptance.surroundings."
+MODULES = "tests.nightly.surroundings."
 
 
 class Recovered(NamedTuple):

@@ -19,8 +19,8 @@ from django_tasklock.conf import task_url
 from tests.acceptance.hard_cases.conftest import MakeStage
 from tests.acceptance.hard_cases.stage import Stage
 from tests.acceptance.hard_cases.workers import ROOT
-from tests.acceptance.queue.test_unique_workers import environment
-from tests.acceptance.surroundings.at_work import TTL_SECONDS, killed_at_work, need, skipped
+from tests.acceptance.queue.beside import environment
+from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work, need, skipped
 from tests.servers import free_port
 from tests.waiting import until
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.acceptance.hard_cases.conftest import MakeStage
-from tests.acceptance.surroundings.at_work import (
+from tests.lines import whole_lines
+from tests.nightly.surroundings.at_work import (
     MODULES,
     TTL_SECONDS,
     killed_at_work,
     need,
 )
-from tests.lines import whole_lines
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

@@ -10,14 +10,14 @@ from django_tasklock import LockNotAcquired
 from tests.acceptance.hard_cases.conftest import MakeStage
 from tests.acceptance.hard_cases.stage import Stage
 from tests.acceptance.hard_cases.workers import Worker
-from tests.acceptance.surroundings.at_work import (
+from tests.nightly.surroundings.at_work import (
     MODULES,
     TTL_SECONDS,
     killed_at_work,
     need,
     skipped,
 )
-from tests.acceptance.surroundings.envelopes import Sentry, receiving
+from tests.nightly.surroundings.envelopes import Sentry, receiving
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

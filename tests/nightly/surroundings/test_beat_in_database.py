@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.hard_cases.conftest import MakeStage
-from tests.acceptance.queue.test_unique_workers import beat
-from tests.acceptance.surroundings.at_work import TTL_SECONDS, need, skipped
-from tests.acceptance.surroundings.tables import install, rows
+from tests.acceptance.queue.beside import beat
+from tests.nightly.surroundings.at_work import TTL_SECONDS, need, skipped
+from tests.nightly.surroundings.tables import install, rows
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

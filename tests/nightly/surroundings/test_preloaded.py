@@ -25,7 +25,7 @@ from tests.steps import Meanwhile, holder, waiting
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
-SITE = "tests.acceptance.surroundings.preloaded_site"
+SITE = "tests.nightly.surroundings.preloaded_site"
 WORKERS = 3
 REQUESTS = 12
 KINDS = {

@@ -9,8 +9,8 @@ import pytest
 
 from tests.acceptance.hard_cases.conftest import MakeStage
 from tests.acceptance.hard_cases.stage import Stage
-from tests.acceptance.surroundings.at_work import TTL_SECONDS, killed_at_work, need, skipped
-from tests.acceptance.surroundings.tables import install, rows
+from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work, need, skipped
+from tests.nightly.surroundings.tables import install, rows
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
