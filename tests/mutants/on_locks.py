@@ -1,7 +1,7 @@
 """``python -m tests.mutants.on_locks [NAME...] [--seconds 40] [--seeds 3]``.
 
-Runs `tests.chaos` on the mutants that it must notice (``chaos=True`` in the catalogue; others may
-be named), with up to so many seeds each.
+Runs `tests.nightly.chaos` on the mutants that it must notice (``chaos=True`` in the catalogue;
+others may be named), with up to so many seeds each.
 
 Not marked: "clear without its token compare", because the caller compares first, and the script for
 the moment in between; "renewal that does not see that the lease is gone", which the holder's
@@ -29,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     return play(
         options, lambda mutant: mutant.chaos,
-        lambda seed: ["tests.chaos", "--seconds", str(options.seconds), "--seed", str(seed)],
+        lambda seed: [
+            "tests.nightly.chaos", "--seconds", str(options.seconds), "--seed", str(seed),
+        ],
     )  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""What is valuable and slow: ``pytest --nightly`` runs it, and a plain run leaves it out."""
