@@ -52,7 +52,6 @@ MUTANTS: Sequence[Mutant] = (
         "acquire that refuses its own token after a lost reply", f"{SCRIPTS}/acquire.lua",
         "if held == value then", "if false then",
         [f"{ON_STORES}/test_store_contract.py", "-k", "Redis"],
-        chaos=True,
     ),
     Mutant(
         "all or none that leaves one behind", f"{SCRIPTS}/acquire_all.lua",
