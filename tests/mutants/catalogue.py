@@ -52,7 +52,6 @@ MUTANTS: Sequence[Mutant] = (
         "acquire that refuses its own token after a lost reply", f"{SCRIPTS}/acquire.lua",
         "if held == value then", "if false then",
         [f"{ON_STORES}/test_store_contract.py", "-k", "Redis"],
-        chaos=True,
     ),
     Mutant(
         "all or none that leaves one behind", f"{SCRIPTS}/acquire_all.lua",
@@ -95,7 +94,6 @@ MUTANTS: Sequence[Mutant] = (
         "hand-over to a waiter that is dead", f"{SCRIPTS}/notify_waiters.lua",
         "local to = (counts[2 * i] > 0 or member == me) and found or dead", "local to = found",
         [f"{ON_STORES}/test_handover.py", f"{ON_STORES}/test_queue_order.py"],
-        chaos=True,
     ),
     Mutant(
         "waiter that leaves with the lock it was handed", f"{SCRIPTS}/leave_queue.lua",
@@ -158,13 +156,11 @@ MUTANTS: Sequence[Mutant] = (
         "if self._state != HELD or self._process != process:\n            return False\n        if",
         "if self._state != HELD:\n            return False\n        if",
         [f"{ON_ENGINE}/test_lease.py", f"{ON_ENGINE}/test_renewal.py"],
-        chaos=True,
     ),
     Mutant(
         "no renewal", f"{ENGINE}/store_renewal.py",
         "return lease.renew and lease._extending([False])", "return False",
         [f"{ON_ENGINE}/test_renewal.py"],
-        chaos=True,
     ),
     Mutant(
         "renewal that forgets held leases as well", f"{ENGINE}/store_renewal.py",

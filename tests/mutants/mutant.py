@@ -22,6 +22,6 @@ class Mutant:
     new: str
     tests: Sequence[str]
     chaos: bool = False
-    """a short run of `tests.chaos` must find a violation as well: `tests.mutants.on_locks`"""
+    """a short run of `tests.nightly.chaos` must find a violation too: `tests.mutants.on_locks`"""
     chaos_tasks: bool = False
     """a short run of `tests.chaos_tasks` must find a violation as well: `tests.mutants.on_tasks`"""

@@ -40,7 +40,7 @@ OF_TWO_FAULTS: Sequence[Mutant] = (
         "hand-over by a clock that was set forward", f"{STORES}/redis/waiter.py",
         "if passed < 0 or self._asked + passed > clock.now() + CLOCKS_DIFFER_SECONDS:",
         "if passed < 0:",
-        [f"{ON_ENGINE}/test_server_clock_steps.py"],
+        [f"{ON_STORES}/test_queue_order.py"],
     ),
     Mutant(
         "block that hides its own error in an outage", f"{ENGINE}/aio/leaving.py",

@@ -1,13 +1,13 @@
 """``python -m tests.mutants.on_locks [NAME...] [--seconds 40] [--seeds 3]``.
 
-Runs `tests.chaos` on the mutants that it must notice (``chaos=True`` in the catalogue; others may
-be named), with up to so many seeds each.
+Runs `tests.nightly.chaos` on the mutants that it must notice (``chaos=True`` in the catalogue;
+others may be named), with up to so many seeds each.
 
 Not marked: "clear without its token compare", because the caller compares first, and the script for
-the moment in between; "renewal that does not see that the lease is gone", which the holder's
-own clock makes good; and what a short run meets by chance: a waiter that leaves at the very moment
-of its hand-over, a renewal that fails while the lease could be saved, a fence that an hour's step
-back would repeat.
+the moment in between; a renewal that is missing, or does not see that the lease is gone, which the
+holder's own clock makes good; a lease that nobody learns of, as after a hand-over to the dead or a
+lost reply, which ends by itself; and what a short run meets by chance: a waiter that leaves at the
+very moment of its hand-over, a fence that an hour's step back would repeat.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     return play(
         options, lambda mutant: mutant.chaos,
-        lambda seed: ["tests.chaos", "--seconds", str(options.seconds), "--seed", str(seed)],
+        lambda seed: [
+            "tests.nightly.chaos", "--seconds", str(options.seconds), "--seed", str(seed),
+        ],
     )  # fmt: skip
 
 

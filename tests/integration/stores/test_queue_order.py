@@ -150,6 +150,18 @@ class TestStaleMessage:
         assert isinstance(waiter.wait(LONG), Grant)
         assert queue() == []
 
+    def test_hand_over_read_late_after_the_clock_was_set_forward_grants_nothing(self) -> None:
+        """By the server's clock it was a moment ago, and its lease is over."""
+        lease = taken("video:1")
+        waiter = in_queue("first", BRIEF_SECONDS)
+        waiter._server_then -= 3_600_000_000
+        lease.release()
+        until_free()
+        other = taken("video:1")
+        assert not isinstance(waiter.wait(BRIEF_SECONDS), Grant)
+        assert other.held
+        waiter.quit()
+
     def sends_twice(
         self, monkeypatch: pytest.MonkeyPatch, lease: Lease, end: Any, ttl: float = BRIEF_SECONDS
     ) -> tuple[RedisWaiter, list[Lease]]:

@@ -1,0 +1,17 @@
+"""
+A run of the locks under faults, whose history is checked afterwards.
+
+``python -m tests.nightly.chaos --seconds 60``. The `conductor` starts a Redis, a proxy in front of
+it for each process that plays, and the processes (`players`), whose threads take and give back a
+few locks (`play`). It disturbs them, their connections and the server (`faults`), and looks at the
+locks meanwhile. Everybody writes down what happened, by one clock (`history`). When all have ended
+the conductor writes down what is left in Redis. Then it is put together (`story`), and the command
+says which of the `rules` is broken.
+"""
+
+NAMES = ("seat:1", "seat:2", "seat:3", "seat:4", "seat:5")
+LONGEST_TTL_SECONDS = 6.0
+LONGEST_WAIT_SECONDS = 12.0
+"""of those waits that are not for ever"""
+LATE_SECONDS = 5.0
+"""beyond its own deadline, in which a call has to return; machines that run tests are busy"""
