@@ -34,7 +34,9 @@ class ToAlias:
     db_for_write = db_for_read
 
 
-@pytest.fixture(params=["default", "postgres_alias", "mariadb_alias"])
+@pytest.fixture(
+    params=["default", "postgres_alias", pytest.param("mariadb_alias", marks=pytest.mark.nightly)]
+)
 def alias(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     name = "default"
     if request.param != "default":

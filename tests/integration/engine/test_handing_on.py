@@ -60,7 +60,7 @@ def adopted(handle: str, **options: Any) -> Lease:
 
 
 class TestOnEveryStore:
-    def test_another_holder_goes_on_under_the_same_lease(self, store: BaseStore) -> None:
+    def test_another_holder_goes_on_under_the_same_lease(self, each_store: BaseStore) -> None:
         # Given a lease that is detached
         lease = taken(NAME)
         began = holder(NAME).acquired_at

@@ -72,7 +72,7 @@ def remembered() -> int:
     return len(reentrant._holds.of(running()))
 
 
-def test_every_store(store: BaseStore) -> None:
+def test_every_store(each_store: BaseStore) -> None:
     with again() as outer:
         with again() as inner:
             assert inner is outer
