@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo serve test test-fast matrix hard-cases chaos chaos-tasks churn mutants fuzz coverage lint docs bench beside clean
+.PHONY: help demo serve test test-fast matrix hard-cases chaos chaos-tasks churn mutants coverage lint docs bench beside clean
 
 help:
 	@echo "make demo       the example project at work, with real workers, from nothing (STORE=database: without Redis; ARGS=--examples: the short ones alone)"
@@ -18,7 +18,6 @@ help:
 	@echo "make chaos-tasks TASKS=10000  guarded tasks on real workers under load and faults; their history is checked (BROKER=rabbitmq, SEED=...)"
 	@echo "make churn MINUTES=10  many locks taken and given back: memory, threads, files, connections and log lines must not grow"
 	@echo "make mutants     takes the protections out, one at a time; the tests must notice each"
-	@echo "make fuzz SECONDS=60  bytes of every shape for each reader of what others may have written"
 	@echo "make coverage   all tests, and what they did not reach"
 	@echo "make lint       style, types, direction of imports, missing migrations"
 	@echo "make docs       the docs site, in .docs/html; warnings are errors"
@@ -100,10 +99,6 @@ churn: $(VENV)/.installed-dev
 mutants: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-# So many seconds for each target.
-fuzz: $(VENV)/.installed-dev
-	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
-
 coverage: $(VENV)/.installed-dev
 	@$(BIN)/coverage erase
 	@$(BIN)/coverage run -m pytest $(ARGS)
@@ -145,6 +140,6 @@ beside: $(BENCH)/.installed
 	@$(BENCH)/bin/python -m benchmarks.beside $(REF) $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(BENCH) .bench .docs .tox .matrix build dist .demo .serve .fuzz .coverage .coverage.* htmlcov
+	rm -rf $(VENV) $(BENCH) .bench .docs .tox .matrix build dist .demo .serve .coverage .coverage.* htmlcov
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
