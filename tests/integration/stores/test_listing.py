@@ -155,9 +155,12 @@ class TestSearch:
             store.acquire(f"plain:{number}", new_token(), APART_SECONDS, owner_record("a.b"))
         read: list[str] = []
         info = store.records.info
-        monkeypatch.setattr(
-            store.records, "info", lambda name, *rest: read.append(name) or info(name, *rest)
-        )
+
+        def noting(name: str, *rest: Any) -> Any:
+            read.append(name)
+            return info(name, *rest)
+
+        monkeypatch.setattr(store.records, "info", noting)
         for wanted in ({"words": ("987654",)}, {"task": "a.c"}, {"host": "elsewhere"}):
             store.search(Criteria("plain:", **wanted))
         # By chance the bytes of a time may look like what is looked for.
