@@ -411,6 +411,7 @@ def test_a_release_that_is_repeated_does_not_prolong(on_redis: None) -> None:
     assert left() <= LATER
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_an_interruption_anywhere(on_redis: None) -> None:
     """If its block has begun, the lock is taken for its time; and in no case for longer."""

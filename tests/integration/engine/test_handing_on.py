@@ -402,6 +402,7 @@ class TestInterruptions:
         until(lambda: not locks.is_locked(NAME))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("adopts", [False, True])
 def test_an_interruption_at_any_instruction_leaves_nothing_that_outlasts_the_ttl(

@@ -15,6 +15,8 @@ from tests.servers import RedisServer, find_binary
 from tests.steps import LONG, taken, waiting
 from tests.waiting import until
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.mark.slow
 def test_a_waiter_that_reads_its_answer_late_is_not_deceived(

@@ -661,6 +661,7 @@ class TestOutage:
         assert other.release()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("on_redis")
 class TestEveryInstruction:
     NAMES = ("seat:1", "seat:2")
