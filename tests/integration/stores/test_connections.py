@@ -190,7 +190,13 @@ class TestInterruption:
         return sum(client["user"] == user for client in admin.client_list())
 
     @pytest.mark.parametrize("connected", [True, False], ids=["connected", "connecting"])
-    @pytest.mark.parametrize("verb", VERBS)
+    @pytest.mark.parametrize(
+        "verb",
+        [
+            pytest.param(verb, marks=() if verb in ("acquire", "release") else pytest.mark.nightly)
+            for verb in VERBS
+        ],
+    )
     def test_between_any_two_steps(
         self,
         server: RedisServer,
