@@ -60,7 +60,7 @@ serve: $(VENV)/.installed-demo
 # Tests mostly wait, for processes to start and leases to end: some run side by side.
 PARALLEL ?= 4
 # Of Python's development mode all but the checks of its allocator, which cost a sixth of the time.
-PYTEST := PYTHONDEVMODE=1 PYTHONMALLOC=pymalloc $(BIN)/python -m pytest -n $(PARALLEL) --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONDEVMODE=1 PYTHONMALLOC=pymalloc $(BIN)/python -m pytest -n $(PARALLEL) --dist worksteal
 
 test: $(VENV)/.installed-dev
 	@$(PYTEST) $(ARGS)

@@ -14,8 +14,8 @@ import redis
 
 from example_project.redis_binary import version_of
 from tests import needs
-from tests.sentinels import Tls
 from tests.servers import NoRedis, RedisServer, find_binary, free_port, own_redis
+from tests.tls import Tls
 from tests.waiting import until
 
 START_SECONDS = 60.0

@@ -42,6 +42,7 @@ from tests.store_cases import (
     CACHE_CASES,
     DATABASE_CASES,
     NOWHERE,
+    OTHER_CASES,
     STORE_CASES,
     StoreCase,
     members,
@@ -451,9 +452,21 @@ def _made(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
     return stores["default"]
 
 
-@pytest.fixture(params=params(STORE_CASES), ids=lambda case: case.id)
+@pytest.fixture(params=params(STORE_CASES, by_day={"redis-pickle"}), ids=lambda case: case.id)
 def store(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
-    """The store "default", once for every store there is."""
+    """The store "default", on Redis; at night once for every store there is."""
+    return _made(request, use_caches)
+
+
+@pytest.fixture(params=params(STORE_CASES), ids=lambda case: case.id)
+def each_store(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
+    """The store "default", once for each that most projects have; at night for every one."""
+    return _made(request, use_caches)
+
+
+@pytest.fixture(params=OTHER_CASES, ids=lambda case: case.id)
+def other_store(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
+    """The store "default", once for each of those that the whole contract meets at night only."""
     return _made(request, use_caches)
 
 

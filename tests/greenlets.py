@@ -10,7 +10,7 @@ from tests.agent import run_python
 
 __all__ = ["LIBRARIES", "run_in_greenlets"]
 
-LIBRARIES = ["gevent", "eventlet"]
+LIBRARIES = ["gevent", pytest.param("eventlet", marks=pytest.mark.nightly)]
 
 BEGIN = """
 import sys

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -279,26 +279,6 @@ QUORUM_CASE = StoreCase("quorum", _locmem, quorum_store(MEMBER_TIMEOUT=10.0), be
 
 CLUSTER_CASE = StoreCase("redis-cluster", _locmem, _cluster)
 
-VARIANTS = {
-    "redis-msgpack", "redis-compressed", "redis-keys", "redis-no-prefix", "database-postgres",
-    "file-based", "memcached", "database-store-pgbouncer", "zookeeper", "quorum",
-}  # fmt: skip
-"""cases that are left out where one run more is for the versions of Python packages"""
-
-
-def params(cases: Sequence[Any]) -> list[Any]:
-    """The cases as parameters of a fixture: `VARIANTS` are marked."""
-    found = []
-    for case in cases:
-        param = case if isinstance(case, ParameterSet) else pytest.param(case)
-        (value,) = param.values
-        assert isinstance(value, StoreCase)
-        variant = value.id in VARIANTS
-        marks = (*param.marks, pytest.mark.variant) if variant else param.marks
-        found.append(pytest.param(*param.values, marks=marks))
-    return found
-
-
 STORE_CASES = [
     *CACHE_CASES,
     *DATABASE_CASES,
@@ -307,4 +287,33 @@ STORE_CASES = [
     QUORUM_CASE,
     MEMORY_CASE,
 ]
-"""Parameters of the fixture ``store``."""
+"""Every store there is."""
+
+BY_DAY = {
+    "redis-pickle", "redis-of-django", "memory", "locmem", "database-store-sqlite",
+    "database-store-postgres",
+}  # fmt: skip
+"""cases that `make test` runs: of each kind of store that most projects have, one"""
+
+NIGHTLY_ONLY = {"database-store-pgbouncer", "database-store-mariadb"}
+"""cases of which not even `OTHER_CASES` has a test by day: they need servers of their own"""
+
+
+def params(cases: Sequence[Any], by_day: Container[str] = BY_DAY) -> list[Any]:
+    """The cases as parameters of a fixture: those that are not for the day are marked nightly."""
+    found = []
+    for case in cases:
+        param = case if isinstance(case, ParameterSet) else pytest.param(case)
+        at_night = () if _id(param) in by_day else (pytest.mark.nightly,)
+        found.append(pytest.param(*param.values, marks=(*param.marks, *at_night)))
+    return found
+
+
+def _id(case: Any) -> str:
+    (value,) = case.values if isinstance(case, ParameterSet) else (case,)
+    assert isinstance(value, StoreCase)
+    return value.id
+
+
+OTHER_CASES = [case for case in STORE_CASES if _id(case) not in BY_DAY | NIGHTLY_ONLY]
+"""Parameters of the fixture ``other_store``: by day they have a handful of tests each."""

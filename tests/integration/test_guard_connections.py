@@ -30,7 +30,7 @@ class JobsBehindTheProxy:
     db_for_write = db_for_read
 
 
-@pytest.fixture(params=["postgres_alias", "mariadb_alias"])
+@pytest.fixture(params=["postgres_alias", pytest.param("mariadb_alias", marks=pytest.mark.nightly)])
 def proxy(request: pytest.FixtureRequest, proxy_to: ProxyTo) -> Iterator[CutProxy]:
     """Between the guards and their database, which has a table of jobs."""
     alias: str = request.getfixturevalue(request.param)

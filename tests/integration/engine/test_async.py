@@ -80,7 +80,7 @@ class TestOnEveryStore:
 
         assert not run(work()).held
 
-    def test_one_waits_for_another(self, store: BaseStore) -> None:
+    def test_one_waits_for_another(self, each_store: BaseStore) -> None:
         order: list[str] = []
 
         async def first(entered: asyncio.Event) -> None:

@@ -17,6 +17,8 @@ from tests.conftest import UseRedis
 from tests.steps import LONG, taken, waiting
 from tests.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.nightly
+
 NAMES = [f"video:{number}" for number in range(10)]
 THREADS = 12
 """those of the two lanes, the listener, the watch of owners, the renewal, and a few more"""

@@ -19,6 +19,8 @@ from django_tasklock.views import lock_view
 from tests.conftest import UseRedis
 from tests.servers import RedisServer
 
+pytestmark = pytest.mark.nightly
+
 TASKS = 6
 
 

@@ -26,6 +26,8 @@ from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, taken, waiting
 from tests.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.nightly
+
 TURNS = 15
 NOT_BY_LOOKING_SECONDS = 15.0
 """in which no waiter looks by itself whether the lock is free"""

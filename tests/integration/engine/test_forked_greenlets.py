@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import UseRedis
 from tests.greenlets import LIBRARIES, run_in_greenlets
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 
 FORKED_WHILE_A_GREENLET_WAITS = """

@@ -60,7 +60,7 @@ def adopted(handle: str, **options: Any) -> Lease:
 
 
 class TestOnEveryStore:
-    def test_another_holder_goes_on_under_the_same_lease(self, store: BaseStore) -> None:
+    def test_another_holder_goes_on_under_the_same_lease(self, each_store: BaseStore) -> None:
         # Given a lease that is detached
         lease = taken(NAME)
         began = holder(NAME).acquired_at
@@ -402,6 +402,7 @@ class TestInterruptions:
         until(lambda: not locks.is_locked(NAME))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("adopts", [False, True])
 def test_an_interruption_at_any_instruction_leaves_nothing_that_outlasts_the_ttl(

@@ -559,6 +559,7 @@ class TestWhatCanGoWrong:
         until(lambda: any("is not written" in line for line in caplog.messages))
         assert lease.release()
 
+    @pytest.mark.nightly
     def test_under_gevent(
         self, use_redis: UseRedis, process_env: Callable[[], dict[str, str]]
     ) -> None:

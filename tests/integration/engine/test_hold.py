@@ -39,7 +39,9 @@ def held(name: str = "video:1", ttl: float = LONG, **options: Any) -> LockInfo:
 
 
 class TestOnEveryStore:
-    def test_it_keeps_everybody_from_the_lock_until_it_is_cleared(self, store: BaseStore) -> None:
+    def test_it_keeps_everybody_from_the_lock_until_it_is_cleared(
+        self, each_store: BaseStore
+    ) -> None:
         # Given a lock that an operator holds
         info = held(by="alice", reason="a migration")
 

@@ -118,7 +118,7 @@ class TestRunOfATask:
         with mailroom(redis_server.url) as room:
             yield room
 
-    @pytest.mark.parametrize("error", [Interrupt, Exit])
+    @pytest.mark.parametrize("error", [pytest.param(Interrupt, marks=pytest.mark.nightly), Exit])
     def test_its_beginning(self, room: Mailroom, renew: bool, error: type[BaseException]) -> None:
         def begun(task: Any, job: Any) -> None:
             sys.settrace(None)

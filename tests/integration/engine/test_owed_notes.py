@@ -30,6 +30,7 @@ print(locks.store.get_note("key"))
 """
 
 
+@pytest.mark.nightly
 def test_beside_greenlets_it_uses_a_connection_of_its_own(use_redis: UseRedis) -> None:
     use_redis()
     assert run_in_greenlets(WITH_GREENLETS) == ["ended"]

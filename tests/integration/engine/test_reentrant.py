@@ -72,7 +72,7 @@ def remembered() -> int:
     return len(reentrant._holds.of(running()))
 
 
-def test_every_store(store: BaseStore) -> None:
+def test_every_store(each_store: BaseStore) -> None:
     with again() as outer:
         with again() as inner:
             assert inner is outer
@@ -639,6 +639,7 @@ def test_use_that_comes_while_the_last_one_leaves_in_another_thread_does_not_sha
     assert hold.remove(third) is True, "it releases if the others saw it, and did not"
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("on_redis")
 class TestEveryInstruction:
     @pytest.fixture(params=[True, False], ids=["renewed", "not renewed"])

@@ -491,3 +491,33 @@ def test_a_renewal_that_a_release_has_overtaken_writes_nothing(
     renewing.result()
     assert releasing.result()
     assert not locks.is_locked("video:1")
+
+
+@pytest.mark.parametrize("renew", [False, True])
+def test_locks_that_are_taken_and_given_back_leave_nothing(
+    redis_server: RedisServer, use_redis: UseRedis, renew: bool
+) -> None:
+    """No thread, no file and no connection more than the first few needed, and no entry."""
+    client = secrets.token_hex(6)
+    use_redis(f"{redis_server.url}?client_name={client}")
+    process = psutil.Process()
+
+    def churn(times: int) -> None:
+        for turn in range(times):
+            lease = taken(f"video:{turn % 7}", ttl=RENEWED, renew=renew)
+            assert lease.release()
+            with lock(f"video:{turn % 7}", ttl=RENEWED, renew=renew):
+                pass
+
+    def left() -> tuple[int, int, int, int]:
+        gc.collect()
+        admin: Any = stores["default"].client.redis  # type: ignore[attr-defined]
+        connected = [each for each in admin.client_list() if each["name"] == client]
+        entries = sum(len(own.entries()) for own in renewal._all)
+        return threading.active_count(), process.num_fds(), len(connected), entries
+
+    churn(20)
+    at_first = left()
+    churn(300)
+    # A thread that is about to end, or a history that is being written, is no leak.
+    until(lambda: all(now <= then for now, then in zip(left(), at_first, strict=True)))

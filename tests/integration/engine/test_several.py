@@ -74,7 +74,7 @@ def names_given_to(verb: str) -> list[str]:
     return names
 
 
-def test_every_store(store: BaseStore) -> None:
+def test_every_store(each_store: BaseStore) -> None:
     with lock(SEATS, ttl=LONG) as leases:
         assert [lease.name for lease in leases] == SEATS
         assert held() == sorted(SEATS)
@@ -84,7 +84,7 @@ def test_every_store(store: BaseStore) -> None:
     assert held() == []
     assert not any(lease.held for lease in leases)
     again = all_taken(["seat:2", "seat:0"])
-    if store.supports_fence:
+    if each_store.supports_fence:
         earlier = max(lease.fence or 0 for lease in leases)
         assert {lease.fence for lease in again} == {lease.fence for lease in again if lease.fence}
         assert all((lease.fence or 0) > earlier for lease in again)
@@ -661,6 +661,7 @@ class TestOutage:
         assert other.release()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("on_redis")
 class TestEveryInstruction:
     NAMES = ("seat:1", "seat:2")

@@ -48,14 +48,14 @@ def nothing_is_left(*numbers: int) -> None:
 
 
 class TestOnEveryStore:
-    def test_each_holder_has_a_permit_and_nobody_gets_one_more(self, store: BaseStore) -> None:
+    def test_each_holder_has_a_permit_and_nobody_gets_one_more(self, each_store: BaseStore) -> None:
         first, second = permit(), permit()
         assert (first.name, first.slot) == ("pool#1", 1)
         assert (second.name, second.slot) == ("pool#2", 2)
         assert locks.acquire("pool", slots=2) is None
         assert not locks.is_locked("pool")
         assert (holder("pool#2").slot, holder("pool#2").owner.slots) == (2, 2)
-        if store.supports_fence:
+        if each_store.supports_fence:
             assert first.fence
             assert second.fence
             assert second.fence > first.fence

@@ -309,6 +309,7 @@ class TestTrouble:
         assert again.name == "pool#1"
 
 
+@pytest.mark.nightly
 class TestEveryInstruction:
     ENGINE = ("_engine/permits", "_engine/permit_queue", "_engine/gate")
 

@@ -261,6 +261,7 @@ def test_show_lists_the_waiters(agents: list[Agent]) -> None:
     assert re.search(r"^longest wait: +\d", sheet, re.M)
 
 
+@pytest.mark.nightly
 def test_show_says_since_when_those_wait_that_the_list_does_not_count(
     database_store: DatabaseStore,
 ) -> None:
@@ -278,6 +279,7 @@ def test_show_says_since_when_those_wait_that_the_list_does_not_count(
     assert lease.release()
 
 
+@pytest.mark.nightly
 def test_show_as_json_lists_the_waiters(agents: list[Agent]) -> None:
     shown = json.loads(run("show", "video:1", "--format", "json"))
     assert shown["waiters"] == 2
@@ -288,6 +290,7 @@ def test_show_as_json_lists_the_waiters(agents: list[Agent]) -> None:
     assert shown["longest_wait"] <= age(since[0])
 
 
+@pytest.mark.nightly
 def test_list_has_the_longest_wait_of_each_lock(agents: list[Agent]) -> None:
     taken("video:2")
     header, *rows = run("list", "--sort=-wait").splitlines()
@@ -303,6 +306,7 @@ def test_list_has_the_longest_wait_of_each_lock(agents: list[Agent]) -> None:
     assert ",longest_wait," in run("list", "--format", "csv")
 
 
+@pytest.mark.nightly
 def test_permits_in_words_say_the_longest_wait(agents: list[Agent]) -> None:
     text = in_words([], locks.waiters("video:1"))
     assert re.search(r"; 2 waiting, the longest for [\dm.]+s$", text)
@@ -333,6 +337,7 @@ def test_detail_lists_the_waiters(agents: list[Agent], operator: Client) -> None
     assert f"{host} {agents[1].pid} alive - -" in words_of(response).partition(" position ")[2]
 
 
+@pytest.mark.nightly
 @pytest.mark.django_db
 def test_detail_says_since_when_each_waits(agents: list[Agent], operator: Client) -> None:
     page = page_of(operator.get(change_url(holder("video:1"))))
@@ -342,6 +347,7 @@ def test_detail_says_since_when_each_waits(agents: list[Agent], operator: Client
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.django_db
 def test_confirmation_says_how_long_the_next_one_waits(
     agents: list[Agent], operator: Client

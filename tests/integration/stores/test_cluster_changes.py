@@ -112,6 +112,7 @@ def test_a_slot_that_has_moved_is_found(changing: Cluster, store: RedisClusterSt
     assert errors(source, "MOVED") == 1, "it was learned the first time"
 
 
+@pytest.mark.nightly
 def test_the_list_of_many_follows_moved_slots(changing: Cluster, store: RedisClusterStore) -> None:
     names = [f"video:{number}" for number in range(100)]
     for number, name in enumerate(names):
@@ -138,6 +139,7 @@ def test_a_waiter_follows_a_slot_that_moves(changing: Cluster, store: RedisClust
         assert agent.ask("release") is True
 
 
+@pytest.mark.nightly
 def test_a_lease_is_renewed_with_those_of_its_new_node(
     changing: Cluster, store: RedisClusterStore
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_lease_is_renewed_with_those_of_its_new_node(
     assert lease.release()
 
 
+@pytest.mark.nightly
 class TestWhileASlotMigrates:
     def test_before_its_keys_are_moved_a_lease_is_extended_where_it_is(
         self, store: RedisClusterStore, begin: Begin
@@ -274,6 +277,7 @@ class TestFailover:
         assert handed.release()
         assert locks.count() == 0
 
+    @pytest.mark.nightly
     @pytest.mark.slow
     def test_a_master_that_hangs_is_left_for_its_replica(
         self, cluster: Cluster, use_caches: UseCaches
@@ -297,6 +301,7 @@ class TestFailover:
         assert granted is not None
         assert granted.release()
 
+    @pytest.mark.nightly
     @pytest.mark.slow
     def test_what_the_replica_missed_is_lost_and_noticed(
         self, cluster: Cluster, use_caches: UseCaches
@@ -321,6 +326,7 @@ class TestFailover:
         assert lease.release() is False
         assert other.release()
 
+    @pytest.mark.nightly
     @pytest.mark.slow
     def test_with_replicas_a_lease_counts_only_when_one_has_it(
         self, cluster: Cluster, use_caches: UseCaches
@@ -365,6 +371,7 @@ def with_outage(asked: Meanwhile[Any]) -> None:
         pass
 
 
+@pytest.mark.nightly
 def test_nothing_is_known_of_a_cluster_that_is_not_there(use_caches: UseCaches) -> None:
     use_caches({}, {"default": {
         "BACKEND": "django_tasklock.stores.cluster.RedisClusterStore",

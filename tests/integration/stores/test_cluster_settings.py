@@ -22,10 +22,10 @@ from example_project.redis_binary import version_of
 from tests import needs
 from tests.clusters import PATIENT_MS, Cluster, require_cluster_server
 from tests.conftest import UseCaches
-from tests.sentinels import Tls
 from tests.servers import NoRedis, RedisServer
 from tests.steps import LONG, Meanwhile, taken, waiting
 from tests.store_cases import own_prefix
+from tests.tls import Tls
 from tests.waiting import until
 
 BACKEND = "django_tasklock.stores.cluster.RedisClusterStore"
@@ -90,6 +90,7 @@ class TestOptions:
             assert taken(f"video:{number}").release()
 
 
+@pytest.mark.nightly
 class TestServers:
     def test_a_server_that_is_no_cluster_is_named(
         self, use_caches: UseCaches, redis_server: RedisServer
@@ -143,6 +144,7 @@ def started(binary: Path) -> RedisServer | None:
     return None
 
 
+@pytest.mark.nightly
 class TestTlsAndPasswords:
     def test_locks_are_taken_waited_for_and_listed(
         self, closed: Cluster, use_caches: UseCaches
@@ -177,6 +179,7 @@ def guarded() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.nightly
 class TestRights:
     def use(self, cluster: Cluster, use_caches: UseCaches, *rules: str) -> None:
         for node in cluster.nodes:

@@ -118,6 +118,7 @@ class TestRoundTrips:
         assert lease.release()
         assert round_trips.count == 4
 
+    @pytest.mark.nightly
     def test_one_for_each_node_to_renew_a_thousand(
         self, store: RedisClusterStore, round_trips: RoundTrips
     ) -> None:
@@ -125,6 +126,7 @@ class TestRoundTrips:
         assert store.extend_many(batch) == [False] * len(batch)
         assert round_trips.count == 3
 
+    @pytest.mark.nightly
     def test_two_for_each_node_to_list(
         self, store: RedisClusterStore, round_trips: RoundTrips
     ) -> None:
@@ -159,6 +161,7 @@ class TestLists:
         assert [info.name for info in locks.list("b:", limit=20, offset=30)] == ours[30:50]
         assert (locks.count(), locks.count("b:"), locks.count("c:")) == (300, 100, 0)
 
+    @pytest.mark.nightly
     @pytest.mark.parametrize("page", [1, 16])
     def test_are_filled_up_where_keys_were_deleted_by_hand(
         self,
@@ -178,6 +181,7 @@ class TestLists:
         assert [info.name for info in locks.list(limit=15)] == names[12:27]
         assert [info.name for info in locks.list()] == names[12:]
 
+    @pytest.mark.nightly
     def test_reservations_of_all_buckets(self, store: RedisClusterStore) -> None:
         for number, name in enumerate(MANY_NAMES[:50]):
             assert store.reserve(key_of("task", name), f"id-{number}", LONG + number) is None
@@ -187,6 +191,7 @@ class TestLists:
         assert store.reservations(limit=0) == []
 
 
+@pytest.mark.nightly
 class TestNotes:
     def test_are_written_with_a_lock_in_another_slot(self, store: RedisClusterStore) -> None:
         for number in range(20):
@@ -226,6 +231,7 @@ class TestWaiting:
             thread.result()
         assert list(came.values()) == [[0, 1, 2, 3]] * 3
 
+    @pytest.mark.nightly
     def test_polls_nothing(self, store: RedisClusterStore, round_trips: RoundTrips) -> None:
         lease = taken("video:1")
         thread = Meanwhile(lambda: locks.acquire("video:1", wait=LONG))
@@ -239,6 +245,7 @@ class TestWaiting:
         assert round_trips.count == asked + 1, "the release alone"
         assert granted.release()
 
+    @pytest.mark.nightly
     def test_a_waiter_that_was_killed_is_passed_over(self, store: RedisClusterStore) -> None:
         lease = taken("video:1")
         with Agent() as agent:
@@ -252,6 +259,7 @@ class TestWaiting:
         assert granted is not None
         assert granted.release()
 
+    @pytest.mark.nightly
     def test_it_ends_with_the_lease_of_a_holder_that_is_gone(
         self, store: RedisClusterStore
     ) -> None:
@@ -259,6 +267,7 @@ class TestWaiting:
         assert taken("video:1", wait=LONG).release()
 
 
+@pytest.mark.nightly
 class TestSilentNode:
     @pytest.fixture
     def cluster(self) -> Iterator[Cluster]:
@@ -302,6 +311,7 @@ class TestSilentNode:
             assert lease.release()
 
 
+@pytest.mark.nightly
 class TestFork:
     def test_a_child_has_connections_of_its_own(self, store: RedisClusterStore) -> None:
         lease = taken("video:1", renew=True)
@@ -319,6 +329,7 @@ class TestFork:
         assert granted.release()
 
 
+@pytest.mark.nightly
 class TestFaces:
     def test_the_command(self, store: RedisClusterStore) -> None:
         taken("video:1", ttl=LONG)

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 import redis
+from django.test.utils import override_settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -189,7 +190,13 @@ class TestInterruption:
         return sum(client["user"] == user for client in admin.client_list())
 
     @pytest.mark.parametrize("connected", [True, False], ids=["connected", "connecting"])
-    @pytest.mark.parametrize("verb", VERBS)
+    @pytest.mark.parametrize(
+        "verb",
+        [
+            pytest.param(verb, marks=() if verb in ("acquire", "release") else pytest.mark.nightly)
+            for verb in VERBS
+        ],
+    )
     def test_between_any_two_steps(
         self,
         server: RedisServer,
@@ -538,3 +545,37 @@ def test_arguments_are_sent_as_redis_py_sends_them() -> None:
     encoder: Any = redis.Redis().get_encoder()
     for value in (b"b", memoryview(b"b"), "é", 7, -(2**70), 0.1, 1e300):
         assert as_bytes(value) == bytes(encoder.encode(value))
+
+
+def test_changed_settings_close_the_connections(
+    redis_server: RedisServer, use_redis: UseRedis, uncollected: None
+) -> None:
+    name = secrets.token_hex(8)
+    # Without a history: it may be written at any moment, and that takes a connection.
+    use_redis(f"{redis_server.url}?client_name={name}", tasklock={"OPTIONS": {"HISTORY": 0}})
+    lease, store = taken("video:1"), stores["default"]
+    with contextlib.closing(redis.Redis.from_url(redis_server.url)) as admin:
+
+        def count() -> int:
+            clients: Any = admin.client_list()
+            return sum(client["name"] == name for client in clients)
+
+        def both_are_there() -> bool:
+            # On a busy machine the wait may be over before it has begun.
+            assert locks.acquire("video:1", ttl=LONG, wait=0.01) is None
+            return count() == 2
+
+        until(both_are_there, "one connection for scripts, and one for what waiters are told")
+        with override_settings(TASKLOCK={"default": {"KEY_PREFIX": "other"}}):
+            pass
+        until(lambda: count() == 0)
+    assert stores["default"] is not store
+    assert lease.release()
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """What closes connections is not the garbage collector."""
+    gc.disable()
+    yield
+    gc.enable()

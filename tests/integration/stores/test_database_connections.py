@@ -35,7 +35,7 @@ CLEARS = b"owner = '', token = ''"
 """in a statement that clears a lock, and in no other"""
 
 
-@pytest.fixture(params=["postgres_alias", "mariadb_alias"])
+@pytest.fixture(params=["postgres_alias", pytest.param("mariadb_alias", marks=pytest.mark.nightly)])
 def alias(request: pytest.FixtureRequest) -> str:
     alias: str = request.getfixturevalue(request.param)
     make_lease_table(alias)

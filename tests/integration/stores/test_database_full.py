@@ -51,7 +51,9 @@ MOST = 1000
 class TestServer:
     """Every write is refused, of new rows and of those that are there."""
 
-    @pytest.fixture(params=["postgres_alias", "mariadb_alias"])
+    @pytest.fixture(
+        params=["postgres_alias", pytest.param("mariadb_alias", marks=pytest.mark.nightly)]
+    )
     def no_room(self, request: pytest.FixtureRequest, use_caches: UseCaches) -> NoRoom:
         alias: str = request.getfixturevalue(request.param)
         make_lease_table(alias)

@@ -137,7 +137,11 @@ class TestTime:
         ("fixture", "options"),
         [
             ("postgres_alias", {"options": "-c TimeZone=Asia/Kolkata"}),
-            ("mariadb_alias", {"init_command": "SET time_zone = '+05:30'"}),
+            pytest.param(
+                "mariadb_alias",
+                {"init_command": "SET time_zone = '+05:30'"},
+                marks=pytest.mark.nightly,
+            ),
         ],
     )
     def test_a_session_in_another_time_zone(

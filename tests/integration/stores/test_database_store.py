@@ -221,7 +221,14 @@ class TestSettings:
             with pytest.raises(InvalidLockConfig, match="TEST"):
                 locks.acquire("video:1")
 
-    @pytest.mark.parametrize("fixture", ["sqlite_alias", "postgres_alias", "mariadb_alias"])
+    @pytest.mark.parametrize(
+        "fixture",
+        [
+            "sqlite_alias",
+            "postgres_alias",
+            pytest.param("mariadb_alias", marks=pytest.mark.nightly),
+        ],
+    )
     def test_a_missing_table_is_reported(
         self, use_caches: UseCaches, request: pytest.FixtureRequest, fixture: str
     ) -> None:

@@ -17,7 +17,13 @@ from tests.store_cases import database_store as settings_of_store
 from tests.store_cases import make_lease_table
 
 
-@pytest.fixture(params=["sqlite_alias", "postgres_alias", "mariadb_alias"])
+@pytest.fixture(
+    params=[
+        "sqlite_alias",
+        "postgres_alias",
+        pytest.param("mariadb_alias", marks=pytest.mark.nightly),
+    ]
+)
 def alias(request: pytest.FixtureRequest, use_caches: UseCaches) -> str:
     """A database with a table of the application, and the locks in it; SQLite has locks alone."""
     alias: str = request.getfixturevalue(request.param)

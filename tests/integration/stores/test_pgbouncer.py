@@ -32,6 +32,8 @@ from tests.store_cases import database_store as settings_of_store
 from tests.store_cases import make_lease_table
 from tests.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.nightly
+
 Behind = Callable[..., DatabaseStore]
 
 

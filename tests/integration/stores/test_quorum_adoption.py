@@ -21,7 +21,7 @@ from tests.quorum import Five, quorum
 from tests.steps import LONG, Meanwhile, all_of, holder, in_child, killed_in_child, taken
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 NAME = "video:1"
 ROUNDS = 8

@@ -39,6 +39,8 @@ from tests.steps import LONG, Traffic, holder, taken
 from tests.store_cases import members, quorum_store
 from tests.waiting import until
 
+pytestmark = pytest.mark.nightly
+
 ALIASES = "abcde"
 
 

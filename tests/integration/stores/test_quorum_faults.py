@@ -33,7 +33,14 @@ def some(count: int) -> list[int]:
     return random.Random(seed).sample(range(5), count)
 
 
-@pytest.mark.parametrize("faults", list(combinations_with_replacement(FAULTS, 2)), ids=" and ".join)
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param(two, marks=() if two == ("killed", "paused") else pytest.mark.nightly)
+        for two in combinations_with_replacement(FAULTS, 2)
+    ],
+    ids=" and ".join,
+)
 def test_with_any_two_members_gone_everything_works(five: Five, faults: tuple[str, str]) -> None:
     lease = taken("video:1")
     victims = list(zip(faults, some(2), strict=True))
@@ -69,7 +76,13 @@ def test_with_any_two_members_gone_everything_works(five: Five, faults: tuple[st
     until(lambda: five.having("video:1") == set())
 
 
-@pytest.mark.parametrize("fault", SILENT)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in SILENT if each != "paused"),
+        "paused",
+    ],
+)
 def test_with_three_members_silent_every_call_is_an_outage_in_bounded_time(
     five: Five, fault: str
 ) -> None:
@@ -121,6 +134,7 @@ def answers(call: Callable[[], bool]) -> bool:
         return False
 
 
+@pytest.mark.nightly
 def test_emptying_three_members_at_once_loses_the_lease(five: Five) -> None:
     lease = taken("video:1")
     until(lambda: five.having("video:1") == set(range(5)))
@@ -131,6 +145,7 @@ def test_emptying_three_members_at_once_loses_the_lease(five: Five) -> None:
     assert locks.get("video:1") is None
 
 
+@pytest.mark.nightly
 def test_a_renewed_lease_outlives_the_loss_of_all_members_one_after_the_other(five: Five) -> None:
     lease = taken("video:1", ttl=4.5, renew=True)
     for number in [*some(5), *some(5)]:
@@ -144,6 +159,7 @@ def test_a_renewed_lease_outlives_the_loss_of_all_members_one_after_the_other(fi
     until(lambda: five.having("video:1") == set())
 
 
+@pytest.mark.nightly
 def test_what_a_paused_member_grants_too_late_is_released(five: Five) -> None:
     paused = some(2)
     for number in paused:
@@ -162,6 +178,7 @@ def test_what_a_paused_member_grants_too_late_is_released(five: Five) -> None:
     until(lambda: kept.extend() and five.having("video:4") == set(range(5)))
 
 
+@pytest.mark.nightly
 def test_a_refused_call_leaves_nothing_at_paused_members(five: Five) -> None:
     """Three members are paused while the lock is asked for: some of them grant it later."""
     paused = some(3)
@@ -178,6 +195,7 @@ def test_a_refused_call_leaves_nothing_at_paused_members(five: Five) -> None:
     assert lease.release()
 
 
+@pytest.mark.nightly
 def test_a_silent_member_takes_few_threads_and_no_time(five: Five) -> None:
     """A thousand locks are taken meanwhile, and none waits for it."""
     before = set(threading.enumerate())  # Those of the quorums of other tests may live on a while.
@@ -211,6 +229,7 @@ def test_a_silent_member_takes_few_threads_and_no_time(five: Five) -> None:
         until(lambda number=number: five.having(f"video:{number}") == set())  # type: ignore[misc]
 
 
+@pytest.mark.nightly
 def test_calls_after_an_outage_of_one_member_reach_it_again(five: Five) -> None:
     (silent,) = some(1)
     five.harm("paused", silent)
@@ -227,6 +246,7 @@ def test_calls_after_an_outage_of_one_member_reach_it_again(five: Five) -> None:
     until(reaches)
 
 
+@pytest.mark.nightly
 def test_an_interrupted_release_is_made_good_when_a_majority_is_back(five: Five) -> None:
     lease = taken("video:1")
     victims = some(3)
@@ -242,6 +262,7 @@ def test_an_interrupted_release_is_made_good_when_a_majority_is_back(five: Five)
     assert lease.release() is True
 
 
+@pytest.mark.nightly
 def test_of_one_lease_nothing_is_known_and_the_others_of_its_batch_are_extended(five: Five) -> None:
     """Two members have it, two do not, and the fifth does not answer."""
     whole, split = taken("video:1"), taken("video:2")
@@ -259,6 +280,7 @@ def test_of_one_lease_nothing_is_known_and_the_others_of_its_batch_are_extended(
     until(lambda: stores["d"].get("video:2") is None, "what is left of a lost lease is released")
 
 
+@pytest.mark.nightly
 def test_an_interrupted_call_leaves_nothing_behind(five: Five) -> None:
     """As by a soft time limit: at members that have granted the lock, and at those that will."""
     assert taken("video:1").release()
@@ -286,6 +308,7 @@ def test_an_interrupted_call_leaves_nothing_behind(five: Five) -> None:
     assert taken("video:2").release()
 
 
+@pytest.mark.nightly
 def test_slow_members_do_not_make_a_lease_longer(five: Five) -> None:
     """What is left of a lease is counted from before the first member was asked."""
     assert taken("video:1").release()  # The connections are made.
@@ -301,6 +324,7 @@ def test_slow_members_do_not_make_a_lease_longer(five: Five) -> None:
             locks.acquire(name, ttl=0.15)
 
 
+@pytest.mark.nightly
 def test_waiters_of_two_processes_worth_of_threads_get_the_lock_each(five: Five) -> None:
     """While two members are paused; nobody is refused a lock that nobody has for long."""
     for number in some(2):
@@ -319,6 +343,7 @@ def test_waiters_of_two_processes_worth_of_threads_get_the_lock_each(five: Five)
     assert len(set(fences)) == 6
 
 
+@pytest.mark.nightly
 def test_a_lock_that_two_have_split_is_refused_and_named(five: Five) -> None:
     """Of leases that no majority has, as two dead processes may leave them behind."""
     ours, theirs = "o" * 22, "t" * 22
@@ -342,6 +367,7 @@ def test_a_lock_that_two_have_split_is_refused_and_named(five: Five) -> None:
     until(lambda: five.having("video:1") == {1, 3})
 
 
+@pytest.mark.nightly
 def test_what_a_dead_process_left_at_a_few_members_is_taken_over(
     five: Five, use_caches: UseCaches
 ) -> None:

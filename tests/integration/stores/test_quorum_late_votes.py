@@ -25,6 +25,8 @@ from tests.steps import LONG
 from tests.store_cases import make_lease_table, members, quorum_store
 from tests.waiting import until
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture
 def three(five_servers: list[RedisServer], use_caches: UseCaches) -> None:

@@ -166,6 +166,7 @@ class TestOptions:
 
 
 class TestValidity:
+    @pytest.mark.nightly
     def test_members_keep_a_lease_for_longer_than_its_holder(self, on_quorum: None) -> None:
         """By as much as their clocks may be too fast."""
         before = clock.now()
@@ -219,6 +220,7 @@ class TestFences:
         assert second.fence is not None
         assert second.fence > first.fence
 
+    @pytest.mark.nightly
     @pytest.mark.slow
     def test_they_grow_whatever_the_clocks_and_whoever_is_away(self, five: Five) -> None:
         seed = random.randrange(2**32)
@@ -243,6 +245,7 @@ class TestFences:
                 five.mend("cut off", number)
             assert locks.clear("video:1")
 
+    @pytest.mark.nightly
     def test_mostly_one_script_at_each_member_grants_a_lock(
         self, on_quorum: None, five_servers: list[RedisServer]
     ) -> None:
@@ -254,6 +257,7 @@ class TestFences:
         written = sum(each.commands()["hset"] for each in traffic)
         assert written <= 5 * 50 * 1.3
 
+    @pytest.mark.nightly
     def test_all_members_know_the_fence_of_the_lease(self, on_quorum: None) -> None:
         lease = taken("video:1")
         assert lease.fence is not None
@@ -287,12 +291,14 @@ class TestMembersThatLostTheirData:
         found = [each.id for each in quorum().check()]
         assert found.count("member_waits") == 1
 
+    @pytest.mark.nightly
     def test_without_the_wait_it_would(self, with_three: None, five: Five) -> None:
         """So the docs say that LONGEST_TTL None may give a lock to two."""
         five.harm("emptied", 0)
         assert isinstance(quorum().acquire("video:1", new_token(), LONG, owner_record()), Grant)
         assert "restarts" in [each.id for each in quorum().check()]
 
+    @pytest.mark.nightly
     def test_a_restarted_member_counts_after_the_longest_ttl(
         self, five: Five, use_caches: UseCaches
     ) -> None:
@@ -312,6 +318,7 @@ class TestMembersThatLostTheirData:
         assert any("do not count before they have kept their data for 3 s" in each for each in seen)
         until(lambda: isinstance(answer_of("video:3"), Grant))
 
+    @pytest.mark.nightly
     def test_a_new_quorum_works_at_once_on_servers_that_are_up(
         self, five: Five, use_caches: UseCaches
     ) -> None:
@@ -343,6 +350,7 @@ class TestLists:
         assert lease.release()
         assert stores["a"].release("video:1", "m" * 22)
 
+    @pytest.mark.nightly
     def test_long_lists_are_merged_page_by_page(self, on_quorum: None) -> None:
         for number in range(300):
             granted(f"video:{number:03}", ttl=1000.0 + number)
@@ -359,12 +367,14 @@ class TestLists:
         assert [info.name for info in locks.list(limit=5)] == names[:5]
         assert locks.count() == 300
 
+    @pytest.mark.nightly
     def test_notes_are_not_among_the_locks(self, on_quorum: None) -> None:
         assert quorum().reserve("key", "text", LONG) is None
         assert quorum().get_note("key") == "text"
         assert (locks.list(), locks.count(), list(quorum().scan())) == ([], 0, [])
         assert all(stores[alias].count() == 0 for alias in "abcde")
 
+    @pytest.mark.nightly
     def test_keys_of_other_code_are_locks_if_a_majority_has_them(self, on_quorum: None) -> None:
         from django.core.cache import caches
 
@@ -393,6 +403,7 @@ def test_findings_name_the_members(five: Five) -> None:
         list(quorum().check())
 
 
+@pytest.mark.nightly
 def test_a_forked_child_has_threads_of_its_own(on_quorum: None) -> None:
     mine = taken("video:1", renew=True, ttl=RENEWED)
 
@@ -436,6 +447,7 @@ print("held")
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_greenlets_use_it_and_one_that_computes_keeps_its_lease(
@@ -444,6 +456,7 @@ def test_greenlets_use_it_and_one_that_computes_keeps_its_lease(
     assert run_in_greenlets(GREEN, library) == ["held"]
 
 
+@pytest.mark.nightly
 class TestOtherMembers(StoreContract):
     """Two servers and a database: the whole contract."""
 
@@ -493,6 +506,7 @@ class TestOtherMembers(StoreContract):
         assert fences == sorted(set(fences))
 
 
+@pytest.mark.nightly
 def test_members_without_fences_that_can_be_raised_make_a_quorum_without_fences(
     use_caches: UseCaches,
 ) -> None:
@@ -503,6 +517,7 @@ def test_members_without_fences_that_can_be_raised_make_a_quorum_without_fences(
     assert quorum().next_fence() is None
 
 
+@pytest.mark.nightly
 def test_a_quorum_of_quorums(use_caches: UseCaches, five_servers: list[RedisServer]) -> None:
     caches, tasklock = members([server.url for server in five_servers])
     use_caches(
@@ -516,6 +531,7 @@ def test_a_quorum_of_quorums(use_caches: UseCaches, five_servers: list[RedisServ
     assert lease.release()
 
 
+@pytest.mark.nightly
 class TestUsers:
     """What operators and tasks do, on a quorum with a dead member."""
 
@@ -552,6 +568,7 @@ class TestUsers:
         assert locks.get("job:1") is None
 
 
+@pytest.mark.nightly
 def test_the_store_is_what_its_flags_say(on_quorum: None) -> None:
     store = quorum()
     assert isinstance(store, QuorumStore)

@@ -113,6 +113,7 @@ class TestNodesOfZooKeeper:
         assert taken(NAME, wait=LONG).release()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 class TestMinorityOfAQuorum:
     def test_what_only_a_minority_has_rewritten_is_an_outage_and_excludes(self, five: Five) -> None:

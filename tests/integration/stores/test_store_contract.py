@@ -20,11 +20,11 @@ TTL_SECONDS = 30.0
 
 class TestEveryStore(StoreContract):
     @pytest.fixture(autouse=True)
-    def _every_store(self, store: BaseStore, request: pytest.FixtureRequest) -> None:
-        self.store = store
+    def _every_store(self, each_store: BaseStore, request: pytest.FixtureRequest) -> None:
+        self.store = each_store
         # Its add is a look and then a write.
         self.excludes = "file-based" not in request.node.callspec.id
-        self.one_clock = not isinstance(store, QuorumStore)
+        self.one_clock = not isinstance(each_store, QuorumStore)
 
     def make_store(self) -> BaseStore:
         return self.store
@@ -53,7 +53,10 @@ def grant(store: BaseStore, name: str, token: str) -> Grant:
     return answer
 
 
-def test_a_fence_is_raised_for_its_own_lease_and_never_lowered(store: BaseStore, name: str) -> None:
+def test_a_fence_is_raised_for_its_own_lease_and_never_lowered(
+    each_store: BaseStore, name: str
+) -> None:
+    store = each_store
     if not store.raises_fences:
         pytest.skip("no member of a quorum needs it to")
     token = new_token()

@@ -167,7 +167,9 @@ each_example_as_it_comes = settings(
 class TestRecords:
     """Records that are almost ours."""
 
-    @pytest.mark.parametrize("serializer", [None, JSON, MSGPACK])
+    @pytest.mark.parametrize(
+        "serializer", [None, JSON, pytest.param(MSGPACK, marks=pytest.mark.nightly)]
+    )
     def test_of_every_shape_are_locks(self, use_redis: UseRedis, serializer: str | None) -> None:
         use_redis(**({"SERIALIZER": serializer} if serializer else {}))
         stranger = Stranger()
@@ -354,7 +356,16 @@ def redis_of_django(server: RedisServer) -> dict[str, Any]:
 class TestCode:
     """A pickle is a program. None is run to see who holds a lock."""
 
-    @pytest.fixture(params=["django-redis", "django", "zlib", "protocol-0", "json", "msgpack"])
+    @pytest.fixture(
+        params=[
+            "django-redis",
+            "json",
+            *(
+                pytest.param(each, marks=pytest.mark.nightly)
+                for each in ("django", "zlib", "protocol-0", "msgpack")
+            ),
+        ]
+    )
     def reader(
         self, request: pytest.FixtureRequest, use_caches: UseCaches, redis_server: RedisServer
     ) -> str:

@@ -62,6 +62,7 @@ def test_threads_get_the_lock_in_the_order_in_which_they_came(
     assert children(other, store.key("video:1")) == []
 
 
+@pytest.mark.nightly
 def test_the_waiters_are_shown_in_order(store: ZooKeeperStore) -> None:
     lease = taken("video:1")
     with Agent() as first, Agent() as second:
@@ -76,6 +77,7 @@ def test_the_waiters_are_shown_in_order(store: ZooKeeperStore) -> None:
         assert [owner.pid for owner in locks.waiters("video:1")] == [second.pid]
 
 
+@pytest.mark.nightly
 def test_a_release_wakes_the_next_waiter_and_nobody_else(
     own_zookeeper_server: ZooKeeper, use_zookeeper: UseZooKeeper
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_waiter_that_was_killed_is_passed_over_at_once(use_zookeeper: UseZooKe
         assert holder("video:1").owner.pid == next_one.pid
 
 
+@pytest.mark.nightly
 def test_a_holder_that_had_waited_and_is_killed_is_noticed_at_once(
     use_zookeeper: UseZooKeeper,
 ) -> None:
@@ -140,6 +143,7 @@ def test_a_holder_that_had_waited_and_is_killed_is_noticed_at_once(
         assert next_one.result().release()
 
 
+@pytest.mark.nightly
 def test_a_killed_waiter_whose_turn_it_is_holds_nobody_up(use_zookeeper: UseZooKeeper) -> None:
     use_zookeeper(SESSION_TIMEOUT=2 * PATIENCE)
     lease = taken("video:1")
@@ -151,6 +155,7 @@ def test_a_killed_waiter_whose_turn_it_is_holds_nobody_up(use_zookeeper: UseZooK
         assert taken("video:1").release()
 
 
+@pytest.mark.nightly
 def test_a_killed_waiter_of_elsewhere_is_passed_over_when_its_session_ends(
     use_zookeeper: UseZooKeeper,
 ) -> None:
@@ -166,6 +171,7 @@ def test_a_killed_waiter_of_elsewhere_is_passed_over_when_its_session_ends(
         assert taken("video:1").release()
 
 
+@pytest.mark.nightly
 def test_a_waiter_that_does_not_take_the_lock_loses_its_position(
     store: ZooKeeperStore, other: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +189,7 @@ def test_a_waiter_that_does_not_take_the_lock_loses_its_position(
     assert other.exists(node) is None
 
 
+@pytest.mark.nightly
 def test_a_waiter_that_gives_up_leaves_no_node(store: ZooKeeperStore, other: Any) -> None:
     lease = taken("video:1")
     assert locks.acquire("video:1", wait=0.2) is None
@@ -190,6 +197,7 @@ def test_a_waiter_that_gives_up_leaves_no_node(store: ZooKeeperStore, other: Any
     assert lease.release()
 
 
+@pytest.mark.nightly
 def test_a_lease_begins_when_it_is_granted(store: ZooKeeperStore) -> None:
     lease = taken("video:1")
     waiter = Meanwhile(lambda: taken("video:1", ttl=20.0, wait=PATIENCE))
@@ -199,6 +207,7 @@ def test_a_lease_begins_when_it_is_granted(store: ZooKeeperStore) -> None:
     assert waiter.result().remaining > 18.2
 
 
+@pytest.mark.nightly
 def test_a_waiter_asks_again_when_a_lease_that_nobody_ends_is_over(
     store: ZooKeeperStore, other: Any
 ) -> None:
@@ -212,6 +221,7 @@ def test_a_waiter_asks_again_when_a_lease_that_nobody_ends_is_over(
     assert [waiter.result() for waiter in waiters] == [True] * 3
 
 
+@pytest.mark.nightly
 def test_a_waiter_whose_connection_is_cut_is_still_handed_the_lock(
     zookeeper_server: ZooKeeper, proxy_to: Any, use_zookeeper: UseZooKeeper
 ) -> None:
@@ -232,6 +242,7 @@ class Interrupted(Exception):
     """What a signal handler raises."""
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_calls_that_are_interrupted_leave_no_node(store: ZooKeeperStore, other: Any) -> None:
@@ -285,6 +296,7 @@ def test_calls_that_are_interrupted_leave_no_node(store: ZooKeeperStore, other: 
     assert interrupted + len(swallowed) == 150
 
 
+@pytest.mark.nightly
 def test_a_grant_that_nobody_waits_for_any_more_is_passed_on(store: ZooKeeperStore) -> None:
     token = new_token()
     assert isinstance(store.acquire("video:1", token, LONG, owner_record()), Grant)

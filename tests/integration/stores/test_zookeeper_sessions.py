@@ -76,6 +76,7 @@ def test_a_lease_is_lost_before_the_server_ends_its_session(two_ways: TwoWays) -
     assert taken("video:1").release(), "in a new session"
 
 
+@pytest.mark.nightly
 def test_a_client_that_has_ended_is_replaced(use_zookeeper: UseZooKeeper) -> None:
     """kazoo's thread ends after what it does not expect, such as an answer out of turn."""
     store = use_zookeeper()
@@ -87,6 +88,7 @@ def test_a_client_that_has_ended_is_replaced(use_zookeeper: UseZooKeeper) -> Non
     assert old.closed, "its threads would go on"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("end", [Link.close, Link.close_soon])
 def test_a_link_that_is_closed_while_it_starts_leaves_no_client(
     zookeeper_server: ZooKeeper, end: Callable[[Link], None]
@@ -125,6 +127,7 @@ def test_a_short_cut_costs_no_lease(two_ways: TwoWays) -> None:
     assert lease.release()
 
 
+@pytest.mark.nightly
 def test_a_waiter_is_told_of_an_outage(two_ways: TwoWays) -> None:
     proxy = two_ways(PATIENCE)
     lease = taken("video:1")
@@ -139,6 +142,7 @@ def test_a_waiter_is_told_of_an_outage(two_ways: TwoWays) -> None:
     until(lambda: waiting("video:1") == 0)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_process_that_stands_still_for_longer_than_its_session(
     use_zookeeper: UseZooKeeper,
@@ -154,6 +158,7 @@ def test_a_process_that_stands_still_for_longer_than_its_session(
         assert lease.release()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_process_that_is_killed_elsewhere_holds_nothing_after_its_session(
     use_zookeeper: UseZooKeeper,
@@ -166,6 +171,7 @@ def test_a_process_that_is_killed_elsewhere_holds_nothing_after_its_session(
         assert taken("video:1", wait=PATIENCE).release()
 
 
+@pytest.mark.nightly
 def test_a_process_that_is_killed_here_is_noticed_at_once(use_zookeeper: UseZooKeeper) -> None:
     use_zookeeper(SESSION_TIMEOUT=2 * PATIENCE)
     with Agent() as dead:
@@ -176,6 +182,7 @@ def test_a_process_that_is_killed_here_is_noticed_at_once(use_zookeeper: UseZooK
         assert lease.release()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_leases_and_waiters_outlive_a_restart_of_the_server(
     own_zookeeper_server: ZooKeeper, use_zookeeper: UseZooKeeper, proxy_to: ProxyTo
@@ -198,6 +205,7 @@ def test_leases_and_waiters_outlive_a_restart_of_the_server(
     assert (waiter.result().fence or 0) > (lease.fence or 0)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", ["pause", "kill"])
 def test_a_silent_server_is_an_outage_within_the_timeout(
     own_zookeeper_server: ZooKeeper, use_zookeeper: UseZooKeeper, way: str
@@ -218,6 +226,7 @@ def test_a_silent_server_is_an_outage_within_the_timeout(
     assert time.monotonic() - began < PATIENCE
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_locks_are_exclusive_while_the_leader_is_killed(use_caches: UseCaches) -> None:
     with ensemble() as servers:

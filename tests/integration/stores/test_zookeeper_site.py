@@ -27,6 +27,7 @@ def on_zookeeper(use_zookeeper: UseZooKeeper) -> None:
     use_zookeeper()
 
 
+@pytest.mark.nightly
 def test_the_checks_find_nothing(transactional_db: None) -> None:
     assert run_checks(tags=["tasklock"], include_deployment_checks=True) == []
 
@@ -47,6 +48,7 @@ def test_the_command_lists_shows_and_clears() -> None:
     assert locks.is_locked("audio:1")
 
 
+@pytest.mark.nightly
 def test_the_admin_page_lists_and_clears(transactional_db: None, operator: Client) -> None:
     taken("video:1")
     lease = taken("video:2")
@@ -90,6 +92,7 @@ def test_kazoo_is_loaded_when_the_store_is_made_and_not_before() -> None:
     assert run_python(program).split() == ["False", "True"]
 
 
+@pytest.mark.nightly
 def test_renewal_keeps_a_lease_for_longer_than_its_ttl() -> None:
     with lock("video:1", ttl=RENEWED, renew=True) as lease:
         waiter = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=RENEWED + 1))
@@ -104,6 +107,7 @@ print(locks.hold("video:1", {ttl}, by="alice", reason="a migration").token)
 """
 
 
+@pytest.mark.nightly
 def test_an_operators_hold_outlives_the_process_that_made_it() -> None:
     token = run_python(HOLD.format(ttl=LONG)).strip()
     info = holder("video:1")
@@ -114,11 +118,13 @@ def test_an_operators_hold_outlives_the_process_that_made_it() -> None:
     assert taken("video:1").release()
 
 
+@pytest.mark.nightly
 def test_it_ends_though_nobody_has_seen_it_from_its_beginning() -> None:
     run_python(HOLD.format(ttl=1.0))
     until(lambda: locks.acquire("video:1") is not None)
 
 
+@pytest.mark.nightly
 def test_a_hold_that_waits_begins_when_the_lease_is_over() -> None:
     lease = taken("video:1")
     hold = Meanwhile(lambda: locks.hold("video:1", LONG, by="alice", wait=LONG))
@@ -129,6 +135,7 @@ def test_a_hold_that_waits_begins_when_the_lease_is_over() -> None:
     assert holder("video:1").token == info.token
 
 
+@pytest.mark.nightly
 def test_a_call_loads_no_module_of_the_store() -> None:
     """An exception from a signal handler might come into the import."""
     program = (

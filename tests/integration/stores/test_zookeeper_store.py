@@ -76,6 +76,7 @@ class TestNodes:
         assert lease.release()
         assert children(other, key) == []
 
+    @pytest.mark.nightly
     def test_a_refusal_leaves_no_node(self, store: ZooKeeperStore, other: Any) -> None:
         taken("video:1")
         (before,) = children(other, store.key("video:1"))
@@ -85,6 +86,7 @@ class TestNodes:
         assert children(other, store.key("video:1")) == [before]
         assert other.exists(store.key("video:1")).cversion == last, "there was one for a moment"
 
+    @pytest.mark.nightly
     def test_the_server_deletes_the_node_of_a_lock_that_nobody_uses(
         self, use_zookeeper: UseZooKeeper
     ) -> None:
@@ -97,6 +99,7 @@ class TestNodes:
             for _ in range(300):
                 assert taken("video:1").release()
 
+    @pytest.mark.nightly
     def test_a_lock_whose_node_is_deleted_again_and_again(
         self, store: ZooKeeperStore, other: Any
     ) -> None:
@@ -110,6 +113,7 @@ class TestNodes:
         other.delete(store.options.prefix, recursive=True)
         assert taken("video:1").release()
 
+    @pytest.mark.nightly
     def test_the_lock_of_another_program_is_a_lock(self, store: ZooKeeperStore, other: Any) -> None:
         theirs = other.Lock(store.key("video:1"), "somebody")
         assert theirs.acquire()
@@ -124,6 +128,7 @@ class TestNodes:
         assert not other.Lock(store.key("video:1"), **ours).acquire(blocking=False)
         assert lease.release()
 
+    @pytest.mark.nightly
     @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
     def test_a_node_with_our_name_and_somebodys_value(
         self, store: ZooKeeperStore, other: Any, value: bytes
@@ -134,6 +139,7 @@ class TestNodes:
         assert locks.clear("video:1")
         assert taken("video:1").release()
 
+    @pytest.mark.nightly
     def test_the_list_is_read_by_few_round_trips_and_two_reads_for_each(
         self, own_zookeeper_server: ZooKeeper, use_zookeeper: UseZooKeeper
     ) -> None:
@@ -154,6 +160,7 @@ class TestNodes:
 
 
 class TestEnds:
+    @pytest.mark.nightly
     def test_the_process_deletes_the_node_of_its_lease_that_is_over(
         self, store: ZooKeeperStore, other: Any
     ) -> None:
@@ -161,6 +168,7 @@ class TestEnds:
         assert len(children(other, store.key("video:1"))) == 1
         until(lambda: children(other, store.key("video:1")) == [])
 
+    @pytest.mark.nightly
     def test_it_does_so_at_once_and_then_forgets_it(
         self, use_zookeeper: UseZooKeeper, other: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -174,6 +182,7 @@ class TestEnds:
         leases = store._connection.link().leases
         until(lambda: leases.next_end(0.0) == math.inf)
 
+    @pytest.mark.nightly
     def test_an_extended_lease_is_kept(self, store: ZooKeeperStore, other: Any) -> None:
         lease = taken("video:1", ttl=3.0)
         assert lease.extend(LONG)
@@ -182,6 +191,7 @@ class TestEnds:
         assert lease.extend(0.2)
         until(lambda: children(other, store.key("video:1")) == [])
 
+    @pytest.mark.nightly
     def test_a_lease_that_another_process_extends_is_kept(
         self, store: ZooKeeperStore, other: Any
     ) -> None:
@@ -205,6 +215,7 @@ class TestEnds:
         assert other.exists(node) is None
         assert lease.release()
 
+    @pytest.mark.nightly
     def test_an_extension_is_a_new_sight(self, store: ZooKeeperStore, other: Any) -> None:
         node = stuck(other, store.key("video:1"), new_token(), 4.0)
         assert locks.acquire("video:1") is None
@@ -215,6 +226,7 @@ class TestEnds:
         until(lambda: locks.acquire("video:1") is not None)
         assert time.monotonic() - extended >= 4.0
 
+    @pytest.mark.nightly
     def test_what_is_left_of_somebodys_lease_is_shown(
         self, store: ZooKeeperStore, other: Any
     ) -> None:
@@ -246,6 +258,7 @@ class TestLostReplies:
         assert other.exists(f"{store.key('video:1')}/{child}").czxid == grant.fence
         assert store.release("video:1", token, grant.proof)
 
+    @pytest.mark.nightly
     def test_of_acquire_and_another_session_holds_it(
         self, proxied: tuple[ZooKeeperStore, Any], other: Any
     ) -> None:
@@ -262,6 +275,7 @@ class TestLostReplies:
             f"{store.key('video:1')}/{child}" for child in children(other, store.key("video:1"))
         ] == [node]
 
+    @pytest.mark.nightly
     def test_of_extend(self, proxied: tuple[ZooKeeperStore, Any]) -> None:
         store, proxy = proxied
         token = new_token()
@@ -272,6 +286,7 @@ class TestLostReplies:
         assert (holder("video:1").ttl or 0) > 4 * LONG
         assert store.extend("video:1", token, LONG)
 
+    @pytest.mark.nightly
     def test_of_release(self, proxied: tuple[ZooKeeperStore, Any]) -> None:
         store, proxy = proxied
         token = new_token()
@@ -281,6 +296,7 @@ class TestLostReplies:
         proxy.wait_lost()
         assert not store.release("video:1", token)
 
+    @pytest.mark.nightly
     def test_of_a_waiter_that_joins(self, proxied: tuple[ZooKeeperStore, Any], other: Any) -> None:
         store, proxy = proxied
         first, token = new_token(), new_token()
@@ -295,6 +311,7 @@ class TestLostReplies:
 
 
 class TestProcesses:
+    @pytest.mark.nightly
     def test_a_child_has_a_session_of_its_own(self, store: ZooKeeperStore) -> None:
         lease = taken("video:1")
 
@@ -307,6 +324,7 @@ class TestProcesses:
         assert lease.extend(LONG)
         assert lease.release()
 
+    @pytest.mark.nightly
     def test_gevent_is_refused(self, store: ZooKeeperStore) -> None:
         program = (
             "from gevent import monkey\nmonkey.patch_all()\nimport django\ndjango.setup()\n"
@@ -323,6 +341,7 @@ class TestProcesses:
         assert taken("video:1").release()
 
 
+@pytest.mark.nightly
 class TestNotes:
     def test_notes_and_reservations_outlive_the_process(self, store: ZooKeeperStore) -> None:
         run_python(
@@ -355,6 +374,7 @@ class TestNotes:
         assert store.get_note("kept") == "a"
 
 
+@pytest.mark.nightly
 class TestRights:
     def test_without_the_rights_the_error_names_the_option(
         self, store: ZooKeeperStore, other: Any
@@ -412,18 +432,21 @@ class TestSettings:
         with pytest.raises(InvalidLockConfig, match=said):
             stores["default"]
 
+    @pytest.mark.nightly
     @pytest.mark.parametrize("prefix", ["", "/", "a//b", "a/../b", ".", "zookeeper/x", "a\tb"])
     def test_wrong_prefixes(self, use_caches: UseCaches, prefix: str) -> None:
         use_caches({}, {"default": zookeeper_store("h") | {"KEY_PREFIX": prefix}})
         with pytest.raises(InvalidLockConfig, match="KEY_PREFIX"):
             stores["default"]
 
+    @pytest.mark.nightly
     def test_a_password_is_not_shown(self, use_caches: UseCaches) -> None:
         use_caches({}, {"default": zookeeper_store("h", AUTH=[("digest", "us:secret", "")])})
         with pytest.raises(InvalidLockConfig) as caught:
             stores["default"]
         assert "secret" not in str(caught.value)
 
+    @pytest.mark.nightly
     def test_a_path_of_several_nodes_and_a_chroot(
         self, use_caches: UseCaches, zookeeper_server: ZooKeeper, other: Any
     ) -> None:
@@ -439,6 +462,7 @@ class TestSettings:
         assert lease.release()
         assert waiter.result().release()
 
+    @pytest.mark.nightly
     def test_a_session_timeout_that_the_server_does_not_grant_is_found(
         self, use_zookeeper: UseZooKeeper
     ) -> None:

@@ -21,6 +21,8 @@ from tests.steps import LONG, Meanwhile, no_thread_once, taken
 from tests.waiting import PATIENCE
 from tests.zookeepers import ZooKeeper, client_of, ensemble
 
+pytestmark = pytest.mark.nightly
+
 
 def test_an_acquire_that_is_made_again_on_a_server_that_lags_leaves_one_node(
     use_zookeeper: UseZooKeeper,

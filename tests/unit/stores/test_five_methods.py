@@ -21,6 +21,7 @@ def five_methods() -> FiveMethodStore:
     return FiveMethodStore(StoreSettings(alias="default"))
 
 
+@pytest.mark.nightly
 class TestFiveMethods(StoreContract):
     def make_store(self) -> BaseStore:
         return five_methods()

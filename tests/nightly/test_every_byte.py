@@ -16,8 +16,8 @@ import pytest
 
 from django_tasklock import Lease, StoreUnavailable, lock, locks
 from django_tasklock.stores import stores
-from tests.byte_proxy import ByteProxy, Direction
 from tests.conftest import UseCaches
+from tests.nightly.byte_proxy import ByteProxy, Direction
 from tests.servers import RedisServer
 from tests.store_cases import redis_cache
 from tests.waiting import until

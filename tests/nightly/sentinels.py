@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,48 +13,13 @@ from typing import Any
 import redis
 
 from tests.servers import RedisServer, find_binary, free_port, own_redis, start_process
+from tests.tls import Tls
 from tests.waiting import until
 
 DOWN_AFTER_MS = 1000
 """a server that does not answer for so long is down; a replica whose link to the primary has been
 down for ten times as long is not promoted"""
 START_SECONDS = 30.0
-
-
-@dataclass
-class Tls:
-    """A certificate for 127.0.0.1, which is its own authority."""
-
-    certificate: Path
-    key: Path
-
-    @classmethod
-    def made_in(cls, folder: Path) -> Tls:
-        made = cls(folder / "tls.crt", folder / "tls.key")
-        subprocess.run(
-            [
-                "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-                "-subj", "/CN=locks", "-addext", "subjectAltName=IP:127.0.0.1",
-                "-keyout", str(made.key), "-out", str(made.certificate),
-            ],
-            check=True,
-            capture_output=True,
-        )  # fmt: skip
-        return made
-
-    def directives(self) -> dict[str, str]:
-        """Of redis.conf: servers and Sentinels speak TLS with each other as well."""
-        return {
-            "tls-cert-file": str(self.certificate),
-            "tls-key-file": str(self.key),
-            "tls-ca-cert-file": str(self.certificate),
-            "tls-auth-clients": "no",
-            "tls-replication": "yes",
-        }
-
-    def client(self) -> dict[str, Any]:
-        """redis-py's arguments."""
-        return {"ssl_ca_certs": str(self.certificate)}
 
 
 @dataclass

@@ -16,10 +16,11 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.redis.replicas import ReplicaWait
 from tests import needs
 from tests.conftest import UseCaches, UseRedis
-from tests.sentinels import ReplicatedRedis, Tls, sentinels
+from tests.nightly.sentinels import ReplicatedRedis, sentinels
 from tests.servers import NoRedis, RedisServer
 from tests.steps import LONG, Meanwhile, Traffic, holder, sent, taken, waiting
 from tests.store_cases import own_prefix
+from tests.tls import Tls
 from tests.waiting import until
 
 ONE_REPLICA = {"OPTIONS": {"REPLICAS": 1}}
