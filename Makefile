@@ -133,11 +133,10 @@ $(BENCH)/.installed: pyproject.toml benchmarks/requirements.txt
 	@$(BENCH)/bin/python -m example_project.servers >/dev/null || $(BENCH)/bin/python -m pip --quiet install --group redis
 	@touch $@
 
-# The published page and plots: make bench ARGS='--page docs/operations/measured.md --plots docs/plots'
-# Of one workload alone, as a section of that page: with --add --workload stores
+# The published page: make bench ARGS='--page docs/operations/measured.md'
 bench: $(BENCH)/.installed
 	@mkdir -p .bench
-	@$(BENCH)/bin/python -m benchmarks --json .bench/results.json --plots .bench/plots $(ARGS)
+	@$(BENCH)/bin/python -m benchmarks --json .bench/results.json $(ARGS)
 
 # This tree beside another commit, in one run: make beside REF=v0.3 ARGS='--work extend'
 REF ?= HEAD
