@@ -60,6 +60,7 @@ serve: $(VENV)/.installed-demo
 # Tests mostly wait, for processes to start and leases to end: some run side by side.
 PARALLEL ?= 4
 # Of Python's development mode all but the checks of its allocator, which cost a sixth of the time.
+# Bytecode is written, whatever the environment says: else each process compiles everything again.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONDEVMODE=1 PYTHONMALLOC=pymalloc $(BIN)/python -m pytest -n $(PARALLEL) --dist worksteal
 
 test: $(VENV)/.installed-dev
@@ -104,11 +105,10 @@ $(BENCH)/.installed: pyproject.toml benchmarks/requirements.txt
 	@$(BENCH)/bin/python -m example_project.servers >/dev/null || $(BENCH)/bin/python -m pip --quiet install --group redis
 	@touch $@
 
-# The published page and plots: make bench ARGS='--page docs/operations/measured.md --plots docs/plots'
-# Of one workload alone, as a section of that page: with --add --workload stores
+# The published page: make bench ARGS='--page docs/operations/measured.md'
 bench: $(BENCH)/.installed
 	@mkdir -p .bench
-	@$(BENCH)/bin/python -m benchmarks --json .bench/results.json --plots .bench/plots $(ARGS)
+	@$(BENCH)/bin/python -m benchmarks --json .bench/results.json $(ARGS)
 
 # This tree beside another commit, in one run: make beside REF=v0.3 ARGS='--work extend'
 REF ?= HEAD

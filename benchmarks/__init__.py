@@ -1,1 +1,1 @@
-"""How fast the locks are, beside the peers and beside the floor: ``make bench``."""
+"""Our lock beside the floor and three peers: ``make bench``."""

@@ -1,126 +1,98 @@
-"""Processes that have all columns of the workload "stores", and do with them what they are told."""
+"""One small adapter for each way to lock: acquire, acquire with waiting, release."""
 
 from __future__ import annotations
 
-import multiprocessing
+import logging
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
-from .bench import set_up_site
-from .turns import Turn, take_turns
+import redis
 
-__all__ = ["Contender", "contenders"]
+__all__ = ["FLOOR", "OURS", "OURS_ELSEWHERE", "PYTHON_REDIS_LOCK", "REDIS_PY", "Contender",
+           "contender", "installed"]  # fmt: skip
+
+FLOOR = "the floor"
+OURS = "django-tasklock"
+OURS_ELSEWHERE = "django-tasklock, holder on another machine"
+REDIS_PY = "redis-py's Lock"
+PYTHON_REDIS_LOCK = "python-redis-lock"
+
+DELETE_IF_MINE = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0
+"""
 
 
 class Contender:
-    """The starting process's end of one."""
+    """Peers that make an object for each lock; the others differ."""
 
-    def __init__(self, pipe: Any) -> None:
-        self._pipe = pipe
+    def __init__(self, new: Callable[[str], Any]) -> None:
+        self._new = new
 
-    def ask(self, verb: str, *arguments: Any) -> Any:
-        """Have something done, and return the answer. Raises what that raised, as its text."""
-        self.tell(verb, *arguments)
-        return self.answer()
+    def acquire(self, name: str, *, wait: bool = False) -> Any:
+        """Whatever releases it, or None at once if it is taken."""
+        lock = self._new(name)
+        return lock if lock.acquire(blocking=wait) else None
 
-    def tell(self, verb: str, *arguments: Any) -> None:
-        self._pipe.send((verb, *arguments))
-
-    def answer(self) -> Any:
-        error, answer = self._pipe.recv()
-        if error is not None:
-            raise RuntimeError(error)
-        return answer
+    def release(self, held: Any) -> None:
+        held.release()
 
 
-@contextmanager
-def contenders(count: int, aliases: Mapping[str, str]) -> Iterator[list[Contender]]:
-    """Start so many. ``aliases`` are the stores' aliases, by the titles of their entries."""
-    context = multiprocessing.get_context("spawn")
-    found, children = [], []
-    try:
-        for _ in range(count):
-            ours, theirs = context.Pipe()
-            child = context.Process(target=_child, args=(dict(aliases), theirs), daemon=True)
-            child.start()
-            theirs.close()  # So that we hear of its end.
-            children.append(child)
-            found.append(Contender(ours))
-        for contender in found:
-            contender.answer()
-        yield found
-    finally:
-        for contender in found:
-            contender._pipe.close()
-        for child in children:
-            child.join(10)
-            child.kill()
+class _Floor(Contender):
+    """The least that is a lock: two commands."""
+
+    def __init__(self, url: str, ttl: int) -> None:
+        self._redis, self._ttl = redis.Redis.from_url(url), ttl
+        self._sha: Any = self._redis.script_load(DELETE_IF_MINE)
+
+    def acquire(self, name: str, *, wait: bool = False) -> Any:
+        token = os.urandom(16)
+        return (name, token) if self._redis.set(name, token, nx=True, px=self._ttl * 1000) else None
+
+    def release(self, held: Any) -> None:
+        self._redis.evalsha(self._sha, 1, *held)
 
 
-def _child(aliases: Mapping[str, str], pipe: Any) -> None:
-    set_up_site()
-    from .store_columns import ENTRIES, columns_of
+class _Ours(Contender):
+    def __init__(self, alias: str, ttl: int) -> None:
+        # Models are not loaded yet when this module is imported.
+        self._locks = import_module("django_tasklock").locks.using(alias)
+        self._ttl = ttl
 
-    columns: dict[str, Any] = {}
-    for entry in ENTRIES:
-        if entry.title in aliases:
-            columns.update(columns_of(entry, aliases[entry.title]))
-    work = _Work(columns)
-    pipe.send((None, "ready"))
-    while True:
-        try:
-            verb, *arguments = pipe.recv()
-        except EOFError:
-            return
-        answer: Any = None
-        wrong: str | None = None
-        try:
-            answer = getattr(work, verb)(*arguments)
-        except Exception as error:
-            wrong = f"{verb} {arguments}: {type(error).__name__}: {error}"
-        pipe.send((wrong, answer))
+    def acquire(self, name: str, *, wait: bool = False) -> Any:
+        return self._locks.acquire(name, ttl=self._ttl, wait=None if wait else 0)
 
 
-class _Work:
-    """What a contender can do."""
+@cache
+def contender(name: str, url: str, ttl: int = 60) -> Contender:
+    """The adapter, one for each process, proven to lock: it excludes, and lets go."""
+    made = _made(name, url, ttl)
+    proof = f"proof:{os.getpid()}"
+    for _ in range(2):
+        held = made.acquire(proof)
+        assert held is not None, f"{name}: a lock that nobody holds was refused"
+        assert made.acquire(proof) is None, f"{name}: two hold one lock"
+        made.release(held)
+    return made
 
-    def __init__(self, columns: Mapping[str, Any]) -> None:
-        self._columns = columns
-        self._held: Any = None
 
-    def titles(self) -> list[str]:
-        return list(self._columns)
+def _made(name: str, url: str, ttl: int) -> Contender:
+    if name == FLOOR:
+        return _Floor(url, ttl)
+    if name in (OURS, OURS_ELSEWHERE):
+        return _Ours("default" if name == OURS else "elsewhere", ttl)
+    client = redis.Redis.from_url(url)
+    if name == REDIS_PY:
+        return Contender(lambda lock: client.lock(lock, timeout=ttl))
+    logging.getLogger("redis_lock").setLevel(logging.ERROR)  # It warns of every refusal.
+    new = import_module("redis_lock").Lock
+    return Contender(lambda lock: new(client, lock, expire=ttl))
 
-    def take(self, title: str, name: str) -> bool:
-        """Whether the lock was granted."""
-        held = self._columns[title].acquire(name)
-        self._held = self._held if held is None else held
-        return held is not None
 
-    def give_back(self, title: str) -> None:
-        self._columns[title].release(self._held)
-
-    def pairs(self, title: str, number: int) -> tuple[float, float]:
-        """Seconds that one pair took, and of them those on the processor, in this process."""
-        column, name = self._columns[title], f"bench:{os.getpid()}"
-        start, used = time.perf_counter(), time.thread_time()
-        for _ in range(number):
-            held = column.acquire(name)
-            assert held is not None
-            column.release(held)
-        took, used = time.perf_counter() - start, time.thread_time() - used
-        return took / number, used / number
-
-    def turns(self, title: str, name: str, threads: int, until: float) -> Sequence[Turn]:
-        """Contend for a lock until a moment of the monotonic clock, in so many threads."""
-        one = partial(take_turns, self._columns[title], name, lambda: time.monotonic() >= until)
-        if threads == 1:  # The drivers' and Django's connections are this thread's.
-            return one()
-        with ThreadPoolExecutor(threads) as pool:
-            crew = [pool.submit(one) for _ in range(threads)]
-            return [turn for each in crew for turn in each.result()]
+def installed(*names: str) -> list[str]:
+    """Those that can be had here."""
+    return [name for name in names if name != PYTHON_REDIS_LOCK or find_spec("redis_lock")]

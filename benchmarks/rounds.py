@@ -1,8 +1,9 @@
 """Rounds that take turns, and what is made of their numbers.
 
-A machine is never the same for long. So every column is measured in many short rounds, in an
-order that changes (A B C, B C A, ...), and each number is divided by the floor's that was
-measured right before it. What is printed is the median, and how far the middle half spreads.
+A machine is never the same for long. So every contender is measured in many short rounds, in an
+order that changes (A B C, B C A, ...), and each number is divided by the floor's that was measured
+right before it. The floor is a contender too: how far its ratio spreads around 1 says how steady
+the machine was.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["Paired", "Spread", "interleaved", "paired", "turned"]
+__all__ = ["Paired", "Spread", "interleaved", "turned"]
 
 
 @dataclass(frozen=True)
@@ -21,58 +23,48 @@ class Spread:
     median: float
     low: float
     high: float
-    count: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Raises `ValueError` when there is nothing to make a median of."""
+    def of(cls, values: Sequence[float], times: float = 1.0) -> Spread | None:
+        """None when there is nothing to make a median of."""
         if not values:
-            raise ValueError("no numbers")
-        if len(values) == 1:
-            return cls(values[0], values[0], values[0], 1)
-        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-        return cls(median, low, high, len(values))
-
-    def times(self, factor: float) -> Spread:
-        return Spread(self.median * factor, self.low * factor, self.high * factor, self.count)
+            return None
+        several = values if len(values) > 1 else [*values] * 2
+        low, median, high = statistics.quantiles(several, n=4, method="inclusive")
+        return cls(median * times, low * times, high * times)
 
 
-@dataclass(frozen=True)
-class Paired:
-    """One column: what a unit of work took, in seconds, and that over the floor beside it."""
+class Paired(NamedTuple):
+    """One quantity of one contender: as it was, and over the floor's beside it."""
 
-    seconds: Spread
-    ratio: Spread
+    values: Sequence[float]
+    ratio: Spread | None
 
 
 def turned(names: Sequence[str], turn: int) -> list[str]:
-    """The columns in the order of a round: A B C, then B C A, and so on."""
+    """The contenders in the order of a round: A B C, then B C A, and so on."""
     first = turn % len(names)
     return [*names[first:], *names[:first]]
 
 
 def interleaved(
-    floor: Callable[[], float], columns: Mapping[str, Callable[[], float]], rounds: int
-) -> dict[str, Paired]:
-    """Measure every column once a round, each after the floor.
+    works: Mapping[str, Callable[[], Sequence[float]]], floor: str, rounds: int
+) -> dict[str, list[Paired]]:
+    """Measure each once a round, right after the floor.
 
-    ``floor`` and the columns do their work once and return what a unit of it took, in seconds.
+    A work does its piece once and returns what a unit of it took, in one or more quantities; there
+    is a `Paired` for each of these.
     """
-    return paired({name: (floor, work) for name, work in columns.items()}, rounds)
-
-
-def paired(
-    columns: Mapping[str, tuple[Callable[[], float], Callable[[], float]]], rounds: int
-) -> dict[str, Paired]:
-    """`interleaved`, for columns that have different floors: each a floor and its work."""
-    names = list(columns)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    ratios: dict[str, list[float]] = {name: [] for name in names}
+    seen: dict[str, list[tuple[Sequence[float], Sequence[float]]]] = {name: [] for name in works}
     for turn in range(rounds):
-        for name in turned(names, turn):
-            floor, work = columns[name]
-            ground = floor()
-            took = work()
-            seconds[name].append(took)
-            ratios[name].append(took / ground)
-    return {name: Paired(Spread.of(seconds[name]), Spread.of(ratios[name])) for name in names}
+        for name in turned(list(works), turn):
+            ground = works[floor]()
+            seen[name].append((ground, works[name]()))
+    found = {}
+    for name, pairs in seen.items():
+        grounds, values = (list(zip(*side, strict=True)) for side in zip(*pairs, strict=True))
+        found[name] = [
+            Paired(own, Spread.of([a / b for a, b in zip(own, ground, strict=True) if b]))
+            for own, ground in zip(values, grounds, strict=True)
+        ]
+    return found

@@ -1,1 +1,1 @@
-"""This version beside an earlier one: the same work in turn, so that both see the same machine."""
+"""This tree beside another commit: ``make beside REF=...``."""

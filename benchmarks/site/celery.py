@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.site.settings")
 
 from celery import Celery
-from celery.signals import worker_ready
 from django.core.cache import cache
 
 from django_tasklock.celery import LockedTask
@@ -19,111 +21,60 @@ from django_tasklock.guards import StatusGuard
 
 URL = os.environ.get("BENCHMARK_REDIS_URL", "redis://127.0.0.1:6379/0")
 RECIPE_TIMEOUT_SECONDS = 7200
-LOCK_TTL_SECONDS = float(os.environ.get("BENCHMARK_LOCK_TTL", "60"))
 
-READY = os.environ.get("BENCHMARK_READY")
-"""a file that a worker makes when it is ready"""
-
-app = Celery("benchmarks", broker=URL, backend=os.environ.get("BENCHMARK_RESULTS"))
+app = Celery("benchmarks", broker=URL)
 app.conf.update(
-    task_ignore_result="BENCHMARK_RESULTS" not in os.environ,
+    task_ignore_result=True,
     task_default_queue="benchmarks",
     broker_connection_retry_on_startup=True,
-    broker_transport_options={"visibility_timeout": 3600},
     worker_send_task_events=False,
     ONCE={
         "backend": "celery_once.backends.Redis",
         "settings": {"url": URL, "default_timeout": 3600},
     },
-    singleton_backend_url=URL,
 )
 
-
-@worker_ready.connect
-def _ready(**_: Any) -> None:
-    if READY is not None:
-        Path(READY).touch()
+TASKS: dict[str, Any] = {}
 
 
-def _job() -> Any:
-    """The model, which Django has not loaded yet when this module is imported."""
-    return import_module("benchmarks.site.models").Job
-
-
-def body(_number: int, path: str | None) -> None:
+def body(number: int, path: str | None = None) -> None:
     """Nothing; or, with a path, note who works, and stay at it if that is the first time."""
     if path is None:
         return
     first = not Path(path).exists()
     with open(path, "a", encoding="ascii") as file:
-        file.write(f"{os.getpid()} {time.monotonic()}\n")
+        file.write(f"{os.getpid()} {time.monotonic()} {number}\n")
     if first:
         time.sleep(600)
 
 
-@app.task
-def plain(number: int, path: str | None = None) -> None:
-    body(number, path)
+@contextmanager
+def _recipe(number: int) -> Iterator[bool]:
+    """The lock as people write it: whether it was granted."""
+    key = f"recipe:{number}"
+    if not cache.add(key, "locked", RECIPE_TIMEOUT_SECONDS):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        cache.delete(key)
 
 
-@app.task(acks_late=True)
-def plain_acks_late(number: int, path: str | None = None) -> None:
-    body(number, path)
-
-
-@app.task
 def recipe(number: int, path: str | None = None) -> None:
-    key = f"recipe:{number}"
-    if not cache.add(key, "locked", RECIPE_TIMEOUT_SECONDS):
-        return
-    try:
-        body(number, path)
-    finally:
-        cache.delete(key)
+    with _recipe(number) as granted:
+        if granted:
+            body(number, path)
 
 
-@app.task(base=LockedTask, lock_name="job:{number}", lock_ttl=LOCK_TTL_SECONDS)
-def locked(number: int, path: str | None = None) -> None:
-    body(number, path)
-
-
-@app.task(
-    base=LockedTask,
-    lock_name="job:{number}",
-    lock_ttl=LOCK_TTL_SECONDS,
-    acks_late=True,
-    reject_on_worker_lost=True,
-)
-def locked_acks_late(number: int, path: str | None = None) -> None:
-    body(number, path)
-
-
-@app.task(
-    base=LockedTask,
-    lock_name="job:{number}",
-    lock_ttl=LOCK_TTL_SECONDS,
-    guard=StatusGuard(
-        "site.Job", pk="number", source=["ready"], to="processing", done="done", failed="failed"
-    ),
-)
-def locked_guarded(number: int, path: str | None = None) -> None:
-    body(number, path)
-
-
-@app.task
 def recipe_guarded(number: int, path: str | None = None) -> None:
-    """The lock and the two status updates, as people write them."""
-    key = f"recipe:{number}"
-    if not cache.add(key, "locked", RECIPE_TIMEOUT_SECONDS):
-        return
-    try:
-        jobs = _job().objects.filter(pk=number)
-        if not jobs.filter(status="ready").update(status="processing"):
-            return
-        body(number, path)
-        jobs.filter(status="processing").update(status="done")
-    finally:
-        cache.delete(key)
+    """The lock, and the two updates of the status."""
+    with _recipe(number) as granted:
+        # Models are not loaded yet when this module is imported.
+        jobs = import_module("benchmarks.site.models").Job.objects.filter(pk=number)
+        if granted and jobs.filter(status="ready").update(status="processing"):
+            body(number, path)
+            jobs.filter(status="processing").update(status="done")
 
 
 @app.task
@@ -132,38 +83,21 @@ def say_done(path: str) -> None:
     Path(path).touch()
 
 
-def _peers() -> dict[str, Any]:
-    """The peers' tasks that can be had here."""
-    found: dict[str, Any] = {}
-    # By default heimdall's task would wait for its own lock for a second.
-    heimdall = {"heimdall": {"unique": True, "unique_lock_blocking": False}}
-    for title, module, base, options in (
-        ("celery-once", "celery_once", "QueueOnce", {"once": {"keys": ["number"]}}),
-        ("celery-singleton", "celery_singleton", "Singleton", {"unique_on": ["number"]}),
-        ("celery-heimdall", "celery_heimdall", "HeimdallTask", heimdall),
-    ):
-        try:
-            kind = getattr(import_module(module), base)
-        except ImportError:
-            continue
-
-        def work(number: int, path: str | None = None) -> None:
-            body(number, path)
-
-        name = f"benchmarks.{module}"
-        register: Any = app.task
-        found[title] = register(base=kind, name=name, **options)(work)
-    return found
+def add(title: str, run: Callable[..., None] = body, **options: Any) -> None:
+    register: Any = app.task(name=title, **options)
+    TASKS[title] = register(run)
 
 
-PEERS = _peers()
-TASKS: dict[str, Any] = {
-    "plain task": plain,
-    "plain task, acks_late": plain_acks_late,
-    "cache.add + delete": recipe,
-    "django-tasklock": locked,
-    "django-tasklock, acks_late": locked_acks_late,
-    "two updates in cache.add + delete": recipe_guarded,
-    "django-tasklock, guarded": locked_guarded,
-    **PEERS,
-}
+LOCKED: dict[str, Any] = {"base": LockedTask, "lock_name": "job:{number}", "lock_ttl": 60}
+GUARD = StatusGuard(
+    "site.Job", pk="number", source=["ready"], to="processing", done="done", failed="failed"
+)
+
+add("a plain task")
+add("cache.add and delete", recipe)
+if find_spec("celery_once"):
+    add("celery-once", base=import_module("celery_once").QueueOnce, once={"keys": ["number"]})
+add("django-tasklock", **LOCKED)
+add("django-tasklock, acks_late", **LOCKED, acks_late=True, reject_on_worker_lost=True)
+add("two updates in cache.add and delete", recipe_guarded)
+add("django-tasklock, guarded", **LOCKED, guard=GUARD)

@@ -2,139 +2,139 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..bench import Bench, set_up_site
-from ..counting import Counter, Counts
-from ..peers import OURS, columns, make
+from ..bench import Bench, Counts
+from ..contenders import OURS, PYTHON_REDIS_LOCK, REDIS_PY, contender, installed
+from ..crew import Member, crew, together
 from ..rounds import Spread, turned
 from ..tables import Cell, Table
-from ..turns import Turn, gaps, jumps, take_turns
 
 __all__ = ["run"]
 
-BASE = "python-redis-lock"
-COLUMNS = (OURS, BASE, "redis-py Lock", "django-redis lock")
-WINDOW_SECONDS = 0.2
-"""seconds of a look at how much is asked while it is held: of some looks the median counts, for on
-a busy machine somebody may have begun to ask only then"""
+WAITERS = {8: 8, 50: 10}
+"""how many wait, and in how many processes"""
+SECTION_SECONDS = 0.001
+CLEARLY_EARLIER_SECONDS = 0.002
+LOOK_SECONDS = 0.5
+
+
+class Turn(NamedTuple):
+    """One holder's turn, by a clock that all processes share."""
+
+    asked: float
+    held: float
+    over: float
 
 
 class Watched(NamedTuple):
-    """What was seen of one column in one round."""
+    """What was seen of one contender in one round."""
 
     turns: Sequence[Turn]
     gaps: Sequence[float]
-    """from a release to the next holder's turn, in ms, sorted"""
-    seconds: float
+    """from a release to the next holder's turn, in ms"""
     idle: float
     """commands a second while the lock was held"""
     busy: Counts
 
 
-def run(bench: Bench) -> list[Table]:
-    tables = []
-    for waiters, processes in bench.pick([(4, 2)], [(8, 8), (50, 10), (500, 10)]):
-        here = columns(bench.url, bench.say, COLUMNS if waiters <= 50 else COLUMNS[:1])
-        watched: dict[str, list[Watched]] = {name: [] for name in here}
-        rounds = bench.pick(1, 5)
-        for number in range(rounds):
-            # A B C, B C A, ...: what the machine does meanwhile comes to each of them.
-            for name in turned(list(here), number):
-                watched[name].append(_measure(bench, name, here[name], waiters, processes))
-        base = watched.get(BASE)
-        rows = [{"column": name, **_row(seen, base)} for name, seen in watched.items()]
-        title = f"Hand-off, {waiters} waiters in {processes} processes, sections of 1 ms"
-        notes = [f"{rounds} rounds; a ratio is that of two medians of one round"]
-        tables.append(Table(f"handoff-{waiters}", title, rows, "median, ms", notes))
-    return tables
+def run(bench: Bench) -> Table:
+    rounds = bench.pick(1, 4)
+    names = installed(OURS, PYTHON_REDIS_LOCK, REDIS_PY)
+    rows = []
+    with crew(max(WAITERS.values())) as members:
+        for waiters, processes in WAITERS.items():
+            seen: dict[str, list[Watched]] = {name: [] for name in names}
+            for number in range(rounds):
+                for name in turned(names, number):
+                    few = members[:processes]
+                    seen[name].append(_measure(bench, few, name, waiters // processes))
+            base = seen.get(PYTHON_REDIS_LOCK, [])
+            rows += [{"": f"{name}, {waiters} waiters", **_row(seen[name], base)} for name in names]
+    note = (
+        "8 waiters in 8 processes, and 50 in 10; each holds the lock for 1 ms and asks again. Of "
+        f"{rounds} rounds. A turn is out of order if somebody else had asked 2 ms earlier. Where "
+        "waiters poll, the process that released takes the lock again before they look: few turns "
+        "are handed over, and the median is theirs alone."
+    )
+    return Table("Hand-over to a waiter", note, rows)
 
 
-def _measure(bench: Bench, name: str, column: Any, waiters: int, processes: int) -> Watched:
-    lock = f"handoff:{waiters}"
-    context = multiprocessing.get_context("spawn")
-    stop, turns = context.Event(), context.Queue()
-    ready = context.Semaphore(0)
+def _measure(bench: Bench, members: Sequence[Member], name: str, threads: int) -> Watched:
+    lock, column = f"handoff:{len(members)}", contender(name, bench.url)
+    together(members, take_turns, name, bench.url, "warm", 1, time.monotonic())
+    settle, busy_seconds = bench.pick((0.5, 0.5), (0.7, 2.0))
     held = column.acquire(lock)
-    children = [
-        context.Process(
-            target=_child,
-            args=(name, bench.url, lock, waiters // processes, ready, stop, turns),
-            daemon=True,
-        )
-        for _ in range(processes)
-    ]
-    for child in children:
-        child.start()
-    for _ in range(waiters // processes * processes):
-        ready.acquire()
-    # All are about to ask. What follows counts when they have, for they are many.
-    time.sleep(bench.pick(0.3, 1.5))
-    counter = Counter(bench.redis)
-    idle = median(_commands(counter, WINDOW_SECONDS) for _ in range(5))
+    end = time.monotonic() + settle + LOOK_SECONDS + busy_seconds
+    for member in members:
+        member.send((take_turns, (name, bench.url, lock, threads, end)))
+    time.sleep(settle)  # All have asked by then.
+    before = bench.counts()
+    time.sleep(LOOK_SECONDS)
+    busy = bench.counts()
     column.release(held)
-    start = time.monotonic()
-    time.sleep(bench.pick(0.5, 3.0))
-    end, busy = time.monotonic(), counter.counts()
-    stop.set()
-    all_turns = sorted(turn for _ in children for turn in turns.get(timeout=60))
-    for child in children:
-        child.join(30)
-    all_turns.sort(key=lambda turn: turn.held)
-    # A look at Redis takes a moment: the window is cut at the turns inside it.
-    inside = [turn for turn in all_turns if start <= turn.held <= end]
-    return Watched(inside, gaps(inside), end - start, idle, busy)
+    time.sleep(max(0.0, end - time.monotonic()))
+    counts, over = bench.counts().since(busy), time.monotonic()
+    turns = sorted((turn for member in members for turn in member.recv()), key=lambda t: t.held)
+    overlaps = sum(after.held < before.over for before, after in pairwise(turns))
+    assert not overlaps, f"{name}: two held one lock, {overlaps} times"
+    turns = [turn for turn in turns if turn.held <= over]
+    gaps = [
+        (after.held - before.over) * 1000
+        for before, after in pairwise(turns)
+        if after.asked < before.over  # Only what was waited for is a hand-over.
+    ]
+    return Watched(turns, gaps, busy.since(before).commands / LOOK_SECONDS, counts)
 
 
-def _commands(counter: Counter, seconds: float) -> float:
-    """Commands a second, since the counter was last asked, which is now."""
-    time.sleep(seconds)
-    return counter.counts().commands / seconds
+def take_turns(name: str, url: str, lock: str, threads: int, end: float) -> list[Turn]:
+    """Wait for the lock, hold it, and release it, again and again; in so many threads."""
+    column = contender(name, url)
+
+    def work(_number: int) -> list[Turn]:
+        mine = []
+        while (asked := time.monotonic()) < end:
+            held = column.acquire(lock, wait=True)
+            since = time.monotonic()
+            time.sleep(SECTION_SECONDS)
+            mine.append(Turn(asked, since, time.monotonic()))
+            column.release(held)
+        return mine
+
+    with ThreadPoolExecutor(threads) as pool:
+        return [turn for turns in pool.map(work, range(threads)) for turn in turns]
 
 
-def _row(rounds: Sequence[Watched], base: Sequence[Watched] | None) -> dict[str, Cell]:
-    every = sorted(gap for seen in rounds for gap in seen.gaps)
-    turns = [turn for seen in rounds for turn in seen.turns]
+def _jumps(turns: Sequence[Turn]) -> int:
+    """How many turns came before that of somebody who had clearly asked earlier."""
+    found, earliest = 0, float("inf")
+    for turn in reversed(turns):
+        found += turn.asked > earliest + CLEARLY_EARLIER_SECONDS
+        earliest = min(earliest, turn.asked)
+    return found
+
+
+def _row(rounds: Sequence[Watched], base: Sequence[Watched]) -> dict[str, Cell]:
+    gaps = sorted(gap for seen in rounds for gap in seen.gaps)
+    turns = sum(len(seen.turns) for seen in rounds)
     ratios = [
         median(ours.gaps) / median(theirs.gaps)
-        for ours, theirs in zip(rounds, base or (), strict=False)
+        for ours, theirs in zip(rounds, base, strict=False)
         if ours.gaps and theirs.gaps
     ]
-    many = max(1, len(turns))
     return {
-        "hand-offs": len(every),
-        "a second": len(turns) / sum(seen.seconds for seen in rounds),
-        "median, ms": Spread.of(every) if every else None,
-        f"of {BASE}'s": Spread.of(ratios) if ratios else None,
-        "p99, ms": every[int(len(every) * 0.99)] if every else None,
-        "worst, ms": every[-1] if every else None,
-        "longest wait, ms": max((t.held - t.asked) * 1000 for t in turns) if turns else None,
-        "out of order": sum(jumps(seen.turns) for seen in rounds),
-        "round trips a turn": sum(seen.busy.trips for seen in rounds) / many,
-        "commands a turn": sum(seen.busy.commands for seen in rounds) / many,
+        "turns": turns,
+        "handed over": len(gaps),
+        "median, ms": Spread.of(gaps),
+        f"of {PYTHON_REDIS_LOCK}'s": Spread.of(ratios),
+        "p99, ms": gaps[int(len(gaps) * 0.99)] if gaps else None,
+        "out of order, %": 100 * sum(_jumps(seen.turns) for seen in rounds) / turns,
+        "round trips a turn": sum(seen.busy.trips for seen in rounds) / turns,
+        "commands a turn": sum(seen.busy.commands for seen in rounds) / turns,
         "commands/s while held": median(seen.idle for seen in rounds),
     }
-
-
-def _child(name: str, url: str, lock: str, size: int, ready: Any, stop: Any, turns: Any) -> None:
-    set_up_site()
-    column = make(name, url)
-    mine: list[Turn] = []
-
-    def work() -> None:
-        ready.release()
-        mine.extend(take_turns(column, lock, stop.is_set))
-
-    crowd = [threading.Thread(target=work) for _ in range(size)]
-    for thread in crowd:
-        thread.start()
-    for thread in crowd:
-        thread.join()
-    turns.put(mine)
-    turns.close()
-    turns.join_thread()

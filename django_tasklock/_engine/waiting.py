@@ -33,8 +33,7 @@ LATER_OWNER_CHECK_SECONDS = 2.0
 """how often, at least, a waiter with one before it checks whether the holder's process lives; with
 two before it half as often, and so on up to `MOST_AHEAD`. It may know of an earlier holder only,
 whose process has ended after its turn, and asks again to find that out. With checks at
-`OWNER_CHECK_SECONDS`, 50 waiters in as many processes took 2.5 times as long for their turns
-(measured by ``python -m benchmarks --workload handoff_once``)"""
+`OWNER_CHECK_SECONDS`, 50 waiters in as many processes took 2.5 times as long for their turns"""
 MOST_AHEAD = 5
 """The next waiter finds out at once that a holder has died. The second is needed only if the next
 one has died too, and so on. So a waiter far back matters less, and there are more of them"""

@@ -19,8 +19,7 @@ class Readers:
     """One waiter reads the connection, the others sleep.
 
     A thread of its own that reads for all would take a third more time for a hand-over to the only
-    waiter of a process, and some 8 % more among several
-    (measured by ``python -m benchmarks.reader_election``).
+    waiter of a process, and some 8 % more among several.
 
     An exception from a signal handler may come between any two instructions. So a role is given by
     one assignment, and the waiter that has the role gives it back itself.
