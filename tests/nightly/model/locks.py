@@ -111,7 +111,7 @@ class LockModel:
         return Process(Doing.HOLDING, process.question, **kept)
 
     def _begin(self, state: State, at: int, process: Process) -> Moves:
-        # They are all alike: they begin in the order of their names.
+        """They are all alike, and so begin in the order of their names."""
         if at and state.processes[at - 1].doing == Doing.NEW:
             return
         yield from _as("begin", self._ask(state, at, process))
@@ -122,7 +122,6 @@ class LockModel:
         yield from self._send(state, at, Command("acquire", at))
 
     def _refused(self, state: State, at: int, process: Process) -> Moves:
-        """It may wait, or leave it at that."""
         yield from _as("begin", self._join(state, at, process))
         yield from self._takes_over(state, at, process, Doing.ASKING)
 

@@ -119,8 +119,9 @@ def canonical(state: State) -> State:
                 knows=process.knows if process.doing == Doing.REFUSED else None,
             )  # fmt: skip
     waiting = [each for each in processes if each.doing in Doing.IN_QUEUE]
-    asked = [each.asked for each in waiting if each.asked is not None]
-    number = _ranks(each.number for each in (*server.queue, *waiting, *asked))
+    asked = [each.asked.number for each in waiting if each.asked is not None]
+    numbers = [each.number for each in waiting]
+    number = _ranks((*numbers, *asked, *(each.number for each in server.queue)))
     unread = [message.fence for each in waiting for message in each.unread]
     fence = _ranks((server.fence, *unread, *(each.since for each in waiting)))
     for at, process in enumerate(processes):

@@ -81,5 +81,4 @@ def test_a_planted_fault_is_found(
     with pytest.raises(Violation) as caught:  # noqa: PT012
         for budget in budgets:
             visited(model=model, **budget)
-    print(caught.value)
     assert caught.value.broken == broken

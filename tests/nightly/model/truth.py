@@ -35,9 +35,9 @@ def carried_out(scripts: Scripts, state: State, command: Command) -> tuple[State
         if at in server.heard and each.doing in Doing.IN_QUEUE else each
         for at, each in enumerate(state.processes)
     )  # fmt: skip
-    if before.held not in (None, server.held):
+    if before.held is not None and before.held != server.held:
         expired = False
-        if before.held is not None and before.held != EARLIER:
+        if before.held != EARLIER:
             was = processes[before.held]
             if command.verb == "clear":
                 was = was._replace(ousted=True)
