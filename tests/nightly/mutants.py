@@ -45,6 +45,7 @@ WAITING = "integration/engine/test_waiting.py"
 TAKEOVER = "integration/engine/test_takeover.py"
 QUEUE = "integration/stores/test_queue_order.py"
 HANDOVER = "integration/stores/test_handover.py"
+WALKS = "integration/stores/test_scripts_as_modelled.py"
 OUTAGE = "integration/stores/test_outage.py"
 GUARDS = "unit/test_guards.py"
 ORIGINALS = "integration/celery/test_late_originals.py"
@@ -131,21 +132,21 @@ MUTANTS = [Mutant(*each) for each in (
      "sqlite and test_threads_get_the_lock_in_the_order_in_which_they_came"),
     ("a newcomer does not overtake", f"{LUA}/acquire.lua",
      "if redis.call('EXISTS', queue) == 1 then", "if false then",
-     CONTRACT, "redis-pickle and test_a_new_caller_does_not_overtake_the_waiters"),
+     WALKS, "test_scripts_take_the_steps_of_the_model"),
     ("a waiter that asks again keeps its position", f"{LUA}/join_queue.lua",
      "number = redis.call('ZSCORE', queue, before) or number", "number = ''",
      QUEUE, "test_a_waiter_that_asks_again_keeps_its_position"),
 
     ("the lock goes to a waiter that listens", f"{LUA}/notify_waiters.lua",
      "local to = (counts[2 * i] > 0 or member == me) and found or dead", "local to = found",
-     "integration/stores/test_scripts_as_modelled.py", "test_scripts_take_the_steps_of_the_model"),
+     WALKS, "test_scripts_take_the_steps_of_the_model"),
     ("who leaves with the lock it was handed has it", f"{LUA}/leave_queue.lua",
      "if held == ARGV[2] then return fence end", "",
      HANDOVER, "test_a_waiter_that_leaves_in_the_moment_it_is_handed_the_lock_has_it"),
 
     ("no lease is without a ttl", f"{LUA}/hand_over.lua",
      "redis.call('SET', key, value, 'PX', ttl)", "redis.call('SET', key, value)",
-     "integration/stores/test_scripts_as_modelled.py", "test_scripts_take_the_steps_of_the_model"),
+     WALKS, "test_scripts_take_the_steps_of_the_model"),
     ("the lock of a dead process is taken at once", "_engine/waiting.py",
      "elif takeovers < MAX_TAKEOVERS and self.take_over(self.store, answer.holder):",
      "elif False:",
