@@ -1,4 +1,4 @@
-"""The scripts about one lock, as functions from a server's state to the next.
+"""The server: what it keeps for one lock, and its scripts, as functions from one state to the next.
 
 Each takes one step, as each script does. Time is abstract: a key has a ttl or it has none, and
 `Scripts.expire` is the moment in which it ends.
@@ -6,26 +6,93 @@ Each takes one step, as each script does. Time is abstract: a key has a ttl or i
 
 from __future__ import annotations
 
-from tests.model.messages import Command, Message, Outcome, Reply, Server, Waiting
+from typing import NamedTuple
 
-__all__ = ["NOTIFIED_WAITERS", "Scripts"]
+__all__ = ["NOTIFIED_WAITERS", "Command", "Message", "Outcome", "Reply", "Scripts", "Server"]
+
+
+class Waiting(NamedTuple):
+    """A member of the wait queue. The queue is sorted by the number."""
+
+    number: int
+    token: int
+    channel: int
+    question: int
+
+
+class Server(NamedTuple):
+    """What the server keeps for one lock."""
+
+    held: int | None = None
+    """the token of the lease that holds the lock"""
+    ttl: bool = False
+    """whether the lock's key has one"""
+    queue: tuple[Waiting, ...] = ()
+    last_number: int = 0
+    fence: int = 0
+    """the last fence"""
+    own_fence: bool = False
+    """whether the lock has a fence of its own, which a release removes and an expiry does not"""
+    cleared: int | None = None
+    """the token that was cleared last"""
+    heard: frozenset[int] = frozenset()
+    """the channels to which somebody is subscribed"""
+
+
+class Command(NamedTuple):
+    """A script with its arguments."""
+
+    verb: str
+    token: int | None = None
+    channel: int | None = None
+    """of a waiter; None: it does not join the queue"""
+    question: int = 0
+    before: int | None = None
+    """the waiter's question before this one"""
+    number: int | None = None
+    """the waiter's number, if it had one"""
+
+
+class Message(NamedTuple):
+    """What is published to a waiter: who holds the lock, or None, and it is handed over."""
+
+    channel: int
+    token: int
+    question: int
+    holder: int | None
+    fence: int
+
+
+class Reply(NamedTuple):
+    """What a script returns. ``done`` is 1, or 0 (of a release also -1)."""
+
+    done: int
+    fence: int | None = None
+    """of the lease; of a refusal, the last fence"""
+    holder: int | None = None
+    number: int | None = None
+
+
+class Outcome(NamedTuple):
+    server: Server
+    reply: Reply
+    messages: tuple[Message, ...] = ()
+
 
 NOTIFIED_WAITERS = 1
 """notify_waiters.lua has it too"""
 
 
+Heard = tuple[Server, list[Waiting]]
+HandedOver = tuple[Server, Waiting | None, tuple[Message, ...]]
+
+
 class Scripts:
-    """The scripts. What a subclass leaves out is a planted fault: see faults.py."""
+    """The scripts. What a subclass leaves out is a planted fault."""
 
     def run(self, server: Server, command: Command) -> Outcome:
         outcome: Outcome = getattr(self, command.verb)(server, command)
         return outcome
-
-    # ------------------------------------------------------------------ parts
-
-    def is_holder(self, server: Server, token: int | None) -> bool:
-        """Whether a lease with this token holds the lock: the compare of release and extend."""
-        return server.held == token
 
     def is_live(self, server: Server, entry: Waiting) -> bool:
         """Whether somebody listens on the waiter's channel."""
@@ -42,9 +109,7 @@ class Scripts:
     def over(self, server: Server) -> Server:
         return server._replace(held=None, ttl=False, own_fence=False)
 
-    def listening(
-        self, server: Server, most: int, me: Waiting | None
-    ) -> tuple[Server, list[Waiting]]:
+    def listening(self, server: Server, most: int, me: Waiting | None) -> Heard:
         found: list[Waiting] = []
         for entry in self.in_order(server.queue):
             if len(found) == most:
@@ -62,26 +127,19 @@ class Scripts:
 
     @staticmethod
     def member(server: Server, token: int | None, question: int | None) -> Waiting | None:
-        for each in server.queue:
-            if each.token == token and each.question == question:
-                return each
-        return None
+        found = (each for each in server.queue if (each.token, each.question) == (token, question))
+        return next(found, None)
 
-    def hand_over(
-        self, server: Server, me: Waiting | None
-    ) -> tuple[Server, Waiting | None, tuple[Message, ...]]:
+    def hand_over(self, server: Server, me: Waiting | None) -> HandedOver:
         server, found = self.listening(server, 1 + NOTIFIED_WAITERS, me)
         if not found:
             return server, None, ()
         first = found[0]
         server = self.granted(self.without(server, first), first.token)
-        news = tuple(self.holder_news(server, each) for each in found[1:])
+        news = tuple(self.news(each, server.held, server.fence) for each in found[1:])
         if first != me:
             news += (self.news(first, None, server.fence),)
         return server, first, news
-
-    def holder_news(self, server: Server, entry: Waiting) -> Message:
-        return self.news(entry, server.held, server.fence)
 
     @staticmethod
     def news(entry: Waiting, holder: int | None, fence: int) -> Message:
@@ -103,8 +161,6 @@ class Scripts:
             entry = Waiting(number, command.token, command.channel, command.question)
             server = server._replace(queue=tuple(sorted((*server.queue, entry))))
         return server, entry
-
-    # ------------------------------------------------------------------ scripts
 
     def acquire(self, server: Server, command: Command) -> Outcome:
         token, waits = command.token, command.channel is not None
@@ -146,7 +202,7 @@ class Scripts:
         return Outcome(server, Reply(0, server.fence, server.held, number), news)
 
     def release(self, server: Server, command: Command) -> Outcome:
-        if not self.is_holder(server, command.token):
+        if server.held != command.token:
             expired = server.held is None and (server.own_fence or not server.fence)
             return Outcome(server, Reply(-1 if expired else 0))
         return self._ended(server)
@@ -163,15 +219,13 @@ class Scripts:
         return Outcome(self.over(server) if first is None else server, Reply(1), news)
 
     def extend(self, server: Server, command: Command) -> Outcome:
-        if not self.is_holder(server, command.token):
+        if server.held != command.token:
             return Outcome(server, Reply(0))
         return Outcome(server._replace(ttl=True), Reply(1))
 
     def leave(self, server: Server, command: Command) -> Outcome:
-        members = [
-            self.member(server, command.token, question)
-            for question in (command.question, command.before)
-        ]
+        asked = (command.question, command.before)
+        members = [self.member(server, command.token, question) for question in asked]
         mine = next((each for each in members if each is not None), None)
         if mine is None:
             handed = server.held == command.token
@@ -180,9 +234,13 @@ class Scripts:
         server = self.without(server, *members)
         news: tuple[Message, ...] = ()
         if server.held is not None and server.own_fence and rank < NOTIFIED_WAITERS:
-            server, found = self.listening(server, 1, None)
-            news = tuple(self.holder_news(server, each) for each in found)
+            server, news = self.notified(server)
         return Outcome(server, Reply(0), news)
+
+    def notified(self, server: Server) -> tuple[Server, tuple[Message, ...]]:
+        """Who has become the next one gets to know the holder."""
+        server, found = self.listening(server, NOTIFIED_WAITERS, None)
+        return server, tuple(self.news(each, server.held, server.fence) for each in found)
 
     def expire(self, server: Server) -> Server:
         """The ttl of the lock's key has passed."""

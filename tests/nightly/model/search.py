@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 __all__ = ["Explored", "Move", "Violation", "explore"]
@@ -34,11 +34,10 @@ class Violation(AssertionError):
 class Explored(Generic[S]):
     """All states that can be reached, and how."""
 
-    states: list[S] = field(default_factory=list)
-    moves: int = 0
-    parents: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
+    states: list[S]
+    parents: list[tuple[int, tuple[str, ...]]]
     """for each state, from which one it was reached first, and by what"""
-    edges: list[tuple[int, int, str]] = field(default_factory=list)
+    edges: list[tuple[int, int, str]]
     """from which state to which, and the kind of the move"""
 
     def trace(self, at: int) -> list[str]:
@@ -76,16 +75,13 @@ def explore(
     start: S,
     moves: Callable[[S], Iterator[Move]],
     broken: Callable[[S, list[Move]], str | None],
-    *,
-    most: int = 5_000_000,
 ) -> Explored[S]:
     """Visit every state that can be reached from ``start``.
 
     ``moves(state)`` are the steps that are possible in a state; ``broken(state, moves)`` names the
-    property that the state violates. Raises `Violation` with the shortest trace to the first such
-    state, and `RuntimeError` if there are more than ``most`` states.
+    property that the state violates. Raises `Violation` at the first such state.
     """
-    found = Explored([start], 0, [(0, ())])
+    found = Explored([start], [(0, ())], [])
     numbers = {start: 0}
     states, parents, edges = found.states, found.parents, found.edges
     at = 0
@@ -103,7 +99,4 @@ def explore(
                 parents.append((at, what))
             edges.append((at, number, kind))
         at += 1
-        if at > most:
-            raise RuntimeError(f"more than {most} states")
-    found.moves = len(edges)
     return found

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant
 from django_tasklock.stores.record import new_record
-from tests.model.messages import Command, Message, Server
+from tests.nightly.model.server import Command, Message, Server
 from tests.steps import LONG
 
 __all__ = ["Observed", "RealServer"]
@@ -59,8 +59,6 @@ class RealServer:
         for pubsub in self._subscribed:
             pubsub.close()
 
-    # ------------------------------------------------------------------ steps
-
     def listen(self, at: int) -> None:
         self._subscribed[at].subscribe(self._channel(at))
         self._heard.add(at)
@@ -75,16 +73,8 @@ class RealServer:
         """As if the ttl had passed: the server ends a key whose moment is in the past."""
         self._redis.pexpireat(self._key, 1)
 
-    def set_clock_back(self) -> None:
-        """As far as the scripts can see: the last fence is in the future."""
-        last = max(self.fence(), 1_000_000 * int(self._redis.time()[0]))
-        self._redis.hset(self._fences, "", last + 3_600_000_000)
-
     def run(self, command: Command) -> tuple[int, int | None]:
-        """Returns whether it was done, and the holder that a refusal names.
-
-        Of a waiter that leaves: whether the lock was handed to it.
-        """
+        """Whether it was done (of a waiter that leaves: the lock was handed to it); who has it."""
         store, name, token = self._store, self._name, command.token
         if command.verb == "clear":
             by = () if token is None else (self._values[token],)
@@ -112,8 +102,6 @@ class RealServer:
         if command.channel is not None:
             self.numbers[token] = number
         return 0, self._tokens.index(refusal.holder.token)
-
-    # ------------------------------------------------------------------ what is there
 
     def observed(self) -> Observed:
         pipe = self._redis.pipeline(transaction=False)

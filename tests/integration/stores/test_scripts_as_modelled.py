@@ -1,0 +1,24 @@
+"""The scripts do on a real Redis what the model in tests/nightly/model says of them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from random import Random
+
+import pytest
+
+from tests.conftest import UseRedis
+from tests.nightly.model.walk import walk
+
+STEPS = 30
+
+
+@pytest.mark.parametrize("walks", [40, pytest.param(2_000, marks=pytest.mark.nightly)])
+def test_scripts_take_the_steps_of_the_model(walks: int, use_redis: UseRedis) -> None:
+    """``MODEL_SEED=…`` takes the same walks again."""
+    use_redis()
+    seed = os.environ.get("MODEL_SEED") or secrets.token_hex(4)
+    print(f"MODEL_SEED={seed}")
+    for at in range(walks):
+        walk(f"walk:{at}", Random(f"{seed}-{at}"), STEPS)

@@ -1,0 +1,303 @@
+"""``python -m tests.nightly.mutants [NAME...]``: take the protections out, one at a time.
+
+A mutant is a copy of the package in which one protection of a guarantee is missing, such as the
+compare of a token. The tests that hold this guarantee must fail. If they pass, the mutant has
+survived, and shows a hole in the tests. `tests.unit.test_mutants` looks whether the list is right.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["MUTANTS", "PACKAGE", "ROOT", "Mutant", "main"]
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "django_tasklock"
+COPIED = (PACKAGE, "tests", "example_project", "pyproject.toml")
+SECONDS = 300.0
+"""how long the tests of one mutant may take; one that hangs is noticed too"""
+
+
+class Mutant(NamedTuple):
+    """In ``file`` of the package, ``old`` occurs once and becomes ``new``. A test must fail."""
+
+    guarantee: str
+    """a row of the table in docs/explanation/guarantees.md, or a hard case, in a few words"""
+    file: str
+    old: str
+    new: str
+    tests: str
+    """a file of tests, and what to choose there: pytest's ``-k``, with whole names of tests"""
+    chosen: str
+
+
+CONTRACT = "integration/stores/test_store_contract.py"
+LEASE = "integration/engine/test_lease.py"
+RENEWAL = "integration/engine/test_renewal.py"
+WAITING = "integration/engine/test_waiting.py"
+TAKEOVER = "integration/engine/test_takeover.py"
+QUEUE = "integration/stores/test_queue_order.py"
+HANDOVER = "integration/stores/test_handover.py"
+WALKS = "integration/stores/test_scripts_as_modelled.py"
+OUTAGE = "integration/stores/test_outage.py"
+GUARDS = "unit/test_guards.py"
+ORIGINALS = "integration/celery/test_late_originals.py"
+SUCCESSORS = "integration/celery/test_late_successors.py"
+ATTEMPTS = "acceptance/test_attempts.py"
+HARD = "acceptance/hard_cases"
+LUA = "stores/lua"
+
+# fmt: off
+MUTANTS = [Mutant(*each) for each in (
+    ("one lease holds a lock", f"{LUA}/acquire.lua",
+     "not held and redis.call('SET', key, value, 'PX', ttl, 'NX')",
+     "not held and redis.call('SET', key, value, 'PX', ttl)",
+     CONTRACT, "redis-pickle and test_a_lock_is_granted_to_one_holder"),
+    ("one lease holds a lock, also of all or none", f"{LUA}/acquire_all.lua",
+     "  if held and held ~= value then return",
+     ("  if not held then redis.call('SET', key, value, 'PX', ttl) end\n"
+     "  if held and held ~= value then return"),
+     CONTRACT, "redis-pickle and test_none_is_granted_if_one_is_held"),
+    ("asking again after a lost reply", f"{LUA}/acquire.lua",
+     "if held == value then", "if false then",
+     CONTRACT, "redis-pickle and test_asking_again_with_the_same_token_is_granted_again"),
+
+    ("over no later than on the server: from before the call", "_engine/acquiring.py",
+     "            assert answer is not None\n            if lease_state.process",
+     ("            started = clock.now()\n            assert answer is not None\n"
+     "            if lease_state.process"),
+     LEASE, "test_grant_counts_from_before_the_call"),
+    ("over by the holder's own clock", "_engine/lease_state.py",
+     "if clock.now() < self._deadline and (", "if True or (",
+     LEASE, "test_lease_is_over_by_our_clock_whatever_the_server_says"),
+    ("a forked child holds nothing", "_engine/lease_state.py",
+     "if self._state != HELD or self._process != process:\n            return False\n        if",
+     "if self._state != HELD:\n            return False\n        if",
+     LEASE, "test_child_owns_nothing_of_its_parents"),
+    ("a lease is renewed", "_engine/store_renewal.py",
+     "return lease.renew and lease._extending([False])", "return False",
+     RENEWAL, "test_lease_of_an_ended_thread_is_renewed"),
+
+    ("release changes that very lease", f"{LUA}/release.lua",
+     "if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then", "if false then",
+     CONTRACT, ("redis-pickle and "
+     "(test_release_needs_the_token or test_a_late_release_leaves_the_next_holder_alone)")),
+    ("extend changes that very lease", f"{LUA}/extend.lua",
+     "if value_of_lock(KEYS[i]) == ARGV[at + 1] then", "if value_of_lock(KEYS[i]) then",
+     CONTRACT, ("redis-pickle and "
+     "(test_extend_needs_the_token or test_a_late_extend_leaves_the_next_holder_alone)")),
+    ("clear with a token changes that very lease", f"{LUA}/clear.lua",
+     "if not held or (ARGV[2] and held ~= ARGV[2]) then return 0 end",
+     "if not held then return 0 end",
+     HANDOVER, "test_a_lease_that_ends_while_it_is_cleared_leaves_the_next_one_alone"),
+    ("clear of many changes those that are held as shown", f"{LUA}/clear_many.lua",
+     "done[i] = held and held == ARGV[2 * i] and 1 or 0", "done[i] = held and 1 or 0",
+     CONTRACT, "redis-pickle and test_clear_many_removes_those_that_are_held_as_shown"),
+    ("an operator clears the lease that was shown", "operators/clearing.py",
+     "if holder is not None and each.is_of(holder)", "if holder is not None",
+     "integration/operators/test_clear_many.py", "test_each_has_an_outcome_of_its_own"),
+    ("release changes that very lease, in memory", "stores/memory/memory_store.py",
+     "if held is None or token not in (None, held.token):", "if held is None:",
+     CONTRACT, "memory and test_release_needs_the_token"),
+    ("release and extend change that very lease, on a cache", "stores/cache.py",
+     "if record is None or record.token != token:", "if record is None:",
+     CONTRACT, "locmem and (test_release_needs_the_token or test_extend_needs_the_token)"),
+    ("release and extend change that very lease, in a database", "stores/database/statements.py",
+     '_OURS = "lock_key = %(key)s AND token = %(token)s"', '_OURS = "lock_key = %(key)s"',
+     CONTRACT, ("database-store-sqlite and "
+     "(test_release_needs_the_token or test_extend_needs_the_token)")),
+
+    ("fences grow though the clock steps back", f"{LUA}/draw_fence.lua",
+     "if last >= tonumber(drawn) then drawn = string.format('%.0f', last + 1) end", "",
+     OUTAGE, "test_fences_grow_though_the_servers_clock_steps_back"),
+
+    ("waiters are served in order", f"{LUA}/release.lua",
+     "local waiting = redis.call('ZRANGE',", "local waiting = redis.call('ZREVRANGE',",
+     WAITING, "test_waiters_are_served_in_the_order_in_which_they_came"),
+    ("waiters are served in order, in memory", "stores/memory/memory_waiter.py",
+     "return next(iter(self.waiting(name)), None)",
+     "return next(reversed(self.waiting(name)), None)",
+     CONTRACT, "memory and test_a_release_hands_the_lock_over_in_order"),
+    ("waiters are served in order, in a database", "stores/database/queue_statements.py",
+     'f"AND queued.alive > {now} AND queued.id < %(position)s)"',
+     'f"AND queued.alive > {now} AND queued.id > %(position)s)"',
+     "integration/stores/test_database_queue.py",
+     "sqlite and test_threads_get_the_lock_in_the_order_in_which_they_came"),
+    ("a newcomer does not overtake", f"{LUA}/acquire.lua",
+     "if redis.call('EXISTS', queue) == 1 then", "if false then",
+     WALKS, "test_scripts_take_the_steps_of_the_model"),
+    ("a waiter that asks again keeps its position", f"{LUA}/join_queue.lua",
+     "number = redis.call('ZSCORE', queue, before) or number", "number = ''",
+     QUEUE, "test_a_waiter_that_asks_again_keeps_its_position"),
+
+    ("the lock goes to a waiter that listens", f"{LUA}/notify_waiters.lua",
+     "local to = (counts[2 * i] > 0 or member == me) and found or dead", "local to = found",
+     WALKS, "test_scripts_take_the_steps_of_the_model"),
+    ("who leaves with the lock it was handed has it", f"{LUA}/leave_queue.lua",
+     "if held == ARGV[2] then return fence end", "",
+     HANDOVER, "test_a_waiter_that_leaves_in_the_moment_it_is_handed_the_lock_has_it"),
+
+    ("no lease is without a ttl", f"{LUA}/hand_over.lua",
+     "redis.call('SET', key, value, 'PX', ttl)", "redis.call('SET', key, value)",
+     WALKS, "test_scripts_take_the_steps_of_the_model"),
+    ("the lock of a dead process is taken at once", "_engine/waiting.py",
+     "elif takeovers < MAX_TAKEOVERS and self.take_over(self.store, answer.holder):",
+     "elif False:",
+     TAKEOVER, "test_lock_of_a_killed_process_is_taken_at_once"),
+    ("a takeover ends the dead one's lease alone", "_engine/acquiring.py",
+     "if now is not None and (now.token, now.owner) != (holder.token, holder.owner):",
+     "if False:",
+     TAKEOVER, "test_a_lease_that_goes_on_in_another_process_is_not_that_of_the_dead_one"),
+
+    ("a message is skipped only while another id holds its lock", "celery/run.py",
+     "if delivery.queued and (delivery.is_by(holder) or self._may_have_begun(holder)):",
+     "if False:",
+     f"{HARD}/test_redelivery.py",
+     "test_04_a_holder_killed_after_its_redelivery_was_requeued_still_completes"),
+    ("what hides the arguments hides them in the queue", "celery/requeue.py",
+     'options |= {shown: request.get(shown) for shown in ("argsrepr", "kwargsrepr")}', "",
+     f"{HARD}/test_requeues.py",
+     "test_37_what_hides_the_arguments_of_a_call_hides_them_while_it_waits"),
+    ("waiting uses up none of the task's retries", "celery/requeue.py",
+     "                retries=request.retries,\n",
+     "                retries=(request.retries or 0) + 1,\n",
+     f"{HARD}/test_retries.py",
+     "test_12_ten_polls_of_a_busy_lock_cost_none_of_the_tasks_own_retries"),
+
+    ("a job whose child is killed is not lost", "celery/task.py",
+     "    reject_on_worker_lost = True\n", "    reject_on_worker_lost = None\n",
+     f"{HARD}/test_killed_processes.py",
+     "test_01_a_job_whose_child_is_killed_runs_again_at_once_and_completes_once"),
+    ("a job that always kills its child is given up", "celery/delivery.py",
+     "if verdict.starts >= self.task.lock_max_attempts:", "if False:",
+     f"{HARD}/test_killed_processes.py", "test_11_a_job_that_always_kills_its_child_is_given_up"),
+    ("an orderly shutdown is no death", "celery/received.py",
+     "return self._start_note(self._starts - 1) if self._starts else None", "return None",
+     f"{HARD}/test_attempts.py", "test_23_a_job_that_a_cold_shutdown_cut_short_runs_again"),
+    ("an acquire without an answer does not count", "_engine/acquiring.py",
+     "renewal.abandon(name, token, ttl, store, note=note)",
+     "renewal.abandon(name, token, ttl, store)",
+     ATTEMPTS, "test_an_acquire_without_an_answer_does_not_count"),
+    ("a run whose release got no answer is not run again", "_engine/abandoned.py",
+     "        store.set_note(note)", "        pass",
+     ATTEMPTS, "test_a_run_whose_release_got_no_answer_is_not_run_again"),
+    ("an original after its redelivery is dropped", "celery/received.py",
+     "if kept and not needed and (self.sent is not None or is_uuid(self.id)):", "if False:",
+     ORIGINALS, "test_it_is_dropped"),
+    ("an original runs if others rely on it", "celery/taking.py",
+     "needed=kept and is_relied_on(delivery, self.name)", "needed=False",
+     ORIGINALS, "test_it_runs_if_others_rely_on_it"),
+    ("a late run sends no second successor", "celery/task.py",
+     '            body.assert_in_time(getattr(self.request, "tasklock_lease", None))\n',
+     "            pass\n",
+     SUCCESSORS, "test_no_second_successor"),
+    ("a call that was not sent leaves no reservation", "celery/unique.py",
+     "            reservation.give_up_soon(ttl)", "            del ttl",
+     "integration/celery/test_unique_ends.py",
+     "test_a_call_that_was_not_sent_leaves_no_reservation"),
+
+    ("a row is finished by a conditional UPDATE", "guards.py",
+     "return self.rows().filter(ours & Q((self.field, self.to))), {self.field: status}",
+     "return self.rows().filter(ours), {self.field: status}",
+     GUARDS, "test_row_that_somebody_changed_is_a_conflict"),
+    ("a late run does not claim: fence_field", "guards.py",
+     """            rows = rows.filter(
+                Q((f"{self.fence_field}__isnull", True)) | Q((f"{self.fence_field}__lt", fence))
+            )
+            changes[self.fence_field] = fence
+        return rows, changes
+""", """            changes[self.fence_field] = fence
+        return rows, changes
+""",
+     GUARDS, "test_late_lease_is_refused"),
+    ("a late run does not finish: fence_field", "guards.py",
+     "            ours &= Q((self.fence_field, fence))\n", "            pass\n",
+     GUARDS, "test_late_writer_is_refused"),
+
+    ("an outage is not reported as contention", "celery/run.py",
+     ("        except StoreUnavailable as error:\n            return self._outage(error)\n"
+     "        return self._run_locked(won)"),
+     ("        except StoreUnavailable:\n"
+     '            return self.locked.skip("already_processing", None)\n'
+     "        return self._run_locked(won)"),
+     f"{HARD}/test_outages.py", "test_20_an_outage_is_raised_or_ridden_out_where_the_task_says_so"),
+    ("what somebody else wrote is not run", "stores/redis/decoding.py",
+     '        raise Refused(f"a record has no {module}.{name}")',
+     "        return super().find_class(module, name)",
+     "integration/stores/test_strangers.py", "test_is_not_run"),
+
+    ("case 39: a full server hands the lock over", f"{LUA}/release.lua",
+     "redis.call('ZREM', KEYS[2], ARGV[2])\nlocal handed_over = false",
+     "local handed_over = false",
+     "integration/stores/test_full_redis.py",
+     "test_39_the_next_waiter_gets_the_lock"),
+    ("case 42: a last question before a waiter gives up", "_engine/waiting.py",
+     "                # The process was stopped for longer than the lease: ask once more.\n",
+     """            if self._left() <= 0:
+                late = waiter.leave()
+                return (answer, asked) if late is None else (late, _since(late, asked))
+""",
+     WAITING, "test_42_a_waiter_gets_the_lock_at_the_end_of_its_wait"),
+    ("case 43: a cache that keeps nothing grants nothing", "stores/cache.py",
+     "        if clock.now() < until:\n            raise InvalidLockConfig(",
+     "        if False:\n            raise InvalidLockConfig(",
+     "integration/stores/test_cache_store.py", "test_43_no_lock_is_granted_and_no_work_is_done"),
+)]
+# fmt: on
+
+
+def main(words: Sequence[str]) -> int:
+    """Return 0 if all mutants were noticed, 1 otherwise."""
+    chosen = [each for each in MUTANTS if any(word in each.guarantee for word in words or [""])]
+    survived = 0
+    for mutant in chosen:
+        # A test that fails without a mutant as well would notice every one.
+        without, by = _failed(mutant._replace(new=mutant.old))
+        noticed, by = (False, f"fails without it: {by}") if without else _failed(mutant)
+        survived += not noticed
+        word = "noticed " if noticed else "SURVIVED"
+        print(f"{word}  {mutant.guarantee} ({mutant.file}): {by}", flush=True)
+    print(f"\n{len(chosen)} mutants, {survived} survived")
+    return 1 if survived or not chosen else 0
+
+
+def _failed(mutant: Mutant) -> tuple[bool, str]:
+    """Whether a test has failed on a copy of the package with the mutant, and what pytest says."""
+    with tempfile.TemporaryDirectory(prefix="tasklock-mutant-") as folder:
+        for name in COPIED:
+            here, there = ROOT / name, Path(folder, name)
+            if here.is_dir():
+                shutil.copytree(here, there, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(here, there)
+        file = Path(folder, PACKAGE, mutant.file)
+        whole = file.read_text()
+        assert whole.count(mutant.old) == 1, f"{mutant.file} has it not once: {mutant.guarantee}"
+        file.write_text(whole.replace(mutant.old, mutant.new))
+        options = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly")
+        command = [sys.executable, "-m", "pytest", *options, f"tests/{mutant.tests}"]
+        try:
+            done = subprocess.run(
+                [*command, "-k", mutant.chosen], cwd=folder, check=False, timeout=SECONDS,
+                env=os.environ | {"PYTHONPATH": folder}, capture_output=True, text=True,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return True, f"not over after {SECONDS:g} s"
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    failed = [line for line in lines if line.startswith(("FAILED tests/", "ERROR tests/"))]
+    by = (failed or lines or [done.stderr])[-1]
+    if done.returncode > 1:
+        return False, f"no test was run: {by}"
+    # Negative: killed by a signal, as by a job that was to be given up.
+    return done.returncode != 0, by
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,20 @@
+"""The mutants that `python -m tests.nightly.mutants` tries fit the package and its tests."""
+
+from __future__ import annotations
+
+import re
+
+from tests.nightly.mutants import MUTANTS, PACKAGE, ROOT
+
+
+def test_each_mutant_takes_out_what_is_there_and_names_tests_that_exist() -> None:
+    contract = "".join(each.read_text() for each in ROOT.glob(f"{PACKAGE}/testing/*.py"))
+    for mutant in MUTANTS:
+        assert (ROOT / PACKAGE / mutant.file).read_text().count(mutant.old) == 1, mutant
+        there = (ROOT / "tests" / mutant.tests).read_text()
+        there += contract if mutant.tests.endswith("test_store_contract.py") else ""
+        names = re.findall(r"test_\w+", mutant.chosen)
+        assert names, mutant
+        for name in names:
+            assert f"def {name}(" in there, f"{mutant.guarantee}: {mutant.tests} has no {name}"
+    assert len({mutant.guarantee for mutant in MUTANTS}) == len(MUTANTS)
