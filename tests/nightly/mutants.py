@@ -2,7 +2,7 @@
 
 A mutant is a copy of the package in which one protection of a guarantee is missing, such as the
 compare of a token. The tests that hold this guarantee must fail. If they pass, the mutant has
-survived, and shows a hole in the tests. `tests.unit.test_mutants` looks whether the list is right.
+survived, and shows a hole in the tests. `tests.top.test_mutants` looks whether the list is right.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.acceptance.hard_cases.conftest import (
+from tests.hard_cases.conftest import (
     broker_server,
     lock_server,
     make_stage,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from tests.acceptance.hard_cases.stage import Stage
+from tests.hard_cases.stage import Stage
 
 
 def install(stage: Stage, app: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.hard_cases.conftest import MakeStage
+from tests.hard_cases.conftest import MakeStage
 from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work
 from tests.waiting import until
 

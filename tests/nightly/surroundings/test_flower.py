@@ -16,10 +16,10 @@ import pytest
 from django.test.utils import override_settings
 
 from django_tasklock.conf import task_url
-from tests.acceptance.hard_cases.conftest import MakeStage
-from tests.acceptance.hard_cases.stage import Stage
-from tests.acceptance.hard_cases.workers import ROOT
-from tests.acceptance.queue.beside import environment
+from tests.celery.queue.beside import environment
+from tests.hard_cases.conftest import MakeStage
+from tests.hard_cases.stage import Stage
+from tests.hard_cases.workers import ROOT
 from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work, need, skipped
 from tests.servers import free_port
 from tests.waiting import until
@@ -47,7 +47,7 @@ def flower(stage: Stage, log: Path) -> Iterator[str]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "celery", "-A", "tests.acceptance.hard_cases.app"),
+                *(sys.executable, "-m", "celery", "-A", "tests.hard_cases.app"),
                 *("flower", f"--port={port}", "--address=127.0.0.1"),
             ],
             cwd=ROOT,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.hard_cases.conftest import MakeStage
+from tests.hard_cases.conftest import MakeStage
 from tests.lines import whole_lines
 from tests.nightly.surroundings.at_work import (
     MODULES,
@@ -70,7 +70,7 @@ def test_runs_and_waits_are_spans_of_one_trace(make_stage: MakeStage, tmp_path: 
 import django; django.setup()
 from {MODULE} import instrument
 instrument()
-from tests.acceptance.hard_cases.tasks import guarded, guarded_waiting, guarded_retry
+from tests.hard_cases.tasks import guarded, guarded_waiting, guarded_retry
 print(TASK.apply_async(({job}, [{{"gate": {str(gate)!r}}}])).id)
 """
     holder = stage.script(source.replace("TASK", "guarded")).strip()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.hard_cases.conftest import MakeStage, need_pool
-from tests.acceptance.hard_cases.ledger import Entry
+from tests.hard_cases.conftest import MakeStage, need_pool
+from tests.hard_cases.ledger import Entry
 from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work
 
 pytestmark = pytest.mark.slow

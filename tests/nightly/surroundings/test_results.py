@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.hard_cases.conftest import MakeStage
-from tests.acceptance.hard_cases.stage import Stage
+from tests.hard_cases.conftest import MakeStage
+from tests.hard_cases.stage import Stage
 from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work, need, skipped
 from tests.nightly.surroundings.tables import install, rows
 from tests.waiting import until

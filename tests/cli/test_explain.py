@@ -1,0 +1,288 @@
+"""Which lock a call would take and why, and whether it could claim its row now."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.core.management import CommandError
+from django.db import DatabaseError
+from django.db.models import Q
+
+from django_tasklock import locks
+from django_tasklock.celery import by
+from django_tasklock.guards import StatusGuard
+from django_tasklock.stores import stores
+from tests.admin.test_admin_guarded import MakeTask, held_by, make_task
+from tests.app.models import Job
+from tests.cli.test_command import on_redis, run
+from tests.conftest import UseRedis
+from tests.mailroom import mailroom
+from tests.steps import orphan, taken
+
+__all__ = ["make_task", "on_redis"]
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning"),
+]
+
+
+def fields_of(text: str) -> dict[str, str]:
+    lines = (line.split(":", 1) for line in text.splitlines())
+    return {label: value.strip() for label, value in lines}
+
+
+@pytest.mark.parametrize("arguments", ["[7]", '{"job_id": 7}', '{"job_id": 7, "much": 1}'])
+def test_explain_a_template(on_redis: None, make_task: MakeTask, arguments: str) -> None:
+    task = make_task("job:{job_id}")
+    said = fields_of(run("explain", task.name, arguments))
+    assert said["lock"] == "job:7"
+    assert said["why"] == "lock_name is 'job:{job_id}', filled from the arguments"
+    assert said["arguments"] == "job_id=7, much=1"
+    assert said["guard"] == "app.Job 7: status queued -> processing -> done, or failed"
+    assert said["ttl"] == "1m00s, renewed"
+    assert said["held now"] == "no"
+    # And that very lock it is
+    lease = held_by(task, "job:7")
+    assert fields_of(run("explain", task.name, arguments))["held now"] == f"by {lease.owner}"
+
+
+def test_explain_a_debounce(on_redis: None, make_task: MakeTask) -> None:
+    task = make_task("job:{job_id}")
+    assert "debounce" not in fields_of(run("explain", task.name, "[7]"))
+    type(task).debounce = 90
+    said = fields_of(run("explain", task.name, "[7]"))
+    assert said["debounce"] == "the last of several calls runs, 1m30s after it came"
+    type(task).debounce_max = 600
+    said = fields_of(run("explain", task.name, "[7]"))
+    assert said["debounce"].endswith("1m30s after it came, 10m00s after the first at most")
+    as_json = json.loads(run("explain", task.name, "[7]", "--format", "json"))
+    assert (as_json["debounce"], as_json["debounce_max"]) == (90, 600)
+
+
+def test_explain_a_function_and_a_digest(on_redis: None, make_task: MakeTask) -> None:
+    by_function = make_task(name_for)
+    said = json.loads(run("explain", by_function.name, "[7, 2]", "--format", "json"))
+    assert said["name"] == "made:7:2"
+    assert "name_for" in said["why"]
+    assert said["held"] is None
+    by_digest = make_task(None)
+    said = json.loads(run("explain", by_digest.name, "[7]", "--format", "json"))
+    assert said["name"] == by_digest.lock_name_of((7,), {})
+    assert "digest" in said["why"]
+
+
+def test_explain_chosen_arguments(on_redis: None, make_task: MakeTask) -> None:
+    task = make_task(by("job_id"))
+    said = fields_of(run("explain", task.name, "[7, 2]"))
+    assert said["lock"] == f"{task.name}:7"
+    assert said["why"] == "lock_name is by('job_id'): the task's name and these arguments"
+    assert said["guard"] == "app.Job 7: status queued -> processing -> done, or failed"
+
+
+def name_for(job_id: int, much: int) -> str:
+    return f"made:{job_id}:{much}"
+
+
+def test_explain_what_cannot_be(on_redis: None, make_task: MakeTask) -> None:
+    task = make_task("job:{job_id}")
+    for arguments, message in (
+        ("[]", "cannot be called like that"),
+        ('{"nothing": 1}', "cannot be called like that"),
+        ('["' + "x" * 300 + '"]', "cannot be called like that"),
+        ("{", "not JSON"),
+        ("7", "a JSON array, or a JSON object"),
+    ):
+        with pytest.raises(CommandError, match=message):
+            run("explain", task.name, arguments)
+    with pytest.raises(CommandError, match=r"No task no\.such\.task takes a lock"):
+        run("explain", "no.such.task")
+
+
+def test_explain_a_name_that_is_the_same_for_all_calls(on_redis: None, make_task: MakeTask) -> None:
+    task = make_task("plain")
+    said = fields_of(run("explain", task.name, "[7]"))
+    assert said["lock"] == "plain"
+    assert said["why"] == "lock_name is 'plain', the same for all calls"
+
+
+def test_explain_says_that_the_holder_is_gone(on_redis: None, make_task: MakeTask) -> None:
+    orphan("job:7")
+    task = make_task("job:{job_id}")
+    info = locks.get("job:7")
+    assert info is not None
+    assert fields_of(run("explain", task.name, "[7]"))["held now"] == f"by {info.owner} (gone)"
+
+
+def test_explain_suggests_names_that_may_be_meant(on_redis: None, make_task: MakeTask) -> None:
+    task = make_task("job:{job_id}")
+    short = task.name.rpartition(".")[2]
+    for wrong in (short, f"guarded.{short}", task.name[:-1]):
+        with pytest.raises(CommandError) as error:
+            run("explain", wrong)
+        assert str(error.value) == (f"No task {wrong} takes a lock. Did you mean {task.name}?")
+
+
+# ------------------------------------------------------------------------------ the row
+
+
+def row_now(task: Any, job: int) -> tuple[str, Any]:
+    """What the command says of the call's row: as a line, and as JSON."""
+    line = fields_of(run("explain", task.name, f"[{job}]"))["row now"]
+    return line, json.loads(run("explain", task.name, f"[{job}]", "--format", "json"))["row"]
+
+
+def test_explain_shows_the_whole_guard(on_redis: None, make_task: MakeTask) -> None:
+    task = make_task(
+        "job:{job_id}",
+        filter=Q(done_count=0),
+        exclude=Q(result_file__isnull=False),
+        fence_field="lock_fence",
+    )
+    said = fields_of(run("explain", task.name, "[7]"))
+    assert said["guard"] == "app.Job 7: status queued -> processing -> done, or failed"
+    assert said["filter"] == "(AND: ('done_count', 0))"
+    assert said["exclude"] == "(AND: ('result_file__isnull', False))"
+    assert said["fence field"] == "lock_fence"
+    assert json.loads(run("explain", task.name, "[7]", "--format", "json"))["guard_options"] == {
+        "failed": "failed",
+        "filter": said["filter"],
+        "exclude": said["exclude"],
+        "fence_field": "lock_fence",
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "line", "refused"),
+    [
+        ({"status": "queued"}, "'queued': a run could claim it", None),
+        ({"status": "processing"}, "'processing': a run that gets the lock could claim it", None),
+        ({"status": "done"}, "'done': no run could claim it: not in source", "not in source"),
+        ({"status": "failed"}, "'failed': no run could claim it: not in source", "not in source"),
+        ({"done_count": 1}, "'queued': no run could claim it: filtered out", "filtered out"),
+        ({"result_file": "a"}, "'queued': no run could claim it: excluded", "excluded"),
+        # What turns a fresh row away does not matter to one that was claimed before
+        (
+            {"status": "processing", "done_count": 1, "result_file": "a", "lock_fence": 5},
+            "'processing': a run that gets the lock could claim it",
+            None,
+        ),
+        (
+            {"status": "processing", "lock_fence": 10**16},
+            "'processing': no run could claim it: its fence is larger than any lease's now",
+            "its fence is larger than any lease's now",
+        ),
+        (
+            {"lock_fence": 10**16},
+            "'queued': no run could claim it: its fence is larger than any lease's now",
+            "its fence is larger than any lease's now",
+        ),
+    ],
+)
+def test_what_explain_says_of_the_row_is_what_a_claim_does(
+    on_redis: None, make_task: MakeTask, row: dict[str, Any], line: str, refused: str | None
+) -> None:
+    task = make_task(
+        "job:{job_id}",
+        filter=Q(done_count=0),
+        exclude=Q(result_file__isnull=False),
+        fence_field="lock_fence",
+    )
+    job = Job.objects.create(**row)
+    said, as_json = row_now(task, job.pk)
+    assert said == line
+    assert as_json == {
+        "row": f"app.Job {job.pk}",
+        "status": job.status,
+        "claimed": job.status == "processing",
+        "refused": refused,
+    }
+    lease = locks.acquire(f"job:{job.pk}", ttl=60)
+    assert lease is not None
+    assert task.guard.claim(job.pk, lease.fence) is (refused is None)
+
+
+def test_explain_a_row_that_does_not_exist(on_redis: None, make_task: MakeTask) -> None:
+    task = make_task("job:{job_id}")
+    said, as_json = row_now(task, 7)
+    assert said == "does not exist: no run could claim it"
+    assert (as_json["status"], as_json["refused"]) == (None, "does not exist")
+    assert not task.guard.claim(7)
+
+
+def test_a_fence_is_too_large_until_leases_have_larger_ones(
+    on_redis: None, make_task: MakeTask
+) -> None:
+    """As after a time in which the server's clock was ahead: the fences go on from there."""
+    task = make_task("job:{job_id}", fence_field="lock_fence")
+    store = stores["default"]
+    job = Job.objects.create(status="processing", lock_fence=(store.next_fence() or 0) + 10**12)
+    assert "its fence is larger" in row_now(task, job.pk)[0]
+    store.client.ask("HSET", [store.keyspace.fences], b"", str(job.lock_fence))  # type: ignore[attr-defined]
+    assert row_now(task, job.pk)[1]["refused"] is None
+    lease = locks.acquire(f"job:{job.pk}", ttl=60)
+    assert lease is not None
+    assert task.guard.claim(job.pk, lease.fence)
+
+
+def test_a_key_that_no_row_can_have_is_said_and_not_logged(
+    on_redis: None, make_task: MakeTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a mistake of who typed it."""
+    task = make_task("job:{job_id}")
+    said = fields_of(run("explain", task.name, '["x"]'))["row now"]
+    assert said == "not known: Field 'id' expected a number but got 'x'."
+    assert not caplog.records
+
+
+def test_explain_goes_on_if_the_row_cannot_be_looked_at(
+    on_redis: None,
+    make_task: MakeTask,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def silent(self: StatusGuard) -> Any:
+        raise DatabaseError("the server has gone away")
+
+    monkeypatch.setattr(StatusGuard, "rows", silent)
+    task = make_task("job:{job_id}")
+    said, as_json = row_now(task, 7)
+    assert said == as_json == "not known: the server has gone away"
+    assert "the row of the lock job:7 cannot be found out" in caplog.messages
+
+
+def test_explain_a_task_without_a_guard(on_redis: None, make_task: MakeTask) -> None:
+    task = make_task("job:{job_id}")
+    task.guard = None
+    said = fields_of(run("explain", task.name, "[7]"))
+    assert said["guard"] == "-"
+    assert "row now" not in said
+    assert json.loads(run("explain", task.name, "[7]", "--format", "json"))["row"] is None
+
+
+@pytest.mark.parametrize("seconds", [10**12, 9 * 10**15])
+def test_a_hold_that_ends_after_the_year_9999(
+    on_redis: None, make_task: MakeTask, seconds: int
+) -> None:
+    """Other code has given its key that TTL."""
+    task = make_task("job:{job_id}")
+    locks.hold("job:7", 600, "alice")
+    store: Any = stores["default"]
+    store.client.redis.expire(store.key("job:7"), seconds)
+    said = fields_of(run("explain", task.name, "[7]"))["held now"]
+    assert said.startswith("by operator alice for ")
+
+
+def test_with_slots_the_permits_are_what_is_held(use_redis: UseRedis, redis_server: Any) -> None:
+    """Who holds the name itself keeps nobody from a permit."""
+    use_redis()
+    with mailroom(redis_server.url) as room:
+        name = room.task(lock_slots=2).name
+        assert locks.hold("job:7", 600, "alice")
+        assert fields_of(run("explain", name, "[7]"))["held now"] == "no"
+        permit = taken("job:7", slots=2)
+        said = fields_of(run("explain", name, "[7]"))["held now"]
+        assert said.startswith(f"1 permit (#1 by {permit.owner.host}:{permit.owner.pid})")
+        as_json = json.loads(run("explain", name, "[7]", "--format", "json"))
+        assert (as_json["held"], len(as_json["permits"])) == (None, 1)

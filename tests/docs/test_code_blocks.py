@@ -1,0 +1,107 @@
+"""The code of the README and the docs runs; its commands are ones that there are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from django.core.management import CommandError, load_command_class
+
+from django_tasklock.stores.base import BaseStore
+from django_tasklock.testing import StoreContract
+from tests.docs.readers import LEFT_OUT, READERS, VALUES
+from tests.docs.run_pages import foreign_names, loaded
+from tests.pages import DOCS, PAGES, ROOT, blocks, named
+from tests.servers import RedisServer
+
+OWN_STORE = DOCS / "howto/store-of-your-own.md"
+TUTORIAL = DOCS / "tutorial.md"  # tests/top/test_tutorial.py does what it says
+EVERY_PAGE = [*PAGES, ROOT / "README.zh-Hans.md"]
+
+
+def test_the_code_of_every_page_runs(
+    own_redis_server: RedisServer, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    """In one process for all, which forks for each: a process for each would take a minute."""
+    pages = [named(page) for page in EVERY_PAGE if page not in (OWN_STORE, TUTORIAL)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.docs.run_pages", *pages],
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "DJANGO_SETTINGS_MODULE": "example_project.settings",
+            "EXAMPLE_STATE": str(tmp_path),
+            "EXAMPLE_REDIS_URL": own_redis_server.url,
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert list(said) == pages
+    for page in pages:
+        with subtests.test(page):
+            if said[page]:
+                pytest.fail(said[page], pytrace=False)
+
+
+def test_a_block_imports_what_is_not_the_readers() -> None:
+    """A block is a file: it does not see what another block of the page imports or defines."""
+    unknown, used = {}, set()
+    for page in EVERY_PAGE:
+        for block in blocks(page, "python"):
+            if page != TUTORIAL and block.label not in LEFT_OUT:
+                names = foreign_names(block)
+                used |= names
+                unknown[f"{block.page}:{block.line}"] = names - {*READERS, *VALUES}
+    assert {where: names for where, names in unknown.items() if names} == {}
+    assert {*READERS, *VALUES} - used == set(), "names that no page uses"
+
+
+class TestStoreOfTheDocs(StoreContract):
+    """The store that the docs show keeps the contract."""
+
+    def make_store(self) -> BaseStore:
+        with patch.dict(sys.modules):
+            # A later one imports an earlier one.
+            *_, shown = [loaded(block, {}) for block in blocks(OWN_STORE, "python")]
+        store: BaseStore = vars(shown)["TestDictStore"]().make_store()
+        return store
+
+
+def test_the_commands_in_blocks_are_understood() -> None:
+    """Every ``manage.py locks`` of a shell is one that the command takes."""
+    parser = load_command_class("django_tasklock", "locks").create_parser("manage.py", "locks")
+    shells = [
+        block
+        for page in EVERY_PAGE
+        for language in ("text", "console", "sh")
+        for block in blocks(page, language)
+    ]
+    for block in shells:
+        for arguments in re.findall(r"manage\.py locks (.+)", block.text):
+            words = shlex.split(arguments, comments=True)
+            ends = [at for at, word in enumerate(words) if word in (">", "|", "||", "&&")]
+            try:
+                parser.parse_args(words[: ends[0] if ends else None])
+            except CommandError as error:
+                pytest.fail(f"{block.page}: locks {arguments}: {error}")
+
+
+def test_what_is_made_by_make_is_a_target() -> None:
+    targets = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    asked = {
+        (named(page), name)
+        for page in [*EVERY_PAGE, ROOT / "CONTRIBUTING.md"]
+        for name in re.findall(r"(?m)(?:^\$ |`)make ([a-z][a-z-]*)", page.read_text("utf-8"))
+    }
+    assert [(page, name) for page, name in asked if name not in targets] == []

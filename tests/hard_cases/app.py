@@ -1,0 +1,40 @@
+"""The Celery app that the workers run: ``celery -A tests.hard_cases.app worker``."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from celery import Celery, signals
+
+from tests.hard_cases import ledger
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.hard_cases.settings")
+
+app = Celery("hard_cases", include=["tests.hard_cases.tasks"])
+app.conf.update(json.loads(os.environ.get("HARD_CASES_CELERY", "{}")))
+
+
+@signals.task_received.connect(weak=False)
+def note_received(request: Any, **kwargs: Any) -> None:
+    """The main process has the message."""
+    ledger.write("received", task_id=request.id, task=request.name)
+
+
+@signals.task_prerun.connect(weak=False)
+def note_prerun(task_id: str, task: Any, args: Any, **kwargs: Any) -> None:
+    """The pool is about to call the task."""
+    ledger.write(
+        "prerun",
+        task_id=task_id,
+        task=task.name,
+        retries=task.request.retries,
+        worker=task.request.hostname,
+    )
+
+
+@signals.task_revoked.connect(weak=False)
+def note_revoked(request: Any, **kwargs: Any) -> None:
+    """The main process reports the task as revoked."""
+    ledger.write("revoked", task_id=request.id)

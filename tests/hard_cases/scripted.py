@@ -1,0 +1,100 @@
+"""A task body that follows a script: what to do at the first run of a message, at the second, …
+
+A script is a list of steps, one a run; the last one serves for all later runs. A step is a dict:
+
+* ``kind`` and ``seconds``: what to be busy with, see ``bodies``;
+* ``gate``: a file to wait for instead;
+* ``check``: assert the lease when the busy part is over;
+* ``then``: "return" (default), "retry", "raise", "reject" (back to the queue), "exit" (`sys.exit`),
+  "kill" (SIGKILL to this process) or "kill main" (SIGKILL to the worker's main process).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+from celery.exceptions import Reject
+
+from tests.hard_cases import ledger
+from tests.hard_cases.bodies import BODIES
+from tests.hard_cases.workers import gone
+from tests.waiting import until
+
+Step = dict[str, Any]
+PROCESSES = os.readlink("/proc/self/ns/pid")
+"""within which a number means one process"""
+GATE_SECONDS = 120.0  # seconds after which a body stops waiting for its gate
+
+
+class Boom(Exception):
+    """What a script's "raise" raises."""
+
+
+def perform(task: Any, job: int, script: list[Step] | None = None) -> str:
+    """Run one step of the script; returns ``"done:<job>"``."""
+    request = task.request
+    book = ledger.here()
+    before = book.entries("start", job=job, task_id=request.id)
+    step = script[min(len(before), len(script) - 1)] if script else {}
+    run = uuid.uuid4().hex
+    lease = getattr(task, "lease", None)
+    ledger.write(
+        "start",
+        run=run,
+        job=job,
+        task=task.name,
+        task_id=request.id,
+        retries=request.retries,
+        fence=getattr(lease, "fence", None),
+        planned=step.get("seconds"),
+        mark=getattr(request, "trace_mark", None),
+        worker=request.hostname,
+        processes=PROCESSES,
+        beside=[run.start.run for run in book.runs(job=job) if lives(run)],
+    )
+    over = "broke"
+    try:
+        work(step)
+        if step.get("check"):
+            task.lease.assert_held()
+        follow(task, step.get("then", "return"))
+        over = "end"
+    finally:
+        ledger.write(over, run=run, job=job, task_id=request.id, held=getattr(lease, "held", None))
+    return f"done:{job}"
+
+
+def lives(run: ledger.Run) -> bool:
+    """Whether it may still do something, as far as this process can tell."""
+    going_on = run.end == float("inf") and run.start.processes == PROCESSES
+    return going_on and not gone(run.start.pid)
+
+
+def work(step: Step) -> None:
+    """Be busy in the way the step says."""
+    if "gate" in step:
+        until(Path(step["gate"]).exists, f"the gate {step['gate']}", GATE_SECONDS)
+    else:
+        BODIES[step.get("kind", "sleep")](step.get("seconds", 0.05))
+
+
+def follow(task: Any, then: str) -> None:
+    """Do what the step says after the work."""
+    if then == "retry":
+        raise task.retry(countdown=0)
+    if then == "raise":
+        raise Boom("as the script says")
+    if then == "reject":
+        raise Reject("as the script says", requeue=True)
+    if then == "exit":
+        sys.exit(3)
+    if then == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if then == "kill main":
+        os.kill(os.getppid(), signal.SIGKILL)
+        signal.pause()

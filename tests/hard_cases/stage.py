@@ -1,0 +1,280 @@
+"""A stage: one broker, one ledger, one database, and the workers of a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import kombu.pools
+from celery import Celery
+from celery.result import AsyncResult
+
+from tests.hard_cases import workers
+from tests.hard_cases.brokers import Broker, address, connect
+from tests.hard_cases.ledger import Entry, Ledger
+from tests.hard_cases.workers import ROOT, Worker
+from tests.servers import RedisServer
+from tests.waiting import until
+
+
+class Stage:
+    """What one test plays on; ``close`` ends everything it started."""
+
+    def __init__(
+        self, folder: Path, broker: Broker, results: RedisServer, locks: RedisServer, ttl: float
+    ) -> None:
+        self.folder = folder
+        self.broker = broker
+        self.broker_port = results.port
+        self.locks = locks
+        self.redis = connect(locks, 2)
+        self.queue = f"q{uuid.uuid4().hex[:8]}"
+        self.ledger = Ledger(folder / "ledger")
+        self.database = folder / "jobs.sqlite3"
+        self.workers: list[Worker] = []
+        self.conf: dict[str, Any] = {
+            "broker_url": broker.url,
+            "broker_transport_options": broker.options,
+            "broker_connection_retry_on_startup": True,
+            "result_backend": address(results, 1),
+            "task_default_queue": self.queue,
+            "worker_prefetch_multiplier": 1,
+            "task_track_started": False,
+        }
+        self.environment = {
+            "DJANGO_SETTINGS_MODULE": "tests.hard_cases.settings",
+            "HARD_CASES_LEDGER": str(self.ledger.path),
+            "HARD_CASES_DATABASE": str(self.database),
+            "HARD_CASES_LOCKS": address(locks, 2),
+            "HARD_CASES_TTL": str(ttl),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        }
+        self.client = Celery("client", set_as_current=False)
+        self.client.conf.update(self.conf)
+        with self.rows() as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(
+                "CREATE TABLE hard_cases_job (id integer PRIMARY KEY AUTOINCREMENT, status"
+                " varchar(20) NOT NULL, lock_fence bigint NULL, result varchar(200) NOT NULL)"
+            )
+
+    def use_quorum_queue(self, limit: int) -> None:
+        """From now on, the queue is a quorum queue, which drops what it has delivered too often.
+
+        It is not the default queue, and workers consume from it alone. It takes all messages
+        whose routing key begins with its name.
+
+        Args:
+            limit: how often it delivers a message again.
+        """
+
+        def queue(name: str) -> dict[str, Any]:
+            arguments = {"x-queue-type": "quorum", "x-delivery-limit": limit}
+            routes = {"exchange": name, "exchange_type": "topic", "routing_key": f"{name}.#"}
+            return {**routes, "queue_arguments": arguments}
+
+        default = f"{self.queue}-default"
+        self.conf |= {
+            "broker_transport_options": {"confirm_publish": True},
+            "task_default_queue": default,
+            "task_queues": {name: queue(name) for name in (default, self.queue)},
+        }
+        self.client.conf.update(self.conf)
+        # Celery's worker delays nothing natively if any of the queues is not there yet.
+        with self.client.connection() as connection:
+            for declared in self.client.amqp.queues.values():
+                declared(connection.default_channel).declare()
+
+    # -- workers
+
+    def worker(
+        self,
+        *,
+        pool: str = "prefork",
+        concurrency: int = 1,
+        conf: dict[str, Any] | None = None,
+        options: tuple[str, ...] = (),
+        machine: str | None = None,
+        environment: dict[str, str] | None = None,
+        wait: bool = True,
+    ) -> Worker:
+        """Start a worker, and wait until it is ready."""
+        name = f"w{len(self.workers) + 1}"
+        worker = Worker(
+            name,
+            self.folder / f"{name}.log",
+            {
+                **self.environment,
+                **(environment or {}),
+                "HARD_CASES_CELERY": json.dumps({**self.conf, **(conf or {})}),
+            },
+            pool=pool,
+            concurrency=concurrency,
+            options=options,
+            machine=machine,
+        )
+        self.workers.append(worker)
+        return worker.wait_ready() if wait else worker
+
+    def pair(self, **options: Any) -> tuple[Worker, Worker]:
+        """Two workers of the same kind, started at the same time."""
+        first, second = self.worker(wait=False, **options), self.worker(wait=False, **options)
+        return first.wait_ready(), second.wait_ready()
+
+    # -- jobs
+
+    @contextmanager
+    def rows(self) -> Iterator[sqlite3.Connection]:
+        """The database of the jobs: a transaction, and closed after it."""
+        with closing(sqlite3.connect(self.database, timeout=20)) as connection, connection:
+            yield connection
+
+    def job(self, status: str = "new") -> int:
+        """A new row; returns its primary key."""
+        with self.rows() as connection:
+            cursor = connection.execute(
+                "INSERT INTO hard_cases_job (status, result) VALUES (?, '')", [status]
+            )
+            assert cursor.lastrowid is not None
+            return cursor.lastrowid
+
+    def row(self, job: int) -> tuple[str, int | None]:
+        """The row's status and fence."""
+        with self.rows() as connection:
+            found = connection.execute(
+                "SELECT status, lock_fence FROM hard_cases_job WHERE id = ?", [job]
+            ).fetchone()
+        return found[0], found[1]
+
+    def send(
+        self, task: str, job: int, script: Sequence[dict[str, Any]] = (), **options: Any
+    ) -> AsyncResult[Any]:
+        """Publish one message."""
+        return self.client.send_task(task, [job, list(script)], **options)
+
+    def sig(self, task: str, *args: Any, **options: Any) -> Any:
+        """A signature for a canvas."""
+        return self.client.signature(task, args=args, **options)
+
+    def script(self, source: str, within: float = 60.0) -> str:
+        """Run Python source beside the workers, with their settings; returns what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-c", source],
+            cwd=ROOT,
+            env={**os.environ, **self.environment, "HARD_CASES_CELERY": json.dumps(self.conf)},
+            capture_output=True,
+            text=True,
+            timeout=within,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    # -- what happened
+
+    def started(self, job: int, times: int = 1, within: float = 60.0) -> Entry:
+        """Wait until the job's body has started so many times; returns the last start."""
+        return until(
+            lambda: self.ledger.entries("start", job=job)[times - 1 : times],
+            f"job {job} started {times} times",
+            within,
+        )[0]
+
+    def completed(self, job: int, within: float = 60.0) -> Entry:
+        """Wait until the job's body has run to its end; returns that entry."""
+        return until(lambda: self.ledger.entries("end", job=job), f"job {job} completed", within)[0]
+
+    def kill(self, pid: int) -> float:
+        """SIGKILL one process and wait for its death; returns the time of the signal."""
+        return workers.kill(pid, self.ledger.path)
+
+    def watch(self, pid: int) -> None:
+        """Have the ledger learn of a process's death at the moment it dies."""
+        workers.watch(pid, self.ledger.path)
+
+    def until_dead(self, pid: int, within: float = 60.0) -> None:
+        """Wait until a watched process has died, and the ledger says so."""
+        until(lambda: self.ledger.entries("death", of=pid), f"the death of {pid}", within)
+
+    def state(self, task_id: str) -> str:
+        """The task's state as it is stored now."""
+        return str(self.client.backend.get_task_meta(task_id)["status"])
+
+    def gate(self) -> Path:
+        """The path of a gate for a script; it opens when the file is made."""
+        return self.folder / f"gate-{uuid.uuid4().hex[:8]}"
+
+    def deliveries(self, task_id: str, times: int, within: float = 60.0) -> None:
+        """Wait until workers have received a message of this id so many times."""
+        until(
+            lambda: len(self.ledger.entries("received", task_id=task_id)) >= times,
+            f"{task_id} received {times} times",
+            within,
+        )
+
+    def held(self) -> list[str]:
+        """The names of the locks that are held, asked from Redis itself.
+
+        No lock's name has a space: "NAME cleared" is what the store keeps of a cleared lease.
+        """
+        keys = [key.decode() for key in self.redis.scan_iter(match="*:lock:*", _type="string")]
+        names = [key.partition(":lock:")[2] for key in keys]
+        return sorted(name for name in names if " " not in name)
+
+    def lock_key(self, name: str) -> str:
+        """The key under which the store keeps this lock."""
+        return f":1:lock:{name}"
+
+    def queued(self) -> int:
+        """Messages in the queue, those that a worker holds included."""
+        return self.broker.count(self.queue)
+
+    def quiet(self) -> bool:
+        """Whether no message is in the queue or in a worker, and none is going round."""
+        received = len(self.ledger.entries("received"))
+        # On its way from the queue to a worker a message may be in neither: look more than once.
+        for _ in range(self.broker.looks):
+            if self.queued():
+                return False
+            time.sleep(0.05)
+        return received == len(self.ledger.entries("received"))
+
+    def assert_settled(self, within: float = 60.0) -> None:
+        """Nothing is left: no message in the queue or in a worker, no lock held."""
+        until(self.quiet, "the queue is empty", within, every=0.1)
+        until(lambda: not self.held(), "no lock is left", within, every=0.1)
+
+    def assert_done_once(self, job: int) -> None:
+        """The body ran to its end once, never beside another run, and the row says done."""
+        assert self.ledger.overlaps(job=job) == []
+        assert self.ledger.completions(job=job) == 1
+        assert self.row(job)[0] == "done"
+
+    def report(self) -> str:
+        """Everything a failing test wants to show."""
+        parts = [f"--- ledger\n{self.ledger.tail()}"]
+        parts += [f"--- {worker.name}\n{worker.text()[-6000:]}" for worker in self.workers]
+        return "\n".join(parts)
+
+    def close(self) -> None:
+        """End every worker and the client's connections."""
+        for worker in self.workers:
+            worker.end()
+        backend: Any = self.client.backend
+        backend.result_consumer.stop()
+        # Results that are dropped later would open a connection to unsubscribe.
+        backend.result_consumer.subscribed_to.clear()
+        backend.client.close()
+        backend.client.connection_pool.disconnect()
+        kombu.pools.reset()
+        self.client.close()
+        self.redis.close()
+        self.broker.drop(self.queue)

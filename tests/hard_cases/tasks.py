@@ -1,0 +1,215 @@
+"""The tasks of the hard cases: one scripted body under many options."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from celery import Task
+from celery.worker.request import Request
+from django.db import transaction
+from pydantic import BaseModel
+
+from django_tasklock import lock
+from django_tasklock.celery import LockedTask
+from django_tasklock.guards import StatusGuard
+from tests.hard_cases import ledger
+from tests.hard_cases.app import app
+from tests.hard_cases.scripted import Boom, Step, perform
+from tests.tenants import tenant
+
+LOCK_TTL_SECONDS = float(os.environ.get("HARD_CASES_TTL", "30"))
+
+
+def job_guard(*, to: str, source: tuple[str, ...] = ("new",)) -> StatusGuard:
+    """A guard of the jobs' rows, which have the status ``to`` while they are worked on."""
+    return StatusGuard(
+        "hard_cases.Job",
+        pk="job",
+        field="status",
+        source=source,
+        to=to,
+        done="done",
+        failed="failed",
+        fence_field="lock_fence",
+    )
+
+
+GUARD = job_guard(to="running")
+
+
+def scripted(name: str, **options: Any) -> Any:
+    """A task that locks ``job:<number>``, with these options."""
+    options = {
+        "base": LockedTask,
+        "acks_late": True,
+        "lock_name": "job:{job}",
+        "lock_ttl": LOCK_TTL_SECONDS,
+        **options,
+    }
+
+    @app.task(bind=True, name=name, **options)
+    def task(self: Any, job: int, script: list[Step] | None = None) -> str:
+        return perform(self, job, script)
+
+    return task
+
+
+class KilledAfterRelease(LockedTask):
+    """Its process dies once: the lock is released, the result is not stored yet."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run, and be killed the first time."""
+        result = super().__call__(*args, **kwargs)
+        if not ledger.here().entries("killed after release", task_id=self.request.id):
+            ledger.write("killed after release", task_id=self.request.id)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+
+class OwnRequest(Request):
+    """A project's own class of requests, as Celery's guide has it."""
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """Note the time limit."""
+        super().on_timeout(soft, timeout)
+        ledger.write("own on_timeout", task_id=self.id)
+
+
+class WithOwnRequest(Task):
+    """A task that has only that."""
+
+    Request: Any = OwnRequest
+
+
+class OwnBefore(WithOwnRequest, LockedTask):
+    """Its class of requests comes before ours."""
+
+
+class OwnAfter(LockedTask, WithOwnRequest):
+    """Its class of requests comes after ours."""
+
+
+class OfTenant(Task):
+    """Runs for the tenant that the message's header names."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run, with the tenant in this thread."""
+        with tenant((self.request.headers or {})["tenant"]):
+            return super().__call__(*args, **kwargs)
+
+
+class LockedOfTenant(OfTenant, LockedTask): ...
+
+
+skip = scripted("skip", on_conflict="skip")
+of_tenant = scripted("of_tenant", on_conflict="skip", base=LockedOfTenant)
+guarded = scripted("guarded", on_conflict="skip", guard=GUARD)
+retry = scripted("retry", on_conflict="retry", lock_retry_for=300, max_retries=2)
+again = scripted(
+    "again", on_conflict="coalesce", guard=job_guard(to="again", source=("new", "done"))
+)
+guarded_retry = scripted("guarded_retry", on_conflict="retry", lock_retry_for=300, guard=GUARD)
+budget = scripted("budget", on_conflict="retry", lock_retry_for=3)
+raising = scripted("raising", on_conflict="raise")
+waiting = scripted("waiting", on_conflict="raise", lock_wait=60)
+guarded_waiting = scripted("guarded_waiting", on_conflict="raise", lock_wait=60, guard=GUARD)
+poison = scripted("poison", lock_max_attempts=3, guard=GUARD)
+once = scripted("once", lock_max_attempts=1, guard=GUARD)
+early = scripted("early", acks_late=False, guard=GUARD)
+early_retry = scripted("early_retry", acks_late=False, on_conflict="retry")
+coalesced = scripted("coalesced", on_conflict="coalesce")
+debounced = scripted("debounced", debounce=0.4, debounce_max=0.6)
+limited = scripted("limited", rate_limit="2/s")
+autoretry = scripted(
+    "autoretry",
+    guard=GUARD,
+    autoretry_for=(Boom,),
+    retry_kwargs={"max_retries": 5, "countdown": 0},
+)
+outage_raise = scripted("outage_raise", on_outage="raise")
+outage_run = scripted("outage_run", on_outage="run", guard=GUARD)
+outage_alone = scripted("outage_alone", on_outage="run")
+own_before = scripted("own_before", base=OwnBefore, guard=GUARD)
+own_after = scripted("own_after", base=OwnAfter, guard=GUARD)
+own_before_dropped = scripted("own_before_dropped", base=OwnBefore, reject_on_worker_lost=False)
+own_after_dropped = scripted("own_after_dropped", base=OwnAfter, reject_on_worker_lost=False)
+killed_after = scripted("killed_after", base=KilledAfterRelease)
+killed_after_guarded = scripted("killed_after_guarded", base=KilledAfterRelease, guard=GUARD)
+
+
+@app.task(bind=True, name="plain", acks_late=True, reject_on_worker_lost=True)
+def plain(self: Any, job: int, script: list[Step] | None = None) -> str:
+    """The same body without a lock: what Celery does by itself."""
+    return perform(self, job, script)
+
+
+@app.task(bind=True, name="plain_with_a_lock")
+def plain_with_a_lock(self: Any, job: int, script: list[Step] | None = None) -> Any:
+    """A task of Celery's own class, which takes a lock in its body."""
+    with lock(f"inside:{job}") as lease:
+        perform(self, job, script)
+        return lease.owner.task, lease.owner.task_id
+
+
+@app.task(
+    bind=True,
+    base=LockedTask,
+    name="itself",
+    acks_late=True,
+    lock_name="job:{job}",
+    lock_ttl=LOCK_TTL_SECONDS,
+)
+def itself(self: Any, job: int, depth: int) -> list[Any]:
+    """Calls itself directly, inside its own run; returns the fences it saw."""
+    fences = [self.lease.fence]
+    return fences + itself(job, depth - 1) if depth else fences
+
+
+class Order(BaseModel):
+    """A task's argument in pydantic's form."""
+
+    number: int
+    amount: float
+
+
+@app.task(
+    base=LockedTask,
+    name="modelled",
+    pydantic=True,
+    lock_name="order:{number}",
+    lock_ttl=LOCK_TTL_SECONDS,
+)
+def modelled(number: int, order: Order) -> Order:
+    """Takes and returns a pydantic model."""
+    assert isinstance(order, Order)
+    return Order(number=number, amount=order.amount * 2)
+
+
+@app.task(name="collect")
+def collect(value: Any, label: str) -> Any:
+    """The next step of a chain, or a chord's body: notes what it was given."""
+    ledger.write("collected", label=label, value=value)
+    return value
+
+
+@app.task(name="errback")
+def errback(request: Any, error: Any, traceback: Any, label: str) -> None:
+    """A link_error callback: notes what went wrong."""
+    ledger.write("errback", label=label, error=type(error).__name__)
+
+
+@app.task(name="own_attributes")
+def own_attributes(task: str) -> list[str]:
+    """What is set on the shared instance of a task."""
+    return sorted(vars(app.tasks[task]))
+
+
+@app.task(name="on_commit")
+def on_commit(task: str, job: int, commit: bool) -> None:
+    """Sends a task at the end of a transaction, which is committed or rolled back."""
+    with transaction.atomic():
+        locked: Any = app.tasks[task]
+        locked.delay_on_commit(job)
+        transaction.set_rollback(not commit)

@@ -1,0 +1,404 @@
+"""Rows whose run has died: which the doctor calls lost, and what it sends again."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.core.management import CommandError, call_command
+from django.db import connections, models
+from django.test.utils import override_settings
+
+from django_tasklock import locks
+from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.tokens import new_token
+from django_tasklock.operators.doctor import diagnose, requeue
+from django_tasklock.stores import stores
+from tests.app.models import Job
+from tests.conftest import UseCaches
+from tests.mailroom import Mailroom, mailroom
+from tests.operators.test_doctor import (
+    JobsOnPostgres,
+    doctor,
+    doctor_json,
+    fenced,
+    guard,
+    locks_held,
+    problems,
+    room,
+)
+from tests.servers import RedisServer
+from tests.steps import LONG, all_of, taken
+from tests.store_cases import redis_cache
+from tests.waiting import until
+
+__all__ = ["room"]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def jobs(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The table of jobs, on the database that is the parameter."""
+    if request.param == "sqlite":
+        yield Job.objects
+        return
+    alias = request.getfixturevalue("postgres_alias")
+    with connections[alias].schema_editor() as editor:
+        editor.create_model(Job)
+    try:
+        with override_settings(DATABASE_ROUTERS=[JobsOnPostgres()]):
+            yield Job.objects
+    finally:
+        with connections[alias].schema_editor() as editor:
+            editor.delete_model(Job)
+
+
+def lost() -> set[Any]:
+    return {problem.pk for problem in problems("lost work")}
+
+
+# ------------------------------------------------------------------------------ lost work
+
+
+def test_exactly_the_stranded_rows_are_found_among_healthy_ones(room: Mailroom) -> None:
+    room.task(guard=fenced())
+    Job.objects.create(status="queued")
+    Job.objects.create(status="done", lock_fence=7)
+    rows = [Job.objects.create(status="processing", lock_fence=1000 + n).pk for n in range(40)]
+    for pk in rows:
+        stores["default"].acquire(f"job:{pk}", new_token(), 600, owner_record("task", "id"))
+    # A row set by hand, a run whose lock was cleared, and one whose lock ran out.
+    by_hand = Job.objects.create(status="processing").pk
+    assert locks.clear(f"job:{rows[3]}")
+    cache.set(f"lock:job:{rows[7]}", "out of time", timeout=0.01)
+    until(lambda: cache.get(f"lock:job:{rows[7]}") is None)
+    assert lost() == {by_hand, rows[3], rows[7]}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "fence"), [("sqlite", True), ("postgresql", False)], indirect=["jobs"]
+)
+def test_rows_of_runs_that_come_and_go_quickly_are_never_among_them(
+    room: Mailroom, jobs: Any, fence: bool
+) -> None:
+    """Eight jobs run over and over while the doctor looks."""
+    claims = fenced() if fence else guard()
+    room.task(guard=claims)
+    stranded = jobs.create(status="processing").pk
+    rows = [jobs.create(status="queued").pk for _ in range(8)]
+    over = threading.Event()
+    runs: list[int] = []
+
+    def work() -> None:
+        chance = random.Random()
+        try:
+            while not over.is_set():
+                pk = chance.choice(rows)
+                lease = locks.acquire(f"job:{pk}", ttl=60)
+                if lease is None:
+                    continue
+                if claims.claim(pk, lease.fence):
+                    time.sleep(chance.choice([0, 0, 0.001, 0.02]))
+                    claims.finish(pk, lease.fence)
+                    jobs.filter(pk=pk, status="done").update(status="queued")
+                    runs.append(pk)
+                lease.release()
+        finally:
+            connections.close_all()
+
+    found: list[set[Any]] = []
+
+    def look() -> None:
+        begun = time.monotonic()
+        try:
+            while len(found) < 8 or time.monotonic() < begun + 1.5:
+                found.append(lost())
+        finally:
+            over.set()
+            connections.close_all()
+
+    all_of(look, work, work, work)
+    assert found == [{stranded}] * len(found)
+    assert len(runs) > 20
+
+
+def test_a_row_says_which_lock_nobody_holds(room: Mailroom) -> None:
+    task = room.task(guard=fenced())
+    job = Job.objects.create(status="processing", lock_fence=7)
+    (problem,) = diagnose()
+    assert problem.as_json() == {
+        "kind": "lost work",
+        "what": f"app.Job {job.pk}",
+        "message": f"is 'processing', and nobody holds its lock job:{job.pk}",
+        "hint": "Send it again: manage.py locks doctor --requeue",
+        "serious": True,
+        "task": task.name,
+        "pk": str(job.pk),
+        "model": "app.Job",
+        "store": "default",
+        "lock": f"job:{job.pk}",
+    }
+    said, status = doctor()
+    assert status == 1
+    header, row = said.splitlines()
+    assert header.split() == ["PROBLEM", "WHAT", "WHY", "WHAT", "TO", "DO"]
+    assert row.startswith(f"lost work  app.Job {job.pk}  is 'processing'")
+    (found,), status = doctor_json()
+    assert (found["pk"], found["requeued"], status) == (str(job.pk), None, 1)
+
+
+def test_a_lost_row_whose_lock_an_operator_holds_is_found_and_not_sent(room: Mailroom) -> None:
+    """A hold is no run. What is sent meanwhile would be skipped, or wait."""
+    room.task(guard=fenced())
+    job = Job.objects.create(status="processing", lock_fence=7)
+    assert locks.hold(f"job:{job.pk}", LONG, "alice", "a migration") is not None
+    (found,), status = doctor_json("--requeue")
+    assert status == 1
+    assert (found["kind"], found["lock"], found["requeued"]) == (
+        "lost work", f"job:{job.pk}", None,
+    )  # fmt: skip
+    assert found["message"] == (
+        f"is 'processing', no run works on it, and its lock job:{job.pk} is held by operator "
+        "alice (a migration)"
+    )
+    assert found["hint"] == "After the hold, send it again: manage.py locks doctor --requeue"
+    assert locks.clear(f"job:{job.pk}")
+    (found,), status = doctor_json("--requeue")
+    assert (found["requeued"], status) == ("sent again", 0)
+
+
+def test_a_lock_that_is_not_the_keys_alone_is_not_guessed(room: Mailroom) -> None:
+    """Its run may be alive under another name: said once, and not as an error."""
+    for name in (
+        "job:{job}:{other}",
+        None,
+        lambda job, other: f"job:{job}:{other or 'hd'}",
+        lambda job, **arguments: f"job:{job}:{arguments.get('other')}",
+    ):
+        task = room.task(guard=guard(), lock_name=name)
+        rows = [Job.objects.create(status="processing") for _ in range(3)]
+        with locks_held(task.lock_name_of((rows[0].pk, "sd"), {})):
+            (problem,) = diagnose()
+        assert (problem.kind, problem.what, problem.serious) == ("unknown", "app.Job", False)
+        assert "3 rows" in problem.message
+        assert task.name in problem.hint
+        assert doctor()[1] == 0
+        room.app.tasks.pop(task.name)
+        Job.objects.all().delete()
+
+
+def test_a_lock_that_is_the_keys_alone_is_known(room: Mailroom) -> None:
+    """However it is named, with other arguments beside, and with the key passed as text."""
+    for name in (
+        "job:{job}",
+        lambda job, other: f"job:{job}",
+        lambda job, **_: f"job/{job}",
+    ):
+        task = room.task(guard=guard(), lock_name=name)
+        alive, dead = (Job.objects.create(status="processing").pk for _ in range(2))
+        with locks_held(task.lock_name_of((str(alive), "sd"), {})):
+            assert lost() == {dead}
+        assert lost() == {alive, dead}
+        room.app.tasks.pop(task.name)
+        Job.objects.all().delete()
+
+
+def test_a_digest_of_the_key_is_known_however_the_key_was_passed(room: Mailroom) -> None:
+    def body(job: Any) -> None: ...
+
+    digest = room.register(body, name="digest", guard=guard())
+    for key in (int, str):
+        alive, dead = (Job.objects.create(status="processing").pk for _ in range(2))
+        with locks_held(digest.lock_name_of((key(alive),), {})):
+            assert lost() == {dead}
+        Job.objects.all().delete()
+
+
+def test_tasks_that_claim_the_same_rows_are_one_kind_of_work(room: Mailroom) -> None:
+    """A row is lost if none of their locks is held; it is one row, and sent once."""
+    even = models.Q(done_count=0)
+    room.task(name="a-even", guard=guard(filter=even), lock_name="even:{job}")
+    room.task(name="b-odd", guard=guard(filter=~even), lock_name="odd:{job}")
+    room.task(name="c-other", guard=guard(to="sending"), lock_name="sending:{job}")
+    held, first, second = (
+        Job.objects.create(status="processing", done_count=count) for count in (0, 0, 1)
+    )
+    other = Job.objects.create(status="sending")
+    with locks_held(f"odd:{held.pk}"):
+        found = {problem.pk: problem for problem in diagnose()}
+    works = {pk: problem.work.task for pk, problem in found.items() if problem.work}
+    assert works == {first.pk: "a-even", second.pk: "b-odd", other.pk: "c-other"}
+
+
+def test_work_of_another_store_is_looked_at_with_that_store(
+    use_caches: UseCaches, redis_server: RedisServer
+) -> None:
+    use_caches(
+        {"default": redis_cache(redis_server.url), "second": redis_cache(redis_server.url)},
+        {"default": {}, "second": {"CACHE": "second"}},
+    )
+    with mailroom(redis_server.url) as room:
+        room.task(guard=fenced(), lock_store="second")
+        job = Job.objects.create(status="processing")
+        with locks_held(f"job:{job.pk}"):
+            assert lost() == {job.pk}
+        lease = locks.using("second").acquire(f"job:{job.pk}", ttl=60)
+        assert lease is not None
+        assert lost() == set()
+        lease.release()
+        assert doctor("--store", "default")[1] == 0
+        assert doctor("--store", "second")[1] == 1
+        with pytest.raises(CommandError, match="third"):
+            call_command("locks", "doctor", "--store", "third")
+
+
+# ------------------------------------------------------------------------------ sent again
+
+
+def test_lost_work_is_sent_again_once(room: Mailroom) -> None:
+    runs: list[int] = []
+    claims = fenced()
+    task = room.task(lambda self, job: runs.append(job), guard=claims, unique_while="queued")
+    job = Job.objects.create(status="processing")
+    # A copy that is reserved, and will never come, does not stand in the way.
+    task.delay(job.pk)
+    room.take()
+    (found, silent), status = doctor_json("--requeue")
+    assert (silent["kind"], silent["requeued"], silent["task_id"]) == ("no message", None, None)
+    # What was sent again is mended, also where another doctor did it
+    assert (found["requeued"], status) == ("sent again", 0)
+    assert (found["task"], [found["task_id"]]) == (task.name, room.ids())
+    (found, _), status = doctor_json("--requeue")
+    assert (found["requeued"], found["task_id"], status) == ("sent a moment ago", None, 0)
+    assert [state for state, _ in room.work_off()] == ["SUCCESS"]
+    assert runs == [job.pk]
+    job.refresh_from_db()
+    assert job.status == "done"
+    call_command("locks", "clear", "--queued", "--all", interactive=False)
+    assert doctor() == ("Nothing is wrong.\n", 0)
+
+
+def test_the_table_names_the_message_that_was_sent(room: Mailroom) -> None:
+    task = room.task(guard=fenced())
+    job = Job.objects.create(status="processing")
+    said, status = doctor("--requeue")
+    (message,) = room.waiting()
+    _, row = said.splitlines()
+    assert row.startswith(f"lost work  app.Job {job.pk}  is 'processing'")
+    assert row.endswith(f"  sent again: {task.name}[{message.id}]")
+    assert (message.kwargs, status) == ({"job": job.pk}, 0)
+
+
+# ------------------------------------------------------------------------------ fences
+
+
+def test_a_row_whose_fence_refuses_every_run_is_not_sent_again(room: Mailroom) -> None:
+    runs: list[int] = []
+    room.task(lambda self, job: runs.append(job), guard=fenced())
+    job = Job.objects.create(status="processing", lock_fence=10**16)
+    (found,), status = doctor_json("--requeue")
+    assert (found["kind"], found["what"], status) == ("fence", f"app.Job {job.pk}", 1)
+    assert f"its fence {10**16} is larger than any lease's now" in found["message"]
+    assert (found["requeued"], room.waiting()) == (None, [])
+    # What the hint says helps
+    assert found["hint"] == (
+        "If no run of it lives, set its lock_fence to NULL, then send it again: "
+        "manage.py locks doctor --requeue"
+    )
+    Job.objects.update(lock_fence=None)
+    assert doctor_json("--requeue")[0][0]["requeued"] == "sent again"
+    room.work_off()
+    assert runs == [job.pk]
+    assert doctor() == ("Nothing is wrong.\n", 0)
+
+
+def test_a_fence_of_a_run_that_died_refuses_nobody(room: Mailroom) -> None:
+    """Also where the fences are ahead of the server's clock, since that was set back."""
+    task = room.task(guard=fenced())
+    store: Any = stores["default"]
+    store.client.ask("HSET", [store.keyspace.fences], b"", str(10**15 * 8))
+    job = Job.objects.create()
+    lease = taken(f"job:{job.pk}")
+    assert lease.fence == 10**15 * 8 + 1
+    assert task.guard.claim(job.pk, lease.fence)
+    lease.release()
+    assert lost() == {job.pk}
+
+
+def test_of_many_doctors_at_once_one_sends_it(room: Mailroom) -> None:
+    room.task(guard=fenced())
+    rows = {Job.objects.create(status="processing").pk for _ in range(20)}
+    together = threading.Barrier(4)
+
+    def look_and_send() -> list[bool]:
+        try:
+            found = problems("lost work")
+            together.wait(20)
+            return [requeue(problem) is not None for problem in found]
+        finally:
+            connections.close_all()
+
+    answers = all_of(*[look_and_send] * 4)
+    assert sum(sum(answer) for answer in answers) == 20
+    assert sorted(message.kwargs["job"] for message in room.waiting()) == sorted(rows)
+
+
+def test_a_row_that_is_lost_again_is_sent_again(room: Mailroom) -> None:
+    task = room.task(guard=fenced())
+    job = Job.objects.create(status="processing")
+    assert doctor_json("--requeue")[0][0]["requeued"] == "sent again"
+    room.take()
+    # Its run claimed the row, and was killed as well.
+    task.guard.claim(job.pk, 5)
+    assert doctor_json("--requeue")[0][0]["requeued"] == "sent again"
+    assert [message.kwargs for message in room.waiting()] == [{"job": job.pk}]
+
+
+def test_what_could_not_be_sent_counts_as_not_sent(room: Mailroom) -> None:
+    """The row's own problem, not that of the rows after it: and the next doctor sends it."""
+    task = room.task(guard=fenced(), serializer="no-such")
+    Job.objects.create(status="processing")
+    Job.objects.create(status="processing")
+    found, status = doctor_json("--requeue")
+    assert [each["requeued"].partition(":")[0] for each in found] == ["could not be sent"] * 2
+    assert status == 1
+    task.serializer, task._exec_options = "json", None
+    found, _ = doctor_json("--requeue")
+    assert [each["requeued"] for each in found] == ["sent again"] * 2
+    assert len(room.waiting()) == 2
+
+
+def test_a_key_that_is_positional_only_is_sent_by_its_place(room: Mailroom) -> None:
+    def body(job: int, /, preset: str = "hd") -> None: ...
+
+    room.register(body, name="place", guard=guard(), lock_name="job:{job}")
+    row = Job.objects.create(status="processing")
+    assert doctor_json("--requeue")[0][0]["requeued"] == "sent again"
+    assert [state for state, _ in room.work_off()] == ["SUCCESS"]
+    row.refresh_from_db()
+    assert row.status == "done"
+
+
+def body_of_two(job: int, preset: str) -> None: ...
+
+
+def body_of_two_places(preset: str, job: int, /) -> None: ...
+
+
+@pytest.mark.parametrize("typing", [True, False])
+@pytest.mark.parametrize("body", [body_of_two, body_of_two_places])
+def test_a_task_that_needs_more_than_the_key_is_not_sent(
+    room: Mailroom, body: Any, typing: bool
+) -> None:
+    room.register(body, name="two", guard=guard(), lock_name="job:{job}", typing=typing)
+    Job.objects.create(status="processing")
+    (found,), status = doctor_json("--requeue")
+    assert status == 1
+    assert found["requeued"].startswith("cannot be sent from the row alone:")
+    assert "preset" in found["requeued"]
+    assert room.waiting() == []
