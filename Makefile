@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 help:
 	@echo "make demo       the example project at work, with real workers, from nothing (STORE=database: without Redis; ARGS=--examples: the short ones alone)"
 	@echo "make serve      the example site and its admin on localhost"
-	@echo "make test       what a change must pass (make test ARGS=tests/celery for a room's, PARALLEL=0 for one at a time)"
+	@echo "make test       what a change must pass (make test ARGS=tests/celery_tasks for a room's, PARALLEL=0 for one at a time)"
 	@echo "make test-fast  without those that start workers, browsers or kill processes"
 	@echo "make nightly    what is slow: faults at random, the model, mutants, every byte, other versions (SEED=... plays it again, ARGS=mutants a step)"
 	@echo "make coverage   all tests, and what they did not reach"

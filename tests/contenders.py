@@ -31,6 +31,8 @@ HELD_SECONDS = 0.3
 """seconds for which a lock that cools stays taken"""
 KILL_SECONDS = 0.1
 """between two kills, about"""
+STRUCK = 5
+"""holders that are killed at work, at least"""
 DOOM_SECONDS = 0.004
 """within which, of the release of a lock that cools, its holder kills itself"""
 
@@ -197,7 +199,8 @@ def main(path: str, seed: str, kind: str, processes: str, turns: str) -> None:
         return forked(KINDS[kind], ledger, Random(chance.getrandbits(32)))
 
     living = {start() for _ in range(int(processes))}
-    while sum(deed.what == "E" for deed in ledger.deeds()) < int(turns):
+    struck = 0
+    while sum(deed.what == "E" for deed in ledger.deeds()) < int(turns) or struck < STRUCK:
         time.sleep(chance.uniform(0, 2 * KILL_SECONDS))
         while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
             pid, status = ended
@@ -207,8 +210,12 @@ def main(path: str, seed: str, kind: str, processes: str, turns: str) -> None:
             living.add(start())
         # Half of them at work: on a busy machine hardly any would be, if chance alone decided.
         victims = living & ledger.at_work() if chance.random() < 0.5 else living
-        if victims and kind != "cooling":
-            os.kill(chance.choice(sorted(victims)), signal.SIGKILL)
+        if kind == "cooling":
+            struck = STRUCK
+        elif victims:
+            victim = chance.choice(sorted(victims))
+            struck += victim in ledger.at_work()
+            os.kill(victim, signal.SIGKILL)
     for pid in living:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

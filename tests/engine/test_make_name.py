@@ -20,7 +20,7 @@ from django_tasklock._values.arguments import LONGEST_NAME_CHARACTERS, checked_n
 from django_tasklock.celery import by
 from tests.agent import run_python
 from tests.app.models import Job
-from tests.celery.test_task_options import made
+from tests.celery_tasks.test_task_options import made
 from tests.engine.test_names import ARGUMENTS, NATIVE, TRICKY
 
 LONG = st.text(st.sampled_from("ab:"), min_size=150, max_size=400)

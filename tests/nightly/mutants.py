@@ -38,20 +38,20 @@ class Mutant(NamedTuple):
     chosen: str
 
 
-CONTRACT = "integration/stores/test_store_contract.py"
-LEASE = "integration/engine/test_lease.py"
-RENEWAL = "integration/engine/test_renewal.py"
-WAITING = "integration/engine/test_waiting.py"
-TAKEOVER = "integration/engine/test_takeover.py"
-QUEUE = "integration/stores/test_queue_order.py"
-HANDOVER = "integration/stores/test_handover.py"
-WALKS = "integration/stores/test_scripts_as_modelled.py"
-OUTAGE = "integration/stores/test_outage.py"
-GUARDS = "unit/test_guards.py"
-ORIGINALS = "integration/celery/test_late_originals.py"
-SUCCESSORS = "integration/celery/test_late_successors.py"
-ATTEMPTS = "acceptance/test_attempts.py"
-HARD = "acceptance/hard_cases"
+CONTRACT = "stores/test_store_contract.py"
+LEASE = "engine/test_lease.py"
+RENEWAL = "engine/test_renewal.py"
+WAITING = "engine/test_waiting.py"
+TAKEOVER = "engine/test_takeover.py"
+QUEUE = "stores/test_queue_order.py"
+HANDOVER = "stores/test_handover.py"
+WALKS = "stores/test_scripts_as_modelled.py"
+OUTAGE = "stores/test_outage.py"
+GUARDS = "top/test_guards.py"
+ORIGINALS = "celery_tasks/test_late_originals.py"
+SUCCESSORS = "celery_tasks/test_late_successors.py"
+ATTEMPTS = "celery_tasks/test_attempts.py"
+HARD = "hard_cases"
 LUA = "stores/lua"
 
 # fmt: off
@@ -102,7 +102,7 @@ MUTANTS = [Mutant(*each) for each in (
      CONTRACT, "redis-pickle and test_clear_many_removes_those_that_are_held_as_shown"),
     ("an operator clears the lease that was shown", "operators/clearing.py",
      "if holder is not None and each.is_of(holder)", "if holder is not None",
-     "integration/operators/test_clear_many.py", "test_each_has_an_outcome_of_its_own"),
+     "operators/test_clear_many.py", "test_each_has_an_outcome_of_its_own"),
     ("release changes that very lease, in memory", "stores/memory/memory_store.py",
      "if held is None or token not in (None, held.token):", "if held is None:",
      CONTRACT, "memory and test_release_needs_the_token"),
@@ -128,7 +128,7 @@ MUTANTS = [Mutant(*each) for each in (
     ("waiters are served in order, in a database", "stores/database/queue_statements.py",
      'f"AND queued.alive > {now} AND queued.id < %(position)s)"',
      'f"AND queued.alive > {now} AND queued.id > %(position)s)"',
-     "integration/stores/test_database_queue.py",
+     "stores/test_database_queue.py",
      "sqlite and test_threads_get_the_lock_in_the_order_in_which_they_came"),
     ("a newcomer does not overtake", f"{LUA}/acquire.lua",
      "if redis.call('EXISTS', queue) == 1 then", "if false then",
@@ -200,7 +200,7 @@ MUTANTS = [Mutant(*each) for each in (
      SUCCESSORS, "test_no_second_successor"),
     ("a call that was not sent leaves no reservation", "celery/unique.py",
      "            reservation.give_up_soon(ttl)", "            del ttl",
-     "integration/celery/test_unique_ends.py",
+     "celery_tasks/test_unique_ends.py",
      "test_a_call_that_was_not_sent_leaves_no_reservation"),
 
     ("a row is finished by a conditional UPDATE", "guards.py",
@@ -231,12 +231,12 @@ MUTANTS = [Mutant(*each) for each in (
     ("what somebody else wrote is not run", "stores/redis/decoding.py",
      '        raise Refused(f"a record has no {module}.{name}")',
      "        return super().find_class(module, name)",
-     "integration/stores/test_strangers.py", "test_is_not_run"),
+     "stores/test_strangers.py", "test_is_not_run"),
 
     ("case 39: a full server hands the lock over", f"{LUA}/release.lua",
      "redis.call('ZREM', KEYS[2], ARGV[2])\nlocal handed_over = false",
      "local handed_over = false",
-     "integration/stores/test_full_redis.py",
+     "stores/test_full_redis.py",
      "test_39_the_next_waiter_gets_the_lock"),
     ("case 42: a last question before a waiter gives up", "_engine/waiting.py",
      "                # The process was stopped for longer than the lease: ask once more.\n",
@@ -248,7 +248,7 @@ MUTANTS = [Mutant(*each) for each in (
     ("case 43: a cache that keeps nothing grants nothing", "stores/cache.py",
      "        if clock.now() < until:\n            raise InvalidLockConfig(",
      "        if False:\n            raise InvalidLockConfig(",
-     "integration/stores/test_cache_store.py", "test_43_no_lock_is_granted_and_no_work_is_done"),
+     "stores/test_cache_store.py", "test_43_no_lock_is_granted_and_no_work_is_done"),
 )]
 # fmt: on
 

@@ -16,7 +16,7 @@ from psycopg.errors import DiskFull
 from django_tasklock import locks
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
-from tests.celery.test_locked_task import MakeTask, on_redis, task
+from tests.celery_tasks.test_locked_task import MakeTask, on_redis, task
 
 __all__ = ["on_redis", "task"]
 

@@ -16,7 +16,7 @@ import pytest
 from django.test.utils import override_settings
 
 from django_tasklock.conf import task_url
-from tests.celery.queue.beside import environment
+from tests.celery_tasks.queue.beside import environment
 from tests.hard_cases.conftest import MakeStage
 from tests.hard_cases.stage import Stage
 from tests.hard_cases.workers import ROOT

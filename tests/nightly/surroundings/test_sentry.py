@@ -34,7 +34,7 @@ def sentry() -> Iterator[Sentry]:
 def worker(make_stage: MakeStage, sentry: Sentry) -> tuple[Stage, Worker]:
     """A stage with a worker of two processes, which reports to that server."""
     stage = make_stage(ttl=TTL_SECONDS)
-    stage.conf["imports"] = ["tests.celery.queue.tasks", MODULE]
+    stage.conf["imports"] = ["tests.celery_tasks.queue.tasks", MODULE]
     stage.environment["SURROUNDINGS_SENTRY"] = sentry.dsn
     return stage, stage.worker(concurrency=2)
 
@@ -89,7 +89,7 @@ def test_what_is_sent_is_unique_and_handed_on(make_stage: MakeStage, sentry: Sen
 import django; django.setup()
 import {MODULE}
 from django_tasklock import locks
-from tests.celery.queue.tasks import unfinished
+from tests.celery_tasks.queue.tasks import unfinished
 from tests.hard_cases.tasks import guarded
 SCRIPT = [{{"gate": {str(gate)!r}}}]
 """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.celery.queue.beside import environment
+from tests.celery_tasks.queue.beside import environment
 from tests.hard_cases.brokers import RedisBroker
 from tests.hard_cases.stage import Stage
 from tests.hard_cases.workers import ROOT
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 OnStage = Callable[..., Stage]
 MANAGE = """
 import sys
-import tests.celery.queue.tasks
+import tests.celery_tasks.queue.tasks
 from django.core.management import execute_from_command_line
 execute_from_command_line(["manage.py", "locks", "doctor", *sys.argv[1:]])
 """

@@ -20,7 +20,7 @@ def burst(stage: Stage, job: int, calls: int, last: Any = (), task: str = "debou
     """Call the task so many times; the last call with the script ``last``. Returns all ids."""
     said = stage.script(f"""
 import django, json; django.setup()
-from tests.celery.queue import tasks
+from tests.celery_tasks.queue import tasks
 task = tasks.{task}
 ids = [task.delay({job}, []).id for _ in range({calls - 1})]
 print(json.dumps([*ids, task.delay({job}, {list(last)!r}).id]))

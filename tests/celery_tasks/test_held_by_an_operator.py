@@ -10,7 +10,7 @@ import pytest
 from django_tasklock import LockNotAcquired, locks
 from django_tasklock.celery import LockedTask
 from django_tasklock.signals import OUTCOMES, task_not_run
-from tests.celery.test_locked_task import MakeTask, on_redis, task
+from tests.celery_tasks.test_locked_task import MakeTask, on_redis, task
 from tests.steps import LONG, Meanwhile, sent, waiting
 from tests.waiting import until
 

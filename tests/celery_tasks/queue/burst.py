@@ -1,6 +1,6 @@
 """Many processes that send one job at the same time.
 
-``python -m tests.celery.queue.burst PROCESSES CALLS JOB TASK...`` sends each of the tasks so
+``python -m tests.celery_tasks.queue.burst PROCESSES CALLS JOB TASK...`` sends each of the tasks so
 many times, in every way there is, and prints a JSON object: for each task the ids that came back.
 """
 
@@ -16,7 +16,7 @@ from django.db import transaction
 
 django.setup()
 
-import tests.celery.queue.tasks  # noqa: E402, F401
+import tests.celery_tasks.queue.tasks  # noqa: E402, F401
 from tests.hard_cases.app import app  # noqa: E402
 
 WAYS = (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import needs
-from tests.celery.queue.beside import environment
+from tests.celery_tasks.queue.beside import environment
 from tests.hard_cases.stage import Stage
 from tests.hard_cases.workers import ROOT
 from tests.waiting import until
@@ -21,7 +21,7 @@ OnStage = Callable[..., Stage]
 JOBS = 8
 MANAGE = """
 import sys
-import tests.celery.queue.tasks
+import tests.celery_tasks.queue.tasks
 from django.core.management import execute_from_command_line
 execute_from_command_line(["manage.py", "locks", "metrics", *sys.argv[1:]])
 """

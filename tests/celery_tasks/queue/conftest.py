@@ -25,7 +25,7 @@ def on_stage(make_stage: MakeStage) -> Callable[..., Stage]:
 
     def make(broker: str = "redis", **options: Any) -> Stage:
         stage = make_stage(broker, **options)
-        stage.conf["imports"] = ["tests.celery.queue.tasks"]
+        stage.conf["imports"] = ["tests.celery_tasks.queue.tasks"]
         return stage
 
     return make

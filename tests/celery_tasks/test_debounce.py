@@ -1,4 +1,4 @@
-"""``debounce``, message by message. With workers: ``tests/celery/queue``."""
+"""``debounce``, message by message. With workers: ``tests/celery_tasks/queue``."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_31_other_classes_before_ours(on_stage: Callable[..., Stage], broker: st
 import django; django.setup()
 from django.db import transaction
 from tests.hard_cases.site.models import Job
-from tests.celery.queue.tasks import mixed as task
+from tests.celery_tasks.queue.tasks import mixed as task
 first, second = Job.objects.get(pk={job}), Job.objects.get(pk={other})
 """
     stage.script(f"""{sending}

@@ -15,7 +15,7 @@ from django_tasklock.celery.unique import Reservation
 from django_tasklock.guards import StatusGuard
 from django_tasklock.stores import stores
 from tests.app.models import Job
-from tests.celery.test_locked_task import MakeTask, task
+from tests.celery_tasks.test_locked_task import MakeTask, task
 from tests.conftest import UseCaches, UseRedis
 from tests.mailroom import Mailroom, mailroom
 from tests.proxy import CutProxy

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.celery.queue.beside import environment
+from tests.celery_tasks.queue.beside import environment
 from tests.hard_cases.conftest import on_both_brokers
 from tests.hard_cases.stage import Stage
 from tests.hard_cases.workers import ROOT
@@ -24,7 +24,7 @@ PROCESSES = 4
 
 def sending(stage: Stage, args: list[Any], *tasks: str, calls: int = CALLS) -> Any:
     """Processes that begin to send; ``sent`` says what they were given."""
-    command = [sys.executable, "-m", "tests.celery.queue.burst", str(PROCESSES), str(calls)]
+    command = [sys.executable, "-m", "tests.celery_tasks.queue.burst", str(PROCESSES), str(calls)]
     return subprocess.Popen(
         [*command, json.dumps(args), *tasks],
         cwd=ROOT,

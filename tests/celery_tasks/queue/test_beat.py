@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.celery.queue.beside import beat
+from tests.celery_tasks.queue.beside import beat
 from tests.hard_cases.conftest import on_both_brokers
 from tests.hard_cases.stage import Stage
 from tests.waiting import until

@@ -12,7 +12,7 @@ from celery.exceptions import Retry, SoftTimeLimitExceeded
 from django_tasklock import StatusConflict, StoreUnavailable, locks
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
-from tests.celery.test_locked_task import MakeTask, on_redis, process, task
+from tests.celery_tasks.test_locked_task import MakeTask, on_redis, process, task
 from tests.conftest import UseRedis
 from tests.servers import free_port
 from tests.steps import taken
