@@ -27,7 +27,7 @@ THEIR_TASKS = ("cache.add and delete", "celery-once")
 def run(bench: Bench) -> Table:
     from ..site.celery import TASKS
 
-    rounds = bench.pick(1, 15)
+    rounds = bench.pick(1, 10)
     rows: list[dict[str, Cell]] = []
     with worker(bench):
         for name in (OUR_TASK, *THEIR_TASKS):

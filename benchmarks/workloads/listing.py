@@ -26,7 +26,7 @@ for i = ARGV[1], ARGV[2] do redis.call('SET', 'other:' .. i, 'a value of somebod
 
 def run(bench: Bench) -> Table:
     few, many, others = bench.pick((200, 1_000, 10_000), (1_000, 100_000, 1_000_000))
-    step, rounds = 10_000, bench.pick(2, 40)
+    step, rounds = 10_000, bench.pick(2, 30)
     for start in range(0, others, step):
         bench.redis.eval(OTHER_KEYS_SCRIPT, 0, start, start + step - 1)
     for alias, count in (("few", few), ("many", many)):

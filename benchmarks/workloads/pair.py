@@ -20,7 +20,7 @@ CREWS = {"1 thread": (1, 1), "8 threads": (1, 8), "4 processes": (4, 1)}
 
 
 def run(bench: Bench) -> Table:
-    pairs, rounds = bench.pick((16, 2), (240, 30))
+    pairs, rounds = bench.pick((16, 2), (240, 20))
     names = installed(FLOOR, OURS, REDIS_PY, PYTHON_REDIS_LOCK)
     rows: dict[str, dict[str, Cell]] = {name: {"": name} for name in names}
     with crew(4) as members:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,13 @@ __all__ = ["run"]
 
 
 def run(bench: Bench) -> Table:
-    count, ttl = bench.pick((100, 3), (10_000, 30))
-    rows = [_measure(bench, name, count, ttl) for name in installed(OURS, PYTHON_REDIS_LOCK)]
+    ttl = bench.pick(3, 30)
+    # Ten thousand threads of the peer starve the machine.
+    counts = {OURS: bench.pick(100, 10_000), PYTHON_REDIS_LOCK: bench.pick(50, 1_000)}
+    rows = [_measure(bench, name, counts[name], ttl) for name in installed(*counts)]
     note = (
-        f"{count:,} leases of {ttl} s in one process, looked at for {ttl} s. Threads and memory "
-        "are what the process has more than before."
+        f"Leases of {ttl} s in one process, looked at for {ttl} s. Threads and memory are what the "
+        "process has more than before."
     )
     return Table("Renewal", note, rows)
 
@@ -42,9 +45,10 @@ def _measure(bench: Bench, name: str, count: int, ttl: int) -> dict[str, Cell]:
             seconds, asked = time.monotonic() - start, bench.counts().since(counts)
             ended, held = ask(holder, usage), ask(holder, still_held)
         except (EOFError, ConnectionError):
-            return {"": name, "lost": "all: its process died"}
+            return {"": name, "leases": count, "lost": "all: its process died"}
     return {
         "": name,
+        "leases": count,
         "lost": count - held,
         "threads": ended[0] - threads,
         "memory, MiB": (ended[1] - resident) / 2**20,
@@ -81,11 +85,14 @@ def _ours(_url: str, count: int, ttl: int) -> Callable[[], int]:
 
 
 def _python_redis_lock(url: str, count: int, ttl: int) -> Callable[[], int]:
-    new, client = import_module("redis_lock").Lock, redis.Redis.from_url(url)
+    new = import_module("redis_lock").Lock
+    # Its threads ask at the same time, each by a connection of its own; the pool would have 100.
+    client = redis.Redis.from_url(url, max_connections=count)
     threading.excepthook = lambda _: None  # Each thread that it loses would print a page.
     held = [new(client, f"renewed:{n}", expire=ttl, auto_renewal=True) for n in range(count)]
     for lock in held:
-        lock.acquire(blocking=False)
+        with suppress(redis.RedisError):
+            lock.acquire(blocking=False)
 
     def still() -> int:
         values: Any = client.mget([f"lock:renewed:{n}" for n in range(count)])

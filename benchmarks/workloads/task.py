@@ -22,7 +22,7 @@ def run(bench: Bench) -> Table:
     from ..site.celery import TASKS
     from ..site.models import Job
 
-    tasks, rounds = bench.pick((20, 1), (400, 9))
+    tasks, rounds = bench.pick((20, 1), (300, 7))
     call_command("migrate", run_syncdb=True, verbosity=0)
     Job.objects.bulk_create([Job(pk=number) for number in range(tasks)])
     with worker(bench) as started:
