@@ -18,7 +18,7 @@ from tests.mailroom import Mailroom, elsewhere
 from tests.steps import Meanwhile, taken, waiting
 from tests.waiting import until
 
-SEED = int(os.environ.get("COALESCE_SEED", "0")) or random.randrange(1, 2**32)
+SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 2**32)
 BURSTS = int(os.environ.get("COALESCE_BURSTS", "20"))
 
 
@@ -332,11 +332,11 @@ class Burst:
 def test_the_last_change_of_a_random_burst_is_always_seen(
     room: Mailroom, redeliver: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no run has more than one follow-up. ``COALESCE_SEED=…`` plays the same ones again, and
+    """And no run has more than one follow-up. ``SEED=…`` plays the same ones again, and
     ``COALESCE_BURSTS=…`` more of them."""
     # The run that a redelivery would wait for is in the call that delivers it.
     monkeypatch.setattr("django_tasklock.celery.taking.REDELIVERY_WAIT_SECONDS", 0.001)
-    print(f"COALESCE_SEED={SEED}")
+    print(f"SEED={SEED}")
     runs = refused = 0
     for number in range(BURSTS):
         burst = Burst(room, random.Random(f"{SEED}-{redeliver}-{number}"), redeliver=redeliver)

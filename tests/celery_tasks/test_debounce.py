@@ -29,7 +29,7 @@ from tests.servers import free_port
 from tests.steps import LONG, Meanwhile, all_of, waiting
 from tests.waiting import until
 
-SEED = int(os.environ.get("DEBOUNCE_SEED", "0")) or random.randrange(1, 2**32)
+SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 2**32)
 HOUR_SECONDS = 3600.0
 
 
@@ -80,8 +80,8 @@ def test_of_a_burst_the_last_call_runs_with_its_arguments(
 
 
 def test_in_any_order_and_from_several_threads_the_last_one_runs_last(room: Mailroom) -> None:
-    """``DEBOUNCE_SEED=…`` makes the same order again."""
-    print(f"DEBOUNCE_SEED={SEED}")
+    """``SEED=…`` makes the same order again."""
+    print(f"SEED={SEED}")
     chance = random.Random(SEED)
     task, runs = recording(room)
     for _ in range(5):

@@ -22,7 +22,7 @@ from tests.servers import RedisServer
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
-SEED = int(os.environ.get("EVERY_BYTE_SEED", "0")) or random.randrange(1, 2**32)
+SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 2**32)
 EVERY = bool(os.environ.get("EVERY_BYTE"))
 STEP = 1 if EVERY else 4
 """every so many-th boundary is taken"""
@@ -279,7 +279,7 @@ def tried(verb: Verb, name: str, before: Callable[[], object]) -> Any:
 
 @pytest.mark.parametrize("name", VERBS)
 def test_a_cut_after_any_byte(name: str, proxy: ByteProxy) -> None:
-    print(f"EVERY_BYTE_SEED={SEED}")
+    print(f"SEED={SEED}")
     verb, tries, cuts = VERBS[name], 0, 0
     for first in ("video:a00000", "video:b00000"):  # The second finds its scripts on the server.
         answer, ready = tried(verb, first, proxy.count)

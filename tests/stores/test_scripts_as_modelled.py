@@ -16,9 +16,9 @@ STEPS = 30
 
 @pytest.mark.parametrize("walks", [40, pytest.param(2_000, marks=pytest.mark.nightly)])
 def test_scripts_take_the_steps_of_the_model(walks: int, use_redis: UseRedis) -> None:
-    """``MODEL_SEED=…`` takes the same walks again."""
+    """``SEED=…`` takes the same walks again."""
     use_redis()
-    seed = os.environ.get("MODEL_SEED") or secrets.token_hex(4)
-    print(f"MODEL_SEED={seed}")
+    seed = os.environ.get("SEED") or secrets.token_hex(4)
+    print(f"SEED={seed}")
     for at in range(walks):
         walk(f"walk:{at}", Random(f"{seed}-{at}"), STEPS)
