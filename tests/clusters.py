@@ -266,14 +266,6 @@ class Cluster:
 
     # ------------------------------------------------------------------------ what happens to it
 
-    def add_master(self) -> ClusterNode:
-        """A master without slots."""
-        node = self.start_node()
-        for other in self.living[:-1]:
-            self.introduce(node, other)
-        self.until_all_know()
-        return node
-
     def begin_migration(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
         target.run("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
         source.run("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id)

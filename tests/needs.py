@@ -22,7 +22,6 @@ import pytest
 from kombu import Connection
 from psycopg.conninfo import make_conninfo
 
-from tests.rabbitmq import RabbitMQ
 from tests.servers import free_port, start_process
 
 START_SECONDS = 20.0
@@ -141,12 +140,6 @@ def rabbitmq() -> Iterator[str]:
         yield f"amqp://guest:guest@127.0.0.1:5672/{virtual_host}"
     finally:
         _rabbitmqctl("delete_vhost", virtual_host)
-
-
-def own_rabbitmq() -> None:
-    """`missing`, unless a `tests.rabbitmq.RabbitMQ` can be started."""
-    if not RabbitMQ.is_installed():
-        missing("RabbitMQ or Erlang is not installed")
 
 
 def chromium() -> Path:

@@ -178,16 +178,23 @@ def sent(which: Signal) -> Iterator[list[dict[str, Any]]]:
         which.disconnect(receive)
 
 
-def in_child(work: Callable[[], Any]) -> Any:
-    """What ``work`` returns (as JSON) in a forked child; what it raises fails the test."""
-    reading, writing = os.pipe()
+def fork() -> int:
+    """As `os.fork`; a child is ended if it hangs."""
     with warnings.catch_warnings():
         # Later Pythons warn of forks beside threads, which is what is tested.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
+        signal.alarm(int(PATIENCE))
+    return pid
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """What ``work`` returns (as JSON) in a forked child; what it raises fails the test."""
+    reading, writing = os.pipe()
+    pid = fork()
+    if pid == 0:
         try:
-            signal.alarm(int(PATIENCE))
             answer = {"answer": work()}
         except BaseException:
             answer = {"error": traceback.format_exc()}
@@ -210,12 +217,9 @@ def orphan(name: str, ttl: float = LONG) -> None:
 
 def killed_in_child(work: Callable[[], Any]) -> None:
     """Do ``work``, which is to send SIGKILL to its process, in a forked child."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
+    pid = fork()
     if pid == 0:
         try:
-            signal.alarm(int(PATIENCE))
             work()
         finally:
             traceback.print_exc()

@@ -15,10 +15,10 @@ from django_tasklock._values import clock
 from django_tasklock.exceptions import TooManyAttempts
 from django_tasklock.signals import lock_released
 from tests.mailroom import Mailroom, elsewhere
+from tests.seeds import drawn_seed
 from tests.steps import Meanwhile, taken, waiting
 from tests.waiting import until
 
-SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 2**32)
 BURSTS = int(os.environ.get("COALESCE_BURSTS", "20"))
 
 
@@ -336,10 +336,10 @@ def test_the_last_change_of_a_random_burst_is_always_seen(
     ``COALESCE_BURSTS=…`` more of them."""
     # The run that a redelivery would wait for is in the call that delivers it.
     monkeypatch.setattr("django_tasklock.celery.taking.REDELIVERY_WAIT_SECONDS", 0.001)
-    print(f"SEED={SEED}")
+    seed = drawn_seed()
     runs = refused = 0
     for number in range(BURSTS):
-        burst = Burst(room, random.Random(f"{SEED}-{redeliver}-{number}"), redeliver=redeliver)
+        burst = Burst(room, random.Random(f"{seed}-{redeliver}-{number}"), redeliver=redeliver)
         burst.play()
         runs, refused = runs + len(burst.runs), refused + len(burst.refused_by)
     assert refused > BURSTS < runs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -25,11 +24,11 @@ from django_tasklock.exceptions import StoreUnavailable
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 from tests.mailroom import Mailroom, Message, elsewhere
+from tests.seeds import drawn_seed
 from tests.servers import free_port
 from tests.steps import LONG, Meanwhile, all_of, waiting
 from tests.waiting import until
 
-SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 2**32)
 HOUR_SECONDS = 3600.0
 
 
@@ -81,8 +80,7 @@ def test_of_a_burst_the_last_call_runs_with_its_arguments(
 
 def test_in_any_order_and_from_several_threads_the_last_one_runs_last(room: Mailroom) -> None:
     """``SEED=…`` makes the same order again."""
-    print(f"SEED={SEED}")
-    chance = random.Random(SEED)
+    chance = random.Random(drawn_seed())
     task, runs = recording(room)
     for _ in range(5):
         runs.clear()

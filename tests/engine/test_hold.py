@@ -8,7 +8,6 @@ import pickle
 import random
 import signal
 import time
-import warnings
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -23,8 +22,8 @@ from django_tasklock.operators.doctor import diagnose
 from django_tasklock.stores.base import BaseStore
 from tests.conftest import UseCaches, UseRedis
 from tests.five_methods import FiveMethodStore
-from tests.steps import LONG, Meanwhile, holder, in_child, sent, taken, waiting
-from tests.waiting import PATIENCE, until
+from tests.steps import LONG, Meanwhile, fork, holder, in_child, sent, taken, waiting
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -277,13 +276,9 @@ def hold_until_interrupted() -> None:
 
 def forked(work: Callable[[], None]) -> int:
     """The process id of a child that does the work."""
-    with warnings.catch_warnings():
-        # Later Pythons warn of forks beside threads.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
+    pid = fork()
     if pid == 0:
         try:
-            signal.alarm(int(PATIENCE))
             work()
         finally:
             os._exit(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from django_tasklock import locks
 from django_tasklock.stores.base import BaseStore
 from tests.agent import Agent, environment
 from tests.contenders import HELD_SECONDS, NAME, NAMES, SLOTS, TTL_SECONDS, Deed, Ledger
+from tests.seeds import drawn_seed
 from tests.steps import LONG, Meanwhile, holder, taken
 from tests.store_cases import STORE_CASES
 from tests.waiting import until
@@ -91,8 +91,7 @@ def test_no_two_holders_overlap_and_every_kill_costs_nothing(
 
 def contend(kind: str, folder: Path) -> list[Deed]:
     """What processes do that contend for this test's locks. None of them outlives this call."""
-    seed, path = random.randrange(2**32), str(folder / "ledger")
-    print(f"seed {seed}")
+    seed, path = drawn_seed(), str(folder / "ledger")
     turns = COOLING_TURNS if kind == "cooling" else TURNS
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.contenders", *map(str, (path, seed, kind, PROCESSES, turns))],

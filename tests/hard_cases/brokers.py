@@ -13,7 +13,6 @@ import kombu
 import psutil
 import redis
 
-from tests.rabbitmq import RabbitMQ
 from tests.servers import RedisServer
 
 
@@ -102,20 +101,14 @@ class RedisBroker:
 
 
 class RabbitBroker:
-    """Celery's AMQP transport, on a virtual host of its own where the URL names one.
-
-    Args:
-        node: the server, where it is our own.
-    """
+    """Celery's AMQP transport, on a virtual host of its own where the URL names one."""
 
     looks = 1
 
-    def __init__(self, url: str, node: RabbitMQ | None = None) -> None:
+    def __init__(self, url: str) -> None:
         self.url = url
-        self.node = node
         self.host = unquote(urlsplit(url).path[1:]) or "/"
-        # Without confirmations a message may be lost that was sent just before the server died.
-        self.options: dict[str, Any] = {"confirm_publish": True} if node is not None else {}
+        self.options: dict[str, Any] = {}
 
     def count(self, queue: str) -> int:
         """Messages that wait in the queue, or that a worker has not acknowledged."""
@@ -138,16 +131,12 @@ class RabbitBroker:
         self._ctl("close_all_connections", "--vhost", self.host, "a test")
 
     def drop(self, queue: str) -> None:
-        """Delete the queue, unless it goes with the server."""
-        if self.node is not None:
-            return
+        """Delete the queue."""
         with kombu.Connection(self.url) as connection:
             channel: Any = connection.default_channel
             channel.queue_delete(queue)
 
     def _ctl(self, *arguments: str) -> bytes:
-        if self.node is not None:
-            return self.node.ctl(*arguments)
         command = ["rabbitmqctl", "--quiet", *arguments]
         return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
 

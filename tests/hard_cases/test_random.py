@@ -1,7 +1,7 @@
 """Random kills, stops and cuts: afterwards every row is done, exactly once.
 
-``make hard-cases ROUNDS=200`` plays more rounds than the usual 10; ``SEED=…`` plays
-those of another run again, and ``-k "round-17"`` one of them.
+``HARD_CASES_ROUNDS=200`` plays more rounds than the usual 10; ``SEED=…`` plays those of another run
+again, and ``-k "round-17"`` one of them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pytest
 
 from tests.hard_cases.conftest import MakeStage
 from tests.hard_cases.disturb import Disturber
+from tests.seeds import drawn_seed
 
 ROUNDS = int(os.environ.get("HARD_CASES_ROUNDS", "10"))
-SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 2**32)
 ROWS = 6
 TTL_SECONDS = 5.0
 
@@ -27,8 +27,7 @@ def test_whatever_is_killed_stopped_or_cut_every_row_is_done_once(
     make_stage: MakeStage, number: int
 ) -> None:
     """No row stuck, no row done twice, no lock left, no message left."""
-    print(f"SEED={SEED} round {number}")
-    chance = random.Random(f"{SEED}-{number}")
+    chance = random.Random(f"{drawn_seed()}-{number}")
     stage = make_stage(("redis", "rabbitmq")[number % 2], ttl=TTL_SECONDS, visibility=3)
     stage.pair(concurrency=2)
     sent: dict[str, int] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,6 +20,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.seeds import drawn_seed
 
 ROOT = Path(__file__).parents[2]
 PARALLEL = ("-n", os.environ.get("PARALLEL", "4"), "--dist", "worksteal")
@@ -55,7 +57,7 @@ class Step:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
             start_new_session=True,
         )  # fmt: skip
-        timer = signal.alarm(int(MINUTES * 60))
+        signal.alarm(int(MINUTES * 60))
         try:
             assert process.stdout is not None
             for line in process.stdout:
@@ -65,7 +67,7 @@ class Step:
         except TimeoutError:
             status = f"not over after {MINUTES:g} minutes"
         finally:
-            signal.alarm(timer)
+            signal.alarm(0)
             _end(process)
         last = [line for line in lines if re.search(r"\d+ (passed|failed|noticed|SURVIVED)", line)]
         self.skipped = [line for line in lines if re.match(r"SKIPPED|.*: SKIP\b", line)]
@@ -76,11 +78,9 @@ class Step:
 
 def steps(seed: int) -> Iterator[Step]:
     """Everything, in its order: what finds most in the least time comes first."""
-    pytest = (sys.executable, "-m", "pytest", *PARALLEL)
-    every = {"SEED": str(seed), "EVERY_BYTE": "1", "HARD_CASES_ROUNDS": "60"}
-    yield Step("tests", (*pytest, "--nightly", f"--randomly-seed={seed}"), every)
-    interrupts = ("-k", "interrupt", "tests")
-    yield Step("every instruction", (*pytest, *interrupts), {"INTERRUPT_EVERY": "1"})
+    more = {"SEED": str(seed), "EVERY_BYTE": "1", "HARD_CASES_ROUNDS": "60"}
+    yield Step("tests", ("make", "nightly-tests", f"ARGS=--randomly-seed={seed}"), more)
+    yield Step("interrupts", ("make", "test", "ARGS=-k interrupt"), {"INTERRUPT_EVERY": "1"})
     yield Step("mutants", (sys.executable, "-m", "tests.nightly.mutants"))
     for name in VERSIONS:
         tox = (sys.executable, "-m", "tox", "run", "--colored", "no", "--skip-missing-interpreters")
@@ -88,7 +88,7 @@ def steps(seed: int) -> Iterator[Step]:
         yield Step(name, (*tox, "true", "-e", name, "--", *PARALLEL, *fast), _server(name))
     bandit = ("bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive")
     yield Step("bandit", (sys.executable, "-m", *bandit, "django_tasklock"))
-    yield Step("known vulnerabilities", (sys.executable, ".ci/audit.py"))
+    yield Step("vulnerabilities", (sys.executable, ".ci/audit.py"))
 
 
 def _server(name: str) -> Mapping[str, str]:
@@ -125,9 +125,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.nightly", description=__doc__)
     parser.add_argument("steps", nargs="*", help="all by default")
     names = parser.parse_args().steps
-    seed = int(os.environ.get("SEED") or secrets.randbelow(2**31))
-    todo = [step for step in steps(seed) if step.name in names or not names]
-    print(f"SEED={seed}: {', '.join(step.name for step in todo)}", flush=True)
+    seed = drawn_seed()
+    todo = list(steps(seed))
+    if unknown := set(names) - {step.name for step in todo}:
+        parser.error(f"no {', '.join(sorted(unknown))}; there are {[step.name for step in todo]}")
+    todo = [step for step in todo if step.name in names or not names]
+    print(*(step.name for step in todo), sep=", ", flush=True)
     signal.signal(signal.SIGALRM, _late)
     _interpreters()
     for step in todo:
@@ -137,7 +140,7 @@ def main() -> int:
         print(line)
     for step in todo:
         print(f"{step.name}: {'FAILED: ' * step.failed}{step.outcome}")
-    print(f"to run it again: SEED={seed} make nightly" + " ARGS='STEP'" * any(names))
+    print(f"to run it again: SEED={seed} make nightly ARGS='{shlex.join(names)}'")
     return int(any(step.failed for step in todo))
 
 

@@ -18,11 +18,11 @@ from django_tasklock import Lease, StoreUnavailable, lock, locks
 from django_tasklock.stores import stores
 from tests.conftest import UseCaches
 from tests.nightly.byte_proxy import ByteProxy, Direction
+from tests.seeds import drawn_seed
 from tests.servers import RedisServer
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
-SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 2**32)
 EVERY = bool(os.environ.get("EVERY_BYTE"))
 STEP = 1 if EVERY else 4
 """every so many-th boundary is taken"""
@@ -279,7 +279,7 @@ def tried(verb: Verb, name: str, before: Callable[[], object]) -> Any:
 
 @pytest.mark.parametrize("name", VERBS)
 def test_a_cut_after_any_byte(name: str, proxy: ByteProxy) -> None:
-    print(f"SEED={SEED}")
+    seed = drawn_seed()
     verb, tries, cuts = VERBS[name], 0, 0
     for first in ("video:a00000", "video:b00000"):  # The second finds its scripts on the server.
         answer, ready = tried(verb, first, proxy.count)
@@ -288,7 +288,7 @@ def test_a_cut_after_any_byte(name: str, proxy: ByteProxy) -> None:
     directions: tuple[Direction, ...] = ("request", "reply")
     for direction in directions:
         step = STEP if EVERY else max(STEP, lengths[direction] // MOST)
-        offset = random.Random(f"{SEED} {name} {direction}").randrange(step)
+        offset = random.Random(f"{seed} {name} {direction}").randrange(step)
         for number in range(offset, lengths[direction], step):
             tries += 1
             cuts += one_cut(verb, f"video:{tries:06}", proxy, direction, number)

@@ -18,6 +18,7 @@ from django_tasklock._values.handle import Handle, new_mark
 from django_tasklock._values.owner_record import ADOPTIONS, COOLING, owner_record
 from django_tasklock.testing.rewriting import marked
 from tests.quorum import Five, quorum
+from tests.seeds import drawn_seed
 from tests.steps import LONG, Meanwhile, all_of, holder, in_child, killed_in_child, taken
 from tests.waiting import until
 
@@ -194,9 +195,7 @@ def test_an_adopter_that_dies_half_way_is_taken_over(five: Five) -> None:
 def test_with_any_two_at_random_cut_off_behind_or_emptied_one_of_many_adopts_it(
     five: Five,
 ) -> None:
-    seed = int(os.environ.get("SEED") or random.randrange(2**32))
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(drawn_seed())
     for _ in range(ROUNDS):
         handle = detached_without(five, *chance.sample(range(5), chance.randrange(3)))
         gone = chance.sample(range(5), chance.randrange(3))
@@ -215,9 +214,7 @@ def test_with_any_two_at_random_cut_off_behind_or_emptied_one_of_many_adopts_it(
 
 
 def test_whatever_is_cut_while_many_adopt_never_do_two(five: Five) -> None:
-    seed = int(os.environ.get("SEED") or random.randrange(2**32))
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(drawn_seed())
     for _ in range(ROUNDS):
         handle = detached_without(five, *chance.sample(range(5), chance.randrange(3)))
         pauses = [chance.random() / 20 for _ in range(5)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from random import Random
 
 import pytest
 
 from tests.conftest import UseRedis
 from tests.nightly.model.walk import walk
+from tests.seeds import drawn_seed
 
 STEPS = 30
 
@@ -18,7 +17,6 @@ STEPS = 30
 def test_scripts_take_the_steps_of_the_model(walks: int, use_redis: UseRedis) -> None:
     """``SEED=…`` takes the same walks again."""
     use_redis()
-    seed = os.environ.get("SEED") or secrets.token_hex(4)
-    print(f"SEED={seed}")
+    seed = drawn_seed()
     for at in range(walks):
         walk(f"walk:{at}", Random(f"{seed}-{at}"), STEPS)

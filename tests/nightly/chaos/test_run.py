@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import psutil
 import pytest
 
 from tests.processes import lives
+from tests.seeds import drawn_seed
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,8 +21,7 @@ COMMAND = [sys.executable, "-m", "tests.nightly.chaos", "--seconds", "60"]
 
 @pytest.mark.timeout(300)
 def test_nothing_is_violated_in_a_minute(tmp_path: Path) -> None:
-    seed = secrets.token_hex(4)
-    print(f"SEED={seed}")
+    seed = str(drawn_seed())
     command = [*COMMAND, "--seed", seed, "--folder", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
