@@ -70,6 +70,10 @@ if not TYPE_CHECKING:
             return import_module(f"{__name__}.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in ("LockService", "locks", "lock", "Lease"):
+            # They import parts of it. Python raises an error, of a deadlock, where a thread imports
+            # a part of a package and another thread the package: so that comes first.
+            import_module(f"{__name__}.stores")
         value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}"), name)
         globals()[name] = value
         return value
