@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 from .bench import Bench, open_bench
@@ -49,20 +49,13 @@ def main() -> int:
 
 def _about(bench: Bench) -> str:
     """What the numbers depend on."""
-    packages = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
+    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return (
         f"{datetime.now(tz=timezone.utc):%Y-%m-%d}{', quick' if bench.quick else ''}: "
         f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.2f} at the start, "
         f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
         f"Redis {bench.redis.info('server')['redis_version']}; {packages}."
     )
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "(left out: not installed)"
 
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@ import os
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import redis
 
 __all__ = ["FLOOR", "OURS", "OURS_ELSEWHERE", "PYTHON_REDIS_LOCK", "REDIS_PY", "Contender",
-           "contender", "installed"]  # fmt: skip
+           "contender"]  # fmt: skip
 
 FLOOR = "the floor"
 OURS = "django-tasklock"
@@ -91,8 +90,3 @@ def _made(name: str, url: str, ttl: int) -> Contender:
     logging.getLogger("redis_lock").setLevel(logging.ERROR)  # It warns of every refusal.
     new = import_module("redis_lock").Lock
     return Contender(lambda lock: new(client, lock, expire=ttl))
-
-
-def installed(*names: str) -> list[str]:
-    """Those that can be had here."""
-    return [name for name in names if name != PYTHON_REDIS_LOCK or find_spec("redis_lock")]

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +94,7 @@ GUARD = StatusGuard(
 
 add("a plain task")
 add("cache.add and delete", recipe)
-if find_spec("celery_once"):
-    add("celery-once", base=import_module("celery_once").QueueOnce, once={"keys": ["number"]})
+add("celery-once", base=import_module("celery_once").QueueOnce, once={"keys": ["number"]})
 add("django-tasklock", **LOCKED)
 add("django-tasklock, acks_late", **LOCKED, acks_late=True, reject_on_worker_lost=True)
 add("two updates in cache.add and delete", recipe_guarded)

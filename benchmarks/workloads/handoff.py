@@ -10,7 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 from ..bench import Bench, Counts
-from ..contenders import OURS, PYTHON_REDIS_LOCK, REDIS_PY, contender, installed
+from ..contenders import OURS, PYTHON_REDIS_LOCK, REDIS_PY, contender
 from ..crew import Member, crew, together
 from ..rounds import Spread, turned
 from ..tables import Cell, Table
@@ -45,7 +45,7 @@ class Watched(NamedTuple):
 
 def run(bench: Bench) -> Table:
     rounds = bench.pick(1, 4)
-    names = installed(OURS, PYTHON_REDIS_LOCK, REDIS_PY)
+    names = (OURS, PYTHON_REDIS_LOCK, REDIS_PY)
     rows = []
     with crew(max(WAITERS.values())) as members:
         for waiters, processes in WAITERS.items():
@@ -54,7 +54,7 @@ def run(bench: Bench) -> Table:
                 for name in turned(names, number):
                     few = members[:processes]
                     seen[name].append(_measure(bench, few, name, waiters // processes))
-            base = seen.get(PYTHON_REDIS_LOCK, [])
+            base = seen[PYTHON_REDIS_LOCK]
             rows += [{"": f"{name}, {waiters} waiters", **_row(seen[name], base)} for name in names]
     note = (
         "8 waiters in 8 processes, and 50 in 10; each holds the lock for 1 ms and asks again. Of "
@@ -124,7 +124,7 @@ def _row(rounds: Sequence[Watched], base: Sequence[Watched]) -> dict[str, Cell]:
     turns = sum(len(seen.turns) for seen in rounds)
     ratios = [
         median(ours.gaps) / median(theirs.gaps)
-        for ours, theirs in zip(rounds, base, strict=False)
+        for ours, theirs in zip(rounds, base, strict=True)
         if ours.gaps and theirs.gaps
     ]
     return {

@@ -38,8 +38,6 @@ def run(bench: Bench) -> Table:
         (grown,) = interleaved(works, "few", rounds)["many"]
         ms = Spread.of(grown.values, 1000)
         rows.append({"": title, "ms": ms, f"over {few:,} locks": grown.ratio})
-    scans = [_seconds(lambda: list(bench.redis.scan_iter("many:*", 1000)))[0] for _ in range(3)]
-    rows.append({"": "for comparison: SCAN of all keys", "ms": Spread.of(scans, 1000)})
     note = (
         f"{many:,} locks among {others:,} other keys, and the time over that with {few:,} locks; "
         f"medians of {rounds} rounds."

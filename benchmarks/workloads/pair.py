@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from ..bench import Bench
-from ..contenders import FLOOR, OURS, PYTHON_REDIS_LOCK, REDIS_PY, contender, installed
+from ..contenders import FLOOR, OURS, PYTHON_REDIS_LOCK, REDIS_PY, contender
 from ..crew import Member, crew, together
 from ..rounds import Spread, interleaved
 from ..tables import Cell, Table
@@ -21,7 +21,7 @@ CREWS = {"1 thread": (1, 1), "8 threads": (1, 8), "4 processes": (4, 1)}
 
 def run(bench: Bench) -> Table:
     pairs, rounds = bench.pick((16, 2), (240, 20))
-    names = installed(FLOOR, OURS, REDIS_PY, PYTHON_REDIS_LOCK)
+    names = (FLOOR, OURS, REDIS_PY, PYTHON_REDIS_LOCK)
     rows: dict[str, dict[str, Cell]] = {name: {"": name} for name in names}
     with crew(4) as members:
         for who, (processes, threads) in CREWS.items():

@@ -78,9 +78,10 @@ class Step:
 
 def steps(seed: int) -> Iterator[Step]:
     """Everything, in its order: what finds most in the least time comes first."""
-    more = {"SEED": str(seed), "EVERY_BYTE": "1", "HARD_CASES_ROUNDS": "60"}
+    every = {"INTERRUPT_EVERY": "1"}
+    more = {"SEED": str(seed), "EVERY_BYTE": "1", "HARD_CASES_ROUNDS": "60"} | every
     yield Step("tests", ("make", "nightly-tests", f"ARGS=--randomly-seed={seed}"), more)
-    yield Step("interrupts", ("make", "test", "ARGS=-k interrupt"), {"INTERRUPT_EVERY": "1"})
+    yield Step("interrupts", ("make", "test", "ARGS=-k interrupt"), every)
     yield Step("mutants", (sys.executable, "-m", "tests.nightly.mutants"))
     for name in VERSIONS:
         tox = (sys.executable, "-m", "tox", "run", "--colored", "no", "--skip-missing-interpreters")

@@ -302,11 +302,10 @@ class TestTrouble:
 
     def test_a_late_vote_is_kept(self, five: Five, handed: list[int]) -> None:
         five.harm("paused", 1)
-        began = time.monotonic()
         lease = taken("video:1")
-        assert time.monotonic() - began < 0.5, "a majority is enough"
         assert 1 in handed
         assert 1 not in lease._proof.proofs
+        assert 1 not in lease._proof.unsure, "a majority is enough: its call goes on"
         five.mend("paused", 1)
         until(lambda: 1 in lease._proof.proofs)
         assert five.having("video:1") == set(range(5))
