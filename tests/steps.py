@@ -32,7 +32,7 @@ T = TypeVar("T")
 LONG = 60.0
 """seconds; a ttl that does not run out within a test"""
 
-RENEWED = 6.0
+RENEWED = 4.5
 """seconds; a ttl that is renewed within a test, also by a thread that runs some seconds late"""
 
 CONNECTING = frozenset({"auth", "client", "hello", "info", "ping", "select"})

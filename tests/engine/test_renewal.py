@@ -195,11 +195,11 @@ class TestOutage:
         assert (lease.held, lease.extend(), lease.release()) == (False, False, False)
 
     def test_refused_connections_are_survived(self, cut_proxy: CutProxy) -> None:
-        lease = taken("video:1", ttl=9, renew=True)
+        lease = taken("video:1", ttl=6, renew=True)
         renewed(lease)
         cut_proxy.refuse()
         cut_proxy.cut()
-        until(lambda: lease.remaining < 5)
+        until(lambda: lease.remaining < 3)
         cut_proxy.accept()
         renewed(lease, 2)
 
@@ -261,7 +261,7 @@ class TestShorter:
         cut_proxy.resume()
         assert call.result() is True
         assert lease._deadline < first
-        renewed(lease, 3)
+        renewed(lease, 2)
         assert lease.release()
 
     def test_lease_that_may_have_been_made_shorter_is_renewed_in_time(

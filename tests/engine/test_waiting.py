@@ -318,8 +318,8 @@ class TestEndOfALease:
         assert 0.6 <= time.monotonic() - began < 0.6 + SOON_SECONDS
 
     def test_every_waiter_gets_the_lock_though_no_holder_releases(self) -> None:
-        elsewhere("video:1", 4)
-        queue = [waiter("video:1", position + 1, ttl=3, renew=False) for position in range(3)]
+        elsewhere("video:1", 3)
+        queue = [waiter("video:1", position + 1, ttl=2, renew=False) for position in range(3)]
         fences = [thread.result().fence or 0 for thread in queue]
         assert fences == sorted(set(fences))
 

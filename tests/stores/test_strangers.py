@@ -359,10 +359,10 @@ class TestCode:
     @pytest.fixture(
         params=[
             "django-redis",
-            "json",
+            "protocol-0",
             *(
                 pytest.param(each, marks=pytest.mark.nightly)
-                for each in ("django", "zlib", "protocol-0", "msgpack")
+                for each in ("django", "zlib", "json", "msgpack")
             ),
         ]
     )
