@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 help:
 	@echo "make demo       the example project at work, with real workers, from nothing (STORE=database: without Redis; ARGS=--examples: the short ones alone)"
 	@echo "make serve      the example site and its admin on localhost"
-	@echo "make test       what a change must pass (make test ARGS=tests/celery_tasks for a room's, PARALLEL=0 for one at a time)"
+	@echo "make test       what a change must pass (make test ARGS=tests/celery_tasks PARALLEL=8 for a room's, PARALLEL=0 for one at a time)"
 	@echo "make test-fast  without those that start workers, browsers or kill processes"
 	@echo "make nightly    what is slow: faults at random, the model, mutants, every byte, other versions (SEED=... plays it again, ARGS=mutants a step)"
 	@echo "make coverage   all tests, and what they did not reach"
@@ -69,7 +69,7 @@ test: $(VENV)/.installed-dev
 test-fast: $(VENV)/.installed-dev
 	@$(PYTEST) -m "not slow" $(ARGS)
 
-# Two hours; ARGS names some of its steps. What it skips it says.
+# An hour; ARGS names some of its steps. What it skips it says.
 nightly: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.nightly $(ARGS)
 

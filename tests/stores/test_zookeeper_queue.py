@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from billiard.exceptions import SoftTimeLimitExceeded
 
 from django_tasklock import LockNotAcquired, lock, locks
 from django_tasklock._values.owner_record import owner_record
@@ -238,10 +239,6 @@ def test_a_waiter_whose_connection_is_cut_is_still_handed_the_lock(
     assert waiter.result().release()
 
 
-class Interrupted(Exception):
-    """What a signal handler raises."""
-
-
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -256,7 +253,7 @@ def test_calls_that_are_interrupted_leave_no_node(store: ZooKeeperStore, other: 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         if armed:
             raised_in.append("".join(traceback.format_stack(frame)))
-            raise Interrupted
+            raise SoftTimeLimitExceeded
 
     before = signal.signal(signal.SIGALRM, interrupt)
     interrupted = 0
@@ -277,7 +274,7 @@ def test_calls_that_are_interrupted_leave_no_node(store: ZooKeeperStore, other: 
                     lease.extend(LONG)
                 until(lambda: raised_in)
                 swallowed.append(raised_in[0])
-            except Interrupted:
+            except SoftTimeLimitExceeded:
                 interrupted += 1
             finally:
                 armed = False
