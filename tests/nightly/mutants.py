@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ PACKAGE = "django_tasklock"
 COPIED = (PACKAGE, "tests", "example_project", "pyproject.toml")
 SECONDS = 300.0
 """how long the tests of one mutant may take; one that hangs is noticed too"""
+AT_ONCE = 3
+"""Their tests mostly wait."""
 
 
 class Mutant(NamedTuple):
@@ -256,16 +259,19 @@ MUTANTS = [Mutant(*each) for each in (
 def main(words: Sequence[str]) -> int:
     """Return 0 if all mutants were noticed, 1 otherwise."""
     chosen = [each for each in MUTANTS if any(word in each.guarantee for word in words or [""])]
-    survived = 0
-    for mutant in chosen:
-        # A test that fails without a mutant as well would notice every one.
-        without, by = _failed(mutant._replace(new=mutant.old))
-        noticed, by = (False, f"fails without it: {by}") if without else _failed(mutant)
-        survived += not noticed
-        word = "noticed " if noticed else "SURVIVED"
-        print(f"{word}  {mutant.guarantee} ({mutant.file}): {by}", flush=True)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        survived = sum(pool.map(_survived, chosen))
     print(f"\n{len(chosen)} mutants, {survived} survived")
     return 1 if survived or not chosen else 0
+
+
+def _survived(mutant: Mutant) -> bool:
+    # A test that fails without a mutant as well would notice every one.
+    without, by = _failed(mutant._replace(new=mutant.old))
+    noticed, by = (False, f"fails without it: {by}") if without else _failed(mutant)
+    word = "noticed " if noticed else "SURVIVED"
+    print(f"{word}  {mutant.guarantee} ({mutant.file}): {by}", flush=True)
+    return not noticed
 
 
 def _failed(mutant: Mutant) -> tuple[bool, str]:

@@ -206,8 +206,8 @@ class TestFromTestToTest:
 
 class TestInterruptedHandOver:
     @pytest.mark.skipif(
-        sys.version_info >= (3, 13),
-        reason="Python 3.13 reports no opcodes of these functions to a trace function",
+        sys.version_info >= (3, 12),
+        reason="Python 3.12 reports not always the opcodes of these functions, 3.13 never",
     )
     @pytest.mark.parametrize("step", ["_hand_over", "first", "_hold", "put", "leave", "tell"])
     def test_the_waiter_has_the_lock_soon_all_the_same(self, step: str) -> None:
