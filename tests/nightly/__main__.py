@@ -69,7 +69,7 @@ class Step:
         finally:
             signal.alarm(0)
             _end(process)
-        last = [line for line in lines if re.search(r"\d+ (passed|failed|noticed|SURVIVED)", line)]
+        last = [line for line in lines if re.search(r"\d+ (passed|failed|survived)", line)]
         self.skipped = [line for line in lines if re.match(r"SKIPPED|.*: SKIP\b", line)]
         # tox fails if it has skipped all that it was asked for: an interpreter that is not here.
         self.failed = status != 0 and not any(": SKIP" in line for line in self.skipped)
