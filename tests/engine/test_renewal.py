@@ -261,7 +261,7 @@ class TestShorter:
         cut_proxy.resume()
         assert call.result() is True
         assert lease._deadline < first
-        renewed(lease, 2)
+        renewed(lease, 3)
         assert lease.release()
 
     def test_lease_that_may_have_been_made_shorter_is_renewed_in_time(

@@ -396,8 +396,10 @@ class TestInterruption:
 
     @pytest.fixture
     def interrupt(self) -> Iterator[Any]:
-        """``interrupt(seconds)``: raise `SoftTimeLimitExceeded` in this thread after that
-        time: of another class an error may be one of what the interrupted code has read."""
+        """``interrupt(seconds)``: raise `SoftTimeLimitExceeded` in this thread after that time.
+
+        What decodes a record takes errors of other classes for those of a bad record.
+        """
 
         def raise_it(signum: int, frame: FrameType | None) -> None:
             if in_finalizer(frame):  # Nobody would hear of it.

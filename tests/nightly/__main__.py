@@ -72,7 +72,9 @@ class Step:
         last = [line for line in lines if re.search(r"\d+ (passed|failed|survived)", line)]
         self.skipped = [line for line in lines if re.match(r"SKIPPED|.*: SKIP\b", line)]
         # tox fails if it has skipped all that it was asked for: an interpreter that is not here.
-        self.failed = status != 0 and not any(": SKIP" in line for line in self.skipped)
+        self.failed = status != 0 and not any(
+            line.startswith(f"{self.name}: SKIP") for line in self.skipped
+        )
         said = last[-1].strip("= ") if last else f"ended with {status}"
         self.outcome = f"{said} ({time.monotonic() - began:.0f} s)"
 

@@ -207,7 +207,7 @@ class TestFromTestToTest:
 class TestInterruptedHandOver:
     @pytest.mark.skipif(
         sys.version_info >= (3, 12),
-        reason="Python 3.12 reports not always the opcodes of these functions, 3.13 never",
+        reason="Python does not always report their opcodes from 3.12 on, and never from 3.13 on",
     )
     @pytest.mark.parametrize("step", ["_hand_over", "first", "_hold", "put", "leave", "tell"])
     def test_the_waiter_has_the_lock_soon_all_the_same(self, step: str) -> None:
