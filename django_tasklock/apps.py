@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, register
 from django.utils.translation import gettext_lazy as _
+
+if TYPE_CHECKING:
+    from .operators.work import Tasks
 
 __all__ = ["TAG", "TaskLockConfig"]
 
@@ -27,7 +30,7 @@ class TaskLockConfig(AppConfig):
         register(_check_servers, TAG, deploy=True)
         register(_check_tasks, TAG)
         logs.connect()
-        work.loaders.append(_load_tasks)
+        work.provide(_load_tasks)
 
 
 # What checks and tasks need is imported when Django checks, or somebody asks for the tasks. Each
@@ -46,16 +49,17 @@ def _check_servers(**_: Any) -> list[CheckMessage]:
     return check_servers()
 
 
-def _load_tasks() -> None:
+def _load_tasks() -> Tasks:
     # Only when it is needed: the web process of a site need not import its tasks.
     from .operators.work import CeleryMissing
 
     try:
-        from .celery import explaining, messages, works  # noqa: F401 - make themselves known
+        from .celery import explaining
         from .celery.loading import load_tasks
     except ImportError as error:
         raise CeleryMissing(error) from error
     load_tasks()
+    return explaining
 
 
 def _check_tasks(**_: Any) -> list[CheckMessage]:

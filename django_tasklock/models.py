@@ -27,9 +27,10 @@ class NoTableManager(models.Manager["Lock"]):
 
 
 class Lock(models.Model):
-    """A lock by its name and the alias of its store; ``id`` is made of both.
+    """A lock by its name and the alias of its store; ``id`` is made of both, and of the digest of
+    the lease where this is a row of a list: such an ``id`` means that lease and no later one.
 
-    ``info`` is what the store said of it; None if it is not locked any more.
+    ``info`` is what the store said of it; None if it is not locked.
     """
 
     info: LockInfo | None = None
@@ -51,25 +52,30 @@ class Lock(models.Model):
         return self.name
 
     @classmethod
-    def named(cls, store: str, name: str) -> Lock:
-        """Return the instance of the lock called ``name`` in the store ``store``."""
-        return cls(id=cls.id_of(store, name), name=name, store=store)
+    def named(cls, store: str, name: str, digest: str = "") -> Lock:
+        """Return the lock called ``name`` in the store ``store``.
 
-    @staticmethod
-    def id_of(store: str, name: str) -> str:
-        """Return the ``id`` of the lock called ``name`` in the store ``store``."""
-        return f"{quote(store, safe='')}:{name}"
-
-    @staticmethod
-    def parts_of(lock_id: str) -> tuple[str, str]:
-        """Return the store's alias and the lock's name that ``lock_id`` was made of.
-
-        Raises `ValueError` where it was not made by `id_of`.
+        ``digest`` tells the lease that holds it; "": whatever holds it.
         """
-        store, colon, name = lock_id.partition(":")
-        if not (store and colon and name):
+        return cls(id=cls.id_of(store, name, digest), name=name, store=store)
+
+    @staticmethod
+    def id_of(store: str, name: str, digest: str = "") -> str:
+        """Return the ``id`` of the lock called ``name`` in the store ``store``."""
+        # A name has no spaces.
+        return f"{quote(store, safe='')}:{name}" + (f" {digest}" if digest else "")
+
+    @staticmethod
+    def parts_of(lock_id: str) -> tuple[str, str, str]:
+        """Return the store's alias, the lock's name and the digest, which may be "".
+
+        Raises `ValueError` for an id that `id_of` did not make.
+        """
+        store, _, rest = lock_id.partition(":")
+        name, _, digest = rest.partition(" ")
+        if not (store and name):
             raise ValueError(f"not the id of a lock: {lock_id!r}")
-        return unquote(store), name
+        return unquote(store), name, digest
 
 
 class ExactCharField(models.CharField):  # type: ignore[type-arg]

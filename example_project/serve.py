@@ -1,4 +1,4 @@
-"""``python -m example_project.serve``: the site with its admin, one worker and a Redis.
+"""``python -m example_project.serve``: the site with its admin, one worker, a Redis and some locks.
 
 Uploads stay in ``.serve/`` for the next time. Ctrl-C ends everything.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import shlex
 import signal
 import socket
 import sys
@@ -73,11 +74,15 @@ def serve(wanted_port: int, state: Path) -> int:
             wait_for_workers(processes[:1])
             wait_for_site(processes[1], port)
             send_unfinished()
-            print(f"The site     http://{HOST}:{port}/")
-            print(f"Its admin    http://{HOST}:{port}/admin/   {ADMIN} / {password}")
-            print(f"Its logs     {state / 'logs'}")
-            print("Ctrl-C ends it.", flush=True)
-            return watch(processes)
+            from example_project.uses.samples import sample_locks
+
+            with sample_locks(state / "logs"):
+                print(f"The site     http://{HOST}:{port}/")
+                print(f"Its admin    http://{HOST}:{port}/admin/   {ADMIN} / {password}")
+                print(f"Its logs     {state / 'logs'}")
+                print(f"Its locks    {command_line()}")
+                print("Ctrl-C ends it.", flush=True)
+                return watch(processes)
 
 
 def prepare() -> str:
@@ -114,6 +119,14 @@ def send_unfinished() -> None:
     unfinished = [Video.Status.UPLOADED, Video.Status.PROCESSING]
     for pk in Video.objects.filter(status__in=unfinished).values_list("pk", flat=True):
         transcode.delay(pk)
+
+
+def command_line() -> str:
+    """The command that lists the locks of this site, for a shell in any directory."""
+    names = ["DJANGO_SETTINGS_MODULE", "EXAMPLE_STATE", "EXAMPLE_REDIS_URL", "EXAMPLE_REDIS_PREFIX"]
+    environment = [f"{name}={shlex.quote(os.environ[name])}" for name in names]
+    manage = PROJECT / "example_project" / "manage.py"
+    return " ".join([*environment, shlex.join([sys.executable, str(manage), "locks", "list"])])
 
 
 def usable_port(wanted: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from billiard import common
 from celery import _state
@@ -27,7 +27,6 @@ from kombu.transport.native_delayed_delivery import (
 
 __all__ = [
     "SKIP_CHECKS",
-    "RedisBroker",
     "WorkerTask",
     "active_apps",
     "counts_parts_once",
@@ -40,7 +39,6 @@ __all__ = [
     "leaves_by_itself",
     "make_tasks",
     "queue_of",
-    "redis_broker",
     "replacements",
     "serializer_of",
     "trouble_of_backend",
@@ -242,27 +240,3 @@ def counts_parts_once(backend: Any) -> bool:
     the chord's body would start before all parts have ended.
     """
     return hasattr(type(backend), "_chord_part_return_script")
-
-
-class RedisBroker(NamedTuple):
-    """Where kombu keeps messages in Redis."""
-
-    client: Any
-    """redis-py's client"""
-    unacked_key: str
-    """a hash of the messages that workers have taken and not acknowledged"""
-
-
-def redis_broker(connection: Any) -> RedisBroker | None:
-    """Where the messages of a Redis broker are; None for another kind of broker.
-
-    Also None for a channel with a key prefix, whose client changes the keys, and for any class but
-    kombu's plain one (such as that for Sentinels). Connects to the broker.
-    """
-    if connection.transport.driver_type != "redis":
-        return None
-    connection.ensure_connection(max_retries=1)
-    channel = connection.default_channel
-    if channel.global_keyprefix or type(channel).__name__ != "Channel":
-        return None
-    return RedisBroker(channel.client, channel.unacked_key)

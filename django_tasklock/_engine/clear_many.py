@@ -34,18 +34,18 @@ def get_seen(
 
 
 def clear_many(
-    service: LockService, holders: Sequence[LockInfo], *, by: str | None = None
+    service: LockService, holders: Sequence[LockInfo], *, by: str | None = None, noted: bool = True
 ) -> list[bool]:
     """Remove what holds some locks, each only if it still holds its lock.
 
     ``holders``: as the service's store has just returned them. ``by``: who cleared them, for the
-    log. Each that was removed has its signal and its event of the history. Returns for each
-    whether it was removed. Raises `StoreUnavailable`; some may be removed then.
+    log. Each that was removed has its signal, and with ``noted`` its event of the history. Returns
+    for each whether it was removed. Raises `StoreUnavailable`; some may be removed then.
     """
     store = service.store
     done = store.clear_many(holders) if holders else []
     for holder, cleared in zip(holders, done, strict=True):
-        if cleared:
+        if cleared and noted:
             note_event(store.alias, "cleared", holder.name, holder.owner, by=by)
     # At once: a queue of events has no room for those of thousands of locks, and this process may
     # be a command that ends now.

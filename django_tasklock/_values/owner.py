@@ -42,10 +42,9 @@ class Owner:
     `COOLING`, or a word that identifies the handle of a lease that was detached.
     The holder of a permit has ``slots``, the N that it gave. ``waits_for`` is the name of the
     permits for which the first of those who wait holds a lock of its own. ``adoptions`` is how
-    often the lease was adopted; None: never. ``trace`` is the trace and the span in which it took
-    the lock, for OpenTelemetry. ``inside`` is True for a lock that code inside a task has taken,
-    and that is not the task's own: the task does not do the work of another message with this lock.
-    None for all others.
+    often the lease was adopted; None: never. ``inside`` is True for a lock that code inside a task
+    has taken, and that is not the task's own: the task does not do the work of another message with
+    this lock. None for all others.
 
     ``waiting_since`` is when a waiter first asked for the lock, by the clock of its host; None for
     all others, and where that is not known. Two owners that differ in it alone are equal.
@@ -66,7 +65,6 @@ class Owner:
     slots: int | None = None
     waits_for: str | None = None
     adoptions: int | None = None
-    trace: str | None = None
     inside: bool | None = None
     waiting_since: datetime | None = field(default=None, compare=False)
 
@@ -77,8 +75,7 @@ class Owner:
         return cls(
             get("host"), get("pid"), get("task"), get("task_id"), get("thread"), get("boot"),
             get("pidns"), get("start"), get("group"), get("held_by"), get("reason"), get("mark"),
-            get("slots"), get("waits_for"), get("adoptions"), get("trace"),
-            get("inside"),
+            get("slots"), get("waits_for"), get("adoptions"), get("inside"),
         )  # fmt: skip
 
     @classmethod
@@ -103,11 +100,11 @@ class Owner:
             return None
         host, task, task_id, thread = get("host"), get("task"), get("task_id"), get("thread")
         boot, pidns, mark = get("boot"), get("pidns"), get("mark")
-        waits_for, trace = get("waits_for"), get("trace")
+        waits_for = get("waits_for")
         if mark is not None and (type(mark) is not str or not 0 < len(mark) <= LONGEST_MARK):
             return None
         try:
-            texts = (host, task, task_id, thread, boot, pidns, mark, waits_for, trace)
+            texts = (host, task, task_id, thread, boot, pidns, mark, waits_for)
             text = "".join([text for text in texts if text is not None])
         except TypeError:
             return None
@@ -115,7 +112,7 @@ class Owner:
             return None
         return cls(
             host, pid, task, task_id, thread, boot, pidns, start, group, None, None, mark, slots,
-            waits_for, adoptions, trace, get("inside"),
+            waits_for, adoptions, get("inside"),
         )  # fmt: skip
 
     @classmethod

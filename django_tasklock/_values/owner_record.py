@@ -6,7 +6,7 @@ import hashlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,8 +42,6 @@ SINCE = "since"
 """a key of the record of a waiter: when it began to wait, in seconds since the epoch"""
 
 _this_process: dict[str, Any] = {}
-trace_source: Callable[[], str | None] | None = None
-"""returns the trace and the span to record, if any; set by the app for OpenTelemetry"""
 
 
 class _Acting(threading.local):
@@ -77,8 +75,6 @@ def owner_record(task: str | None = None, task_id: str | None = None) -> dict[st
         record["task"] = recorded(task)
     if task_id is not None:
         record["task_id"] = recorded(task_id)
-    if trace_source is not None and (trace := trace_source()) is not None:
-        record["trace"] = trace
     return record
 
 

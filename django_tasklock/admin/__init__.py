@@ -1,4 +1,4 @@
-"""The admin page of live locks, and a mixin for the admin of what tasks work on."""
+"""The admin's pages of live locks, and a mixin for the admin of what tasks work on."""
 
 from django.contrib import admin
 

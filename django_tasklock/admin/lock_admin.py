@@ -1,252 +1,272 @@
-"""The admin of locks: what is listed, what is shown of one, and who may see it."""
+"""The admin of locks: Django's own pages, and which hook of them does what."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from typing import Any, TypeVar, cast
 
-from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin import AdminSite, ShowFacets, helpers
+from django.contrib.admin.actions import delete_selected
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 
+from .._compat.django import add_without_transaction
 from .._engine.service import locks
 from .._values.describe import printable
+from .._values.lock_info import LockInfo
 from ..models import Lock
-from .cells import ASKED_BY, LockCells, waiter_cells
-from .changelist import LockChangeList
-from .clear_page import ClearPage
-from .commands import commands_on
-from .contention_page import ContentionPage
-from .filters import FILTERS
-from .health_page import HealthPage
-from .hold_page import HoldPage
-from .live_page import LivePage
-from .not_locked_page import NotLockedPage, history_of
-from .page import LockModelAdmin, error_on_list, url_name, url_of
-from .queued_page import QueuedPage
-from .rows import Rows
-from .seen import SeenLease, SelectedLeases, row_of
-from .store_reader import StoreReader, aliases
-from .summary import summary_of
+from ..operators.held import held_permits
+from ..operators.holders import sentence
+from ..operators.rows import label_of, row_if_known
+from .cells import COLUMNS, facts, row_url, waiter_cells
+from .clear import clear, question_about, user_name
+from .events import history
+from .health import findings, send_again
+from .hold import HoldForm
+from .reading import NOT_KNOWN, Reading, problem_of, read
+from .rows import LockChangeList, Rows, lock_of, seen_lock
+from .tabs import address, aliases, chosen_alias, tabs
 
 __all__ = ["LockAdmin"]
 
-LIVE_EVERY_SECONDS = 4
-"""between two looks of the open page, unless its reader has chosen another pause"""
-PAUSES_SECONDS = (2, 4, 10, 30)
-"""what may be chosen"""
+MOST_CLEARED = 500
+"""locks of one form: it may have 1,000 fields"""
+View = TypeVar("View", bound=Callable[..., HttpResponse])
 
 
-class LockAdmin(LockCells):
-    """Live locks, straight from their stores. ``view_lock`` sees, ``delete_lock`` clears and holds.
+def needs(permission: str) -> Callable[[View], View]:
+    """Decorate a view: it asks no store for users without the permission, and what a store does
+    not answer is a message on the list."""
 
-    Its own methods are those that Django calls by name; each page that Django does not have is an
-    object in ``pages``.
-    """
+    def decorate(view: View) -> View:
+        @wraps(view)
+        def answer(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if not getattr(self, f"has_{permission}_permission")(request):
+                raise PermissionDenied
+            try:
+                return view(self, request, *args, **kwargs)
+            except NOT_KNOWN as error:
+                messages.error(request, problem_of(error))
+                return HttpResponseRedirect(address(request, "changelist"))
 
-    list_display = (
-        "name", "store", "ttl", "age", "renewing", "held_by", "waiters", "longest_wait", "task",
-        "task_id",
-    )  # fmt: skip
-    list_filter = FILTERS
+        return cast("View", answer)
+
+    return decorate
+
+
+class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Live locks, from their store. ``view_lock`` sees, ``delete_lock`` clears and holds."""
+
+    list_display: Any = COLUMNS
     list_per_page = 100
-    # A form may have 1000 fields (DATA_UPLOAD_MAX_NUMBER_FIELDS), and every ticked row is one: with
-    # the form's own, a list of 1000 could not be ticked as a whole.
-    list_max_show_all = 500
-    sortable_by = ("name", "ttl", "age", "waiters", "longest_wait")
-    show_facets = ShowFacets.NEVER
+    list_max_show_all = MOST_CLEARED
+    show_full_result_count = False
+    sortable_by = ()
     search_fields = ("name",)
-    search_help_text = gettext_lazy(
-        "Words of the name, task, task id, host or process id; video:* is the beginning of a name."
-    )
-    actions = ("clear_selected",)
-    fields = (
-        "full_name", "store", "ttl", "renewing", "acquired", "age", "held_by", "thread", "task",
-        "task_id", "row", "fence", "waiters", "wait_by_name", "key",
-    )  # fmt: skip
-    readonly_fields = fields
+    actions = ("delete_selected",)
 
     class Media:
-        css = {"all": ("django_tasklock/locks.css", "django_tasklock/themes.css")}
-        js = ("django_tasklock/locks.js", "django_tasklock/copy.js")
-
-    def __init__(self, model: type[Lock], admin_site: AdminSite) -> None:
-        super().__init__(model, admin_site)
-        self.clear_page = ClearPage(self)
-        self.live_page = LivePage(self)
-        self.not_locked_page = NotLockedPage(self)
-        self.pages = (
-            QueuedPage(self), HealthPage(self, self.clear_page), HoldPage(self),
-            ContentionPage(self), self.live_page, self.clear_page,
-        )  # fmt: skip
-
-    @property
-    def model_admin(self) -> LockModelAdmin:
-        """Itself: what `error_on_list` asks a page and the admin for."""
-        return self
+        css = {"all": ("django_tasklock/locks.css",)}
+        js = ("django_tasklock/locks.js",)
 
     def get_urls(self) -> list[URLPattern]:
+        views = {"events": self.events_view, "health": self.health_view, "send": self.send_view}
         # Before Django's own, one of which takes any path for the id of a lock.
-        return [url for page in self.pages for url in page.urls()] + super().get_urls()
-
-    def get_preserved_filters(self, request: HttpRequest) -> str:
-        of_live_page = self.live_page.preserved_filters(request)
-        return super().get_preserved_filters(request) if of_live_page is None else of_live_page
+        return [
+            path(
+                f"{view}/", self.admin_site.admin_view(answer), name=f"django_tasklock_lock_{view}"
+            )
+            for view, answer in views.items()
+        ] + super().get_urls()
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
+        """Who may end a lock may hold one."""
+        return self.has_delete_permission(request)
 
     def has_change_permission(self, request: HttpRequest, obj: Lock | None = None) -> bool:
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Lock | None = None) -> bool:
         """Nobody clears what they may not see."""
-        return super().has_delete_permission(request, obj) and self.has_view_permission(
-            request, obj
-        )
+        may_see = self.has_view_permission(request, obj)
+        return may_see and super().has_delete_permission(request, obj)
 
-    def get_list_display(self, request: HttpRequest) -> Any:
-        """Without the store's column where there is only one store."""
-        one = len(aliases()[0]) < 2
-        return [name for name in self.list_display if not (one and name == "store")]
+    # ------------------------------------------------------------------------ the list
 
-    def get_actions(self, request: HttpRequest, action_location: Any = None) -> Any:
-        # From Django 6.1 on it is said for which page.
-        where = {} if action_location is None else {"action_location": action_location}
-        actions = super().get_actions(request, **where)
-        # The site's own would delete rows of a table that does not exist.
-        actions.pop("delete_selected", None)
-        return actions
+    def get_queryset(self, request: HttpRequest) -> Any:
+        reading = read(chosen_alias(request), request.GET.get("q", ""))
+        return Rows(map(lock_of, reading.found), reading)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LockChangeList]:
         return LockChangeList
 
-    def get_queryset(self, request: HttpRequest) -> Any:
-        found, problem = aliases()
-        return Rows([StoreReader(alias) for alias in found], problem=problem)
-
-    def get_object(
-        self, request: HttpRequest, object_id: str, from_field: str | None = None
-    ) -> Lock | None:
-        try:
-            store, name = Lock.parts_of(object_id)
-            info = locks.using(store).get(name)
-        except ValueError:  # no lock can be called that
-            return None
-        if info is None:
-            return None
-        lock = row_of(info)
-        vars(lock)[ASKED_BY] = request
-        return lock
-
-    def action_checkbox(self, obj: Lock) -> SafeString:
-        """The box carries the lease as drawn, so that no other is cleared by it."""
-        assert obj.info is not None
-        label = format_html(gettext("Select this lock for an action - {}"), obj.name)
-        box = forms.CheckboxInput({"class": "action-select", "aria-label": label}, lambda _: False)
-        return box.render(helpers.ACTION_CHECKBOX_NAME, SeenLease.of(obj.info).encode())
-
-    @error_on_list
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        may_hold = self.has_delete_permission(request)
-        answer = super().changelist_view(
-            request,
-            {
-                "hold_url": url_of(self, request, "hold") if may_hold else None,
-                "title": gettext("Live locks"),
-                "live_url": reverse(
-                    f"admin:{url_name(self, 'live')}", current_app=self.admin_site.name
-                ),
-                "live_every": LIVE_EVERY_SECONDS,
-                "live_pauses": sorted({*PAUSES_SECONDS, LIVE_EVERY_SECONDS}),
-                "contention_url": url_of(self, request, "contention"),
-                "health_url": url_of(self, request, "health"),
-                "queued_url": url_of(self, request, "queued"),
-                **(extra_context or {}),
-            },
-        )
-        context = getattr(answer, "context_data", None)
-        if context and isinstance(context.get("cl"), LockChangeList):
-            context["summary"] = summary_of(context["cl"], request, context["contention_url"])
+    @needs("view")
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        answer = super().changelist_view(request, extra_context)
+        context = getattr(answer, "context_data", None) or {}
+        if isinstance(context.get("cl"), LockChangeList):
+            reading = context["cl"].reading
+            context |= _frame(request, "changelist", gettext("Locks"), reading)
         return answer
 
-    @error_on_list
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        if not self.has_view_permission(request):  # Before the store is asked.
-            raise PermissionDenied
-        return super().change_view(request, object_id, form_url, extra_context)
+    # ------------------------------------------------------------------------ one lock
 
-    @error_on_list
-    def history_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        if not self.has_view_permission(request):  # Before the store is asked.
-            raise PermissionDenied
-        return super().history_view(request, object_id, extra_context)
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Lock:
+        """What holds the lock now: the page of a lease that is over tells of the lock."""
+        lock = seen_lock(object_id)
+        return lock if lock.info else seen_lock(Lock.id_of(lock.store, lock.name))
+
+    def get_fields(self, request: HttpRequest, obj: Lock | None = None) -> Any:
+        return tuple(HoldForm.base_fields) if obj is None else ()
+
+    @needs("view")
+    def change_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        return super().change_view(request, *args, **kwargs)
 
     def render_change_form(
-        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+        self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        lock: Lock = context["original"]
-        assert lock.info is not None
-        context["list_url"] = url_of(self, request, "changelist")
-        info = lock.info
-        # None: the store does not count them with the lock, but may know them.
-        waiting = locks.using(info.store).waiters(info.name) if info.waiters != 0 else []
-        context["waiting"] = [waiter_cells(owner) for owner in waiting]
-        context["commands"] = commands_on(info, waiting)
-        context |= history_of(info.store, info.name)
-        if self.has_delete_permission(request, lock):
-            context["clear_url"] = url_of(self, request, "delete", quote(lock.pk))
-            context["lease"] = SeenLease.of(lock.info).encode()
+        lock: Lock | None = context["original"]
+        if lock is not None:
+            context |= self._about(request, lock)
         return super().render_change_form(request, context, *args, **kwargs)
 
-    @error_on_list
-    def delete_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Ask before clearing one lock: the lease that the detail page posts, or today's."""
-        if not self.has_delete_permission(request):
-            raise PermissionDenied
-        if "lease" in request.POST:
-            selected = SelectedLeases.from_boxes([request.POST["lease"]])
-            return self.clear_page.confirmation(request, selected)
-        lock = self.get_object(request, unquote(object_id))
-        if lock is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
-        return self.clear_page.confirmation(request, SelectedLeases(held=[lock]))
+    def _about(self, request: HttpRequest, lock: Lock) -> dict[str, Any]:
+        """Return what the page of a lock shows."""
+        service, info = locks.using(lock.store), lock.info
+        said: dict[str, Any] = {"title": printable(lock.name), "subtitle": None}
+        said |= history(request, lock.store, name=lock.name)
+        said["waiting"] = [waiter_cells(owner) for owner in service.waiters(lock.name)]
+        if info is not None:
+            said |= {"sentence": sentence(info), "facts": self._facts(request, info)}
+        elif held_permits(service, lock.name):
+            said["permits_url"] = address(request, "changelist", q=f"{lock.name}#*")
+        if self.has_delete_permission(request):
+            said["hold_url"] = address(request, "add", name=lock.name, store=lock.store)
+            said["clear_url"] = address(request, "delete", quote(lock.pk)) if info else None
+        return said
+
+    def _facts(self, request: HttpRequest, info: LockInfo) -> list[tuple[str, str]]:
+        """The fields, and the row that the task works on."""
+        found = None
+        with suppress(ImportError):  # A site may show the locks of tasks that it does not have.
+            found = row_if_known(info)
+        if found is None:
+            return facts(info)
+        row, _ = found
+        url, said = row_url(self.admin_site, request, type(row), row.pk), printable(label_of(row))
+        link = format_html('<a href="{}">{}</a>', url, said) if url else said
+        return [(gettext("guarded row"), link), *facts(info)]
+
+    @needs("view")
+    def history_view(self, request: HttpRequest, object_id: str, *args: Any) -> HttpResponse:
+        """Django's button "History" leads to the lock's events."""
+        lock = seen_lock(unquote(object_id))
+        return HttpResponseRedirect(address(request, "events", q=lock.name, store=lock.store))
+
+    # ------------------------------------------------------------------------ clear
 
     @admin.action(permissions=["delete"], description=gettext_lazy("Clear selected locks"))
-    def clear_selected(self, request: HttpRequest, rows: Rows | SelectedLeases) -> HttpResponse:
-        """Ask before clearing the leases that were ticked, or all of the list."""
-        if isinstance(rows, SelectedLeases):
-            return self.clear_page.confirmation(request, rows)
-        selected = SelectedLeases(held=list(rows))
-        for problem in rows.problems:  # The locks of that store are not among them.
-            self.message_user(request, problem, messages.ERROR)
-        return self.clear_page.confirmation(request, selected)
+    def delete_selected(self, request: HttpRequest, queryset: Rows) -> HttpResponse | None:
+        """Django's own action asks; what its page has named is cleared here, and nothing else."""
+        rows, asks = queryset[:MOST_CLEARED], not request.POST.get("post")
+        clear(request, [lock for lock in rows if not (asks and lock.info)])
+        held = Rows([lock for lock in rows if asks and lock.info], queryset.reading)
+        if not held:
+            return None
+        answer = cast("TemplateResponse", delete_selected(self, request, cast("Any", held)))
+        words = {"title": gettext("Clear these locks?"), "left_out": len(queryset) - len(rows)}
+        answer.context_data = {**(answer.context_data or {}), **words}
+        return answer
 
-    def _get_obj_does_not_exist_redirect(
-        self, request: HttpRequest, opts: Any, object_id: str
+    @needs("delete")
+    def delete_view(self, request: HttpRequest, object_id: str, *args: Any) -> HttpResponse:
+        """Django's own view asks; the lease in the address is cleared here, and no later one."""
+        lock = seen_lock(unquote(object_id))
+        if lock.info and lock.pk != unquote(object_id):
+            return HttpResponseRedirect(address(request, "delete", quote(lock.pk)))
+        if lock.info is None or request.method == "POST":
+            clear(request, [lock])
+            return HttpResponseRedirect(address(request, "changelist"))
+        return super().delete_view(request, object_id, {"title": gettext("Clear this lock?")})
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        return [question_about(request, lock) for lock in objs if lock.info], {}, set(), []
+
+    # ------------------------------------------------------------------------ hold
+
+    def get_form(
+        self, request: HttpRequest, obj: Lock | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        if obj is not None:
+            return super().get_form(request, obj, *args, **kwargs)
+        return type("HoldForm", (HoldForm,), {"by": user_name(request)})
+
+    @needs("add")
+    def add_view(self, request: HttpRequest, form_url: str = "", *args: Any) -> HttpResponse:
+        # A store in the same SQLite file could not write during a transaction.
+        return add_without_transaction(self, request, form_url, {"title": gettext("Hold a lock")})
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> Lock:
+        return Lock.named(form.cleaned_data["store"], form.cleaned_data["name"])
+
+    def save_model(self, request: HttpRequest, obj: Lock, form: Any, change: bool) -> None:
+        """The form has held it."""
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """A lock has no related rows."""
+
+    def response_add(self, request: HttpRequest, obj: Lock, *args: Any) -> HttpResponse:
+        words = gettext("“%(name)s” is held: jobs that need it are skipped or wait.")
+        messages.success(request, words % {"name": printable(obj.name)})
+        return HttpResponseRedirect(address(request, "change", quote(obj.pk)))
+
+    # ------------------------------------------------------------------------ the other tabs
+
+    @needs("view")
+    def events_view(self, request: HttpRequest) -> HttpResponse:
+        """What happened to the locks of a store. Raises `PermissionDenied`."""
+        query = request.GET.get("q", "")
+        found = history(request, chosen_alias(request), query)
+        return self._page(request, "events", gettext("Events"), {"query": query, **found})
+
+    @needs("view")
+    def health_view(self, request: HttpRequest) -> HttpResponse:
+        """What the doctor finds, in all stores. Raises `PermissionDenied`."""
+        may_clear = self.has_delete_permission(request)
+        found = findings(request, self.admin_site, may_clear=may_clear)
+        return self._page(request, "health", gettext("Health"), found)
+
+    @needs("delete")
+    def send_view(self, request: HttpRequest) -> HttpResponse:
+        """Send lost rows again. Raises `PermissionDenied`, and `BadRequest`."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        send_again(request, self.admin_site)
+        return HttpResponseRedirect(address(request, "health"))
+
+    def _page(
+        self, request: HttpRequest, view: str, title: str, context: dict[str, Any]
     ) -> HttpResponse:
-        shown = self.not_locked_page.answer(request, object_id)
-        if shown is not None:
-            return shown
-        name = unquote(object_id).partition(":")[2] or object_id
-        sentence = gettext("“%(name)s” is not locked.") % {"name": printable(name)}
-        self.message_user(request, sentence, messages.WARNING)
-        return HttpResponseRedirect(url_of(self, request, "changelist"))
+        request.current_app = self.admin_site.name
+        said = self.admin_site.each_context(request) | {"opts": self.opts, "media": self.media}
+        said |= _frame(request, view, title, read(chosen_alias(request))) | context
+        return TemplateResponse(request, f"admin/django_tasklock/lock/{view}.html", said)
+
+
+def _frame(request: HttpRequest, view: str, title: str, reading: Reading) -> dict[str, Any]:
+    """Return what the top of a tab shows."""
+    found = aliases()
+    return {
+        "title": title,
+        "tabs": tabs(request, view, reading),
+        "stores": [(printable(alias), alias) for alias in found] if len(found) > 1 else [],
+        "chosen": reading.alias,
+    }

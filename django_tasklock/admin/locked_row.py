@@ -10,11 +10,11 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
 
-from .._values.describe import duration, place, printable
+from .._values.describe import printable
 from .._values.lock_info import LockInfo
-from ..operators.guarded import locks_of
-from .cells import operator_words
-from .store_reader import NOT_KNOWN, problem_of
+from ..operators.holders import sentence
+from ..operators.rows import locks_of
+from .reading import NOT_KNOWN, problem_of
 
 if TYPE_CHECKING:
     RowAdmin = admin.ModelAdmin[Any]
@@ -45,11 +45,8 @@ class LockedRowAdminMixin(RowAdmin):
         obj: Any = None,
     ) -> HttpResponse:
         if obj is not None and request.method == "GET":
-            try:
-                for info in locks_of(obj):
-                    self.message_user(request, _sentence(info), messages.WARNING)
-            except NOT_KNOWN as error:
-                self.message_user(request, problem_of(error), messages.ERROR)
+            for reason in _against(obj):
+                messages.warning(request, reason)
         return super().render_change_form(request, context, add, change, form_url, obj)
 
     def get_form(self, *args: Any, **kwargs: Any) -> Any:
@@ -116,43 +113,17 @@ def _below(refusing: type, form: Any) -> Any:
 def _against(*rows: Model) -> list[str]:
     """Return why the rows must not be written now, one sentence for each lock."""
     try:
-        return [_sentence(info) for info in locks_of(*rows)]
+        return list(map(_reason, locks_of(*rows)))
     except NOT_KNOWN as error:
         # A task may be working on the row: not known is not free.
         return [problem_of(error)]
 
 
+def _reason(info: LockInfo) -> str:
+    words = gettext("Lock “%(name)s”: %(sentence)s Nothing is saved or deleted here until it ends.")
+    return words % {"name": printable(info.name), "sentence": sentence(info)}
+
+
 def _refuse(*rows: Model) -> None:
     if reasons := _against(*rows):
         raise PermissionDenied(" ".join(reasons))
-
-
-def _sentence(info: LockInfo) -> str:
-    left = gettext("never expires") if info.ttl is None else duration(info.ttl)
-    if info.held_by is not None:
-        values = {
-            "name": printable(info.name),
-            "operator": operator_words(info.owner),
-            "reason": printable(info.reason or "-"),
-            "ttl": left,
-        }
-        return (
-            gettext(
-                "Held by %(operator)s, reason: %(reason)s. Lock “%(name)s”, TTL %(ttl)s. "
-                "Nothing is saved or deleted here until it ends."
-            )
-            % values
-        )
-    who = {
-        "name": printable(info.name),
-        "owner": place(info.owner) or gettext("other code (its key was not set by a lease)"),
-        "task": printable(info.owner.task or "-"),
-        "ttl": left,
-    }
-    return (
-        gettext(
-            "Locked by %(owner)s, task %(task)s: lock “%(name)s”, TTL %(ttl)s. "
-            "Nothing is saved or deleted here until it ends."
-        )
-        % who
-    )

@@ -1,8 +1,8 @@
-"""Explains how a task's lock gets its name, for ``manage.py locks explain``."""
+"""What operators are told of tasks: how a lock gets its name, and which tasks have a guard."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery import current_app
@@ -10,11 +10,12 @@ from celery import current_app
 from .._engine.names import ArgumentNames
 from .._values.lock_info import LockInfo
 from ..guards import StatusGuard
-from ..operators.explain import Explanation, explainers, inspectors, namers
+from ..operators.work import Explanation
 from .task import LockedTask
 from .unique import Reservation
+from .works import guarded_tasks
 
-__all__ = ["explain_call", "names_of_locked_tasks", "waits_or_runs"]
+__all__ = ["duplicate_of", "explain_call", "guarded_tasks"]
 
 
 def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Explanation | None:
@@ -74,19 +75,9 @@ def _guard_options(guard: StatusGuard) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
-def names_of_locked_tasks() -> Iterator[str]:
-    """Yield the names of the current app's tasks that take a lock."""
-    return (name for name, task in current_app.tasks.items() if isinstance(task, LockedTask))
-
-
-def waits_or_runs(explanation: Explanation) -> str | LockInfo | None:
+def duplicate_of(explanation: Explanation) -> str | LockInfo | None:
     """Return the task id or the lease of which the explained call would be a duplicate, or None."""
     task = current_app.tasks.get(explanation.task)
     if not isinstance(task, LockedTask) or task.unique_while is None:
         return None
     return Reservation(task, explanation.name, "").peek()
-
-
-explainers.append(explain_call)
-inspectors.append(waits_or_runs)
-namers.append(names_of_locked_tasks)

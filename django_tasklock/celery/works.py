@@ -7,7 +7,6 @@ from inspect import Parameter
 from typing import Any
 
 from ..guards import StatusGuard
-from ..operators.work import sources
 from .loading import task_apps
 from .options import body_signature
 from .task import LockedTask
@@ -80,6 +79,3 @@ class TaskWork:
         result = self._task.send_anyway(args, kwargs)
         task_id: str | None = getattr(result, "id", None)
         return task_id
-
-
-sources.append(guarded_tasks)

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from django.core.management.base import CommandParser
 
-from . import (
-    clear_locks,
-    explanation,
-    findings,
-    hold_lock,
-    lead_command,
-    list_locks,
-    lock_history,
-    run_command,
-    show_lock,
-    state_metrics,
-)
-from .parsing import VerbParser
+from . import clear_locks, doctor, explanation, hold_lock, list_locks, lock_history, show_lock
+from .run_command import LEAD, RUN
 
 __all__ = ["add_verbs"]
 
@@ -24,23 +13,19 @@ VERBS = (
     list_locks.VERB,
     show_lock.VERB,
     lock_history.VERB,
-    clear_locks.VERB,
-    findings.VERB,
-    state_metrics.VERB,
+    doctor.VERB,
     explanation.VERB,
-    run_command.VERB,
-    lead_command.VERB,
+    clear_locks.VERB,
     hold_lock.VERB,
+    RUN,
+    LEAD,
 )
 
 
 def add_verbs(parser: CommandParser) -> None:
     """Add the verbs to the command's parser; the chosen one is ``options["verb"]``, a function."""
     verbs = parser.add_subparsers(
-        title="verbs",
-        metavar="VERB",
-        required=True,
-        parser_class=VerbParser,
+        title="verbs", metavar="VERB", required=True, parser_class=CommandParser
     )
     for verb in VERBS:
         verb.add_to(verbs)

@@ -1,9 +1,9 @@
-"""``manage.py locks explain``: which lock a call of a task would take."""
+"""``manage.py locks explain``: which lock a call of a task would take, and what it would meet."""
 
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -11,16 +11,18 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from .._engine.service import locks
 from .._values.describe import duration, printable
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner
 from ..exceptions import StoreUnavailable
-from ..operators.explain import Explanation, duplicate_of, explain, row_of, similar_tasks
-from ..operators.hints import command_line
-from ..operators.permits import held_permits, in_words
-from ..operators.row_now import RowNow
+from ..operators.explain import Explanation, duplicate_of, explain, row_of
+from ..operators.held import held_permits
+from ..operators.holders import command_line, sentence
+from ..operators.rows import RowNow
 from ..operators.work import CeleryMissing
+from .tables import write_fields
 from .verb import Verb
 
 __all__ = ["VERB", "explain_task"]
+
+SKIPPED = {"skip": "skipped", "retry": "put back, to come again later", "raise": "an error"}
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -36,15 +38,14 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def explain_task(command: BaseCommand, **options: Any) -> None:
-    """Print which lock the call would take, why, who holds it now, and the row it would claim.
+    """Print what the call would meet, which lock it would take, and why it is that one.
 
     Raises `CommandError` for a task without a lock, a call that does not fit it, and tasks that
     cannot be imported.
     """
     task = options["task_name"]
-    args, kwargs = _call(options["arguments"])
     try:
-        found = explain(task, args, kwargs)
+        found = explain(task, *_call(options["arguments"]))
     except CeleryMissing as error:
         raise CommandError(printable(error)) from error
     except ImportError as error:
@@ -52,118 +53,92 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     except (TypeError, ValueError) as error:
         raise CommandError(f"{task} cannot be called like that: {printable(error)}") from error
     if found is None:
-        raise CommandError(f"No task {printable(task)} takes a lock.{_did_you_mean(task)}")
-    held: LockInfo | str | None
-    permits: list[LockInfo] = []
-    waiting: list[Owner] = []
-    copy: LockInfo | str | None = None
-    silent = False
+        raise CommandError(f"No task {printable(task)} takes a lock.")
+    row, copy, unknown = row_of(found), None, None
+    held: Sequence[LockInfo] = ()
     try:
         service = locks.using(found.store)
         # With slots a call takes a permit: the lock of that name itself is another one.
-        held = service.get(found.name) if found.slots == 1 else None
-        if held is None:
-            permits = held_permits(service, found.name)
-            waiting = service.waiters(found.name) if permits or found.slots > 1 else []
+        holder = service.get(found.name) if found.slots == 1 else None
+        held = held_permits(service, found.name) if holder is None else [holder]
         copy = duplicate_of(found)
     except StoreUnavailable as error:
-        held, silent = str(error), True
-    row = row_of(found)
+        unknown = str(error)
     if options["format"] == "json":
+        permits = [info for info in held if info.slot]
+        single = next((info.as_json() for info in held if not info.slot), unknown)
         more = {
-            "held": held.as_json() if isinstance(held, LockInfo) else held,
+            "held": single,
             "permits": [info.as_json() for info in permits],
-            "duplicate_of": _task_id(copy),
-            "row": row.as_json() if isinstance(row, RowNow) else row,
+            "duplicate_of": copy.owner.task_id if isinstance(copy, LockInfo) else copy,
+            "row": row._asdict() if isinstance(row, RowNow) else row,
         }
         command.stdout.write(json.dumps(found.as_json() | more, indent=2))
         return
-    wait = "for ever" if found.wait is None else f"{found.wait:g}s"
-    lines = {
+    verdict = _verdict(found, held, copy, row) if unknown is None else f"Not known: {unknown}"
+    command.stdout.write(f"{printable(verdict)}\n")
+    now = {f"permit #{info.slot} now" if info.slot else "lock now": sentence(info) for info in held}
+    write_fields(command, {**_fields(found), "row now": row, **now})
+
+
+def _verdict(
+    found: Explanation,
+    held: Sequence[LockInfo],
+    copy: str | LockInfo | None,
+    row: RowNow | str | None,
+) -> str:
+    """What a call would meet now, in one sentence."""
+    result = "raise AlreadyQueued" if found.on_duplicate == "raise" else "return that one's result"
+    if isinstance(copy, LockInfo):
+        return f"Would not be sent: the run {copy.owner.task_id} does this job. It would {result}."
+    if copy is not None:
+        clear = command_line("clear", found.name, store=found.store, options="--queued")
+        return (
+            f"Would not be sent: the message {copy} is to do this job. It would {result}. "
+            f"If that message is gone: {clear}"
+        )
+    if len(held) < found.slots:
+        if isinstance(row, RowNow) and row.refused is not None:
+            return f"Would be skipped: a claim of {row.row} would fail ({row.refused})."
+        return (
+            f"Would run now: nobody holds {found.name}."
+            if found.slots == 1
+            else (f"Would run now: {len(held)} of {found.slots} permits of {found.name} are held.")
+        )
+    if found.on_conflict == "run":
+        return f"Would run all the same, and report that {found.name} is held."
+    if found.wait != 0:
+        wait = "as long as it takes" if found.wait is None else f"up to {duration(found.wait)}"
+        return f"Would wait {wait} for {found.name}, then be {SKIPPED[found.on_conflict]}."
+    why = " by an operator" if held[0].held_by is not None else ""
+    why = " for a while: it is cooling" if held[0].cooling else why
+    return f"Would be {SKIPPED[found.on_conflict]}: {found.name} is held{why}."
+
+
+def _fields(found: Explanation) -> dict[str, object]:
+    """The options of the task that are set, by their names."""
+    unique = found.unique_while and (
+        f"until {'it starts' if found.unique_while == 'queued' else 'it has ended'}, waiting "
+        f"{duration(found.unique_for or 0)} at most; a duplicate: {found.on_duplicate}"
+    )
+    most = found.debounce_max
+    at_most = "" if most is None else f", {duration(most)} after the first at most"
+    return {
         "task": found.task,
         "lock": found.name,
         "why": found.why,
         "arguments": ", ".join(f"{key}={value}" for key, value in found.arguments.items()),
         "store": found.store,
         "ttl": f"{duration(found.ttl)}, {'renewed' if found.renew else 'not renewed'}",
-        "waits": wait,
-        "slots": str(found.slots),
+        "waits": "for ever" if found.wait is None else f"{found.wait:g}s",
+        "slots": None if found.slots == 1 else found.slots,
         "on conflict": found.on_conflict,
         "guard": found.guard,
+        **{name.replace("_", " "): value for name, value in found.guard_options.items()},
+        "unique": unique,
+        "debounce": found.debounce
+        and f"the last of several calls runs, {duration(found.debounce)} after it came{at_most}",
     }
-    for option, text in found.guard_options.items():
-        if option != "failed":  # `guard` has it.
-            lines[option.replace("_", " ")] = text
-    if row is not None:
-        lines["row now"] = str(row)
-    if found.slots == 1:
-        del lines["slots"]
-    lines["held now"] = in_words(permits, waiting) if permits or waiting else _holder(held)
-    if found.debounce is not None:
-        lines["debounce"] = _debounce(found.debounce, found.debounce_max)
-    if found.unique_while is not None:
-        lines["unique"] = _unique(found)
-        lines["duplicate"] = "not known" if silent else _duplicate(found, copy)
-    width = max(map(len, lines)) + 2
-    for label, value in lines.items():
-        command.stdout.write(f"{label + ':':<{width}}{printable(value or '-')}")
-
-
-def _holder(held: LockInfo | str | None) -> str:
-    if held is None:
-        return "no"
-    if isinstance(held, str):
-        return held
-    if held.held_by is not None and held.ttl is not None:
-        try:
-            ends = datetime.now(timezone.utc) + timedelta(seconds=held.ttl)
-        except OverflowError:  # After the year 9999: other code has given the key that TTL.
-            return f"by {held.owner} for {duration(held.ttl)}"
-        return f"by {held.owner} until {ends.isoformat(timespec='seconds')} ({duration(held.ttl)})"
-    if held.cooling:
-        left = "and never expires" if held.ttl is None else f"for {duration(held.ttl)} more"
-        return f"cooling down {left}, after {held.owner}"
-    gone = " (gone)" if held.owner.alive() is False else ""
-    if held.detached:
-        gone = " (detached: waits for its run)"
-    wait = held.longest_wait
-    waits = "" if wait is None else f"; {held.waiters} waiting, the longest for {duration(wait)}"
-    return ("by other code" if held.token is None else f"by {held.owner}{gone}") + waits
-
-
-def _did_you_mean(task: str) -> str:
-    similar = similar_tasks(task)
-    return f" Did you mean {printable(' or '.join(similar))}?" if similar else ""
-
-
-def _debounce(seconds: float, longest: float | None) -> str:
-    most = "" if longest is None else f", {duration(longest)} after the first at most"
-    return f"the last of several calls runs, {duration(seconds)} after it came{most}"
-
-
-def _unique(found: Explanation) -> str:
-    until = "it starts" if found.unique_while == "queued" else "it has ended"
-    return f"until {until}, waiting {duration(found.unique_for or 0)} at most"
-
-
-def _duplicate(found: Explanation, copy: LockInfo | str | None) -> str:
-    """Whether a call would be one now, and why."""
-    if copy is None:
-        return "no, a call would be sent"
-    result = (
-        "raises AlreadyQueued" if found.on_duplicate == "raise" else "returns that one's result"
-    )
-    if isinstance(copy, LockInfo):
-        return f"yes, of the run {_task_id(copy)}, which holds the lock: a call {result}"
-    command = command_line("clear", found.name, store=found.store, options="--queued")
-    return (
-        f"yes, the queue is reserved for the message {copy}: a call {result}. "
-        f"If that message is gone: {command}"
-    )
-
-
-def _task_id(copy: LockInfo | str | None) -> str | None:
-    return copy.owner.task_id if isinstance(copy, LockInfo) else copy
 
 
 def _call(text: str) -> tuple[list[Any], dict[str, Any]]:
@@ -181,9 +156,11 @@ def _call(text: str) -> tuple[list[Any], dict[str, Any]]:
 
 VERB = Verb(
     "explain",
-    "Say which lock a call of a task would take, and why.",
-    "  manage.py locks explain videos.tasks.process '[123]'\n"
-    "  manage.py locks explain videos.tasks.process '{\"video_id\": 123}'",
+    "Say what a call of a task would meet now, which lock it would take, and why.",
+    (
+        "manage.py locks explain videos.tasks.process '[123]'",
+        "manage.py locks explain videos.tasks.process '{\"video_id\": 123}'",
+    ),
     add_arguments,
     explain_task,
 )

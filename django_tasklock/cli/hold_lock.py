@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 import signal
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .._engine.service import locks
-from .._values.describe import duration, printable
-from .._values.owner_record import recorded
-from ..operators.holders import held_by
+from .._values.describe import printable
+from ..operators.holders import sentence
 from ..stores.base import Refusal
-from .parsing import lock_name, lock_ttl
 from .run_command import HELD_ELSEWHERE
 from .tables import json_row
-from .verb import Verb
+from .verb import Verb, lock_name, lock_ttl, user
 
 __all__ = ["VERB", "hold_lock"]
 
@@ -58,7 +54,7 @@ def hold_lock(command: BaseCommand, **options: Any) -> None:
     somebody else holds the lock; `StoreUnavailable`.
     """
     name, ttl = lock_name(options["name"]), options["ttl"]
-    by = _user() if options["by"] is None else options["by"]
+    by = user() if options["by"] is None else options["by"]
     try:
         held = locks.using(options["store"]).try_hold(
             name, ttl, by, options["reason"], wait=options["wait"]
@@ -69,25 +65,12 @@ def hold_lock(command: BaseCommand, **options: Any) -> None:
         message = f"Interrupted: {printable(name)} is not held for you."
         raise CommandError(message, returncode=128 + signal.SIGINT) from None
     if isinstance(held, Refusal):
-        holder = held.holder
-        ends = not holder.cooling and holder.renewing is False and holder.ttl is not None
-        left = f" for {duration(holder.ttl or 0)}" if ends else ""
-        message = f"{printable(name)} {held_by(holder)}{left}."
+        message = f"{printable(name)}: {sentence(held.holder)}"
         raise CommandError(message, returncode=HELD_ELSEWHERE)
     if options["format"] == "json":
         command.stdout.write(json.dumps(json_row(held), indent=2))
     else:
-        command.stdout.write(
-            f"{printable(name)} is held by {printable(held.owner)} for {duration(ttl)}"
-        )
-
-
-def _user() -> str:
-    """The user of this shell, as the operator's name."""
-    try:
-        return recorded(getpass.getuser())
-    except (KeyError, OSError):  # A container may have a user id without a name.
-        return f"uid {os.getuid()}"
+        command.stdout.write(f"{printable(name)}: {sentence(held)}")
 
 
 VERB = Verb(
@@ -95,8 +78,10 @@ VERB = Verb(
     "Hold a lock as an operator: no job that needs it starts until then. Such a job is skipped or "
     "waits, as for any holder. `locks clear` ends it earlier. Exits with "
     f"{HELD_ELSEWHERE} if somebody else holds the lock.",
-    "  manage.py locks hold nightly-report --for 2h --reason 'database migration'\n"
-    "  manage.py locks hold video:123 --for 30m --wait 600",
+    (
+        "manage.py locks hold nightly-report --for 2h --reason 'database migration'",
+        "manage.py locks hold video:123 --for 30m --wait 600",
+    ),
     add_arguments,
     hold_lock,
 )

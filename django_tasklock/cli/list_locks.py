@@ -1,71 +1,51 @@
-"""``manage.py locks list``: once, or repeated with ``--watch``."""
+"""``manage.py locks list``: the locks of a store."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import csv
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from .._engine.service import locks
+from .._engine.service import LockService, locks
 from .._values.describe import printable
-from .._values.ordering import ORDERS
-from ..exceptions import StoreUnavailable
-from ..operators.reservations import QueuedJob
-from . import list_queued
-from .columns import as_table
-from .list_queued import chosen_jobs
-from .output import stream_of
-from .parsing import count, pause, seconds
-from .select import streamed
-from .streaming import LOCK_CSV_FIELDS, as_csv, pieces_of
-from .tables import as_json
-from .verb import Verb
-from .watch import live_view
+from .._values.liveness import Liveness
+from .._values.lock_info import LockInfo
+from .._values.ordering import ORDERS, first_in_order
+from ..exceptions import TaskLockError
+from ..operators.held import is_internal, listed
+from ..operators.holders import who
+from ..stores import stores
+from .queued import list_queued
+from .tables import LOCK_COLUMNS, as_json, json_row, lock_cells, write_table
+from .verb import Verb, number
 
-__all__ = ["LOCK_CSV_FIELDS", "VERB", "list_locks"]
+__all__ = ["VERB", "matching"]
 
-WATCH_PAUSE_SECONDS = 2.0
+CSV_FIELDS = (
+    "name", "ttl", "acquired_at", "host", "pid", "alive", "thread", "task", "task_id",
+    "fence", "waiters", "longest_wait", "renewing", "token", "store", "key", "held_by", "reason",
+    "slot", "cooling",
+)  # fmt: skip
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add which locks to list, in which order, and how often."""
+    """Add which locks to list, and in which order."""
+    parser.add_argument("prefix", nargs="?", default="", metavar="PREFIX")
+    parser.add_argument("--task", metavar="TASK", help="only of this task (with * and ?)")
     parser.add_argument(
-        "prefix",
-        nargs="?",
-        default="",
-        metavar="PREFIX",
-        help="only locks whose name begins with it",
-    )
-    parser.add_argument("--task", metavar="TASK", help="only locks of this task (with * and ?)")
-    parser.add_argument(
-        "--owner",
-        metavar="OWNER",
-        help="only locks of this host, host:pid, pid or operator (with * and ?)",
-    )
-    parser.add_argument(
-        "--expiring",
-        type=seconds,
-        metavar="SECONDS",
-        help="only locks that expire within so many seconds",
+        "--owner", metavar="WHO", help="only of this host, host:pid or operator (with * and ?)"
     )
     parser.add_argument(
         "--sort",
         choices=ORDERS,
         default="ttl",
-        help="how to sort (default: ttl, the soonest to expire first); -age: the oldest first",
+        metavar="ORDER",
+        help=f"one of {', '.join(ORDERS[:5])}; the reverse as --sort=-age (default: %(default)s)",
     )
-    parser.add_argument("--limit", type=count, metavar="N", help="show at most N locks")
-    parser.add_argument(
-        "--watch",
-        type=pause,
-        nargs="?",
-        const=WATCH_PAUSE_SECONDS,
-        metavar="SECONDS",
-        help="repeat every SECONDS (2, if not given) until Ctrl-C",
-    )
+    parser.add_argument("--limit", type=number, metavar="N", help="at most N of them")
     parser.add_argument(
         "--scan",
         action="store_true",
@@ -79,81 +59,85 @@ def add_arguments(parser: CommandParser) -> None:
     )
 
 
-def list_locks(command: BaseCommand, **options: Any) -> None:
-    """Print the chosen locks, or reservations; with ``--watch`` again and again until Ctrl-C.
+def matching(
+    service: LockService,
+    prefix: str = "",
+    task: str | None = None,
+    owner: str | None = None,
+    *,
+    limit: int | None = None,
+    scan: bool = False,
+) -> list[LockInfo]:
+    """Return the locks of the prefix, and with that task and owner (with * and ?).
 
-    Raises `ListingNotSupported`, and `StoreUnavailable` unless it watches.
+    ``scan``: keys that no lease set too. Raises `ListingNotSupported` and `StoreUnavailable`.
     """
-    service = locks.using(options["store"])
+    found: Iterable[LockInfo] = service.store.scan(prefix) if scan else ()
+    some = [info for info in found if not is_internal(info)]
+    if not scan:
+        some = listed(service, prefix, limit)
+    if task is not None:
+        some = [info for info in some if fnmatchcase(info.owner.task or "", task)]
+    if owner is not None:
+        some = [info for info in some if any(fnmatchcase(said, owner) for said in _owner(info))]
+    return some
 
-    def look() -> Iterator[str]:
-        if options["queued"]:
-            text = _text_of_queued(chosen_jobs(service.store, options), command, options)
-            return iter([text.removesuffix("\n") + "\n"])
-        return pieces_of(streamed(service, options), command, options)
 
-    if options["watch"] is None:
-        for piece in look():
-            command.stdout.write(piece, ending="")
-            command.stdout.flush()
-            if stream_of(command.stdout).error is not None:
-                return
+def list_locks(command: BaseCommand, **options: Any) -> None:
+    """Print the chosen locks, or reservations. Raises `ListingNotSupported`, `StoreUnavailable`."""
+    service, prefix = locks.using(options["store"]), options["prefix"]
+    if options["queued"]:
+        list_queued(command, service.store, options)
         return
-    try:
-        with _screen(command, color=not options["no_color"]) as show:
-            while stream_of(command.stdout).error is None:
-                try:
-                    text = "".join(look())
-                except StoreUnavailable as error:
-                    text = printable(error)  # the next look may have an answer
-                show(text)
-                time.sleep(options["watch"])
-    except KeyboardInterrupt:
-        pass
+    narrow = options["task"], options["owner"]
+    limit, sort, form = options["limit"], options["sort"], options["format"]
+    enough = limit if sort == "ttl" and not any(narrow) else None
+    found = matching(service, prefix, *narrow, limit=enough, scan=options["scan"])
+    found = first_in_order(found, sort, limit)
+    liveness = Liveness()
+    if form == "json":
+        command.stdout.write(as_json(json_row(info, liveness) for info in found))
+    elif form == "csv":
+        writer = csv.DictWriter(command.stdout, CSV_FIELDS, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(_flat(json_row(info, liveness)) for info in found)
+    elif found:
+        write_table(command, LOCK_COLUMNS, list(map(lock_cells(liveness), found)))
+    else:
+        command.stdout.write(_none(service, prefix if not any(narrow) else ""))
 
 
-@contextmanager
-def _screen(command: BaseCommand, *, color: bool) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a text: on a terminal it replaces the text before."""
-    live = live_view(command.stdout, color=color) if command.stdout.isatty() else None
-    if live is not None:
-        with live as show:
-            yield show
-        return
-
-    def show_below(text: str) -> None:
-        _write(command, text)
-        command.stdout.flush()
-
-    yield show_below
+def _owner(info: LockInfo) -> list[str]:
+    owner = info.owner
+    return [owner.host or "", who(owner), owner.held_by or ""]
 
 
-def _write(command: BaseCommand, text: str) -> None:
-    command.stdout.write(text, ending="" if text.endswith("\n") else "\n")
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row["owner"], **row}
 
 
-def _text_of_queued(
-    found: Sequence[QueuedJob], command: BaseCommand, options: dict[str, Any]
-) -> str:
-    if options["format"] == "json":
-        return as_json(job.as_json() for job in found)
-    if options["format"] == "csv":
-        return as_csv(list_queued.QUEUED_CSV_FIELDS, (job.as_json() for job in found))
-    if not found:
-        return list_queued.NONE
-    return as_table(
-        list_queued.QUEUED_COLUMNS, [list_queued.cells_of(job) for job in found], command, options
-    )
+def _none(service: LockService, prefix: str) -> str:
+    """That there are none, and where there are some."""
+    said = [f"No locks begin with {printable(prefix)!r}." if prefix else "No locks."]
+    for alias in [service.alias] * bool(prefix) + [one for one in stores if one != service.alias]:
+        try:
+            count = service.using(alias).count()
+        except TaskLockError:
+            continue  # Not known is not none.
+        if count:
+            said.append(f"The store {printable(alias)!r} has {count:,}.")
+    return " ".join(said)
 
 
 VERB = Verb(
     "list",
     "Show the live locks, the soonest to expire first.",
-    "  manage.py locks list\n"
-    "  manage.py locks list video:\n"
-    "  manage.py locks list --task 'videos.*' --expiring 30 --watch\n"
-    "  manage.py locks list --queued\n"
-    "  manage.py locks list --format json | jq -r '.[].name'",
+    (
+        "manage.py locks list video:",
+        "manage.py locks list --task 'videos.*' --limit 20",
+        "manage.py locks list --queued",
+        "manage.py locks list --format json | jq -r '.[].name'",
+    ),
     add_arguments,
     list_locks,
     ("table", "json", "csv"),

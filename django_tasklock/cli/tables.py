@@ -1,98 +1,76 @@
-"""What is said of locks: the cells of a table, a sheet for one lock, JSON for programs."""
+"""Tables for people, and rows for programs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import shutil
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .._values.describe import age, duration, place, printable
+from django.core.management.base import BaseCommand
+
+from .._values.describe import age, duration, printable
 from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner
-from .columns import NOTHING, as_lines
+from .._values.owner import Owner, task_words
+from ..operators.holders import Holder, holder_of, who
 
 __all__ = [
     "LOCK_COLUMNS",
+    "WAITER_COLUMNS",
     "as_json",
-    "as_sheet",
-    "as_waiter_lines",
-    "cells_of",
+    "as_table",
+    "fields_of",
     "json_row",
+    "lock_cells",
+    "text",
+    "waiter_cells",
+    "write_fields",
+    "write_table",
 ]
 
-LOCK_COLUMNS = ("NAME", "TTL", "AGE", "WAIT", "HELD BY", "PROCESS", "TASK", "TASK ID")
-WAITER_COLUMNS = ("POSITION", "WAITS", "SINCE", "HOST", "PID", "PROCESS", "TASK", "TASK ID")
-COOLING_DOWN = "cooling down: it has released the lock, which stays taken until its TTL ends"
+LOCK_COLUMNS = ("NAME", "TTL", "HELD BY", "STATE", "WAITING", "TASK", "AGE")
+WAITER_COLUMNS = ("POSITION", "WAITS", "WHO", "STATE", "TASK")
+LEAST_WIDTH = 8  # of a column that is made narrower
 
 
-def cells_of(info: LockInfo, liveness: Liveness | None = None) -> tuple[str, ...]:
-    """Return one row of the table; every cell is safe for a terminal, and none is empty.
+def write_table(
+    command: BaseCommand, headers: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    """Write a table to the command's stdout: as wide as the terminal at most."""
+    width = shutil.get_terminal_size().columns if command.stdout.isatty() else None
+    command.stdout.write(as_table(headers, rows, width))
 
-    ``liveness`` knows the processes of rows before this one.
+
+def as_table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
+) -> str:
+    """Return aligned lines, without the columns that are empty in every row.
+
+    ``width``: in cells of the terminal; the widest columns are cut in the middle to fit. None: any.
     """
-    return (
-        printable(info.name),
-        _ttl(info),
-        _age(info),
-        _wait(info),
-        place(info.owner) or NOTHING,
-        "cooling" if info.cooling else _life(info.owner, liveness),
-        _text(info.owner.task),
-        _text(info.owner.task_id),
+    kept = [at for at in range(len(headers)) if at == 0 or any(row[at] for row in rows)]
+    table = [[row[at] or "-" for at in kept] for row in [headers, *rows]]
+    widths = [max(map(_cells_of, column)) for column in zip(*table, strict=True)]
+    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        if widths[widest] <= LEAST_WIDTH:
+            break
+        widths[widest] -= 1
+    return "\n".join(
+        "  ".join(map(_fitted, row, widths)).rstrip()  # The last column needs no padding.
+        for row in table
     )
 
 
-def as_sheet(info: LockInfo, row: str | None = None) -> str:
-    """Return all that is known of one lock, one field on each line; ``row`` is its guarded row."""
-    owner = info.owner
-    acquired = info.acquired_at
-    fields = {
-        "name": info.name,
-        "store": info.store,
-        "key": info.key,
-        "ttl": _ttl(info),
-        "acquired": f"{acquired.isoformat()} ({_age(info)} ago)" if acquired else None,
-        "host": owner.host,
-        "pid": owner.pid,
-        "process": COOLING_DOWN if info.cooling else _life_in_words(owner),
-        "thread": owner.thread,
-        "task": owner.task,
-        "task id": owner.task_id,
-        "token": info.token,
-        "fence": info.fence,
-        "waiters": info.waiters,
-        "renewed": None if info.renewing is None else "yes" if info.renewing else "no",
-    }
-    if info.waiting_since is not None:
-        fields["longest wait"] = _wait(info)
-    if info.slot is not None:
-        fields["permit"] = f"{info.slot} of {owner.slots}"
-    if owner.waits_for is not None:
-        fields["holder"] = f"the first of the waiters for a permit of {owner.waits_for}"
-    if info.held_by is not None:
-        fields |= {"held by": owner.operator, "reason": info.reason}
-    if row is not None:
-        fields["row"] = row
-    width = max(map(len, fields)) + 2
-    return "\n".join(f"{label + ':':<{width}}{_text(value)}" for label, value in fields.items())
-
-
-def as_waiter_lines(waiting: Sequence[Owner]) -> str:
-    """Return the wait queue of a lock as aligned lines, the next waiter first."""
-    rows = [
-        (
-            str(number),
-            *_since(owner),
-            _text(owner.operator or owner.host),
-            _text(owner.pid),
-            _life(owner),
-            _text(owner.task),
-            _text(owner.task_id),
-        )
-        for number, owner in enumerate(waiting, 1)
-    ]
-    return as_lines(WAITER_COLUMNS, rows)
+def write_fields(command: BaseCommand, fields: dict[str, object]) -> None:
+    """Write the fields that have a value, one on each line."""
+    known = {label: text(value) for label, value in fields.items()}
+    width = max(map(len, known)) + 2
+    for label, value in known.items():
+        if value:
+            command.stdout.write(f"{label + ':':<{width}}{value}")
 
 
 def as_json(rows: Iterable[dict[str, Any]]) -> str:
@@ -101,63 +79,109 @@ def as_json(rows: Iterable[dict[str, Any]]) -> str:
     return f"[{lines}]"
 
 
+def lock_cells(liveness: Liveness | None = None) -> Callable[[LockInfo], Sequence[str]]:
+    """Return a function that makes the row of a lock; every cell is safe for a terminal."""
+    known = liveness or Liveness()
+
+    def cells(info: LockInfo) -> Sequence[str]:
+        holder = holder_of(info, known)
+        return (
+            printable(info.name),
+            "never" if info.ttl is None else duration(info.ttl),
+            who(info.owner),
+            # What HELD BY says already is not said twice.
+            "" if holder is Holder.FOREIGN else holder.value,
+            _waiting(info),
+            text(task_words(info.owner)),
+            "" if info.acquired_at is None else duration(age(info.acquired_at)),
+        )
+
+    return cells
+
+
+def waiter_cells(number: int, owner: Owner) -> Sequence[str]:
+    """Return the row of one waiter, the ``number``-th in its queue."""
+    since, alive = owner.waiting_since, owner.alive()
+    return (
+        str(number),
+        "" if since is None else duration(age(since)),
+        who(owner),
+        "" if alive is None else "alive" if alive else "gone",
+        text(task_words(owner)),
+    )
+
+
+def fields_of(info: LockInfo) -> dict[str, object]:
+    """Return all that is known of one lock, by what it is called."""
+    owner, acquired = info.owner, info.acquired_at
+    return {
+        "name": info.name,
+        "store": info.store,
+        "key": info.key,
+        "ttl": "never expires" if info.ttl is None else duration(info.ttl),
+        "acquired": f"{acquired.isoformat()} ({duration(age(acquired))} ago)" if acquired else None,
+        "host": owner.host,
+        "pid": owner.pid,
+        "process": holder_of(info).value,
+        "thread": owner.thread,
+        "task": owner.task,
+        "task id": owner.task_id,
+        "held by": owner.operator,
+        "reason": info.reason,
+        "waits for": owner.waits_for and f"a permit of {owner.waits_for}",
+        "permit": None if info.slot is None else f"{info.slot} of {owner.slots}",
+        "token": info.token,
+        "fence": info.fence,
+        "renewed": None if info.renewing is None else "yes" if info.renewing else "no",
+        "waiting": _waiting(info),
+    }
+
+
 def json_row(info: LockInfo, liveness: Liveness | None = None) -> dict[str, Any]:
     """Return a lock as JSON-able values: the table's columns, and more of the lease and owner.
 
     ``liveness`` knows the processes of rows before this one.
     """
     return info.as_json() | {
-        "fence": info.fence, "waiters": info.waiters, "longest_wait": info.longest_wait,
-        "alive": _alive(info.owner, liveness),
-        "renewing": info.renewing, "held_by": info.held_by, "reason": info.reason,
+        "fence": info.fence,
+        "waiters": info.waiters,
+        "longest_wait": info.longest_wait,
+        "alive": (liveness or Liveness()).of(info.owner),
+        "renewing": info.renewing,
+        "held_by": info.held_by,
+        "reason": info.reason,
         "slot": info.slot,
         "cooling": info.cooling,
-    }  # fmt: skip
+    }
 
 
-def _ttl(info: LockInfo) -> str:
-    return "never" if info.ttl is None else duration(info.ttl)
+def text(value: object) -> str:
+    """Return the value in printable characters; "" for None."""
+    return "" if value is None else printable(value)
 
 
-def _age(info: LockInfo) -> str:
-    if info.acquired_at is None:
-        return NOTHING
-    return duration(age(info.acquired_at))
-
-
-def _wait(info: LockInfo) -> str:
+def _waiting(info: LockInfo) -> str:
+    if not info.waiters:
+        return ""
     wait = info.longest_wait
-    return NOTHING if wait is None else duration(wait)
+    return f"{info.waiters}" if wait is None else f"{info.waiters}, {duration(wait)}"
 
 
-def _since(waiter: Owner) -> tuple[str, str]:
-    """For how long a waiter waits, and since when."""
-    since = waiter.waiting_since
-    if since is None:
-        return NOTHING, NOTHING
-    return duration(age(since)), since.isoformat(timespec="seconds")
+def _cells_of(words: str) -> int:
+    """How many cells of a terminal the words take: East Asian characters take two, accents none."""
+    if words.isascii():
+        return len(words)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in words
+    )
 
 
-def _alive(owner: Owner, liveness: Liveness | None) -> bool | None:
-    return owner.alive() if liveness is None else liveness.of(owner)
-
-
-def _life(owner: Owner, liveness: Liveness | None = None) -> str:
-    if owner.detached:
-        return "detached"
-    alive = _alive(owner, liveness)
-    return NOTHING if alive is None else "alive" if alive else "gone"
-
-
-def _life_in_words(owner: Owner) -> str:
-    if owner.detached:
-        return "detached: waits for its run"
-    if owner.pid is None or owner.alive() is not None:
-        return _life(owner)
-    # Without its start in the record, not even its own host can tell whether the process lives.
-    known = owner.start is not None and not owner.is_local()
-    return "unknown (another host or container)" if known else "unknown"
-
-
-def _text(value: object) -> str:
-    return NOTHING if value is None or value == "" else printable(value)
+def _fitted(words: str, width: int) -> str:
+    """The words in exactly ``width`` cells: cut in the middle, or padded."""
+    if (left := width - _cells_of(words)) >= 0:
+        return words + " " * left
+    head, tail = words[: len(words) // 2], words[len(words) // 2 :]
+    while _cells_of(head) + 1 + _cells_of(tail) > width:
+        head, tail = (head[:-1], tail) if len(head) >= len(tail) else (head, tail[1:])
+    return _fitted(f"{head}…{tail}", width)

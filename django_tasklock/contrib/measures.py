@@ -1,15 +1,15 @@
-"""What is measured, by whatever library: the metrics, and the receivers that fill them."""
+"""What is measured, by whatever library: the metrics, their labels, and the signals behind them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from django.dispatch import Signal
 
 from .._engine.lease import Lease
-from .._values.lock_info import LockInfo
 from ..signals import (
     lock_acquired,
     lock_cleared,
@@ -19,14 +19,18 @@ from ..signals import (
     lock_unavailable,
     task_not_run,
 )
-from .lock_labels import label_of, label_of_lease
 
-__all__ = ["COUNTERS", "HISTOGRAMS", "SECONDS", "Measuring", "Metric", "Recorder"]
+__all__ = ["COUNTERS", "HISTOGRAMS", "MOST_LABELS", "OTHER", "SECONDS", "Measures", "Metric"]
 
 SECONDS = (
     0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0,
 )  # fmt: skip
 """upper bounds of the buckets of all histograms"""
+OTHER = "other"
+"""the label of a lock without a template. A name is never a label: there may be millions of names,
+and each value of a label is a time series of its own."""
+MOST_LABELS = 500
+"""different templates of one process: code that makes templates of values gets no more series"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +58,11 @@ COUNTERS = (ACQUIRES, LOST, CLEARED, NOT_RUN)
 HISTOGRAMS = (WAIT, HOLD)
 
 
-class Recorder(Protocol):
-    """Keeps the numbers. It is called in any thread."""
+class Measures(ABC):
+    """The receivers of the signals. A subclass keeps the numbers by a library of its own."""
 
-    def count(self, metric: Metric, *labels: str) -> None:
-        """Add one to a counter."""
-
-    def observe(self, metric: Metric, seconds: float, *labels: str) -> None:
-        """Add a value to a histogram."""
-
-
-class Measuring:
-    """The receivers of the signals, which tell ``recorder``. ``name`` tells them from others."""
-
-    def __init__(self, recorder: Recorder, name: str) -> None:
-        self._recorder = recorder
-        self._name = name
+    def __init__(self) -> None:
+        self._templates: set[str] = set()
         self._receivers: tuple[tuple[Signal, Callable[..., None]], ...] = (
             (lock_acquired, self._acquired),
             (lock_contended, self._contended),
@@ -80,51 +73,60 @@ class Measuring:
             (task_not_run, self._not_run),
         )
 
+    @abstractmethod
+    def count(self, metric: Metric, *labels: str) -> None:
+        """Add one to a counter. It is called in any thread."""
+
+    @abstractmethod
+    def observe(self, metric: Metric, seconds: float, *labels: str) -> None:
+        """Add a value to a histogram. It is called in any thread."""
+
     def connect(self) -> None:
-        """Connect the receivers. A second call changes nothing."""
+        """Count from now on. A second call changes nothing."""
         for signal, receiver in self._receivers:
-            signal.connect(receiver, weak=False, dispatch_uid=self._uid(receiver))
+            signal.connect(receiver, weak=False)
 
     def disconnect(self) -> None:
-        """Disconnect the receivers."""
+        """Count no longer."""
         for signal, receiver in self._receivers:
-            signal.disconnect(dispatch_uid=self._uid(receiver))
+            signal.disconnect(receiver)
 
-    def _uid(self, receiver: Callable[..., None]) -> str:
-        return f"{self._name}.{receiver.__name__}"
+    def label_of(self, template: str | None) -> str:
+        """Return the value of the label "lock" for locks whose names are filled from a template."""
+        if template is None or template in self._templates:
+            return template or OTHER
+        if len(self._templates) >= MOST_LABELS:
+            return OTHER
+        self._templates.add(template)
+        return template
 
-    def _asked(self, label: str, store: str, outcome: str, waited: float) -> None:
-        self._recorder.count(ACQUIRES, label, store, outcome)
-        self._recorder.observe(WAIT, waited, label, store, outcome)
+    def _asked(self, template: str | None, store: str, outcome: str, waited: float) -> None:
+        labels = self.label_of(template), store, outcome
+        self.count(ACQUIRES, *labels)
+        self.observe(WAIT, waited, *labels)
 
-    def _acquired(self, *, lease: Lease, waited: float, **_: Any) -> None:
-        self._asked(label_of_lease(lease), lease.store, "acquired", waited)
+    def _acquired(self, *, lease: Lease, template: str | None, waited: float, **_: Any) -> None:
+        self._asked(template, lease.store, "acquired", waited)
 
-    def _contended(
-        self, *, name: str, store: str, template: str | None, waited: float, **_: Any
+    def _contended(self, *, store: str, template: str | None, waited: float, **_: Any) -> None:
+        self._asked(template, store, "refused", waited)
+
+    def _unavailable(self, *, store: str, template: str | None, waited: float, **_: Any) -> None:
+        self._asked(template, store, "unavailable", waited)
+
+    def _released(self, *, lease: Lease, template: str | None, held: float, **_: Any) -> None:
+        self.observe(HOLD, held, self.label_of(template), lease.store, "released")
+
+    def _lost(
+        self, *, lease: Lease, template: str | None, cause: str, held: float, **_: Any
     ) -> None:
-        self._asked(label_of(template, name), store, "refused", waited)
+        label = self.label_of(template)
+        self.count(LOST, label, lease.store, cause)
+        self.observe(HOLD, held, label, lease.store, "lost")
 
-    def _unavailable(
-        self, *, name: str, store: str, template: str | None, waited: float, **_: Any
-    ) -> None:
-        self._asked(label_of(template, name), store, "unavailable", waited)
+    def _cleared(self, *, store: str, cause: str, **_: Any) -> None:
+        # Who clears a lock knows its name, and no template.
+        self.count(CLEARED, OTHER, store, cause)
 
-    def _released(self, *, lease: Lease, held: float, **_: Any) -> None:
-        self._recorder.observe(HOLD, held, label_of_lease(lease), lease.store, "released")
-
-    def _lost(self, *, lease: Lease, cause: str, held: float, **_: Any) -> None:
-        label = label_of_lease(lease)
-        self._recorder.count(LOST, label, lease.store, cause)
-        self._recorder.observe(HOLD, held, label, lease.store, "lost")
-
-    def _cleared(
-        self, *, name: str, store: str, holder: LockInfo | None, cause: str, **_: Any
-    ) -> None:
-        slots = None if holder is None else holder.owner.slots
-        self._recorder.count(CLEARED, label_of(None, name, slots), store, cause)
-
-    def _not_run(
-        self, *, name: str, store: str, template: str, outcome: str, reason: str, **_: Any
-    ) -> None:
-        self._recorder.count(NOT_RUN, label_of(template, name), store, outcome, reason)
+    def _not_run(self, *, store: str, template: str, outcome: str, reason: str, **_: Any) -> None:
+        self.count(NOT_RUN, self.label_of(template), store, outcome, reason)

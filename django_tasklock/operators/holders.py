@@ -1,18 +1,175 @@
-"""Who or what holds a lock, in words."""
+"""Who holds a lock, and what it means to clear it: one set of words for the command and the page.
+
+The words are translated where they are used: the page speaks the language of its request, the
+command English.
+"""
 
 from __future__ import annotations
 
-from .._values.describe import duration, printable
+import shlex
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from .._values.describe import age, duration, place, printable
+from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
+from .._values.owner import Owner
+from ..conf import DEFAULT_ALIAS
+from ..stores import stores
 
-__all__ = ["held_by"]
+__all__ = [
+    "LABELS",
+    "Holder",
+    "Meaning",
+    "command_line",
+    "holder_of",
+    "meaning",
+    "sentence",
+    "who",
+]
 
 
-def held_by(info: LockInfo) -> str:
-    """Return a clause that follows the lock's name, such as "is held by pid 7 on worker-1"."""
-    owner = "other code" if info.token is None else printable(info.owner)
+class Holder(Enum):
+    """What is known of a lock's holder. The value is the command's word."""
+
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+    COOLING = "cooling"
+    DETACHED = "detached"
+    OPERATOR = "operator"
+    FOREIGN = "other code"
+
+
+_WORDS: Mapping[Holder, tuple[str | Promise, bool, str | Promise]] = {
+    Holder.ALIVE: (_("alive"), False, _("Its process is alive: two runs may overlap.")),
+    Holder.GONE: (_("gone"), True, _("Its process is gone: no two runs overlap.")),
+    Holder.UNKNOWN: (
+        _("on another host"),
+        False,
+        _("Whether its process is alive is not known here: two runs may overlap."),
+    ),
+    Holder.COOLING: (
+        _("cooling"),
+        True,
+        _("It is cooling, its work is over: no two runs overlap."),
+    ),
+    Holder.DETACHED: (
+        _("detached"),
+        False,
+        _("It is detached, and whether anyone works under it is not known: two runs may overlap."),
+    ),
+    Holder.OPERATOR: (_("operator"), True, _("The operator’s hold ends: jobs may start.")),
+    Holder.FOREIGN: (
+        _("other code"),
+        False,
+        _("Whether the code that set it still works is not known: two runs may overlap."),
+    ),
+}
+# Without takeover the site says that its work leaves subprocesses behind.
+_SUBPROCESSES = _(
+    "Its process is gone, but its subprocesses may still work (TAKEOVER is off): two runs may "
+    "overlap."
+)
+LABELS: Mapping[Holder, str | Promise] = {holder: words[0] for holder, words in _WORDS.items()}
+"""The page's words."""
+
+
+class Meaning(NamedTuple):
+    """What it means to clear one lock: whether no two runs can overlap after it, and in words."""
+
+    safe: bool
+    text: str
+
+
+def holder_of(info: LockInfo, liveness: Liveness | None = None) -> Holder:
+    """Return what is known of the holder, on this machine and now. ``liveness``: of one list, it
+    asks for each process once."""
+    if info.token is None:
+        return Holder.FOREIGN
+    if info.held_by is not None:
+        return Holder.OPERATOR
     if info.cooling:
-        if info.ttl is None:  # Other code has taken the key's TTL away.
-            return f"is cooling down, and never expires: it was held by {owner}"
-        return f"is cooling down for {duration(info.ttl)} more: it was held by {owner}"
-    return f"is held by {owner}"
+        return Holder.COOLING
+    if info.detached:
+        return Holder.DETACHED
+    alive = info.owner.alive() if liveness is None else liveness.of(info.owner)
+    return Holder.UNKNOWN if alive is None else Holder.ALIVE if alive else Holder.GONE
+
+
+def who(owner: Owner) -> str:
+    """Return the process as ``host:pid``, the operator, or that it is other code."""
+    if owner.held_by is not None:
+        if not owner.held_by:
+            return gettext("an operator")
+        return gettext("operator %(name)s") % {"name": printable(owner.held_by)}
+    return place(owner) or gettext("other code")
+
+
+def sentence(info: LockInfo) -> str:
+    """Return what holds the lock, since when and for how long, and who waits, in one sentence."""
+    holder, owner = holder_of(info), info.owner
+    if holder is Holder.COOLING:
+        parts = [gettext("Cooling down: it was held by %(owner)s") % {"owner": who(owner)}]
+    else:
+        parts = [gettext("Held by %(owner)s") % {"owner": who(owner)}]
+    if owner.task:
+        parts.append(gettext("task %(task)s") % {"task": printable(owner.task)})
+    if info.reason:
+        parts.append(gettext("reason: %(reason)s") % {"reason": printable(info.reason)})
+    if info.acquired_at is not None:
+        parts.append(gettext("for %(time)s") % {"time": duration(age(info.acquired_at))})
+    if holder is Holder.GONE:
+        parts.append(gettext("its process is gone"))
+    elif holder is Holder.DETACHED:
+        parts.append(gettext("detached: it waits for its run"))
+    if info.ttl is None:
+        parts.append(gettext("and never expires"))
+    elif holder in (Holder.ALIVE, Holder.UNKNOWN) and info.renewing:
+        parts.append(gettext("renewed"))
+    else:
+        parts.append(gettext("ends in %(time)s") % {"time": duration(info.ttl)})
+    said = ", ".join(parts)
+    waits = _waits(info)
+    return f"{said}; {waits}." if waits else f"{said}."
+
+
+def meaning(info: LockInfo) -> Meaning:
+    """Return what it means to clear the lock, as this machine knows it now."""
+    holder = holder_of(info)
+    _label, safe, text = _WORDS[holder]
+    if holder is Holder.GONE and not stores[info.store].takeover:
+        safe, text = False, _SUBPROCESSES
+    return Meaning(safe, str(text))
+
+
+def _waits(info: LockInfo) -> str:
+    """How many wait, and since when; "" where nobody does, or that is not known."""
+    if not info.waiters:
+        return ""
+    count = {"count": info.waiters}
+    if info.longest_wait is None:
+        return ngettext("%(count)d waits", "%(count)d wait", info.waiters) % count
+    return ngettext(
+        "%(count)d waits, for %(time)s", "%(count)d wait, the first for %(time)s", info.waiters
+    ) % {**count, "time": duration(info.longest_wait)}
+
+
+def command_line(verb: str, *names: str, store: str = DEFAULT_ALIAS, options: str = "") -> str:
+    """Return the ``manage.py locks`` command of a verb, ready for a POSIX shell.
+
+    Each of the ``names`` is quoted as one word and never read as an option: names come from data.
+    """
+    words = ["manage.py", "locks", verb]
+    if store != DEFAULT_ALIAS:
+        # As one word: an alias may begin with "-" too.
+        words.append(f"--store={shlex.quote(store)}")
+    words += options.split()
+    if names:
+        words += ["--", *map(shlex.quote, names)]
+    return printable(" ".join(words))

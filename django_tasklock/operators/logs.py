@@ -40,102 +40,63 @@ def log_contended(
     *, name: str, store: str, holder: LockInfo | None, owner: Owner, waited: float, **_: Any
 ) -> None:
     """INFO: somebody else holds the lock, and the caller did not get it."""
-    if not logger.isEnabledFor(logging.INFO):
-        return
-    logger.info(
-        "lock %s in store %s is held by %s: refused to %s after waiting %s",
-        printable(name),
-        printable(store),
-        _held_by(holder),
-        printable(owner),
-        duration(waited),
-        extra=_fields(name, store, owner),
-    )
+    if logger.isEnabledFor(logging.INFO):
+        values = _held_by(holder), owner, duration(waited)
+        text = "lock %s in store %s is held by %s: refused to %s after waiting %s"
+        _log(logging.INFO, text, name, store, owner, *values)
 
 
 def log_lost(*, lease: Lease, reason: str, **_: Any) -> None:
     """ERROR: a lease ended before its holder released it."""
-    logger.error(
-        "lock %s in store %s is lost to %s: %s",
-        printable(lease.name),
-        printable(lease.store),
-        printable(lease.owner),
-        printable(reason),
-        extra=_fields(lease.name, lease.store, lease.owner),
-    )
+    text = "lock %s in store %s is lost to %s: %s"
+    _log(logging.ERROR, text, lease.name, lease.store, lease.owner, lease.owner, reason)
 
 
 def log_cleared(
     *, name: str, store: str, holder: LockInfo | None, by: str | None, **_: Any
 ) -> None:
     """WARNING: a lock was taken from its holder by force."""
-    logger.warning(
-        "lock %s in store %s, held by %s, was cleared%s",
-        printable(name),
-        printable(store),
-        _held_by(holder),
-        f" by {printable(by)}" if by else "",
-        extra=_fields(name, store, holder.owner if holder else Owner()),
-    )
+    owner = holder.owner if holder else Owner()
+    text = "lock %s in store %s, held by %s, was cleared%s"
+    _log(logging.WARNING, text, name, store, owner, _held_by(holder), f" by {by}" if by else "")
 
 
 def log_held(*, name: str, store: str, holder: LockInfo, ttl: float, **_: Any) -> None:
     """WARNING: an operator holds a lock, so that no job takes it."""
-    logger.warning(
-        "lock %s in store %s is held by %s for %s: %s",
-        printable(name),
-        printable(store),
-        printable(holder.owner.operator),
-        duration(ttl),
-        printable(holder.reason or "no reason given"),
-        extra=_fields(name, store, holder.owner),
-    )
+    values = holder.owner.operator, duration(ttl), holder.reason or "no reason given"
+    text = "lock %s in store %s is held by %s for %s: %s"
+    _log(logging.WARNING, text, name, store, holder.owner, *values)
 
 
 def log_reservation_cleared(name: str, store: str, task: str, task_id: str, by: str) -> None:
     """WARNING: a reservation was cleared, though its message may still wait in the queue."""
     owner = Owner(task=task, task_id=task_id)
-    logger.warning(
-        "the reservation of the job %s in store %s for the task %s[%s] was cleared by %s",
-        printable(name),
-        printable(store),
-        printable(task),
-        printable(task_id),
-        printable(by),
-        extra=_fields(name, store, owner),
-    )
+    text = "the reservation of the job %s in store %s for the task %s[%s] was cleared by %s"
+    _log(logging.WARNING, text, name, store, owner, task, task_id, by)
 
 
 def log_run_beside(name: str, store: str, holder: LockInfo, task: str, task_id: str | None) -> None:
     """WARNING: a task runs without the lock, because it has ``on_conflict="run"``."""
     owner = Owner(task=task, task_id=task_id)
-    logger.warning(
-        "lock %s in store %s is held by %s: %s[%s] runs all the same, without it",
-        printable(name),
-        printable(store),
-        _held_by(holder),
-        printable(task),
-        printable(task_id),
-        extra=_fields(name, store, owner),
-    )
+    text = "lock %s in store %s is held by %s: %s[%s] runs all the same, without it"
+    _log(logging.WARNING, text, name, store, owner, _held_by(holder), task, task_id)
 
 
 def _held_by(holder: LockInfo | None) -> str:
     cooling = ", cooling down" if holder is not None and holder.cooling else ""
-    return printable(holder.owner if holder else Owner()) + cooling
+    return f"{holder.owner if holder else Owner()}{cooling}"
 
 
-def _fields(name: str, store: str, owner: Owner) -> dict[str, Any]:
-    """Return fields for formatters of structured logs; ``name`` is taken by the log record.
-
-    They are escaped like the message, because a formatter may write them as they are.
-    """
-    return {
+def _log(level: int, text: str, name: str, store: str, owner: Owner, *values: object) -> None:
+    """Write the line, with fields for formatters of structured logs; ``name`` is taken by the log
+    record. They are escaped like the message, because a formatter may write them as they are."""
+    fields = {
         "lock_name": printable(name),
         "lock_store": printable(store),
         "lock_owner": {field: _safe(value) for field, value in owner.as_dict().items()},
         "lock_task_id": _safe(owner.task_id),
     }
+    logger.log(level, text, *map(printable, (name, store, *values)), extra=fields)
 
 
 def _safe(value: object) -> object:

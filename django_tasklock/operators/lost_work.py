@@ -17,30 +17,29 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from django.db.models import Q
+from django.utils.translation import gettext
 
 from .._values.lock_info import LockInfo
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable
-from ..guards import StatusGuard
 from ..stores import stores
-from .hints import command_line
+from .holders import command_line, who
 from .problems import Problem
-from .row_now import next_fence
-from .wording import LOCK_UNKNOWN, LOST_WORK, LOST_WORK_HELD, ROW_FENCE_TOO_LARGE
+from .rows import key_of, next_fence, text_of_key
 from .work import Work, works
 
-__all__ = ["LOOKS_PER_ROW", "LOOK_PAUSE_SECONDS", "Sent", "lost_rows", "requeue", "works_by_rows"]
+__all__ = ["SeenRow", "Sent", "lost_rows", "requeue", "still_lost", "works_by_rows"]
 
-ROWS_PER_LOOK = 500
-"""rows that are looked at together"""
+ROWS_PER_LOOK = 500  # rows that are looked at together
+# A row must be found claimed and not locked so often. Without a fence the row does not show that
+# another run began and ended between two looks; and the broker often delivers the message of a
+# killed run again before the last look.
 LOOKS_PER_ROW = 3
-"""times that a row must be found claimed and not locked. Without a fence the row does not show
-that another run began and ended between two looks; and the broker often delivers the message of a
-killed run again before the last look."""
 LOOK_PAUSE_SECONDS = 0.1
-"""pause between two looks"""
-REQUEUED_SECONDS = 60.0
-"""for so long the doctor does not send the same row's task a second time"""
+REQUEUED_SECONDS = 60.0  # for so long the same row's task is not sent a second time
+
+NamedLock = tuple[str, str]
+"""a store's alias, and the name of a lock in it"""
 
 
 class Sent(NamedTuple):
@@ -70,6 +69,40 @@ def requeue(problem: Problem) -> Sent | None:
         raise
 
 
+class SeenRow(NamedTuple):
+    """A lost row as the doctor has found it: its task and store, its key as text, its fence."""
+
+    task: str
+    store: str
+    pk: str
+    fence: int | None = None
+
+    @classmethod
+    def of(cls, problem: Problem) -> SeenRow:
+        """The row of a problem of the kind "lost work"."""
+        assert problem.work is not None
+        return cls(problem.work.task, problem.work.store, text_of_key(problem.pk), problem.fence)
+
+
+def still_lost(seen: Sequence[SeenRow]) -> dict[SeenRow, Problem]:
+    """Return the problem of each row that is lost now as it was seen: with that fence.
+
+    The rows are looked at as the doctor looks at them. Raises `StoreUnavailable`, and what
+    importing the tasks raises.
+    """
+    found: dict[SeenRow, Problem] = {}
+    for same_rows in works_by_rows():
+        tasks = {(work.task, work.store) for work in same_rows}
+        keys = [
+            key_of(same_rows[0].guard, each.pk) for each in seen if (each.task, each.store) in tasks
+        ]
+        if keys:
+            for problem in lost_rows(same_rows, [key for key in keys if key is not None]):
+                if problem.kind == "lost work":
+                    found[SeenRow.of(problem)] = problem
+    return {each: found[each] for each in seen if each in found}
+
+
 def works_by_rows() -> Iterable[list[Work]]:
     """Return all guarded work; tasks that claim the same rows are in one list.
 
@@ -94,41 +127,39 @@ def lost_rows(same_rows: Sequence[Work], only: Collection[Any] | None = None) ->
     ``only``: look at the rows with these keys; None: at all. Raises `StoreUnavailable`.
     """
     guard, unknown = same_rows[0].guard, 0
-    fence_field: str | None = guard.fence_field
-    for work in same_rows:
-        if work.guard.fence_field != fence_field or not stores[work.store].supports_fence:
-            fence_field = None
-    fields = ["pk", *([fence_field] if fence_field else [])]
+    fenced = {work.guard.fence_field for work in same_rows} == {guard.fence_field} and all(
+        stores[work.store].supports_fence for work in same_rows
+    )
+    # Without a fence the key stands in its place: it never changes.
+    fence_field = (fenced and guard.fence_field) or "pk"
     claimed = guard.rows().filter(Q((guard.field, guard.to)))
     if only is not None:
         claimed = claimed.filter(pk__in=list(only))
-    rows = iter(claimed.order_by("pk").values_list(*fields).iterator(ROWS_PER_LOOK))
-    while chunk := list(islice(rows, ROWS_PER_LOOK)):
-        fences = {row[0]: row[1] if fence_field else None for row in chunk}
-        suspects = {pk: locks for pk in fences if (locks := _locks_of(same_rows, pk))}
-        unknown += len(fences) - len(suspects)
-        holds: dict[tuple[str, str], LockInfo] = {}
+    rows = iter(claimed.order_by("pk").values_list("pk", fence_field).iterator(ROWS_PER_LOOK))
+    while chunk := dict(islice(rows, ROWS_PER_LOOK)):
+        suspects = {pk: locks for pk in chunk if (locks := _locks_of(same_rows, pk))}
+        unknown += len(chunk) - len(suspects)
+        held: dict[NamedLock, LockInfo] = {}
         for look in range(LOOKS_PER_ROW):
-            if suspects and look:
-                time.sleep(LOOK_PAUSE_SECONDS)
-            suspects, holds = _without_run(suspects)
-            suspects = _still_claimed(guard, fence_field, suspects, fences)
+            if not suspects:
+                break
+            time.sleep(LOOK_PAUSE_SECONDS if look else 0)
+            held = _holders({lock for locks in suspects.values() for lock in locks})
+            runs = {lock for lock, info in held.items() if info.held_by is None}
+            suspects = {pk: locks for pk, locks in suspects.items() if runs.isdisjoint(locks)}
+            # A new run writes a new fence.
+            now = dict(claimed.filter(pk__in=list(suspects)).values_list("pk", fence_field))
+            suspects = {pk: suspects[pk] for pk in now if now[pk] == chunk[pk]}
         # After the looks, so that it is larger than the fence of every run before them.
         following = None
-        if suspects and fence_field:
+        if suspects and fence_field != "pk":
             following = next_fence(*(stores[work.store] for work in same_rows))
         for pk, locks in suspects.items():
-            hold = next((holds[lock] for lock in locks if lock in holds), None)
-            yield _lost(same_rows, pk, locks[0][1], fences[pk], following, hold)
+            hold = next((held[lock] for lock in locks if lock in held), None)
+            fence = None if fence_field == "pk" else chunk[pk]
+            yield _lost(same_rows, pk, locks[0][1], fence, following, hold)
     if unknown:
-        tasks = [work.task for work in same_rows]
-        values = {
-            "status": guard.to, "count": unknown, "task": tasks[0], "tasks": ", ".join(tasks),
-        }  # fmt: skip
-        yield Problem.worded(
-            "unknown", guard.label, LOCK_UNKNOWN, values, serious=False, work=same_rows[0],
-            task=same_rows[0].task, model=guard.model,
-        )  # fmt: skip
+        yield _nameless(same_rows, unknown)
 
 
 def _lost(
@@ -142,63 +173,67 @@ def _lost(
     guard, work = same_rows[0].guard, _responsible(same_rows, pk)
     command = command_line("doctor", store=work.store, options="--requeue")
     values = {"status": guard.to, "lock": lock, "command": command}
-    what = f"{guard.label} {pk}"
-    of = {
-        "work": work, "pk": pk, "fence": fence, "store": work.store, "lock": lock,
-        "task": work.task, "model": guard.model,
-    }  # fmt: skip
+    kind, hint = "lost work", gettext("Send it again: %(command)s")
     if fence is not None and following is not None and fence >= following:
-        values |= {"fence": fence, "field": guard.fence_field}
-        return Problem.worded("fence", what, ROW_FENCE_TOO_LARGE, values, **of)
-    if hold is not None:
-        who = ", ".join(filter(None, (hold.held_by, hold.reason))) or "-"
-        values |= {"lock": hold.name, "owner": hold.owner, "who": who}
-        return Problem.worded("lost work", what, LOST_WORK_HELD, values, **of, info=hold)
-    return Problem.worded("lost work", what, LOST_WORK, values, **of)
-
-
-def _locks_of(same_rows: Sequence[Work], pk: Any) -> list[tuple[str, str]]:
-    """The stores and names of all locks under which the row may be worked on, if all are known."""
-    found: list[tuple[str, str]] = []
-    for work in same_rows:
-        names = work.names_of(pk)
-        if not names:
-            return []
-        found += [(work.store, name) for name in names]
-    return found
-
-
-def _without_run(
-    suspects: dict[Any, list[tuple[str, str]]],
-) -> tuple[dict[Any, list[tuple[str, str]]], dict[tuple[str, str], LockInfo]]:
-    """The rows of which nobody, or an operator, has the locks, and what operators hold of them."""
-    names: dict[str, list[str]] = {}
-    for alias, name in {lock for locks in suspects.values() for lock in locks}:
-        names.setdefault(alias, []).append(name)
-    held: set[tuple[str, str]] = set()
-    holds: dict[tuple[str, str], LockInfo] = {}
-    for alias, some in names.items():
-        for name, info in zip(some, stores[alias].get_many(some), strict=True):
-            if info is not None and info.held_by is not None:
-                holds[alias, name] = info
-            elif info is not None:
-                held.add((alias, name))
-    return {pk: locks for pk, locks in suspects.items() if held.isdisjoint(locks)}, holds
-
-
-def _still_claimed(
-    guard: StatusGuard, fence_field: str | None, suspects: dict[Any, Any], fences: dict[Any, Any]
-) -> dict[Any, Any]:
-    if not suspects:
-        return {}
-    rows = guard.rows().filter(Q(pk__in=list(suspects)) & Q((guard.field, guard.to)))
-    if fence_field is None:
-        still = set(rows.values_list("pk", flat=True))
+        values |= {"fence": str(fence), "field": str(guard.fence_field)}
+        kind, message, hint = (
+            "fence",
+            gettext(
+                "The row is “%(status)s”, nobody holds its lock, and no run can claim it: its "
+                "fence %(fence)s is larger than any lease’s now."
+            ),
+            gettext(
+                "If no run of it lives, set its %(field)s to NULL, then send it again: %(command)s"
+            ),
+        )
+    elif hold is not None:
+        lock = hold.name
+        values |= {"lock": lock, "who": ", ".join(filter(None, (who(hold.owner), hold.reason)))}
+        message = gettext(
+            "The row is “%(status)s”, no run works on it, and its lock %(lock)s is held by %(who)s."
+        )
+        hint = gettext("After the hold, send it again: %(command)s")
     else:
-        # A new run writes a new fence.
-        found = dict(rows.values_list("pk", fence_field))
-        still = {pk for pk, fence in found.items() if fence == fences[pk]}
-    return {pk: locks for pk, locks in suspects.items() if pk in still}
+        message = gettext("The row is “%(status)s”, and nobody holds its lock %(lock)s.")
+    return Problem(
+        kind, f"{guard.label} {pk}", message % values, hint % values, command,
+        store=work.store, lock=lock, info=hold if kind == "lost work" else None, task=work.task,
+        model=guard.model, pk=pk, work=work, fence=fence,
+    )  # fmt: skip
+
+
+def _nameless(same_rows: Sequence[Work], count: int) -> Problem:
+    guard, tasks = same_rows[0].guard, ", ".join(work.task for work in same_rows)
+    return Problem(
+        "unknown",
+        guard.label,
+        gettext("Rows that are “%(status)s” and whose locks’ names are not known: %(count)d.")
+        % {"status": guard.to, "count": count},
+        gettext("Use only the guard’s argument in the lock_name of %(tasks)s.") % {"tasks": tasks},
+        serious=False,
+        task=same_rows[0].task,
+        model=guard.model,
+        work=same_rows[0],
+    )
+
+
+def _locks_of(same_rows: Sequence[Work], pk: Any) -> list[NamedLock]:
+    """All locks under which the row may be worked on, if all are known."""
+    names = [(work.store, work.names_of(pk)) for work in same_rows]
+    if not all(some for _, some in names):
+        return []
+    return [(store, name) for store, some in names for name in some]
+
+
+def _holders(locks: Collection[NamedLock]) -> dict[NamedLock, LockInfo]:
+    """What holds those of the locks that are held."""
+    found: dict[NamedLock, LockInfo] = {}
+    for alias in {alias for alias, _ in locks}:
+        names = [name for of, name in locks if of == alias]
+        for name, info in zip(names, stores[alias].get_many(names), strict=True):
+            if info is not None:
+                found[alias, name] = info
+    return found
 
 
 def _responsible(same_rows: Sequence[Work], pk: Any) -> Work:

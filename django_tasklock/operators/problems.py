@@ -1,30 +1,41 @@
-"""One thing that the doctor finds wrong."""
+"""One thing that the doctor finds wrong: what the command prints, and the page shows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Model
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy
 
 from .._values.lock_info import LockInfo
-from ..exceptions import ListingNotSupported, StoreUnavailable
-from .wording import Wording
 from .work import Work
 
-__all__ = ["Problem"]
+__all__ = ["KINDS", "Problem"]
+
+KINDS: Mapping[str, str | Promise] = {
+    "lost work": gettext_lazy("lost work"),
+    "fence": gettext_lazy("fence"),
+    "unknown": gettext_lazy("unknown"),
+    "owner gone": gettext_lazy("owner gone"),
+    "no ttl": gettext_lazy("no TTL"),
+    "settings": gettext_lazy("settings"),
+    "server": gettext_lazy("server"),
+}
+"""The page's words for the kinds of problems; the command prints the kinds themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong.
 
-    ``kind`` is a key of `wording.KINDS`: "unknown" is for rows whose locks' names are not known,
-    and for tasks that cannot be imported. ``what`` names the row, lock, store or check.
-    ``message`` and ``hint`` are the command's texts; ``wording`` and ``values`` are what they were
-    made of, None for a text that comes from a check or an error. ``serious`` problems make the
-    command exit with 1.
+    ``kind`` is a key of `KINDS`: "unknown" is for rows whose locks' names are not known, and for
+    tasks that cannot be imported. ``what`` names the row, lock, store or check. ``message`` says
+    what is wrong and ``hint`` what to do, in the language that was active when it was found.
+    ``command`` is the command line that the hint names; "" where it names none. ``serious``
+    problems make the command exit with 1.
 
     What it is about, None where it is not about such a thing: the ``lock``, by its name, and its
     ``store``; ``info``, the lock's holder as it was seen; the ``task``; the row, by its ``model``
@@ -36,38 +47,24 @@ class Problem:
     what: str
     message: str
     hint: str = ""
+    command: str = ""
     serious: bool = True
-    wording: Wording | None = None
-    values: Mapping[str, Any] = field(default_factory=dict)
-    work: Work | None = None
-    pk: Any = None
-    fence: int | None = None
-    error: StoreUnavailable | ListingNotSupported | ImportError | None = None
     store: str | None = None
     lock: str | None = None
     info: LockInfo | None = None
     task: str | None = None
     model: type[Model] | None = None
+    pk: Any = None
     row: Model | None = None
-
-    @classmethod
-    def worded(
-        cls, kind: str, what: str, wording: Wording, values: Mapping[str, Any], **more: Any
-    ) -> Problem:
-        """Return the problem with the texts of ``wording``; ``more`` are its other fields."""
-        message, hint = wording.filled(values)
-        return cls(kind, what, message, hint, wording=wording, values=values, **more)
+    work: Work | None = None
+    fence: int | None = None
+    error: Exception | None = None
 
     @property
     def sendable(self) -> bool:
         """Whether the task of a lost row is to be sent again. Not while an operator holds its lock:
         it would be skipped, or wait for the end of the hold."""
         return self.kind == "lost work" and self.info is None
-
-    @property
-    def command(self) -> str:
-        """The command line that the hint names; "" where it names none."""
-        return str(self.values.get("command", ""))
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields that ``locks doctor --format json`` prints, as JSON-able values."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -14,19 +13,11 @@ from .clearing import Outcome
 from .logs import log_reservation_cleared
 
 __all__ = [
-    "QUEUED_ORDERS",
     "QueuedJob",
     "clear_job",
-    "in_queued_order",
     "key_of",
-    "lookers",
     "queued_jobs",
-    "without_message",
 ]
-
-lookers: list[Callable[[str, set[str]], set[str]]] = []
-"""functions that know messages; each gets a task and task ids, and returns the ids that are known
-to be in no queue"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +51,7 @@ def queued_jobs(
     """
     everything = not prefix and task is None
     found = store.reservations(limit=limit if everything else None)
-    jobs = [job for job in map(_parser(store.alias), found) if job is not None]
+    jobs = [job for job in (_job(store.alias, reserved) for reserved in found) if job is not None]
     return [
         job
         for job in jobs
@@ -81,46 +72,12 @@ def clear_job(job: QueuedJob, *, by: str) -> Outcome:
     return Outcome.NOT_LOCKED if store.get_note(key) is None else Outcome.CHANGED_HANDS
 
 
-def without_message(jobs: Iterable[QueuedJob]) -> list[QueuedJob]:
-    """Return the jobs whose message is known to be in no queue and with no worker."""
-    by_task: dict[str, list[QueuedJob]] = {}
-    for job in jobs:
-        by_task.setdefault(job.task, []).append(job)
-    return [
-        job
-        for task, some in by_task.items()
-        for missing in [_missing(task, {job.task_id for job in some})]
-        for job in some
-        if job.task_id in missing
-    ]
-
-
-def _missing(task: str, task_ids: set[str]) -> set[str]:
-    return set().union(*(look(task, task_ids) for look in lookers))
-
-
-def in_queued_order(jobs: list[QueuedJob], order: str) -> list[QueuedJob]:
-    """Return the jobs in one of `QUEUED_ORDERS`; with a ``-`` in the reverse order."""
-    by: Callable[[QueuedJob], Any] = _QUEUED_SORT_KEYS[order.removeprefix("-")]
-    return sorted(jobs, key=by, reverse=order.startswith("-"))
-
-
-QUEUED_ORDERS = ("ttl", "name", "-ttl", "-name")
-_QUEUED_SORT_KEYS: dict[str, Callable[[QueuedJob], Any]] = {
-    "ttl": lambda job: (job.ttl is None, job.ttl or 0.0),
-    "name": lambda job: job.name,
-}
-
-
-def _parser(alias: str) -> Callable[[Reserved], QueuedJob | None]:
-    def parsed(reserved: Reserved) -> QueuedJob | None:
-        """None for what was not written by us."""
-        # A task's name may hold spaces, a lock's name does not.
-        task, _, name = reserved.key.removeprefix(LISTED_KEY_PREFIX).rpartition(" ")
-        try:
-            checked_name(name)
-        except ValueError:
-            return None
-        return QueuedJob(task, name, reserved.text, reserved.ttl, alias) if task else None
-
-    return parsed
+def _job(alias: str, reserved: Reserved) -> QueuedJob | None:
+    """None for what was not written by us."""
+    # A task's name may hold spaces, a lock's name does not.
+    task, _, name = reserved.key.removeprefix(LISTED_KEY_PREFIX).rpartition(" ")
+    try:
+        checked_name(name)
+    except ValueError:
+        return None
+    return QueuedJob(task, name, reserved.text, reserved.ttl, alias) if task else None

@@ -1,14 +1,20 @@
-"""Guarded work: what the doctor, the command and the admin know of tasks."""
+"""What operators know of tasks: guarded work, and what a call would do about its lock.
+
+The Celery room knows tasks. It makes itself known here when somebody asks, since a site may have
+no Celery, and a web process need not import its tasks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from .._values.lock_info import LockInfo
     from ..guards import StatusGuard
 
-__all__ = ["CeleryMissing", "Work", "load", "loaders", "sources", "works"]
+__all__ = ["CeleryMissing", "Explanation", "Tasks", "Work", "provide", "tasks", "works"]
 
 
 class CeleryMissing(ImportError):
@@ -18,7 +24,6 @@ class CeleryMissing(ImportError):
         super().__init__(
             f"Celery cannot be imported here, so what tasks work on is not known: {reason}"
         )
-        self.reason = str(reason)
 
 
 class Work(Protocol):
@@ -38,20 +43,78 @@ class Work(Protocol):
         """
 
 
-sources: list[Callable[[], Iterable[Work]]] = []
-"""functions that return guarded work"""
-loaders: list[Callable[[], None]] = []
-"""functions to call before the sources, which import the modules with tasks"""
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a call of a task would do about its lock.
+
+    ``why`` says how the name comes about, ``arguments`` what it is made of; ``ttl`` and
+    ``wait`` are in seconds, ``wait`` None for ever; ``guard`` is None for a task without one, and
+    ``unique_while``, with ``unique_for`` in seconds and ``on_duplicate``, for one whose calls all
+    count. ``debounce`` and ``debounce_max`` are in seconds, and None for a task without them.
+    ``guard_options`` are those of the guard's other parameters that are set, as text. ``claims`` is
+    the guard, and the key of the row that the call would claim. ``slots`` is how many calls may run
+    under the name at once.
+    """
+
+    task: str
+    name: str
+    store: str
+    why: str
+    arguments: Mapping[str, str]
+    ttl: float
+    wait: float | None
+    renew: bool
+    on_conflict: str
+    guard: str | None
+    guard_options: Mapping[str, str] = field(default_factory=dict)
+    unique_while: str | None = None
+    unique_for: float | None = None
+    on_duplicate: str | None = None
+    debounce: float | None = None
+    debounce_max: float | None = None
+    claims: tuple[StatusGuard, Any] | None = None
+    slots: int = 1
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as JSON-able values, without ``claims``."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        del values["claims"]
+        return values
 
 
-def load() -> None:
-    """Import the modules that define tasks. Raises `CeleryMissing`, and what importing raises."""
-    for loader in loaders:
-        loader()
+class Tasks(Protocol):
+    """What the Celery room tells, once the modules with tasks are imported."""
+
+    def guarded_tasks(self) -> Iterable[Work]:
+        """Return every task that has a guard, by name."""
+
+    def explain_call(
+        self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Explanation | None:
+        """Explain a call; None if no such task takes a lock. Raises `TypeError` or `ValueError` for
+        arguments that do not fit."""
+
+    def duplicate_of(self, explanation: Explanation) -> str | LockInfo | None:
+        """Return the task id, or the lease of the run, of which the call would be a duplicate now;
+        None if it would be sent. Raises `StoreUnavailable`."""
 
 
-def works() -> Iterator[Work]:
-    """Yield every guarded task, after `load`. Raises `CeleryMissing`, and what importing raises."""
-    load()
-    for source in sources:
-        yield from source()
+_load: Callable[[], Tasks] | None = None
+
+
+def provide(load: Callable[[], Tasks]) -> None:
+    """Set the function that imports the modules with tasks, and returns what is known of them."""
+    global _load
+    _load = load
+
+
+def tasks() -> Tasks:
+    """Import the modules with tasks. Raises `CeleryMissing`, and what importing raises."""
+    if _load is None:
+        raise CeleryMissing("the app django_tasklock is not ready")
+    return _load()
+
+
+def works() -> Iterable[Work]:
+    """Return every guarded task. Raises `CeleryMissing`, and what importing the tasks raises."""
+    return tasks().guarded_tasks()

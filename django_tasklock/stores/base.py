@@ -7,7 +7,6 @@
 * `ManyLocks` (many_locks.py): listing and looking at many locks, and clearing them.
 * `Rewriting` (rewriting.py): a lease goes on without its process, or in another one.
 * `Trail` (trail.py): a history of what happened to the locks.
-* `Search` (search.py): finding some among many locks, with defaults made of those that list.
 * `BaseStore`: the rest is optional too, and has a default.
 
 `django_tasklock.testing.StoreContract` tests a store against all of it.
@@ -22,11 +21,9 @@ from .._values.owner import Owner
 from ..conf import StoreSettings
 from ..exceptions import InvalidLockConfig
 from .any_of import AnyOf
-from .criteria import Criteria
 from .many_locks import ManyLocks
 from .membership import Begun, MemberMethods, Unfinished
 from .rewriting import Rewriting
-from .search import Found, Search
 from .trail import Trail
 from .values import (
     LISTED_KEY_PREFIX,
@@ -49,10 +46,8 @@ __all__ = [
     "BaseStore",
     "Begun",
     "CannotSubscribe",
-    "Criteria",
     "Extension",
     "Finding",
-    "Found",
     "Grant",
     "Memory",
     "Note",
@@ -68,7 +63,7 @@ LISTED = LISTED_KEY_PREFIX
 """the old name"""
 
 
-class BaseStore(AnyOf, ManyLocks, MemberMethods, Rewriting, Search, Trail):
+class BaseStore(AnyOf, ManyLocks, MemberMethods, Rewriting, Trail):
     """Where leases live. All threads of a process share one store.
 
     A subclass implements `acquire`, `extend`, `release`, `clear` and `get`, sets the flags that

@@ -51,17 +51,6 @@ class ManyLocks(RequiredMethods):
         """
         return [self.get(name) for name in names]
 
-    def next_waiters(self, names: Sequence[str]) -> builtins.list[Owner | None]:
-        """Who is the first in the wait queue of each of some locks.
-
-        Args:
-            names: the locks.
-
-        Returns:
-            The first waiters, in the same order; None where nobody is in the queue.
-        """
-        return [next(iter(self.waiters(name, 1)), None) for name in names]
-
     def reservations(self, prefix: str = "", limit: int | None = None) -> builtins.list[Reserved]:
         """Live reservations of the queue (``unique_while``), the soonest to end first.
 
@@ -105,6 +94,23 @@ class ManyLocks(RequiredMethods):
         Raises `ListingNotSupported`.
         """
         raise ListingNotSupported(self.alias, SCAN)
+
+    def walk(self, prefix: str = "") -> Iterator[LockInfo]:
+        """All live locks, the soonest to expire first; read piece by piece where the store can.
+
+        Args:
+            prefix: only those whose names begin with it.
+
+        Raises `ListingNotSupported`.
+        """
+        return iter(self.list(prefix))
+
+    def endless(self, prefix: str = "") -> Iterator[LockInfo]:
+        """Every key that is a lock and never expires, in no order: `scan`, without the others.
+
+        Raises `ListingNotSupported`.
+        """
+        return (info for info in self.scan(prefix) if info.ttl is None)
 
     def clear_many(self, holders: Sequence[LockInfo]) -> builtins.list[bool]:
         """`clear` for each of some locks, if it is still held by what was shown.

@@ -11,7 +11,7 @@ __all__ = ["SeeingMany"]
 
 
 class SeeingMany(Contract):
-    """The contract of `get_many`, `next_waiters` and `clear_many`."""
+    """The contract of `get_many` and `clear_many`."""
 
     def test_get_many_describes_each_lock_as_get_does(self) -> None:
         store, names = self.make_store(), [new_name() for _ in range(5)]
@@ -32,24 +32,6 @@ class SeeingMany(Contract):
                 assert info.key == alone.key
                 assert alone.ttl <= info.ttl
         assert store.get_many([]) == []
-
-    def test_next_waiters_are_the_first_of_each_queue(self) -> None:
-        store, names = self.make_store(), [new_name() for _ in range(3)]
-        assert store.next_waiters(names) == [None, None, None]
-        needs(store.supports_waiting, "hands over to waiters")
-        for name in names[:2]:
-            granted(store, name)
-        owner = owner_record("videos.process", "id-4")
-        first = store.waiter(names[1], new_token(), LONG_SECONDS, owner)
-        assert first is not None
-        first.ask()
-        second = waiting_in_queue(store, names[1])
-        none, following, nothing = store.next_waiters(names)
-        assert none is None
-        assert following is not None
-        assert following.task_id == "id-4"
-        assert nothing is None
-        del second
 
     def test_clear_many_removes_those_that_are_held_as_shown(self) -> None:
         store, names = self.make_store(), [new_name() for _ in range(5)]

@@ -8,7 +8,6 @@ from .._values import clock
 from .._values.owner_record import owner_record
 from .._values.tokens import new_token
 from ..stores.base import BaseStore, Grant, Refusal
-from ..stores.criteria import Criteria
 from .steps import (
     LONG_SECONDS,
     TIMEOUT_SECONDS,
@@ -146,8 +145,6 @@ class Waiting(Contract):
             for infos in (
                 store.list(name),
                 list(store.walk(name)),
-                store.search(Criteria(name)).infos,
-                store.search(Criteria(name), "-wait").infos,
             ):
                 assert [info.waiting_since for info in infos] == [since]
         assert first.leave() is None

@@ -1,145 +1,207 @@
-"""What the app for Prometheus counts, and under which labels."""
+"""What a Prometheus server reads: what was counted, and the state of stores and rows."""
 
 from __future__ import annotations
 
-import pytest
-from django.core.exceptions import ImproperlyConfigured
-from django.test import override_settings
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
-from django_tasklock import StoreUnavailable, lock, locks, signals
-from django_tasklock.contrib import lock_labels
-from django_tasklock.contrib.lock_labels import MOST_LABELS, OTHER, label_of, own_settings
+import pytest
+from django.core.cache import cache
+
+from django_tasklock import StoreUnavailable, lock, locks
+from django_tasklock._values.describe import age
+from django_tasklock.contrib.measures import MOST_LABELS, OTHER
+from django_tasklock.guards import StatusGuard
 from django_tasklock.testing import outage
-from tests.conftest import UseRedis
-from tests.contrib.conftest import Count
+from tests import needs
+from tests.app.models import Job
+from tests.conftest import UseCaches, UseRedis
 from tests.mailroom import mailroom
 from tests.servers import RedisServer
-from tests.steps import taken
+from tests.steps import Meanwhile, orphan, silent, taken
+from tests.store_cases import redis_cache
 from tests.waiting import until
 
+NOBODY_LISTENS = "redis://127.0.0.1:1"
+
 
 @pytest.fixture(autouse=True)
-def on_redis(use_redis: UseRedis) -> None:
+def library() -> None:
+    needs.package("prometheus_client")
+
+
+@pytest.fixture
+def counters(use_redis: UseRedis) -> Iterator[Any]:
+    """The counters, which count on Redis until the test ends."""
+    from django_tasklock.contrib.prometheus.counters import counters
+
     use_redis()
+    counters.connect()
+    yield counters
+    counters.disconnect()
 
 
-@pytest.fixture(autouse=True)
-def no_label_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_labels, "_seen", set())
+def state(**options: Any) -> Any:
+    """A registry with the collector alone."""
+    from prometheus_client import CollectorRegistry
+
+    from django_tasklock.contrib.prometheus.state import LockCollector
+
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(LockCollector(**options))
+    return registry
 
 
-@lock("video:{video_id}", on_conflict="skip")
+def scrape(registry: Any) -> Counter[str]:
+    """Our numbers in a registry, by metric and labels; the sums of seconds are left out."""
+    from prometheus_client import generate_latest
+    from prometheus_client.parser import text_string_to_metric_families
+
+    return Counter({
+        " ".join([sample.name.removeprefix("tasklock_"), *sample.labels.values()]): sample.value
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+        if sample.name.startswith("tasklock_")
+        and not sample.name.endswith(("_bucket", "_sum", "_created"))
+    })  # fmt: skip
+
+
+@lock("video:{video_id}", slots=2, on_conflict="skip")
 def work(video_id: int) -> str:
     return "done"
 
 
-def test_acquires_are_counted_by_what_they_got_and_by_the_template(counted: Count) -> None:
+def test_what_happens_to_locks_and_tasks_is_counted(
+    counters: Any, redis_server: RedisServer
+) -> None:
+    from prometheus_client import REGISTRY
+
+    before = scrape(REGISTRY)
     assert work(1) == work(2) == "done"
-    with lock("video:3"):
+    with lock("video:3", slots=2), lock("video:3", slots=2):
         assert work(3) is None
     with outage(), pytest.raises(StoreUnavailable):
         work(4)
-    found = {
-        outcome: counted("acquires_total", lock="video:{video_id}", outcome=outcome)
-        for outcome in ("acquired", "refused", "unavailable")
-    }
-    assert found == {"acquired": 2, "refused": 1, "unavailable": 1}
-    assert counted("acquires_total", lock=OTHER, outcome="acquired", store="default") == 1
-    assert counted("wait_seconds_count", lock="video:{video_id}") == 4
-    assert counted("hold_seconds_count", lock="video:{video_id}", outcome="released") == 2
-
-
-def test_losses_and_clears_are_counted_by_their_cause(counted: Count) -> None:
-    lease = taken("video:1")
-    assert locks.clear("video:1")
-    assert not lease.release()
-    short = taken("video:2", ttl=0.01)
+    cleared = taken("report")
+    assert locks.clear("report")
+    assert not cleared.release()
+    short = taken("report", ttl=0.01)
     until(lambda: not short.held, "the end of its ttl")
-    assert counted("leases_lost_total", reason="gone") == 1
-    assert counted("leases_lost_total", reason="expired") == 1
-    assert counted("locks_cleared_total", reason="cleared") == 1
-    assert counted("hold_seconds_count", outcome="lost") == 2
-
-
-def test_calls_of_tasks_that_do_not_run_are_counted(
-    counted: Count, redis_server: RedisServer
-) -> None:
     with mailroom(redis_server.url) as room:
-        task = room.task(lock_name="job:{job}", unique_while="queued")
-        first, second = task.delay(1), task.delay(1)
-        assert first.id == second.id
+        room.task(lock_name="job:{job}").delay(1)
         with lock("job:1", ttl=60):
             assert room.deliver(room.take())[0] == "SUCCESS"
-    labels = {"lock": "job:{job}", "store": "default"}
-    skipped = {"outcome": "skipped", "reason": "already_processing"}
-    assert counted("tasks_not_run_total", outcome="duplicate", reason="queued", **labels) == 1
-    assert counted("tasks_not_run_total", **skipped, **labels) == 1
-    assert counted("tasks_not_run_total") == 2
+
+    # By template, and never by a name that was filled
+    asked = {
+        "video:{video_id} acquired": 2, "video:{video_id} refused": 1,
+        "video:{video_id} unavailable": 1, "other acquired": 5, "job:{job} refused": 1,
+    }  # fmt: skip
+    assert scrape(REGISTRY) - before == {
+        **{f"acquires_total {ask} default": count for ask, count in asked.items()},
+        **{f"wait_seconds_count {ask} default": count for ask, count in asked.items()},
+        "hold_seconds_count video:{video_id} released default": 2,
+        "hold_seconds_count other released default": 3,
+        "hold_seconds_count other lost default": 2,
+        "leases_lost_total other gone default": 1,
+        "leases_lost_total other expired default": 1,
+        "locks_cleared_total other cleared default": 1,
+        "tasks_not_run_total job:{job} skipped already_processing default": 1,
+    }
 
 
-def test_no_name_that_was_filled_becomes_a_label(counted: Count) -> None:
-    @lock("export:{customer}", slots=3)
-    def export(customer: str) -> None:
-        with lock(f"plain:{customer}", slots=2):
-            pass
-
-    export("secret-customer")
-    from prometheus_client import generate_latest
-
-    text = generate_latest().decode()
-    assert "secret-customer" not in text
-    assert "#1" not in text
-    assert counted("hold_seconds_count", lock="export:{customer}") == 1
-    assert counted("hold_seconds_count", lock=OTHER) == 1
-
-
-@override_settings(TASKLOCK_METRICS={"NAMES": ["nightly", "order:{order_id}:{step}"]})
-def test_names_of_the_setting_are_labels_of_plain_names(counted: Count) -> None:
-    with lock("nightly"), lock("order:7:pay", slots=2), lock("nightly:7"):
-        pass
-    for label in ("nightly", "order:{order_id}:{step}", OTHER):
-        assert counted("acquires_total", lock=label) == 1, label
-    taken("nightly")
-    assert locks.clear("nightly")
-    assert counted("locks_cleared_total", lock="nightly") == 1
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "a",
-        {"NAME": []},
-        {"NAMES": "nightly"},
-        {"NAMES": [1]},
-        {"TOKEN": ""},
-        {"TOKEN": 1},
-        {"NAMES": None},
-        {"NAMES": ["nightly", "order:{"]},
-    ],
-)
-def test_a_wrong_setting_is_said(wrong: object) -> None:
-    with override_settings(TASKLOCK_METRICS=wrong), pytest.raises(ImproperlyConfigured):
-        own_settings()
-
-
-def test_templates_that_are_made_of_values_get_no_endless_series() -> None:
-    labels = {label_of(f"video:{number}", f"video:{number}") for number in range(MOST_LABELS + 50)}
+def test_templates_that_are_made_of_values_get_no_endless_series(
+    counters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counters, "_templates", set())
+    labels = {counters.label_of(f"video:{number}") for number in range(MOST_LABELS + 50)}
     assert len(labels) == MOST_LABELS + 1
     assert OTHER in labels
 
 
-def test_nothing_is_counted_and_no_signal_has_receivers_without_the_app() -> None:
-    for quiet in ("lock_acquired", "lock_released", "lock_unavailable", "task_not_run"):
-        assert not getattr(signals, quiet).has_listeners(), quiet
+def test_each_lock_is_in_one_state_and_of_a_silent_store_nothing_is_known(
+    use_caches: UseCaches, redis_server: RedisServer
+) -> None:
+    use_caches(
+        {"default": redis_cache(redis_server.url), "silent": redis_cache(NOBODY_LISTENS)},
+        {"default": {"OPTIONS": {"TAKEOVER": False}}, "silent": {"CACHE": "silent"}},
+    )
+    for name in ("a", "b", "overwritten"):
+        taken(name)
+    cache.set("lock:overwritten", "by other code", 600)
+    taken("handed").detach()
+    assert locks.hold("stopped", 600, by="alice") is not None
+    with lock("cooled", hold_at_least=600):
+        pass
+    orphan("left")
+    found = scrape(state(rows=False))
+    assert 0 <= found.pop("oldest_lock_age_seconds default") < 600
+    assert found == {
+        "store_up default": 1, "store_up silent": 0, "waiters default": 0,
+        "locks held default": 2, "locks foreign default": 1, "locks detached default": 1,
+        "locks operator default": 1, "locks cooling default": 1, "locks orphaned default": 1,
+    }  # fmt: skip
 
 
-def test_names_units_and_labels_are_as_prometheus_recommends(counted: Count) -> None:
-    work(1)
-    from prometheus_client import REGISTRY
+def test_waiters_are_counted_those_for_permits_too(use_redis: UseRedis) -> None:
+    use_redis()
+    found = scrape(state(rows=False))
+    assert not any(name.startswith(("oldest", "longest")) for name in found)
+    held = [taken("video:1"), taken("export", slots=2), taken("export", slots=2)]
 
-    ours = [metric for metric in REGISTRY.collect() if metric.name.startswith("tasklock_")]
-    assert len(ours) == 6
-    for metric in ours:
-        labels = {label for sample in metric.samples for label in sample.labels} - {"le"}
-        assert labels <= {"lock", "store", "outcome", "reason"}
-        assert metric.type == "counter" or metric.name.endswith("_seconds")
+    def wait_and_release(name: str, slots: int) -> bool:
+        won = locks.acquire(name, ttl=60, wait=60, slots=slots)
+        return won is not None and won.release()
+
+    waiters = [
+        Meanwhile(partial(wait_and_release, name, slots))
+        for name, slots in (("video:1", 1), ("export", 2))
+        for _ in range(2)
+    ]
+    until(lambda: scrape(state(rows=False))["waiters default"] == 4, "four waiters")
+    queued = [*locks.waiters("video:1"), *locks.waiters("export")]
+    moments = [owner.waiting_since for owner in queued if owner.waiting_since is not None]
+    # Of those that came at the same moment, the one that was first to ask may be the second.
+    least = age(max(moments))
+    found = scrape(state(rows=False))
+    assert least <= found["longest_wait_seconds default"] <= age(min(moments))
+    assert found["locks held default"] == 3
+    for lease in held:
+        lease.release()
+    assert all(waiter.result() for waiter in waiters)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_lost_rows_are_counted_by_their_model_where_all_are_known(
+    use_redis: UseRedis, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_redis()
+    lost, registry = "lost_rows app.Job", state()
+    with mailroom(redis_server.url) as room:
+        room.task(guard=StatusGuard(Job, pk="job", source="queued", to="working", done="done"))
+        assert lost in scrape(registry)
+        for status in ("working", "working", "queued"):
+            Job.objects.create(status=status)
+        with lock(f"job:{Job.objects.create(status='working').pk}"):
+            assert scrape(registry)[lost] == 2
+        assert scrape(registry)[lost] == 3
+        with monkeypatch.context() as patch:
+            silent(patch, "get_many")
+            assert lost not in scrape(registry)
+    with mailroom(redis_server.url) as room:
+        # Given a task whose lock's name does not follow from the row alone
+        guard = StatusGuard(Job, pk="job", source="queued", to="working", done="done")
+        room.task(guard=guard, lock_name="{job}:{other}")
+        assert lost not in scrape(registry)
+
+
+def test_a_store_that_cannot_list_has_no_gauges_and_to_register_asks_no_store(
+    on_locmem: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken("video:1")
+    assert scrape(state(rows=False)) == {}
+    asked = silent(monkeypatch, "list")
+    state()
+    assert asked == []

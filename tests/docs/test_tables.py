@@ -17,10 +17,9 @@ from django.dispatch import Signal
 
 from django_tasklock import LockService, conf, exceptions, lock, signals
 from django_tasklock.celery.options import OPTIONS
-from django_tasklock.contrib import lock_labels
 from django_tasklock.contrib.measures import COUNTERS, HISTOGRAMS
 from django_tasklock.guards import StatusGuard
-from django_tasklock.operators.lock_state import lock_state
+from django_tasklock.operators.problems import KINDS
 from django_tasklock.stores.base import BaseStore
 from django_tasklock.stores.cache import CacheStore
 from django_tasklock.stores.cluster import RedisClusterStore
@@ -139,10 +138,15 @@ def checks() -> set[str]:
     return found
 
 
-def problems() -> set[str | None]:
-    made = ("Problem", "Problem.worded", "cls")
-    calls = [call for call in sources() if ast.unparse(call.func) in made and call.args]
-    return {text_of(call.args[0]) for call in calls} - {None}
+def gauges() -> set[str]:
+    pytest.importorskip("prometheus_client")
+    from django_tasklock.contrib.prometheus.state import LockCollector
+
+    return {gauge.name for gauge in LockCollector().describe()}
+
+
+def with_gaps(text: str) -> str:
+    return text.replace("%s[%s]", "…").replace("%s", "…")
 
 
 def log_lines() -> dict[str, str]:
@@ -152,8 +156,15 @@ def log_lines() -> dict[str, str]:
         if logger == "logger" and level in ("info", "warning", "error", "exception"):
             text = text_of(call.args[0])
             assert text is not None, ast.unparse(call)
-            shown = text.replace("%s[%s]", "…").replace("%s", "…")
-            found[shown] = level.upper().replace("EXCEPTION", "ERROR")
+            found[with_gaps(text)] = level.upper().replace("EXCEPTION", "ERROR")
+    logs = ast.parse((ROOT / "django_tasklock/operators/logs.py").read_text("utf-8"))
+    for function in [node for node in logs.body if isinstance(node, ast.FunctionDef)]:
+        texts = [node.value for node in ast.walk(function) if isinstance(node, ast.Assign)
+                 and ast.unparse(node.targets[0]) == "text"]  # fmt: skip
+        for call in [node for node in ast.walk(function) if isinstance(node, ast.Call)]:
+            if texts and ast.unparse(call.func) == "_log":
+                line = with_gaps(text_of(texts[0]) or "")
+                found[line] = ast.unparse(call.args[0]).removeprefix("logging.")
     # The page says more of one: by whom a lock was cleared, if that is known.
     found["lock … in store …, held by …, was cleared by …"] = found.pop(
         "lock … in store …, held by …, was cleared…"
@@ -198,20 +209,13 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         checks,
     ),
     "checks in trouble": (lambda: named(TROUBLE, "System checks", "Id"), checks),
-    "problems": (lambda: named(TROUBLE, "What the doctor finds", "Problem"), problems),
+    "problems": (lambda: named(TROUBLE, "What the doctor finds", "Problem"), lambda: set(KINDS)),
     "log lines": (
         lambda: {code(row[0])[0]: row[1] for row in table(TROUBLE, "Log lines", "Line")},
         log_lines,
     ),
     "metrics": (lambda: columns(METRICS, "What is counted", "Metric"), metrics),
-    "gauges": (
-        lambda: named(METRICS, "The state of the locks", "Metric"),
-        lambda: {gauge.name for gauge in lock_state([], rows=False)},
-    ),
-    "settings of metrics": (
-        lambda: named(METRICS, "Settings", "Key of `TASKLOCK_METRICS`"),
-        lambda: lock_labels._KEYS,
-    ),
+    "gauges": (lambda: named(METRICS, "The state of the locks", "Metric"), gauges),
     "verbs": (
         lambda: {name.split()[0] for name in named(COMMAND, "Verbs", "Verb")},
         lambda: set(command_verbs()),
@@ -226,7 +230,7 @@ def test_a_table_has_what_the_code_has(name: str) -> None:
 
 
 def test_the_dashboard_and_the_alerts_ask_for_metrics_that_exist() -> None:
-    known = metrics().keys() | {gauge.name for gauge in lock_state([], rows=False)}
+    known = metrics().keys() | gauges()
     for text in (METRICS.read_text("utf-8"), (METRICS.parent / "grafana.json").read_text("utf-8")):
         asked = re.findall(r"\btasklock_\w+", text)
         assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in asked} == known

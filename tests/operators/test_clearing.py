@@ -1,64 +1,94 @@
-"""Clearing the lease that was seen, also when it goes between the question and the clear."""
+"""Clearing leases as they were seen, also when they go between the look and the clear."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from django.core.cache import cache
 
-from django_tasklock import Lease, LockInfo, LockService, locks
-from django_tasklock.operators.clearing import Outcome, clear_seen
+from django_tasklock import LockInfo, locks
+from django_tasklock.operators.clearing import MOST_EVENTS, Outcome, clear_all
+from django_tasklock.operators.held import as_seen, digest_of
+from django_tasklock.signals import lock_cleared
 from django_tasklock.stores import stores
-from django_tasklock.stores.record import digest_of
+from django_tasklock.stores.record import digest_of as digest_of_record
 from tests.conftest import UseRedis
-from tests.steps import holder
+from tests.steps import LONG, holder, taken
 
 
-class Interrupted(LockService):
-    """A service between whose first answer and the next question something happens."""
-
-    def __init__(self, meanwhile: Callable[[], object]) -> None:
-        super().__init__()
-        self.meanwhile: Callable[[], object] | None = meanwhile
-
-    def get(self, name: str) -> LockInfo | None:
-        info = super().get(name)
-        meanwhile, self.meanwhile = self.meanwhile, None
-        if meanwhile:
-            meanwhile()
-        return info
+def cleared(seen: Sequence[LockInfo]) -> dict[str, str]:
+    """Clear them; what became of each, in words."""
+    return {info.name: outcome.value for info, outcome in clear_all(locks, seen, by="a test")}
 
 
-@pytest.fixture
-def lease(use_redis: UseRedis) -> Lease:
+def held_now(count: int) -> list[LockInfo]:
+    for number in range(count):
+        taken(f"video:{number}")
+    return locks.list("video:")
+
+
+def test_each_lease_has_an_outcome_of_its_own(use_redis: UseRedis) -> None:
     use_redis()
-    lease = locks.acquire("video:1", ttl=600)
-    assert lease
-    return lease
-
-
-def test_lease_that_changes_hands_in_that_moment_is_left_alone(lease: Lease) -> None:
-    successors: list[Lease | None] = []
-
-    def change_hands() -> None:
-        lease.release()
-        successors.append(locks.acquire("video:1", ttl=600))
-
-    outcome, holder = clear_seen(Interrupted(change_hands), "video:1", lease.token, by="a test")
-
-    assert outcome is Outcome.CHANGED_HANDS
-    assert holder is not None
-    assert holder.token == lease.token
-    (successor,) = successors
-    assert successor is not None
+    kept, ended, changed, detached = (taken(name) for name in "abcd")
+    seen = [holder(name) for name in "abcd"]
+    ended.release()
+    changed.release()
+    successor = taken("c")
+    detached.detach()
+    assert cleared(seen) == {
+        "a": "cleared", "b": "not locked", "c": "changed hands", "d": "cleared",
+    }  # fmt: skip
+    assert not kept.extend()
     assert successor.extend()
+    assert not locks.is_locked("d")
 
 
-def test_lease_that_ends_in_that_moment_is_said_to_have(lease: Lease) -> None:
-    outcome, _ = clear_seen(Interrupted(lease.release), "video:1", lease.token, by="a test")
-    assert outcome is Outcome.NOT_LOCKED
+def test_a_few_clears_are_an_event_each_and_very_many_are_one(use_redis: UseRedis) -> None:
+    use_redis()
+    heard: list[Any] = []
+
+    def hear(name: str, by: str, **_: Any) -> None:
+        heard.append((name, by))
+
+    lock_cleared.connect(hear)
+    try:
+        cleared(held_now(3))
+        assert [(event.kind, event.by) for event in locks.history()] == [("cleared", "a test")] * 3
+        many = held_now(MOST_EVENTS * 6)
+        assert set(cleared(many).values()) == {"cleared"}
+    finally:
+        lock_cleared.disconnect(hear)
+    newest, *others = locks.history()
+    assert (newest.kind, newest.name, newest.by) == ("cleared", "*", "a test")
+    assert newest.reason == "600 locks"
+    assert len(others) == 3
+    assert len(heard) == 3 + len(many)
+    assert locks.count() == 0
+
+
+def test_what_was_cleared_before_an_interruption_is_an_event(use_redis: UseRedis) -> None:
+    use_redis()
+    clearing = clear_all(locks, held_now(MOST_EVENTS + 1), by="a test")
+    next(clearing)
+    clearing.close()
+    (event,) = locks.history()
+    assert (event.name, event.reason) == ("*", "1 locks")
+
+
+def test_a_lease_is_told_from_the_next_one_by_what_proves_nothing(use_redis: UseRedis) -> None:
+    use_redis()
+    lease = taken("video:1")
+    digest = digest_of(holder("video:1"))
+    assert lease.token not in digest
+    seen = as_seen(locks, "video:1", digest)
+    assert seen is not None
+    assert seen.token == lease.token
+    lease.release()
+    assert as_seen(locks, "video:1", digest) is None
+    taken("video:1")
+    assert as_seen(locks, "video:1", digest) is None
 
 
 class TestForeignKeys:
@@ -69,29 +99,19 @@ class TestForeignKeys:
         use_redis()
         cache.set("lock:video:1", "locked by A", 600)
 
-    def change_hands(self) -> None:
+    def test_it_goes_only_with_the_value_that_was_seen(self) -> None:
+        seen = holder("video:1")
         cache.set("lock:video:1", "locked by B", 600)
-
-    def test_value_that_changes_in_that_moment_is_left_alone(self) -> None:
-        digest = holder("video:1").digest
-        service = Interrupted(self.change_hands)
-        outcome, _ = clear_seen(service, "video:1", None, digest, by="a test")
-        assert outcome is Outcome.CHANGED_HANDS
+        assert digest_of(holder("video:1")) != digest_of(seen)
+        assert cleared([seen]) == {"video:1": Outcome.CHANGED_HANDS.value}
         assert cache.get("lock:video:1") == "locked by B"
+        assert cleared([holder("video:1")]) == {"video:1": Outcome.CLEARED.value}
 
-    @pytest.mark.parametrize("known", [True, False])
-    def test_lease_that_is_granted_in_that_moment_is_left_alone(self, known: bool) -> None:
-        leases: list[Lease | None] = []
-
-        def change_hands() -> None:
-            cache.delete("lock:video:1")
-            leases.append(locks.acquire("video:1", ttl=600))
-
-        digest = holder("video:1").digest if known else None
-        outcome, _ = clear_seen(Interrupted(change_hands), "video:1", None, digest, by="a test")
-        assert outcome is Outcome.CHANGED_HANDS
-        (lease,) = leases
-        assert lease is not None
+    def test_a_lease_that_was_granted_since_is_left_alone(self) -> None:
+        seen = holder("video:1")
+        cache.delete("lock:video:1")
+        lease = taken("video:1", ttl=LONG)
+        assert cleared([seen]) == {"video:1": Outcome.CHANGED_HANDS.value}
         assert lease.extend()
 
     def test_key_of_another_type_is_told_from_a_value(self) -> None:
@@ -118,7 +138,7 @@ class TestForeignKeys:
         assert lease
         store: Any = stores["default"]
         raw = store.client.redis.get(store.key("video:1"))
-        assert locks.clear("video:1", digest=digest_of(raw)) is False
+        assert locks.clear("video:1", digest=digest_of_record(raw)) is False
         assert lease.extend()
 
     def test_digest_is_a_str(self) -> None:

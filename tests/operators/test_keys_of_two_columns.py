@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from django.db import connection, models
-from django.test import Client
 from django.test.utils import isolate_apps
 
 from django_tasklock import locks
@@ -16,11 +15,10 @@ from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.guards import StatusGuard
 from django_tasklock.operators.doctor import diagnose
-from django_tasklock.operators.gone_owners import gone_owners
-from django_tasklock.operators.guarded import guarded_row, key_of
-from tests.admin.test_admin import LIST, words_of
-from tests.admin.test_health_page import REQUEUE, room, rows_of
+from django_tasklock.operators.lost_work import SeenRow, requeue, still_lost
+from django_tasklock.operators.rows import guarded_row, key_of
 from tests.mailroom import Mailroom
+from tests.operators.test_doctor import room
 from tests.steps import holder
 
 __all__ = ["room"]
@@ -56,18 +54,13 @@ def task_for(model: Any, room: Mailroom) -> Any:
     return room.task(guard=guard)
 
 
-def test_a_lost_row_is_sent_again(room: Mailroom, model: Any, admin_client: Client) -> None:
-    # Given two lost rows
+def test_a_lost_row_is_sent_again(room: Mailroom, model: Any) -> None:
     task_for(model, room)
     for number in (1, 2):
         model.objects.create(tenant='a "b", c', number=number, status="busy")
-
-    # When one of them is sent again
-    rows = rows_of(admin_client.get(f"{LIST}health/"))
-    words = words_of(admin_client.post(REQUEUE, {"rows": rows}, follow=True))
-
-    # I expect its key to be in the message
-    assert "was sent again." in words
+    rows = [SeenRow.of(problem) for problem in diagnose()]
+    (problem,) = still_lost([row for row in rows if row.pk.endswith('"2"]')]).values()
+    assert requeue(problem) is not None
     (message,) = room.waiting()
     assert message.kwargs == {"job": ['a "b", c', 2]}
 
@@ -79,8 +72,7 @@ def test_the_row_of_a_lock_is_found_by_its_fence(
     gone = owner_record(task.name, "id") | {"start": 1}
     locks.store.acquire("job:1", new_token(), 600, gone)
     row = model.objects.create(tenant="a", number=1, status="busy", fence=holder("job:1").fence)
-    assert guarded_row(holder("job:1")) == row
-    assert [orphan.row for orphan in gone_owners(locks.store)] == [row]
+    assert guarded_row(holder("job:1")) == (row, task.guard)
     assert [problem.pk for problem in diagnose() if problem.kind == "owner gone"] == [row.pk]
     assert caplog.records == []
 

@@ -11,7 +11,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from django.core.exceptions import BadRequest
 from django.test import override_settings
 from django_redis.serializers.json import JSONSerializer
 from django_redis.serializers.pickle import PickleSerializer
@@ -22,10 +21,10 @@ from django_tasklock import LockInfo
 from django_tasklock._values.event import Event
 from django_tasklock._values.owner import Owner
 from django_tasklock._values.owner_record import owner_record
-from django_tasklock.admin.seen import SeenLease, encode_many
 from django_tasklock.celery.debounce import Burst
 from django_tasklock.celery.runnote import RunNote
-from django_tasklock.cli.tables import as_sheet, cells_of
+from django_tasklock.cli.tables import fields_of, lock_cells
+from django_tasklock.models import Lock
 from django_tasklock.stores import stores
 from django_tasklock.stores.record import new_record
 from django_tasklock.stores.redis import handover
@@ -67,7 +66,7 @@ def record(data: bytes) -> None:
 
 def shown(info: LockInfo) -> None:
     json.dumps(info.as_json()).encode()
-    (as_sheet(info) + "".join(cells_of(info)) + repr(info)).encode()
+    (str(fields_of(info)) + "".join(lock_cells()(info)) + repr(info)).encode()
     assert (info.token is None) == (info.digest is not None), "it is ours, or it has a digest"
     assert info.owner.alive() in (None, True, False)
 
@@ -107,13 +106,10 @@ def notes(data: bytes) -> None:
 
 
 def form(data: bytes) -> None:
-    """A form's field names leases as a page has shown them, or is refused."""
-    text = data.decode("utf-8", "replace")
-    with suppress(BadRequest):
-        assert SeenLease.decode(SeenLease.decode(text).encode()) == SeenLease.decode(text)
-    with suppress(BadRequest):
-        leases = SeenLease.decode_many(text)
-        assert SeenLease.decode_many(encode_many(leases)) == leases
+    """A form's field names a lease as a page has shown it, or is refused."""
+    with suppress(ValueError):
+        parts = Lock.parts_of(data.decode("utf-8", "replace"))
+        assert Lock.parts_of(Lock.id_of(*parts)) == parts
 
 
 SEEDS: Mapping[Callable[[bytes], None], Sequence[bytes]] = {
@@ -128,8 +124,8 @@ SEEDS: Mapping[Callable[[bytes], None], Sequence[bytes]] = {
         json.dumps({"starts": 10**400}).encode(),
     ],
     form: [
-        SeenLease("default", TOKEN, "video:1", None).encode().encode(),
-        encode_many([SeenLease("default", None, "video:1", "0" * 32)]).encode(),
+        Lock.id_of("default", "video:1").encode(),
+        Lock.id_of("default", "video:1", "0" * 32).encode(),
     ],
 }
 """what each reads when nothing is wrong"""

@@ -21,7 +21,7 @@ from django_tasklock.stores.base import Extension, Note
 from django_tasklock.stores.cluster import RedisClusterStore, cluster_listing
 from django_tasklock.stores.cluster.buckets import BUCKET_SLOTS, BUCKETS, TAGS, bucket_of
 from django_tasklock.stores.redis.pool import Connections
-from tests.admin.test_admin import LIST, client_with, operator, words_of
+from tests.admin.conftest import LIST, client_with, operator, words_of
 from tests.agent import Agent
 from tests.clusters import Cluster, ClusterNode
 from tests.conftest import UseCaches

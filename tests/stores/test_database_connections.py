@@ -170,7 +170,7 @@ def test_the_command_does_not_say_of_a_lock_that_it_has_cleared_that_it_is_not_l
     taken("video:1")
     proxy.drop_reply(CLEARS)
     with pytest.raises(CommandError, match="may have been cleared"):
-        call_command("locks", "clear", "video:1")
+        call_command("locks", "clear", "video:1", "--noinput")
     assert not locks.is_locked("video:1")
 
 

@@ -28,7 +28,7 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant, Note, Refusal
 from django_tasklock.stores.memory.ending import ITEMS_BEFORE_TIDYING
 from django_tasklock.testing import MemoryStore
-from tests.admin.test_admin import client_with, operator, page_of
+from tests.admin.conftest import client_with, operator, page_of
 from tests.conftest import UseCaches, UseRedis
 from tests.eager_task import assert_an_eager_task_locks_and_guards
 from tests.interruptions import interrupted

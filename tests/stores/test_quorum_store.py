@@ -21,7 +21,7 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore, Grant, Refusal
 from django_tasklock.stores.quorum import QuorumStore
 from django_tasklock.testing import StoreContract
-from tests.admin.test_admin import LIST, client_with, operator, words_of
+from tests.admin.conftest import LIST, client_with, operator, words_of
 from tests.conftest import UseCaches, use_quorum
 from tests.greenlets import LIBRARIES, run_in_greenlets
 from tests.mailroom import mailroom
@@ -483,7 +483,6 @@ class TestOtherMembers(StoreContract):
     test_a_millisecond_is_a_ttl = None  # type: ignore[assignment]
     # Until a majority has the lease's fence, a list may show the greater one of a single member.
     test_listing_describes_leases_as_get_does = None  # type: ignore[assignment]
-    test_search_describes_leases_as_list_does = None  # type: ignore[assignment]
 
     def make_store(self) -> BaseStore:
         return stores["default"]

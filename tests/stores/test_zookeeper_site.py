@@ -11,8 +11,8 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_tasklock import lock, locks
-from django_tasklock.operators.clearing import token_digest
-from tests.admin.test_admin import client_with, operator, page_of
+from django_tasklock.operators.held import digest_of
+from tests.admin.conftest import client_with, operator, page_of
 from tests.agent import run_python
 from tests.conftest import UseZooKeeper
 from tests.eager_task import assert_an_eager_task_locks_and_guards
@@ -59,7 +59,7 @@ def test_the_admin_page_lists_and_clears(transactional_db: None, operator: Clien
     assert "video:2" in page
     detail = page_of(operator.get("/admin/django_tasklock/lock/default_3Avideo_3A2/change/"))
     assert lease.token not in detail
-    assert token_digest(lease.token) in detail
+    assert digest_of(holder("video:2")) in detail
     assert locks.clear("video:2")
     assert waiter.result().release()
 

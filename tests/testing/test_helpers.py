@@ -21,7 +21,6 @@ from django_tasklock import (
 )
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore, Extension, Note, Owner
-from django_tasklock.stores.criteria import Criteria
 from django_tasklock.testing import (
     LocksInMemory,
     MemoryStore,
@@ -133,7 +132,6 @@ def verbs_of(store: BaseStore) -> dict[str, Callable[[], object]]:
         ),
         "get": lambda: store.get(name),
         "get_many": lambda: store.get_many([name]),
-        "next_waiters": lambda: store.next_waiters([name]),
         "held": lambda: store.held([name]),
         "get_note": lambda: store.get_note(name),
         "set_note": lambda: store.set_note(Note("a", "b", LONG)),
@@ -147,9 +145,7 @@ def verbs_of(store: BaseStore) -> dict[str, Callable[[], object]]:
         "count": store.count,
         "scan": lambda: list(store.scan()),
         "walk": lambda: list(store.walk()),
-        "walk_matching": lambda: list(store.walk_matching(Criteria())),
         "endless": lambda: list(store.endless()),
-        "search": lambda: store.search(Criteria()),
         "reservations": store.reservations,
         "record": lambda: store.record([]),
         "events": store.events,

@@ -26,6 +26,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(400)]
 
 PROJECT = Path(__file__).parents[2]
 DEMO = [sys.executable, "-m", "example_project.demo"]
+SAMPLES = {
+    "import:prices": "alive +1,",
+    "import:stock": "gone",
+    "newsletter": "cooling",
+    "payments": "operator anna",
+}
+"""the locks that the served site has at its start, and what the command says of them"""
 
 
 def demo(tmp_path: Path, *arguments: str, **environment: str) -> tuple[int, dict[str, Any], str]:
@@ -173,8 +180,9 @@ def test_workers_that_do_not_come_up_are_reported(tmp_path: Path) -> None:
 
 
 def test_the_site_is_served_with_the_login_it_prints(tmp_path: Path) -> None:
-    # Given a served site, when its printed login is used, then I expect the live locks in the
-    # admin and a page that shows the videos; and nothing left after Ctrl-C.
+    # Given a served site, when its printed login and command are used, then I expect the same locks
+    # in the admin and in another shell, and a page that shows the videos; and nothing left after
+    # Ctrl-C.
     command = [sys.executable, "-m", "example_project.serve", "--state", str(tmp_path / "state")]
     environment = demo_environment(tmp_path) | {"PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
@@ -196,7 +204,13 @@ def test_the_site_is_served_with_the_login_it_prints(tmp_path: Path) -> None:
             form = {"username": login[2], "password": login[3], "csrfmiddlewaretoken": token[1]}
             locks = browser.open(page.url, urlencode(form).encode())
             assert locks.url.endswith("/admin/django_tasklock/lock/")
-            assert "Live locks" in locks.read().decode()
+            page_of_locks = locks.read().decode()
+            command_line = re.search(r"^Its locks +(.+)$", said, re.M)
+            assert command_line
+            listed = subprocess.check_output(command_line[1], shell=True, cwd=tmp_path, text=True)
+            for name, state in SAMPLES.items():
+                assert name in page_of_locks
+                assert re.search(rf"^{name} .* {state} ", listed, re.M), listed
             assert "clip 1" in browser.open(login[1]).read().decode()
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)

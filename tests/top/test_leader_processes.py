@@ -33,7 +33,9 @@ Lead = Callable[..., "subprocess.Popen[bytes]"]
 STAY = "echo $$ >> {file}; trap 'exit 7' TERM; while :; do sleep 0.05; done"
 STUBBORN = "echo $$ >> {file}; trap '' TERM; while :; do sleep 0.05; done"
 TWO = """\
-for old in $(cat {file}); do kill -0 $old && echo $old >> {file}-two; done
+for old in $(cat {file}); do
+    grep -q 'State:.[^ZX]' /proc/$old/status && echo $old >> {file}-two
+done
 (trap '' TERM; exec sh -c 'echo $$ >> {file}; exec sleep 300') & wait
 """
 """A command that ends of SIGTERM, and a child of it that does not. It writes down which children of

@@ -1,8 +1,9 @@
-"""The Django app: it connects the receivers that count and make spans."""
+"""The Django app: it connects the receivers that count."""
 
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
 __all__ = ["TaskLockOpenTelemetryConfig"]
@@ -14,11 +15,11 @@ class TaskLockOpenTelemetryConfig(AppConfig):
     verbose_name = _("Task locks")
 
     def ready(self) -> None:
-        from ..lock_labels import needs_extra, own_settings
-
-        own_settings()
-        with needs_extra("opentelemetry"):
-            from . import spans
-            from .instruments import opentelemetry
-        opentelemetry.connect()
-        spans.connect()
+        try:
+            from .instruments import instruments
+        except ImportError as error:
+            raise ImproperlyConfigured(
+                f"{self.name} is in INSTALLED_APPS and needs what is not installed: "
+                f'pip install "django-tasklock[opentelemetry]" ({error})'
+            ) from error
+        instruments.connect()

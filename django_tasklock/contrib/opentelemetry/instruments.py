@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from opentelemetry import metrics
 
-from ..measures import COUNTERS, HISTOGRAMS, SECONDS, Measuring, Metric
+from ..measures import COUNTERS, HISTOGRAMS, SECONDS, Measures, Metric
 
-__all__ = ["opentelemetry"]
+__all__ = ["Instruments", "instruments"]
 
 
-class Instruments:
+class Instruments(Measures):
     """Passes the numbers on to the instruments of one meter."""
 
     def __init__(self) -> None:
+        super().__init__()
         # The meter of the SDK that is set up by then, or later.
         meter = metrics.get_meter("django_tasklock")
         self._counters = {
@@ -28,13 +29,12 @@ class Instruments:
         }  # fmt: skip
 
     def count(self, metric: Metric, *labels: str) -> None:
-        """Add one to a counter."""
-        self._counters[metric].add(1, dict(zip(metric.labels, labels, strict=True)))
+        attributes = dict(zip(metric.labels, labels, strict=True))
+        self._counters[metric].add(1, attributes)
 
     def observe(self, metric: Metric, seconds: float, *labels: str) -> None:
-        """Add a value to a histogram."""
         attributes = dict(zip(metric.labels, labels, strict=True))
         self._histograms[metric].record(seconds, attributes)
 
 
-opentelemetry = Measuring(Instruments(), __name__)
+instruments = Instruments()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
 __all__ = ["TaskLockPrometheusConfig"]
@@ -14,11 +15,11 @@ class TaskLockPrometheusConfig(AppConfig):
     verbose_name = _("Task locks")
 
     def ready(self) -> None:
-        from ...operators.exposition import sources
-        from ..lock_labels import needs_extra, own_settings
-
-        own_settings()
-        with needs_extra("prometheus"):
-            from .counters import of_all_processes, prometheus
-        prometheus.connect()
-        sources["prometheus"] = of_all_processes
+        try:
+            from .counters import counters
+        except ImportError as error:
+            raise ImproperlyConfigured(
+                f"{self.name} is in INSTALLED_APPS and needs what is not installed: "
+                f'pip install "django-tasklock[prometheus]" ({error})'
+            ) from error
+        counters.connect()

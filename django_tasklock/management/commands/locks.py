@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import os
+import signal
+import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import (
+    BaseCommand,
+    CommandError,
+    CommandParser,
+    no_translations,
+)
 
 from ..._values.describe import printable
 from ...cli.command import add_verbs
-from ...cli.output import stream_of
 from ...exceptions import InvalidLockConfig, TaskLockError
 
 __all__ = ["Command"]
@@ -24,15 +32,21 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         add_verbs(parser)
 
+    @no_translations
     def handle(self, *args: Any, **options: Any) -> None:
         verb = options.pop("verb")
-        out = stream_of(self.stdout)
-        stream_of(self.stderr)
+        # A terminal may know fewer characters than names have.
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         try:
             verb(self, **options)
+            self.stdout.flush()
         except (TaskLockError, InvalidLockConfig) as error:
             raise CommandError(printable(error)) from error
-        finally:
-            self.stdout.flush()
-        if out.fault:
-            raise CommandError(f"The output could not be written: {out.fault}.")
+        except OSError as error:
+            # The output is full, or its reader has gone: Python would say so again at its exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            if isinstance(error, BrokenPipeError):
+                sys.exit(128 + signal.SIGPIPE)
+            raise CommandError(f"The output could not be written: {error.strerror}.") from error

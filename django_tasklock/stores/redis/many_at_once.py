@@ -1,4 +1,4 @@
-"""Hundreds of locks in one round trip: what holds them, who is next, and clearing them."""
+"""Hundreds of locks in one round trip: what holds them, and clearing them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..._values.lock_info import LockInfo
-from ..._values.owner import Owner
 from .keyspace import QUEUE
 from .lookup import RedisLookup
 from .notes import seconds
@@ -16,7 +15,6 @@ from .server_client import Call
 __all__ = ["CLEAR_MANY", "LOCKS_PER_SCRIPT", "RedisManyLocks"]
 
 GET_MANY = Script("get_many")
-NEXT_WAITERS = Script("next_waiters")
 CLEAR_MANY = Script("clear_many")
 
 LOCKS_PER_SCRIPT = 500
@@ -53,19 +51,6 @@ class RedisManyLocks(RedisLookup):
             key = self.keyspace.key(name).encode()
             keys += key, key + QUEUE
         return Call(GET_MANY, keys, [*map(self.keyspace.member, names)])
-
-    def next_waiters(self, names: Sequence[str]) -> list[Owner | None]:
-        found: list[Owner | None] = [None] * len(names)
-        groups = list(self._groups(names))
-        calls = [
-            Call(NEXT_WAITERS, [self.keyspace.keys(names[at])[3] for at in group])
-            for group in groups
-        ]
-        for group, members in zip(groups, self._look(calls), strict=True):
-            for at, member in zip(group, members, strict=True):
-                if member is not None:
-                    found[at] = self.records.waiter(member)
-        return found
 
     def clear_many(self, holders: Sequence[LockInfo]) -> list[bool]:
         values = [self.records.value_of(holder) for holder in holders]

@@ -39,8 +39,6 @@ MAX_RESERVED_TEXT_BYTES = 1024
 class RedisNotes(BaseStore):
     """The part of `RedisStore` that keeps notes and reservations."""
 
-    keeps_searches = True
-
     def __init__(self, settings: StoreSettings, client: StoreClient, keyspace: Keyspace) -> None:
         super().__init__(settings)
         self.client = client

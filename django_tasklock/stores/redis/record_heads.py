@@ -97,5 +97,5 @@ def _with_task_id(owner: Owner, task_id: str) -> Owner:
     return Owner(
         owner.host, owner.pid, owner.task, task_id, owner.thread, owner.boot, owner.pidns,
         owner.start, owner.group, None, None, owner.mark, owner.slots, owner.waits_for,
-        owner.adoptions, owner.trace, owner.inside,
+        owner.adoptions, owner.inside,
     )  # fmt: skip

@@ -10,17 +10,13 @@ from ..._values.lock_info import LockInfo
 from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
 from ..base import Extension, Finding
-from ..criteria import Criteria
-from ..search import Found
 from .any_of import RedisAnyOf
 from .client import Client, milliseconds
 from .keyspace import Keyspace
 from .listing import Listing
 from .script import Script
-from .searching import Searcher
 from .server import findings, next_fence
 from .subscriber import Subscriber
-from .walking import IndexWalk
 
 __all__ = ["EXTEND", "LEASES_PER_SCRIPT", "WHICH_ARE_HELD", "RedisStore"]
 
@@ -46,8 +42,6 @@ class RedisStore(RedisAnyOf):
         prepends = only_prepends(client.cache)
         keyspace = Keyspace(client.make_key, settings.key_prefix, settings.alias, prepends=prepends)
         super().__init__(settings, client, keyspace)
-        if not prepends:
-            self.keeps_searches = False  # What is kept has no keys, only names.
         self.subscriber = Subscriber(client, self.keyspace.channels)
         self._listing = Listing(client, self.keyspace, self.records)
         self._server = client
@@ -97,17 +91,8 @@ class RedisStore(RedisAnyOf):
     def scan(self, prefix: str = "") -> Iterator[LockInfo]:
         return self._listing.scan(prefix)
 
-    def walk(self, prefix: str = "") -> Iterator[LockInfo]:
-        return IndexWalk(self.client, self.keyspace, prefix, ends=True).infos(self.records)
-
     def endless(self, prefix: str = "") -> Iterator[LockInfo]:
         return self._listing.endless(prefix)
-
-    def walk_matching(self, criteria: Criteria) -> Iterator[LockInfo]:
-        return Searcher(self.client, self.keyspace, self.records, criteria).walk()
-
-    def search(self, criteria: Criteria, order: str = "ttl", most: int | None = None) -> Found:
-        return Searcher(self.client, self.keyspace, self.records, criteria, order).search(most)
 
     def check(self) -> Iterable[Finding]:
         keyspace = self.keyspace

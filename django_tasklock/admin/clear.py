@@ -1,0 +1,103 @@
+"""Clearing leases that were seen: what is asked before, what is logged, and what is said after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.models import DELETION, LogEntry
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, gettext_lazy
+
+from .._engine.service import locks
+from .._values.describe import printable
+from .._values.lock_info import LockInfo
+from .._values.owner_record import recorded
+from ..models import Lock
+from ..operators.clearing import Outcome, clear_all
+from ..operators.holders import meaning, sentence
+from .reading import NOT_KNOWN, problem_of
+
+__all__ = ["clear", "listed_names", "question_about", "user_name"]
+
+NAMES_PER_MESSAGE = 5
+SAID: Mapping[Outcome, tuple[Any, int]] = {
+    Outcome.CLEARED: (gettext_lazy("Cleared: %(names)s."), messages.SUCCESS),
+    Outcome.CHANGED_HANDS: (
+        gettext_lazy("Left alone, because it changed hands: %(names)s."),
+        messages.WARNING,
+    ),
+    Outcome.NOT_LOCKED: (gettext_lazy("Not locked any more: %(names)s."), messages.INFO),
+}
+
+
+def user_name(request: HttpRequest) -> str:
+    """Return the name under which the user clears and holds locks."""
+    user: Any = request.user
+    return recorded(user.get_username())
+
+
+def question_about(request: HttpRequest, lock: Lock) -> SafeString:
+    """Return who holds a lock, and what it means to clear it."""
+    assert lock.info is not None
+    safe, text = meaning(lock.info)
+    if lock.info.held_by == user_name(request):
+        text = gettext("It is your own hold.")
+    return format_html(
+        '<strong>{}</strong>: {} <span class="{}">{}</span>',
+        printable(lock.name),
+        sentence(lock.info),
+        "tasklock-safe" if safe else "tasklock-unsafe",
+        text,
+    )
+
+
+def clear(request: HttpRequest, seen: Sequence[Lock]) -> None:
+    """Clear each lease that was seen and still holds its lock, and say what became of each.
+
+    A lock without ``info`` is none that could be cleared. The entries are written before, so that
+    none is cleared without one.
+    """
+    names: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
+    by_store: dict[str, list[LockInfo]] = {}
+    try:
+        for lock in seen:
+            if lock.info is None:
+                names[_missed(lock)].append(lock.name)
+            else:
+                by_store.setdefault(lock.store, []).append(lock.info)
+                _log(request, lock.info)
+        for alias, infos in by_store.items():
+            for info, outcome in clear_all(locks.using(alias), infos, by=user_name(request)):
+                names[outcome].append(info.name)
+    except NOT_KNOWN as error:
+        messages.error(request, problem_of(error))
+    for outcome, some in names.items():
+        if some:
+            words, level = SAID[outcome]
+            messages.add_message(request, level, words % {"names": listed_names(some)})
+
+
+def listed_names(names: Sequence[str]) -> str:
+    """Return the first names for a sentence, and how many more there are."""
+    listed = gettext(", ").join(f"“{printable(name)}”" for name in names[:NAMES_PER_MESSAGE])
+    more = len(names) - NAMES_PER_MESSAGE
+    if more <= 0:
+        return listed
+    return gettext("%(names)s and %(count)d more") % {"names": listed, "count": more}
+
+
+def _log(request: HttpRequest, info: LockInfo) -> None:
+    words = gettext("Asked to clear it. %(sentence)s") % {"sentence": sentence(info)}
+    # Of the lock and not of the lease: so all entries of a lock are together.
+    of_lock = [Lock.named(info.store, info.name)]
+    LogEntry.objects.log_actions(request.user.pk, of_lock, DELETION, words)
+
+
+def _missed(lock: Lock) -> Outcome:
+    """What became of a lease that does not hold the lock any more."""
+    gone = locks.using(lock.store).get(lock.name) is None
+    return Outcome.NOT_LOCKED if gone else Outcome.CHANGED_HANDS

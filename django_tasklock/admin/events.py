@@ -1,0 +1,98 @@
+"""What happened to locks: the page of events, and the part of a lock's page about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.admin.utils import quote
+from django.http import HttpRequest
+from django.utils.translation import gettext, gettext_noop
+
+from .._engine.service import LockService, locks
+from .._values.arguments import is_name
+from .._values.describe import duration, printable
+from .._values.event import Event
+from .._values.owner import Owner
+from ..models import Lock
+from ..operators.holders import who
+from .cells import moment, shortened, task_link
+from .reading import NOT_KNOWN, problem_of
+from .tabs import address
+
+__all__ = ["history"]
+
+MOST_EVENTS = 100
+"""rows of the page"""
+MOST_OF_LOCK = 20
+"""rows on the page of one lock"""
+MOST_SEARCHED = 1000
+"""the newest events, in which words are searched for"""
+KINDS = (
+    gettext_noop("refused"), gettext_noop("skipped"), gettext_noop("waited"), gettext_noop("lost"),
+    gettext_noop("cleared"), gettext_noop("taken over"), gettext_noop("given up"),
+    gettext_noop("adopted"), gettext_noop("held"),
+)  # fmt: skip
+
+
+def history(request: HttpRequest, alias: str, query: str = "", name: str = "") -> dict[str, Any]:
+    """Return what the template of a table of events needs: of the lock ``name``, or of all.
+
+    ``query``: a lock's name, a task id, or words of the newest 1,000 events.
+    """
+    context: dict[str, Any] = {"with_names": not name}
+    try:
+        service = locks.using(alias)
+        if not service.store.keeps_history:
+            words = gettext("The store “%(store)s” keeps no history.")
+            return context | {"events_problem": words % {"store": printable(alias)}}
+        if name:
+            found = service.history(name, limit=MOST_OF_LOCK)
+        else:
+            found = _search(service, query.strip())
+        return context | {"events": [_cells(request, event) for event in found]}
+    except NOT_KNOWN as error:
+        return context | {"events_problem": problem_of(error)}
+
+
+def _search(service: LockService, query: str) -> list[Event]:
+    if not query:
+        return service.history(limit=MOST_EVENTS)
+    found = service.history(query, limit=MOST_EVENTS) if is_name(query) else []
+    found = found or service.history(task_id=query, limit=MOST_EVENTS)
+    if found:
+        return found
+    words = query.lower().split()
+    newest = service.history(limit=MOST_SEARCHED)
+    return [event for event in newest if all(word in _text(event) for word in words)][:MOST_EVENTS]
+
+
+def _text(event: Event) -> str:
+    parts: list[object] = [event.kind, event.name, event.by, event.reason]
+    for owner in (event.owner, event.holder or Owner()):
+        parts += [owner.task, owner.task_id, owner.host, owner.pid, owner.held_by, owner.reason]
+    return " ".join(str(part) for part in parts if part is not None).lower()
+
+
+def _cells(request: HttpRequest, event: Event) -> dict[str, str]:
+    """The event as the table shows it: ``who`` is the one to whom it happened, ``by`` is who had
+    the lock, or who did it."""
+    holder = event.holder or Owner()
+    by = printable(event.by or "") or (who(holder) if event.holder else "")
+    seconds = "" if event.seconds is None else duration(event.seconds)
+    # The reason of the operator who held the lock is why, too.
+    why = ": ".join(filter(None, (event.reason, holder.reason)))
+    lock_id = Lock.id_of(event.store, event.name)
+    return {
+        "when": moment(event.at),
+        "kind": gettext(event.kind),
+        "times": f"\N{MULTIPLICATION SIGN} {event.count}" if event.count > 1 else seconds,
+        "name": printable(event.name),
+        "url": address(request, "change", quote(lock_id), store=event.store),
+        "who": who(event.owner),
+        "task": shortened(event.owner.task or ""),
+        "task_id": task_link(event.owner.task_id),
+        "by": by,
+        "by_task": shortened(holder.task or ""),
+        "by_task_id": task_link(holder.task_id),
+        "why": printable(why),
+    }

@@ -1,0 +1,131 @@
+"""The page "Health": what the doctor finds, worst first, each with its button."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import quote
+from django.core.exceptions import BadRequest, PermissionDenied
+from django.db import Error as DatabaseError
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils.translation import gettext
+
+from .._values.describe import printable
+from ..models import Lock
+from ..operators.doctor import KINDS, Problem, diagnose
+from ..operators.lost_work import SeenRow, requeue, still_lost
+from .cells import row_url
+from .clear import listed_names
+from .reading import NOT_KNOWN, problem_of
+from .rows import lock_of
+from .tabs import MOST_FINDINGS, address, counted
+
+__all__ = ["findings", "send_again"]
+
+
+def findings(request: HttpRequest, site: admin.AdminSite, *, may_clear: bool) -> dict[str, Any]:
+    """Return what the page's template needs.
+
+    ``may_clear``: whether the user may clear locks, and send rows again that they may change.
+    """
+    try:
+        found = list(islice(diagnose(), MOST_FINDINGS + 1))
+    except (*NOT_KNOWN, DatabaseError) as error:
+        return {"problem": problem_of(error)}
+    counted(len(found))
+    shown = sorted(found[:MOST_FINDINGS], key=lambda each: (not each.serious, each.kind))
+    rows = [_finding(request, site, problem, may_clear=may_clear) for problem in shown]
+    return {
+        "findings": rows,
+        "more": len(found) > MOST_FINDINGS,
+        "gone": [row["lock_id"] for row in rows if row["lock_id"] and row["gone"]],
+        "lost": [row["row"] for row in rows if row["row"]],
+    }
+
+
+def _finding(
+    request: HttpRequest, site: admin.AdminSite, problem: Problem, *, may_clear: bool
+) -> dict[str, Any]:
+    """``lock_id`` and ``row`` are what its button sends, and empty where there is none."""
+    lock_id = row = ""
+    if may_clear and problem.sendable and _may_send(request, site, problem.model):
+        row = json.dumps(SeenRow.of(problem))
+    elif may_clear and problem.info and problem.kind != "lost work":
+        lock_id = lock_of(problem.info).pk
+    return {
+        "serious": problem.serious,
+        "gone": problem.kind == "owner gone",
+        "kind": KINDS[problem.kind],
+        "what": printable(problem.what),
+        "url": _url(request, site, problem),
+        "message": printable(problem.message),
+        "hint": printable(problem.hint),
+        "lock_id": lock_id,
+        "clear_url": address(request, "delete", quote(lock_id)) if lock_id else "",
+        "row": row,
+    }
+
+
+def _url(request: HttpRequest, site: admin.AdminSite, problem: Problem) -> str | None:
+    if problem.kind in ("lost work", "fence") and problem.model is not None:
+        return row_url(site, request, problem.model, problem.pk)
+    if problem.lock is None or problem.store is None:
+        return None
+    lock_id = Lock.id_of(problem.store, problem.lock)
+    return address(request, "change", quote(lock_id), store=problem.store)
+
+
+def _may_send(request: HttpRequest, site: admin.AdminSite, model: type[Model] | None) -> bool:
+    """Whether the user may change the rows: their task will."""
+    if model is None:
+        return False
+    registered = site.is_registered(model)
+    rows = site.get_model_admin(model) if registered else admin.ModelAdmin(model, site)
+    return rows.has_change_permission(request)
+
+
+def send_again(request: HttpRequest, site: admin.AdminSite) -> None:
+    """Send the task of each posted row that is still lost as it was shown; say what was sent.
+
+    Raises `PermissionDenied`, `BadRequest` for what the page did not show, and `TaskLockError`.
+    """
+    lost = still_lost([_seen_row(text) for text in request.POST.getlist("row")]).values()
+    if not all(_may_send(request, site, problem.model) for problem in lost):
+        raise PermissionDenied
+    counted(None)
+    sent: list[str] = []
+    try:
+        for problem in lost:
+            assert problem.model is not None
+            # Before its task is sent, so that none is sent without an entry.
+            words = gettext("Asked to send its task %(task)s again.") % {"task": problem.task}
+            row = problem.model(pk=problem.pk)
+            LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, words)
+            if requeue(problem) is not None:
+                sent.append(problem.what)
+    except Exception as error:  # Of the broker, the store, or one row's arguments.
+        words = gettext("Sending ended with an error: %(error)s")
+        messages.error(request, words % {"error": printable(problem_of(error))})
+    if sent:
+        words = gettext("Sent again: %(rows)s.") % {"rows": listed_names(sent)}
+        messages.success(request, words)
+    else:
+        messages.info(
+            request, gettext("Nothing was sent: no row is lost any more as it was shown.")
+        )
+
+
+def _seen_row(text: str) -> SeenRow:
+    try:
+        parts = json.loads(text)
+    except ValueError:
+        parts = ()
+    match parts:
+        case [str(task), str(store), str(pk), (int() | None) as fence]:
+            return SeenRow(task, store, pk, fence)
+    raise BadRequest("That is not a lost row that the page has shown.")

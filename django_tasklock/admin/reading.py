@@ -1,0 +1,91 @@
+"""What one store says for one page: its locks, or in words why they are not known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from django.utils.translation import gettext
+
+from .._engine.service import locks
+from .._values.arguments import is_name
+from .._values.lock_info import LockInfo
+from .._values.slots import GATE_PREFIX
+from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable, TaskLockError
+from ..operators.held import listed
+
+__all__ = ["MOST_LOCKS", "NOT_KNOWN", "Reading", "problem_of", "read"]
+
+MOST_LOCKS = 1000
+"""locks that a page reads, the soonest to expire first"""
+NOT_KNOWN = (TaskLockError, InvalidLockConfig, ImportError)
+"""errors that leave an operator without an answer; an import fails where a task's module needs a
+package that only its worker has"""
+
+
+@dataclass
+class Reading:
+    """The locks of a store that a search has found.
+
+    ``total`` counts all locks of the store; None where it did not say. ``more``: it has more than
+    `MOST_LOCKS`, and ``found`` may lack some that match. ``problem`` says why there is no answer,
+    and ``silent`` that the store did not give one.
+    """
+
+    alias: str
+    found: list[LockInfo] = field(default_factory=list)
+    total: int | None = None
+    more: bool = False
+    problem: str = ""
+    silent: bool = False
+
+
+def read(alias: str, query: str = "") -> Reading:
+    """Return the locks that match ``query``: an exact name, the beginning of one with ``*`` behind
+    it, or words of name, task, task id, host, process id and operator."""
+    reading, query = Reading(alias), query.strip()
+    try:
+        service = locks.using(alias)
+        # Also where the store does not list it: a key that other code has set.
+        exact = service.get(query) if is_name(query) else None
+        reading.found = [exact] if exact else []
+        reading.total = service.count() - service.count(GATE_PREFIX)
+        reading.more = reading.total > MOST_LOCKS
+        some = listed(service, limit=MOST_LOCKS)
+        if not reading.more:
+            reading.total = len(some)
+        elif is_name(beginning := query.removesuffix("*")):
+            some += listed(service, beginning, MOST_LOCKS)
+        by_key = {info.key: info for info in some if _matches(info, query)}
+        reading.found += [info for key, info in by_key.items() if not exact or key != exact.key]
+    except ListingNotSupported as error:
+        reading.problem = problem_of(error)
+    except NOT_KNOWN as error:
+        reading.problem, reading.silent = problem_of(error), True
+    return reading
+
+
+def _matches(info: LockInfo, query: str) -> bool:
+    if query.endswith("*"):
+        return info.name.startswith(query[:-1])
+    owner = info.owner
+    texts = (info.name, owner.task, owner.task_id, owner.host, owner.pid, owner.held_by)
+    said = " ".join(str(text) for text in texts if text is not None).lower()
+    return all(word in said for word in query.lower().split())
+
+
+def problem_of(error: Exception) -> str:
+    """Return a sentence for an operator: why there is no answer."""
+    if isinstance(error, ListingNotSupported):
+        return gettext(
+            "The store “%(store)s” cannot list its locks. "
+            "Search for a lock’s exact name to see that lock."
+        ) % {"store": error.store}
+    if isinstance(error, StoreUnavailable):
+        return gettext("The store “%(store)s” is unavailable: %(reason)s") % {
+            "store": error.store,
+            "reason": error.reason,
+        }
+    if isinstance(error, ImportError):
+        words = gettext("What tasks work on is not known here: %(reason)s")
+        return words % {"reason": error}
+    return str(error)

@@ -1,0 +1,99 @@
+"""The three pages as tabs, with a count each, and their addresses."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from typing import Any
+
+from django.db import Error as DatabaseError
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext
+
+from .._engine.service import locks
+from ..exceptions import InvalidLockConfig
+from ..operators.doctor import diagnose
+from ..stores import stores
+from .reading import NOT_KNOWN, Reading
+
+__all__ = ["MOST_FINDINGS", "address", "aliases", "chosen_alias", "counted", "tabs"]
+
+MOST_EVENTS_COUNTED = 100
+MOST_FINDINGS = 200
+FINDINGS_SECONDS = 60.0
+"""for so long a process shows the number that its doctor has found"""
+_findings: dict[str, tuple[float, str | None]] = {}
+
+
+def aliases() -> list[str]:
+    """Return the aliases of all stores; none if the setting is wrong."""
+    try:
+        return list(stores)
+    except InvalidLockConfig:
+        return []
+
+
+def chosen_alias(request: HttpRequest) -> str:
+    """Return the alias of the store that the page is about."""
+    return request.GET.get("store") or next(iter(aliases()), "default")
+
+
+def address(request: HttpRequest, view: str, *args: str, **query: str) -> str:
+    """Return the address of one of the admin's views, such as "changelist", on the same store."""
+    if "store" in request.GET:
+        query = {"store": request.GET["store"], **query}
+    assert request.resolver_match is not None
+    site = request.resolver_match.namespace
+    url = reverse(f"admin:django_tasklock_lock_{view}", args=args, current_app=site)
+    return f"{url}?{urlencode(query)}" if query else url
+
+
+def tabs(request: HttpRequest, chosen: str, reading: Reading) -> list[dict[str, Any]]:
+    """Return the tabs, of the store that was read. A count is None where it is not known."""
+    held = None if reading.total is None else f"{reading.total:,}"
+    events = found = None
+    if not reading.silent:  # Each further question would cost a timeout.
+        events, found = _count_events(reading.alias), _count_findings()
+    counts = (
+        (gettext("Locks"), "changelist", held),
+        (gettext("Events"), "events", events),
+        (gettext("Health"), "health", found),
+    )
+    return [
+        {"label": label, "url": address(request, view), "count": count, "chosen": view == chosen}
+        for label, view, count in counts
+    ]
+
+
+def counted(findings: int | None) -> None:
+    """Keep how many findings there are; None if that is not known."""
+    said = f"{MOST_FINDINGS}+" if (findings or 0) > MOST_FINDINGS else str(findings)
+    _findings["count"] = time.monotonic(), None if findings is None else said
+
+
+def _count_findings() -> str | None:
+    """The doctor asks the stores a lot: once a minute is enough for a number."""
+    at, _ = _findings.get("count", (float("-inf"), None))
+    if time.monotonic() - at > FINDINGS_SECONDS:
+        try:
+            counted(sum(1 for _ in islice(diagnose(), MOST_FINDINGS + 1)))
+        except (*NOT_KNOWN, DatabaseError):
+            counted(None)
+    return _findings["count"][1]
+
+
+def _count_events(alias: str) -> str | None:
+    """Those of the last hour."""
+    try:
+        service = locks.using(alias)
+        if not service.store.keeps_history:
+            return None
+        found = service.history(limit=MOST_EVENTS_COUNTED)
+    except NOT_KNOWN:
+        return None
+    an_hour_ago = datetime.now(timezone.utc) - timedelta(hours=1)
+    count = sum(event.at > an_hour_ago for event in found)
+    return f"{count}+" if count == MOST_EVENTS_COUNTED else str(count)

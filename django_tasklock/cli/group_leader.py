@@ -1,0 +1,54 @@
+"""
+The process between ``locks run`` and its command, in which this file is the whole program.
+
+It leads the process group of the command, and its id is recorded in the lease: while a process of
+the group lives, nobody on this machine takes the lock over. It starts the command when it is told
+to by a byte. The end of its input is the end of ``locks run``: then it kills the whole group, for
+nobody renews the lease any more.
+
+It imports nothing but the standard library. Arguments: the number of a pipe, and the command.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+def main(pipe: int, command: list[str]) -> int:
+    """Run the command; return its exit status, or 128 + the signal that ended it."""
+    for name in PASSED_ON:
+        # They are for the command. A function, since the command would inherit SIG_IGN.
+        number = getattr(signal, name)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, leave_to_the_command)
+    if not os.read(pipe, 1):
+        return 1
+    threading.Thread(target=kill_at_the_end_of, args=(pipe,), daemon=True).start()
+    try:
+        code = subprocess.Popen(command).wait()
+    except OSError as error:
+        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
+        return 127 if isinstance(error, FileNotFoundError) else 126
+    return code if code >= 0 else 128 - code
+
+
+def leave_to_the_command(*_: Any) -> None:
+    """Do nothing: the signal was sent to the whole group."""
+
+
+def kill_at_the_end_of(pipe: int) -> None:
+    """Wait for the end of ``locks run``, and kill the group, this process included."""
+    while os.read(pipe, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

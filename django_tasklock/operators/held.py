@@ -1,0 +1,64 @@
+"""What is held, as operators look at it: without internal locks, and lease by lease."""
+
+from __future__ import annotations
+
+import hashlib
+
+from .._engine.clear_many import get_seen
+from .._engine.service import LockService
+from .._values.arguments import LONGEST_NAME_CHARACTERS
+from .._values.keyed import key_of
+from .._values.lock_info import LockInfo
+from .._values.slots import LARGEST_SLOTS, base_of, permit_name
+from ..exceptions import ListingNotSupported
+
+__all__ = ["as_seen", "digest_of", "held_permits", "is_internal", "listed"]
+
+MOST_PROBED = 100  # permits that are looked for on a store that cannot list
+
+
+def is_internal(info: LockInfo) -> bool:
+    """Whether the lock is the gate of a name's permits: who holds it waits for a permit."""
+    return info.owner.waits_for is not None
+
+
+def listed(service: LockService, prefix: str = "", limit: int | None = None) -> list[LockInfo]:
+    """Return the live locks whose names begin with ``prefix``, the soonest to expire first, without
+    internal ones. At most ``limit`` are read.
+
+    Raises `ListingNotSupported` and `StoreUnavailable`.
+    """
+    # A list that is read in pages may show a lock twice that changed between two of them.
+    found = {key_of(info.name): info for info in service.list(prefix, limit=limit)}
+    return [info for info in found.values() if not is_internal(info)]
+
+
+def held_permits(service: LockService, name: str) -> list[LockInfo]:
+    """Return the held permits of ``name`` (``slots=N``), by number. Raises `StoreUnavailable`."""
+    if len(permit_name(name, LARGEST_SLOTS)) > LONGEST_NAME_CHARACTERS:
+        return []  # No permit has so long a name.
+    try:
+        found = service.list(f"{name}#")
+    except ListingNotSupported:
+        names = [permit_name(name, slot) for slot in range(1, MOST_PROBED + 1)]
+        found = [info for info in service.store.get_many(names) if info is not None]
+    held = [info for info in found if info.slot and base_of(info.name, info.owner.slots) == name]
+    return sorted(held, key=lambda info: info.slot or 0)
+
+
+def digest_of(info: LockInfo) -> str:
+    """Return what tells a lease from all others, but proves nothing and clears nothing: for a page
+    that a user sees who may only look. Of a key that other code set it tells the value."""
+    seen = info.digest or "" if info.token is None else info.token
+    return hashlib.sha256(seen.encode()).hexdigest()[:32]
+
+
+def as_seen(service: LockService, name: str, digest: str) -> LockInfo | None:
+    """Return what holds the lock ``name`` now if it is the lease with this `digest_of`, else None.
+
+    Raises `StoreUnavailable`.
+    """
+    # Where keys depend on the thread (tenants), the lease that was seen may have another key than
+    # this thread makes.
+    (info,) = get_seen(service.store, [(name, lambda holder: digest_of(holder) == digest)])
+    return info if info is not None and digest_of(info) == digest else None

@@ -1,0 +1,131 @@
+"""Users with just some permissions, and what the tests read on a page."""
+
+from __future__ import annotations
+
+import html
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import current_app
+from django.contrib.admin.utils import quote
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+
+from django_tasklock import Lease, LockInfo, locks
+from django_tasklock.admin import tabs
+from django_tasklock.celery import LockedTask
+from django_tasklock.guards import StatusGuard
+from django_tasklock.models import Lock
+from django_tasklock.operators.held import digest_of
+from tests.app.models import Job
+from tests.conftest import UseRedis
+
+LIST = "/admin/django_tasklock/lock/"
+EVENTS = f"{LIST}events/"
+HEALTH = f"{LIST}health/"
+SEND = f"{LIST}send/"
+ADD = f"{LIST}add/"
+UserWith = Callable[..., Client]
+MakeTask = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_counted_beforehand() -> None:
+    """What a process has counted of the stores of an earlier test."""
+    tabs._findings.clear()
+
+
+@pytest.fixture
+def client_with() -> UserWith:
+    """``client_with("view_lock")``: a client logged in as staff with just these permissions."""
+
+    def make(*codenames: str, staff: bool = True, **options: Any) -> Client:
+        user = User.objects.create_user(f"user-{secrets.token_hex(4)}", is_staff=staff)
+        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+        assert user.user_permissions.count() == len(codenames)
+        client = Client(**options)
+        client.force_login(user)
+        return client
+
+    return make
+
+
+@pytest.fixture
+def operator(client_with: UserWith) -> Client:
+    return client_with("view_lock", "delete_lock")
+
+
+@pytest.fixture
+def on_redis(use_redis: UseRedis) -> None:
+    use_redis()
+
+
+@pytest.fixture
+def make_task() -> Iterator[MakeTask]:
+    """``make_task(lock_name, **guard)``: a guarded task on `Job`, until the test ends."""
+    app: Any = current_app
+    names: list[str] = []
+
+    def make(lock_name: Any, **options: Any) -> Any:
+        names.append(f"tests.guarded.{secrets.token_hex(4)}")
+        guard = StatusGuard(
+            Job, pk="job_id", source="queued", to="processing", done="done", failed="failed",
+            **options,
+        )  # fmt: skip
+
+        def work(self: Any, job_id: Any, much: int = 1) -> None:
+            raise AssertionError("not to be run")
+
+        return app.task(
+            work, name=names[-1], base=LockedTask, bind=True, shared=False, lazy=False,
+            lock_name=lock_name, guard=guard,
+        )  # fmt: skip
+
+    yield make
+    app.finalize()
+    for name in names:
+        app.tasks.pop(name, None)
+
+
+def taken(name: str, ttl: float = 600, **who: Any) -> Lease:
+    lease = locks.try_acquire(name, ttl=ttl, **who)
+    assert isinstance(lease, Lease)
+    return lease
+
+
+def page_of(response: Any) -> str:
+    assert response.status_code == 200, response
+    return str(response.content.decode())
+
+
+def words_of(response: Any) -> str:
+    """The page's text, without markup."""
+    text = re.sub(r"<[^>]+>", " ", page_of(response))
+    return re.sub(r"\s+", " ", html.unescape(text))
+
+
+def boxes_of(response: Any) -> list[str]:
+    """The ids of the locks of a list, or of a page that asks."""
+    found = re.findall(r'name="_selected_action" value="([^"]*)"', page_of(response))
+    return [html.unescape(value) for value in found]
+
+
+def id_of(held: Lease | LockInfo) -> str:
+    """What means this lease on the pages."""
+    info = locks.using(held.store).get(held.name) if isinstance(held, Lease) else held
+    assert info is not None
+    return Lock.id_of(info.store, info.name, digest_of(info))
+
+
+def url_of(view: str, lock_id: str) -> str:
+    return reverse(f"admin:django_tasklock_lock_{view}", args=[quote(lock_id)])
+
+
+def tick(client: Client, *boxes: str, url: str = LIST, **more: str) -> Any:
+    """Choose "Clear selected locks"; with ``post="yes"`` answer its question."""
+    data = {"action": "delete_selected", "_selected_action": list(boxes), **more}
+    return client.post(url, data, follow=True)

@@ -1,0 +1,86 @@
+"""`LockedRowAdminMixin`: a row is neither saved nor deleted while a task may work on it."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.test import Client, RequestFactory
+
+from django_tasklock import Lease
+from tests.admin.conftest import MakeTask, UserWith, taken, words_of
+from tests.app.models import Job
+from tests.conftest import UseRedis
+from tests.proxy import CutProxy
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    # Celery 5.7 warns of its own when a task is bound to an app.
+    pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning"),
+]
+JOBS = "/admin/app/job/"
+SAID = "Nothing is saved or deleted here until it ends."
+
+
+@pytest.fixture
+def editor(client_with: UserWith) -> Client:
+    return client_with("view_job", "change_job", "delete_job")
+
+
+def held(make_task: MakeTask, job: Job) -> Lease:
+    task = make_task("job:{job_id}")
+    return taken(f"job:{job.pk}", task=task.name, task_id="id-1")
+
+
+def test_a_locked_row_is_neither_saved_nor_deleted(
+    on_redis: None, make_task: MakeTask, editor: Client
+) -> None:
+    job = Job.objects.create()
+    lease = held(make_task, job)
+    page, delete = f"{JOBS}{job.pk}/change/", f"{JOBS}{job.pk}/delete/"
+    ticked = {"action": "delete_selected", "_selected_action": [str(job.pk)], "post": "yes"}
+    listed = {
+        "form-TOTAL_FORMS": "1", "form-INITIAL_FORMS": "1", "form-0-id": str(job.pk),
+        "form-0-status": "done", "_save": "Save",
+    }  # fmt: skip
+    assert SAID in words_of(editor.get(page))
+    for response in (
+        editor.post(page, {"status": "done"}),
+        editor.post(JOBS, listed),
+        editor.post(delete, {"post": "yes"}),
+        editor.post(JOBS, ticked),
+    ):
+        assert SAID in words_of(response)
+    assert Job.objects.get().status == job.status
+
+    lease.release()
+    assert SAID not in words_of(editor.get(page))
+    assert editor.post(JOBS, listed).status_code == 302
+    assert Job.objects.get().status == "done"
+    assert editor.post(delete, {"post": "yes"}).status_code == 302
+    assert not Job.objects.exists()
+
+
+def test_a_row_that_was_locked_after_the_page_had_asked_is_not_deleted(
+    on_redis: None, make_task: MakeTask
+) -> None:
+    job = Job.objects.create()
+    held(make_task, job)
+    jobs, request = admin.site.get_model_admin(Job), RequestFactory().post("/")
+    with pytest.raises(PermissionDenied, match="Held by"):
+        jobs.delete_model(request, job)
+    with pytest.raises(PermissionDenied, match="Held by"):
+        jobs.delete_queryset(request, Job.objects.all())
+    assert Job.objects.get() == job
+
+
+def test_not_known_is_not_free(
+    use_redis: UseRedis, cut_proxy: CutProxy, make_task: MakeTask, editor: Client
+) -> None:
+    use_redis(cut_proxy.url)
+    job = Job.objects.create()
+    make_task("job:{job_id}")
+    with cut_proxy.away():
+        response = editor.post(f"{JOBS}{job.pk}/delete/", {"post": "yes"})
+        assert "is unavailable" in words_of(response)
+    assert Job.objects.get() == job

@@ -1,0 +1,106 @@
+"""Who holds a lock, and what a clear of it means, in the words of the command and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+
+from django_tasklock import locks
+from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.tokens import new_token
+from django_tasklock.operators.held import held_permits, listed
+from django_tasklock.operators.holders import Holder, holder_of, meaning, sentence
+from tests.conftest import UseRedis
+from tests.steps import LONG, Meanwhile, holder, in_child, taken, waiting
+from tests.waiting import until
+
+
+def on_another_host() -> None:
+    record = owner_record("videos.process", "id-1") | {"host": "worker-9", "boot": "another"}
+    locks.store.acquire("video:1", new_token(), LONG, record)
+
+
+def by_a_process_that_is_gone() -> None:
+    in_child(lambda: str(locks.acquire("video:1", ttl=LONG)))
+
+
+def cooling() -> None:
+    lease = locks.acquire("video:1", hold_at_least=LONG)
+    assert lease is not None
+    lease.release()
+
+
+def by_other_code() -> None:
+    cache.add("lock:video:1", "locked", None)
+
+
+KINDS: list[tuple[Callable[[], Any], Holder, bool, str]] = [
+    (lambda: taken("video:1", ttl=LONG), Holder.ALIVE, False, ", ends in "),
+    (by_a_process_that_is_gone, Holder.GONE, True, ", its process is gone, ends in "),
+    (on_another_host, Holder.UNKNOWN, False, "Held by worker-9:"),
+    (cooling, Holder.COOLING, True, "Cooling down: it was held by "),
+    (lambda: taken("video:1").detach(LONG), Holder.DETACHED, False, "detached: it waits for "),
+    (
+        lambda: locks.hold("video:1", LONG, "anna", "a migration"),
+        Holder.OPERATOR,
+        True,
+        "Held by operator anna, reason: a migration, for 0.0s, ends in ",
+    ),
+    (by_other_code, Holder.FOREIGN, False, "Held by other code, and never expires."),
+]
+
+
+@pytest.mark.parametrize(("take", "kind", "safe", "words"), KINDS, ids=[k[1].value for k in KINDS])
+def test_each_holder_has_its_words(
+    use_redis: UseRedis, take: Callable[[], Any], kind: Holder, safe: bool, words: str
+) -> None:
+    use_redis()
+    kept = take()
+    info = holder("video:1")
+    assert holder_of(info) is kind
+    assert words in sentence(info)
+    assert meaning(info).safe is safe
+    assert ("may overlap" in meaning(info).text) is not safe
+    del kept
+
+
+def test_who_waits_is_said_with_it(use_redis: UseRedis) -> None:
+    use_redis()
+    lease = taken("video:1", ttl=LONG)
+    waiter = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=LONG))
+    until(lambda: waiting("video:1") == 1)
+    info = holder("video:1")
+    assert "; 1 waits, for 0." in sentence(info)
+    lease.release()
+    assert waiter.result() is not None
+
+
+def test_without_takeover_the_subprocesses_of_a_dead_process_may_still_work(
+    use_redis: UseRedis,
+) -> None:
+    use_redis(tasklock={"OPTIONS": {"TAKEOVER": False}})
+    by_a_process_that_is_gone()
+    safe, text = meaning(holder("video:1"))
+    assert not safe
+    assert "its subprocesses may still work (TAKEOVER is off)" in text
+
+
+def test_who_waits_for_a_permit_holds_no_lock_that_is_shown(use_redis: UseRedis) -> None:
+    use_redis()
+    permits = [locks.acquire("api", ttl=LONG, slots=2) for _ in range(2)]
+    waiter = Meanwhile(lambda: locks.acquire("api", ttl=LONG, slots=2, wait=LONG))
+    until(lambda: locks.count() == 3)  # The waiter's gate is a lock of the store.
+    assert {info.name for info in listed(locks)} == {"api#1", "api#2"}
+    assert [info.name for info in held_permits(locks, "api")] == ["api#1", "api#2"]
+    assert permits[0] is not None
+    permits[0].release()
+    assert waiter.result() is not None
+
+
+def test_permits_are_found_on_a_store_that_cannot_list(on_locmem: None) -> None:
+    permits = [locks.acquire("api", ttl=LONG, slots=3) for _ in range(2)]
+    assert [info.slot for info in held_permits(locks, "api")] == [1, 2]
+    del permits
