@@ -28,7 +28,7 @@ define install
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (only when pyproject.toml has changed)"
 	@$(PIP) install --upgrade "pip>=25.1"
-	@$(PIP) install --editable ".[rich]" --group $(1)
+	@$(PIP) install --editable "." --group $(1)
 endef
 
 # A redis-server, unless the machine has one.
