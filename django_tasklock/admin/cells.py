@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -20,22 +21,12 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from ..conf import task_url
 from ..exceptions import InvalidLockConfig
-from ..models import Lock
 from ..operators.holders import LABELS, Holder, holder_of, who
 
-__all__ = [
-    "COLUMNS",
-    "facts",
-    "moment",
-    "passed",
-    "row_url",
-    "shortened",
-    "task_link",
-    "waiter_cells",
-]
+__all__ = ["COLUMNS", "facts", "moment", "row_url", "shortened", "task_link", "waiter_cells"]
 
+# Of a task's name, on both sides of its cut: it tells little else than its beginning and its end.
 HALF_CHARACTERS = 20
-"""of a task's name that stay on both sides of its cut"""
 
 
 def shortened(text: str) -> SafeString:
@@ -58,22 +49,17 @@ def moment(at: datetime) -> str:
 def passed(since: datetime) -> SafeString:
     """Return the time since a moment, which goes on with JavaScript."""
     seconds = age(since)
-    return format_html(
-        '<time data-tasklock-age="{}">{}</time>', f"{seconds:.3f}", duration(seconds)
-    )
+    words = '<time data-tasklock-age="{}">{}</time>'
+    return format_html(words, f"{seconds:.3f}", duration(seconds))
 
 
 def task_link(task_id: str | None) -> str:
     """Return a task id, as a link where ``TASKLOCK_TASK_URL`` says so; "" for None."""
-    if not task_id:
-        return ""
-    try:
-        url = task_url(task_id)
-    except InvalidLockConfig:  # A system check reports it.
-        url = None
-    if url is None:
-        return printable(task_id)
-    return format_html('<a href="{}" rel="noreferrer">{}</a>', url, printable(task_id))
+    text = printable(task_id or "")
+    with suppress(InvalidLockConfig):  # A system check reports it.
+        if task_id and (url := task_url(task_id)):
+            return format_html('<a href="{}" rel="noreferrer">{}</a>', url, text)
+    return text
 
 
 def row_url(site: admin.AdminSite, request: HttpRequest, model: type[Model], pk: Any) -> str | None:
@@ -87,31 +73,26 @@ def row_url(site: admin.AdminSite, request: HttpRequest, model: type[Model], pk:
 
 
 @admin.display(description=gettext_lazy("name"))
-def name(lock: Lock) -> str:
+def name(lock: Any) -> str:
     return printable(lock.name)
 
 
 @admin.display(description=gettext_lazy("TTL"))
-def ttl(lock: Lock) -> str:
-    info = _info_of(lock)
-    return format_html("{}{}", _time_left(info), _bar(info))
+def ttl(lock: Any) -> str:
+    return _time_left(lock.info)
 
 
 @admin.display(description=gettext_lazy("held by"))
-def held_by(lock: Lock) -> str:
-    info = _info_of(lock)
-    more = info.owner.task or info.reason
-    return format_html(
-        '<span class="tasklock-who">{}</span> {}{}',
-        who(info.owner),
-        _pill(holder_of(info)),
-        format_html("<br>{}", shortened(more)) if more else "",
-    )
+def held_by(lock: Any) -> str:
+    owner, more = lock.info.owner, lock.info.owner.task or lock.info.reason
+    words = '<span class="tasklock-who">{}</span> {}{}'
+    below = format_html("<br>{}", shortened(more)) if more else ""
+    return format_html(words, who(owner), _pill(holder_of(lock.info)), below)
 
 
 @admin.display(description=gettext_lazy("waiting"), empty_value="")
-def waiting(lock: Lock) -> str | None:
-    info = _info_of(lock)
+def waiting(lock: Any) -> str | None:
+    info = lock.info
     if not info.waiters:
         return None
     since = "" if info.waiting_since is None else format_html(", {}", passed(info.waiting_since))
@@ -131,12 +112,16 @@ def waiter_cells(owner: Owner) -> tuple[str | None, ...]:
     return place, printable(owner.task or ""), task_link(owner.task_id), waits
 
 
-def facts(info: LockInfo) -> list[tuple[str, str]]:
-    """Return what the page of a lock says beside its first sentence: labels and values."""
-    renewing = {True: gettext("renewed"), False: gettext("not renewed")}
+def facts(info: LockInfo, row: str) -> list[tuple[str, str]]:
+    """Return what the page of a lock says beside its first sentence: labels and values.
+
+    ``row`` is how the page shows what the task works on.
+    """
+    renewed = {None: "", True: gettext("renewed"), False: gettext("not renewed")}
     found = {
+        gettext("guarded row"): row,
         gettext("TTL"): _time_left(info),
-        gettext("renewed"): "" if info.renewing is None else renewing[info.renewing],
+        gettext("renewed"): renewed[info.renewing],
         gettext("acquired"): "" if info.acquired_at is None else moment(info.acquired_at),
         gettext("task"): printable(info.owner.task or ""),
         gettext("task id"): task_link(info.owner.task_id),
@@ -147,25 +132,15 @@ def facts(info: LockInfo) -> list[tuple[str, str]]:
     return [(label, value) for label, value in found.items() if value]
 
 
-def _info_of(lock: Lock) -> LockInfo:
-    assert lock.info is not None, "only what a store said is shown"
-    return lock.info
-
-
 def _time_left(info: LockInfo) -> str:
-    """The TTL when the page was made; with JavaScript it counts down."""
+    """The TTL when the page was made, and a bar of it; with JavaScript both count down."""
     if info.ttl is None:
         return gettext("never expires")
+    left = f"{info.ttl:.3f}"
     words = '<time class="tasklock-ttl" data-tasklock-ttl="{}">{}</time>'
-    return format_html(words, f"{info.ttl:.3f}", duration(info.ttl))
-
-
-def _bar(info: LockInfo) -> str:
-    """A bar of what is left of the lease; the number beside it is for screen readers."""
-    if info.ttl is None or info.granted is None:
-        return ""
-    words = '<progress class="tasklock-bar" max="{}" value="{}" aria-hidden="true"></progress>'
-    return format_html(words, f"{max(info.granted, info.ttl):.3f}", f"{info.ttl:.3f}")
+    if info.granted is not None:
+        words += '<progress class="tasklock-bar" max="{}" value="{}" aria-hidden="true"></progress>'
+    return format_html(words, left, duration(info.ttl), max(info.granted or 0, info.ttl), left)
 
 
 def _pill(holder: Holder) -> str:

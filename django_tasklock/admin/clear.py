@@ -40,19 +40,14 @@ def user_name(request: HttpRequest) -> str:
     return recorded(user.get_username())
 
 
-def question_about(request: HttpRequest, lock: Lock) -> SafeString:
+def question_about(request: HttpRequest, lock: Any) -> SafeString:
     """Return who holds a lock, and what it means to clear it."""
-    assert lock.info is not None
     safe, text = meaning(lock.info)
     if lock.info.held_by == user_name(request):
         text = gettext("It is your own hold.")
-    return format_html(
-        '<strong>{}</strong>: {} <span class="{}">{}</span>',
-        printable(lock.name),
-        sentence(lock.info),
-        "tasklock-safe" if safe else "tasklock-unsafe",
-        text,
-    )
+    look = "tasklock-safe" if safe else "tasklock-unsafe"
+    words = '<strong>{}</strong>: {} <span class="{}">{}</span>'
+    return format_html(words, printable(lock.name), sentence(lock.info), look, text)
 
 
 def clear(request: HttpRequest, seen: Sequence[Lock]) -> None:

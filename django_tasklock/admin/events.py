@@ -16,17 +16,14 @@ from .._values.owner import Owner
 from ..models import Lock
 from ..operators.holders import who
 from .cells import moment, shortened, task_link
-from .reading import NOT_KNOWN, problem_of
-from .tabs import address
+from .reading import NOT_KNOWN, has_words, problem_of
+from .tabs import MOST_EVENTS, address
 
 __all__ = ["history"]
 
-MOST_EVENTS = 100
-"""rows of the page"""
 MOST_OF_LOCK = 20
-"""rows on the page of one lock"""
+# The newest events, in which words are searched for: no store has an index of them.
 MOST_SEARCHED = 1000
-"""the newest events, in which words are searched for"""
 KINDS = (
     gettext_noop("refused"), gettext_noop("skipped"), gettext_noop("waited"), gettext_noop("lost"),
     gettext_noop("cleared"), gettext_noop("taken over"), gettext_noop("given up"),
@@ -45,32 +42,24 @@ def history(request: HttpRequest, alias: str, query: str = "", name: str = "") -
         if not service.store.keeps_history:
             words = gettext("The store “%(store)s” keeps no history.")
             return context | {"events_problem": words % {"store": printable(alias)}}
-        if name:
-            found = service.history(name, limit=MOST_OF_LOCK)
-        else:
-            found = _search(service, query.strip())
+        found = service.history(name, limit=MOST_OF_LOCK) if name else _search(service, query)
         return context | {"events": [_cells(request, event) for event in found]}
     except NOT_KNOWN as error:
         return context | {"events_problem": problem_of(error)}
 
 
 def _search(service: LockService, query: str) -> list[Event]:
-    if not query:
+    if not (query := query.strip()):
         return service.history(limit=MOST_EVENTS)
     found = service.history(query, limit=MOST_EVENTS) if is_name(query) else []
     found = found or service.history(task_id=query, limit=MOST_EVENTS)
     if found:
         return found
-    words = query.lower().split()
-    newest = service.history(limit=MOST_SEARCHED)
-    return [event for event in newest if all(word in _text(event) for word in words)][:MOST_EVENTS]
-
-
-def _text(event: Event) -> str:
-    parts: list[object] = [event.kind, event.name, event.by, event.reason]
-    for owner in (event.owner, event.holder or Owner()):
-        parts += [owner.task, owner.task_id, owner.host, owner.pid, owner.held_by, owner.reason]
-    return " ".join(str(part) for part in parts if part is not None).lower()
+    for event in service.history(limit=MOST_SEARCHED):
+        texts = (event.kind, event.name, event.by, event.reason)
+        if has_words(query, texts, event.owner, event.holder or Owner()):
+            found.append(event)
+    return found[:MOST_EVENTS]
 
 
 def _cells(request: HttpRequest, event: Event) -> dict[str, str]:

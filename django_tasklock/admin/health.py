@@ -11,7 +11,6 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.db import Error as DatabaseError
-from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.translation import gettext
 
@@ -80,10 +79,8 @@ def _url(request: HttpRequest, site: admin.AdminSite, problem: Problem) -> str |
     return address(request, "change", quote(lock_id), store=problem.store)
 
 
-def _may_send(request: HttpRequest, site: admin.AdminSite, model: type[Model] | None) -> bool:
+def _may_send(request: HttpRequest, site: admin.AdminSite, model: Any) -> bool:
     """Whether the user may change the rows: their task will."""
-    if model is None:
-        return False
     registered = site.is_registered(model)
     rows = site.get_model_admin(model) if registered else admin.ModelAdmin(model, site)
     return rows.has_change_permission(request)
@@ -94,30 +91,29 @@ def send_again(request: HttpRequest, site: admin.AdminSite) -> None:
 
     Raises `PermissionDenied`, `BadRequest` for what the page did not show, and `TaskLockError`.
     """
-    lost = still_lost([_seen_row(text) for text in request.POST.getlist("row")]).values()
+    lost: Any = still_lost([_seen_row(text) for text in request.POST.getlist("row")]).values()
     if not all(_may_send(request, site, problem.model) for problem in lost):
         raise PermissionDenied
     counted(None)
     sent: list[str] = []
     try:
         for problem in lost:
-            assert problem.model is not None
             # Before its task is sent, so that none is sent without an entry.
             words = gettext("Asked to send its task %(task)s again.") % {"task": problem.task}
-            row = problem.model(pk=problem.pk)
-            LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, words)
+            row = [problem.model(pk=problem.pk)]
+            LogEntry.objects.log_actions(request.user.pk, row, CHANGE, words)
             if requeue(problem) is not None:
                 sent.append(problem.what)
     except Exception as error:  # Of the broker, the store, or one row's arguments.
         words = gettext("Sending ended with an error: %(error)s")
         messages.error(request, words % {"error": printable(problem_of(error))})
+    else:
+        if not sent:
+            words = gettext("Nothing was sent: no row is lost any more as it was shown.")
+            messages.info(request, words)
     if sent:
         words = gettext("Sent again: %(rows)s.") % {"rows": listed_names(sent)}
         messages.success(request, words)
-    else:
-        messages.info(
-            request, gettext("Nothing was sent: no row is lost any more as it was shown.")
-        )
 
 
 def _seen_row(text: str) -> SeenRow:

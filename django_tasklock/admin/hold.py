@@ -18,16 +18,15 @@ from .reading import NOT_KNOWN, problem_of
 
 __all__ = ["HoldForm"]
 
+# A web server ends a request that takes much longer.
 LONGEST_WAIT_SECONDS = 20
-"""a web server ends a request that takes much longer"""
 
 
 class HoldForm(forms.ModelForm):  # type: ignore[type-arg]
     """Which lock to hold, for how long, and why. A valid form holds it: whether somebody else does
-    is known when the lock is taken, and not before."""
+    is known when the lock is taken, and not before. ``by``: the user's name."""
 
     by = ""
-    """the user's name"""
 
     store = forms.ChoiceField(label=gettext_lazy("Store"))
     name = forms.CharField(label=gettext_lazy("Name"))
@@ -68,10 +67,10 @@ class HoldForm(forms.ModelForm):  # type: ignore[type-arg]
         try:
             ttl, service = read_ttl(said["duration"]), locks.using(said["store"])
             answer = service.try_hold(said["name"], ttl, self.by, said["reason"], wait=wait)
-        except NOT_KNOWN as error:
+        except (*NOT_KNOWN, ValueError) as error:
             raise forms.ValidationError(problem_of(error)) from error
-        except ValueError as error:
-            raise forms.ValidationError(str(error)) from error
         if isinstance(answer, Refusal):
             self.add_error("name", sentence(answer.holder))
+        else:
+            self.instance = Lock.named(said["store"], said["name"])
         return said

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from django.contrib import admin, messages
 from django.contrib.admin.actions import delete_selected
@@ -36,27 +36,26 @@ from .tabs import address, aliases, chosen_alias, tabs
 
 __all__ = ["LockAdmin"]
 
+# Locks of one form: it may have 1,000 fields.
 MOST_CLEARED = 500
-"""locks of one form: it may have 1,000 fields"""
-View = TypeVar("View", bound=Callable[..., HttpResponse])
 
 
-def needs(permission: str) -> Callable[[View], View]:
+def needs(permission: str) -> Callable[[Any], Any]:
     """Decorate a view: it asks no store for users without the permission, and what a store does
     not answer is a message on the list."""
 
-    def decorate(view: View) -> View:
+    def decorate(view: Any) -> Any:
         @wraps(view)
         def answer(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             if not getattr(self, f"has_{permission}_permission")(request):
                 raise PermissionDenied
             try:
-                return view(self, request, *args, **kwargs)
+                return cast("HttpResponse", view(self, request, *args, **kwargs))
             except NOT_KNOWN as error:
                 messages.error(request, problem_of(error))
                 return HttpResponseRedirect(address(request, "changelist"))
 
-        return cast("View", answer)
+        return answer
 
     return decorate
 
@@ -77,14 +76,14 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         js = ("django_tasklock/locks.js",)
 
     def get_urls(self) -> list[URLPattern]:
-        views = {"events": self.events_view, "health": self.health_view, "send": self.send_view}
+        staff = self.admin_site.admin_view
         # Before Django's own, one of which takes any path for the id of a lock.
         return [
-            path(
-                f"{view}/", self.admin_site.admin_view(answer), name=f"django_tasklock_lock_{view}"
-            )
-            for view, answer in views.items()
-        ] + super().get_urls()
+            path("events/", staff(self.events_view), name="django_tasklock_lock_events"),
+            path("health/", staff(self.health_view), name="django_tasklock_lock_health"),
+            path("send/", staff(self.send_view), name="django_tasklock_lock_send"),
+            *super().get_urls(),
+        ]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Who may end a lock may hold one."""
@@ -111,9 +110,8 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         answer = super().changelist_view(request, extra_context)
         context = getattr(answer, "context_data", None) or {}
-        if isinstance(context.get("cl"), LockChangeList):
-            reading = context["cl"].reading
-            context |= _frame(request, "changelist", gettext("Locks"), reading)
+        if cl := context.get("cl"):
+            context |= _frame(request, "changelist", gettext("Locks"), cl.reading)
         return answer
 
     # ------------------------------------------------------------------------ one lock
@@ -122,9 +120,6 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         """What holds the lock now: the page of a lease that is over tells of the lock."""
         lock = seen_lock(object_id)
         return lock if lock.info else seen_lock(Lock.id_of(lock.store, lock.name))
-
-    def get_fields(self, request: HttpRequest, obj: Lock | None = None) -> Any:
-        return tuple(HoldForm.base_fields) if obj is None else ()
 
     @needs("view")
     def change_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -145,7 +140,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         said |= history(request, lock.store, name=lock.name)
         said["waiting"] = [waiter_cells(owner) for owner in service.waiters(lock.name)]
         if info is not None:
-            said |= {"sentence": sentence(info), "facts": self._facts(request, info)}
+            said |= {"sentence": sentence(info), "facts": facts(info, self._row(request, info))}
         elif held_permits(service, lock.name):
             said["permits_url"] = address(request, "changelist", q=f"{lock.name}#*")
         if self.has_delete_permission(request):
@@ -153,17 +148,14 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             said["clear_url"] = address(request, "delete", quote(lock.pk)) if info else None
         return said
 
-    def _facts(self, request: HttpRequest, info: LockInfo) -> list[tuple[str, str]]:
-        """The fields, and the row that the task works on."""
-        found = None
+    def _row(self, request: HttpRequest, info: LockInfo) -> str:
+        """The row that the task works on, as a link; "" for none."""
         with suppress(ImportError):  # A site may show the locks of tasks that it does not have.
-            found = row_if_known(info)
-        if found is None:
-            return facts(info)
-        row, _ = found
-        url, said = row_url(self.admin_site, request, type(row), row.pk), printable(label_of(row))
-        link = format_html('<a href="{}">{}</a>', url, said) if url else said
-        return [(gettext("guarded row"), link), *facts(info)]
+            if found := row_if_known(info):
+                row, said = found[0], printable(label_of(found[0]))
+                url = row_url(self.admin_site, request, type(row), row.pk)
+                return format_html('<a href="{}">{}</a>', url, said) if url else said
+        return ""
 
     @needs("view")
     def history_view(self, request: HttpRequest, object_id: str, *args: Any) -> HttpResponse:
@@ -202,11 +194,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     # ------------------------------------------------------------------------ hold
 
-    def get_form(
-        self, request: HttpRequest, obj: Lock | None = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        if obj is not None:
-            return super().get_form(request, obj, *args, **kwargs)
+    def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         return type("HoldForm", (HoldForm,), {"by": user_name(request)})
 
     @needs("add")
@@ -214,14 +202,8 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         # A store in the same SQLite file could not write during a transaction.
         return add_without_transaction(self, request, form_url, {"title": gettext("Hold a lock")})
 
-    def save_form(self, request: HttpRequest, form: Any, change: bool) -> Lock:
-        return Lock.named(form.cleaned_data["store"], form.cleaned_data["name"])
-
     def save_model(self, request: HttpRequest, obj: Lock, form: Any, change: bool) -> None:
         """The form has held it."""
-
-    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """A lock has no related rows."""
 
     def response_add(self, request: HttpRequest, obj: Lock, *args: Any) -> HttpResponse:
         words = gettext("“%(name)s” is held: jobs that need it are skipped or wait.")

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
 
 from .._values.describe import printable
-from .._values.lock_info import LockInfo
 from ..operators.holders import sentence
 from ..operators.rows import locks_of
 from .reading import NOT_KNOWN, problem_of
 
-if TYPE_CHECKING:
-    RowAdmin = admin.ModelAdmin[Any]
-else:
-    RowAdmin = object
-
 __all__ = ["LockedRowAdminMixin"]
 
 
-class LockedRowAdminMixin(RowAdmin):
+# What comes behind a mixin, which no type can say.
+Base: Any = object
+
+
+class LockedRowAdminMixin(Base):  # type: ignore[misc]
     """A mixin for a `ModelAdmin`, or an inline, before the base class.
 
     The page of a row says who holds its lock, and does not save or delete the row meanwhile.
@@ -36,18 +34,13 @@ class LockedRowAdminMixin(RowAdmin):
     """
 
     def render_change_form(
-        self,
-        request: HttpRequest,
-        context: Any,
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Any = None,
+        self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        if obj is not None and request.method == "GET":
-            for reason in _against(obj):
+        if request.method == "GET" and (row := context.get("original")):
+            for reason in _against(row):
                 messages.warning(request, reason)
-        return super().render_change_form(request, context, add, change, form_url, obj)
+        answer: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
+        return answer
 
     def get_form(self, *args: Any, **kwargs: Any) -> Any:
         return _below(_RefusingForm, super().get_form(*args, **kwargs))
@@ -57,7 +50,7 @@ class LockedRowAdminMixin(RowAdmin):
 
     def get_formset(self, *args: Any, **kwargs: Any) -> Any:
         """An inline's."""
-        return _below(_RefusingFormSet, super().get_formset(*args, **kwargs))  # type: ignore[misc]
+        return _below(_RefusingFormSet, super().get_formset(*args, **kwargs))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Add locked rows to what the confirmation page calls protected, and does not delete."""
@@ -73,31 +66,27 @@ class LockedRowAdminMixin(RowAdmin):
         super().delete_queryset(request, queryset)
 
 
-class _RefusingForm:
-    instance: Model
-
+class _RefusingForm(Base):  # type: ignore[misc]
     def clean(self) -> Any:
-        cleaned: Any = super().clean()  # type: ignore[misc]
-        # A new row may have its key already.
-        if not self.instance._state.adding and (reasons := _against(self.instance)):
+        cleaned = super().clean()
+        if reasons := _against(self.instance):
             raise ValidationError(reasons)
         return cleaned
 
 
-class _RefusingFormSet:
+class _RefusingFormSet(Base):  # type: ignore[misc]
     """Asks for all rows at once: in an outage each question might take as long as a time-out."""
 
     def clean(self) -> None:
-        super().clean()  # type: ignore[misc]
-        formset: Any = self
+        super().clean()
         # One that is marked for deletion need not count as changed: for a user who may delete and
         # not change, Django says that none has.
         written = [
             form.instance
-            for form in formset.initial_forms
-            if form.has_changed() or formset._should_delete_form(form)
+            for form in self.initial_forms
+            if form.has_changed() or self._should_delete_form(form)
         ]
-        if reasons := _against(*(row for row in written if not row._state.adding)):
+        if reasons := _against(*written):
             raise ValidationError(reasons)
 
 
@@ -112,16 +101,14 @@ def _below(refusing: type, form: Any) -> Any:
 
 def _against(*rows: Model) -> list[str]:
     """Return why the rows must not be written now, one sentence for each lock."""
+    words = gettext("Lock “%(name)s”: %(sentence)s Nothing is saved or deleted here until it ends.")
     try:
-        return list(map(_reason, locks_of(*rows)))
+        # A new row may have its key already, and no task works on it.
+        held = locks_of(*(row for row in rows if not row._state.adding))
     except NOT_KNOWN as error:
         # A task may be working on the row: not known is not free.
         return [problem_of(error)]
-
-
-def _reason(info: LockInfo) -> str:
-    words = gettext("Lock “%(name)s”: %(sentence)s Nothing is saved or deleted here until it ends.")
-    return words % {"name": printable(info.name), "sentence": sentence(info)}
+    return [words % {"name": printable(info.name), "sentence": sentence(info)} for info in held]
 
 
 def _refuse(*rows: Model) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from django.utils.translation import gettext
@@ -9,17 +10,18 @@ from django.utils.translation import gettext
 from .._engine.service import locks
 from .._values.arguments import is_name
 from .._values.lock_info import LockInfo
+from .._values.owner import Owner
 from .._values.slots import GATE_PREFIX
 from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable, TaskLockError
 from ..operators.held import listed
 
-__all__ = ["MOST_LOCKS", "NOT_KNOWN", "Reading", "problem_of", "read"]
+__all__ = ["MOST_LOCKS", "NOT_KNOWN", "Reading", "has_words", "problem_of", "read"]
 
+# Locks that a page reads, the soonest to expire first: more would take too long.
 MOST_LOCKS = 1000
-"""locks that a page reads, the soonest to expire first"""
+# What leaves an operator without an answer. An import fails where a task's module needs a package
+# that only its worker has.
 NOT_KNOWN = (TaskLockError, InvalidLockConfig, ImportError)
-"""errors that leave an operator without an answer; an import fails where a task's module needs a
-package that only its worker has"""
 
 
 @dataclass
@@ -67,25 +69,31 @@ def read(alias: str, query: str = "") -> Reading:
 def _matches(info: LockInfo, query: str) -> bool:
     if query.endswith("*"):
         return info.name.startswith(query[:-1])
-    owner = info.owner
-    texts = (info.name, owner.task, owner.task_id, owner.host, owner.pid, owner.held_by)
-    said = " ".join(str(text) for text in texts if text is not None).lower()
+    return has_words(query, [info.name], info.owner)
+
+
+def has_words(query: str, texts: Sequence[object], *owners: Owner) -> bool:
+    """Return whether each word of ``query`` is in the ``texts``, or in what is known of one of
+    the ``owners``."""
+    found = list(texts)
+    for owner in owners:
+        found += [owner.task, owner.task_id, owner.host, owner.pid, owner.held_by, owner.reason]
+    said = " ".join(str(text) for text in found if text is not None).lower()
     return all(word in said for word in query.lower().split())
 
 
 def problem_of(error: Exception) -> str:
     """Return a sentence for an operator: why there is no answer."""
-    if isinstance(error, ListingNotSupported):
-        return gettext(
-            "The store “%(store)s” cannot list its locks. "
-            "Search for a lock’s exact name to see that lock."
-        ) % {"store": error.store}
-    if isinstance(error, StoreUnavailable):
-        return gettext("The store “%(store)s” is unavailable: %(reason)s") % {
-            "store": error.store,
-            "reason": error.reason,
-        }
-    if isinstance(error, ImportError):
-        words = gettext("What tasks work on is not known here: %(reason)s")
-        return words % {"reason": error}
-    return str(error)
+    match error:
+        case ListingNotSupported():
+            words = gettext(
+                "The store “%(store)s” cannot list its locks. "
+                "Search for a lock’s exact name to see that lock."
+            )
+        case StoreUnavailable():
+            words = gettext("The store “%(store)s” is unavailable: %(reason)s")
+        case ImportError():
+            words = gettext("What tasks work on is not known here: %(reason)s")
+        case _:
+            return str(error)
+    return words % {"reason": error, **vars(error)}

@@ -68,7 +68,9 @@ def _held(holder: Holder) -> tuple[Any, Callable[[LockInfo], bool]]:
     return LABELS[holder], lambda info: holder_of(info) is holder
 
 
+# A word for the address; its label, and which locks are in that state.
 STATES: Mapping[str, tuple[Any, Callable[[LockInfo], bool]]] = {
+    "": (gettext_lazy("all"), lambda _: True),
     "gone": _held(Holder.GONE),
     "no-ttl": (gettext_lazy("no TTL"), lambda info: info.ttl is None),
     "waiting": (gettext_lazy("waited for"), lambda info: bool(info.waiters)),
@@ -76,40 +78,32 @@ STATES: Mapping[str, tuple[Any, Callable[[LockInfo], bool]]] = {
     "detached": _held(Holder.DETACHED),
     "operator": _held(Holder.OPERATOR),
 }
-"""a word for the address; its label, and which locks are in that state"""
 
 
 class LockChangeList(ChangeList):
     """Narrows `Rows` to a state, and orders them: what needs attention first, then by name."""
 
     root_queryset: Rows  # type: ignore[assignment]
+    reading: Reading
     states: list[dict[str, Any]]
-
-    @property
-    def reading(self) -> Reading:
-        """What the store said."""
-        return self.root_queryset.reading
 
     def get_queryset(  # type: ignore[override]
         self, request: HttpRequest, exclude_parameters: Any = None
     ) -> Rows:
         self.filter_specs, self.has_filters, self.has_active_filters = [], False, False
-        rows, chosen = list(self.root_queryset), request.GET.get("state", "")
+        self.reading, self.states = self.root_queryset.reading, []
+        rows: list[Any] = sorted(self.root_queryset, key=_order)
+        chosen = request.GET.get("state", "")
         chosen = chosen if chosen in STATES else ""
-        self.states = [self._state("", gettext_lazy("all"), len(rows), chosen)]
         for word, (label, is_in) in STATES.items():
-            count = sum(is_in(lock.info) for lock in rows if lock.info)
-            if count or word == chosen:
-                self.states.append(self._state(word, label, count, chosen))
-        if chosen:
-            rows = [lock for lock in rows if lock.info and STATES[chosen][1](lock.info)]
-        return Rows(sorted(rows, key=_order), self.reading)
-
-    def _state(self, word: str, label: Any, count: int, chosen: str) -> dict[str, Any]:
-        url = self.get_query_string({"state": word or None})
-        # Counts of a part would stand beside that of the whole store.
-        known = None if self.reading.more else count
-        return {"label": label, "count": known, "url": url, "chosen": word == chosen}
+            count = sum(is_in(lock.info) for lock in rows)
+            if count or word in ("", chosen):
+                url = self.get_query_string({"state": word or None})
+                # Counts of a part would stand beside that of the whole store.
+                known = None if self.reading.more else count
+                state = {"label": label, "count": known, "url": url, "chosen": word == chosen}
+                self.states.append(state)
+        return Rows([lock for lock in rows if STATES[chosen][1](lock.info)], self.reading)
 
     def get_results(self, request: HttpRequest) -> None:
         pages = -(-len(self.queryset) // self.list_per_page)
@@ -121,8 +115,5 @@ class LockChangeList(ChangeList):
             self.list_display = [column for column in self.list_display if column is not waiting]
 
 
-def _order(lock: Lock) -> tuple[int, str]:
-    assert lock.info is not None
-    if holder_of(lock.info) is Holder.GONE:
-        return 0, lock.name
-    return (1 if lock.info.ttl is None else 2), lock.name
+def _order(lock: Any) -> tuple[bool, bool, str]:
+    return holder_of(lock.info) is not Holder.GONE, lock.info.ttl is not None, lock.name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import Any
 
@@ -19,12 +18,11 @@ from ..operators.doctor import diagnose
 from ..stores import stores
 from .reading import NOT_KNOWN, Reading
 
-__all__ = ["MOST_FINDINGS", "address", "aliases", "chosen_alias", "counted", "tabs"]
+__all__ = ["MOST_EVENTS", "MOST_FINDINGS", "address", "aliases", "chosen_alias", "counted", "tabs"]
 
-MOST_EVENTS_COUNTED = 100
-MOST_FINDINGS = 200
+MOST_EVENTS, MOST_FINDINGS = 100, 200  # of one page
+# The doctor asks the stores a lot: for so long a process shows the number that it has found.
 FINDINGS_SECONDS = 60.0
-"""for so long a process shows the number that its doctor has found"""
 _findings: dict[str, tuple[float, str | None]] = {}
 
 
@@ -53,19 +51,24 @@ def address(request: HttpRequest, view: str, *args: str, **query: str) -> str:
 
 def tabs(request: HttpRequest, chosen: str, reading: Reading) -> list[dict[str, Any]]:
     """Return the tabs, of the store that was read. A count is None where it is not known."""
-    held = None if reading.total is None else f"{reading.total:,}"
-    events = found = None
-    if not reading.silent:  # Each further question would cost a timeout.
-        events, found = _count_events(reading.alias), _count_findings()
     counts = (
-        (gettext("Locks"), "changelist", held),
-        (gettext("Events"), "events", events),
-        (gettext("Health"), "health", found),
+        (gettext("Locks"), "changelist", None if reading.total is None else f"{reading.total:,}"),
+        # In an outage each further question would cost a timeout.
+        (gettext("Events"), "events", None if reading.silent else _count_events(reading.alias)),
+        (gettext("Health"), "health", None if reading.silent else _count_findings()),
     )
     return [
         {"label": label, "url": address(request, view), "count": count, "chosen": view == chosen}
         for label, view, count in counts
     ]
+
+
+def _count_events(alias: str) -> str | None:
+    try:
+        count = len(locks.using(alias).history(limit=MOST_EVENTS + 1))
+    except NOT_KNOWN:
+        return None
+    return str(count) if count <= MOST_EVENTS else f"{MOST_EVENTS}+"
 
 
 def counted(findings: int | None) -> None:
@@ -75,7 +78,6 @@ def counted(findings: int | None) -> None:
 
 
 def _count_findings() -> str | None:
-    """The doctor asks the stores a lot: once a minute is enough for a number."""
     at, _ = _findings.get("count", (float("-inf"), None))
     if time.monotonic() - at > FINDINGS_SECONDS:
         try:
@@ -83,17 +85,3 @@ def _count_findings() -> str | None:
         except (*NOT_KNOWN, DatabaseError):
             counted(None)
     return _findings["count"][1]
-
-
-def _count_events(alias: str) -> str | None:
-    """Those of the last hour."""
-    try:
-        service = locks.using(alias)
-        if not service.store.keeps_history:
-            return None
-        found = service.history(limit=MOST_EVENTS_COUNTED)
-    except NOT_KNOWN:
-        return None
-    an_hour_ago = datetime.now(timezone.utc) - timedelta(hours=1)
-    count = sum(event.at > an_hour_ago for event in found)
-    return f"{count}+" if count == MOST_EVENTS_COUNTED else str(count)
