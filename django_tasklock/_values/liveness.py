@@ -25,7 +25,3 @@ class Liveness:
         except KeyError:
             self._known[who] = alive = owner.alive()
             return alive
-
-    def is_gone(self, owner: Owner) -> bool:
-        """Whether the owner's process is known to have ended."""
-        return self.of(owner) is False

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from .lock_info import LockInfo
 
-__all__ = ["ORDERS", "first_by", "first_in_order", "in_order"]
-
-T = TypeVar("T")
+__all__ = ["ORDERS", "in_order"]
 
 ORDERS = (
     "ttl", "name", "age", "waiters", "wait", "-ttl", "-name", "-age", "-waiters", "-wait",
 )  # fmt: skip
 
 
-def in_order(infos: Iterable[LockInfo], order: str) -> list[LockInfo]:
-    """Return the locks in one of `ORDERS`; with a ``-`` in the reverse order.
+def in_order(infos: Iterable[LockInfo], order: str, most: int | None = None) -> list[LockInfo]:
+    """Return the locks in one of `ORDERS`, ``most`` of them (None: all); with a ``-`` in the
+    reverse order.
 
     A key that never expires has the longest TTL, and one whose age is not known is the oldest. A
     lock for which nobody is known to wait has the shortest wait.
     """
-    return first_in_order(infos, order, None)
-
-
-def first_in_order(infos: Iterable[LockInfo], order: str, most: int | None) -> list[LockInfo]:
-    """Return the first ``most`` (None: all) of what `in_order` returns, and keep no others."""
     key = _LOCK_SORT_KEYS[order.removeprefix("-")]
-    return first_by(key, infos, most, backwards=order.startswith("-"))
-
-
-def first_by(
-    key: Callable[[T], Any], items: Iterable[T], most: int | None, *, backwards: bool
-) -> list[T]:
-    """Return the first ``most`` (None: all) of the items sorted by ``key``, and keep no others."""
-    if most is None:
-        return sorted(items, key=key, reverse=backwards)
-    return (heapq.nlargest if backwards else heapq.nsmallest)(most, items, key=key)
+    return sorted(infos, key=key, reverse=order.startswith("-"))[:most]
 
 
 def _ttl(info: LockInfo) -> tuple[bool, float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from django.utils.translation import gettext
 
-from .._engine.service import locks
+from .._engine.service import LockService, locks
 from .._values.arguments import is_name
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
@@ -41,16 +41,20 @@ class Reading:
     silent: bool = False
 
 
-def read(alias: str, query: str = "") -> Reading:
+def read(alias: str, query: str | None = None) -> Reading:
     """Return the locks that match ``query``: an exact name, the beginning of one with ``*`` behind
-    it, or words of name, task, task id, host, process id and operator."""
-    reading, query = Reading(alias), query.strip()
+    it, or words of name, task, task id, host, process id and operator. None: only count all."""
+    reading = Reading(alias)
     try:
         service = locks.using(alias)
+        if query is None:
+            reading.total = _total(service)
+            return reading
+        query = query.strip()
         # Also where the store does not list it: a key that other code has set.
         exact = service.get(query) if is_name(query) else None
         reading.found = [exact] if exact else []
-        reading.total = service.count() - service.count(GATE_PREFIX)
+        reading.total = _total(service)
         reading.more = reading.total > MOST_LOCKS
         some = listed(service, limit=MOST_LOCKS)
         if not reading.more:
@@ -64,6 +68,10 @@ def read(alias: str, query: str = "") -> Reading:
     except NOT_KNOWN as error:
         reading.problem, reading.silent = problem_of(error), True
     return reading
+
+
+def _total(service: LockService) -> int:
+    return service.count() - service.count(GATE_PREFIX)
 
 
 def _matches(info: LockInfo, query: str) -> bool:

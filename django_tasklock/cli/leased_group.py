@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -52,7 +53,8 @@ class LeasedGroup:
 
         The group is there before the lease is taken, because the lease records it.
         """
-        reading, self._pipe = os.pipe()
+        reading, writing = os.pipe()
+        self._pipe = io.FileIO(writing, "w")
         leader = Path(__file__).with_name("group_leader.py")
         self._leader = subprocess.Popen(
             [sys.executable, "-I", "-S", leader, str(reading), *argv],
@@ -83,7 +85,7 @@ class LeasedGroup:
         before the last process of the group has ended.
         """
         self._started = True
-        os.write(self._pipe, b"1")
+        self._pipe.write(b"1")
         # Each in a thread: the store may be silent, and the command is to be told in time.
         for watch in (self._wait_for_the_end, self._look_for_a_clear):
             threading.Thread(target=watch, args=(lease,), daemon=True).start()
@@ -97,13 +99,14 @@ class LeasedGroup:
 
     def kill(self) -> None:
         """Kill what still runs, unless the command has ended by itself, and wait for its end."""
+        if self._pipe.closed:
+            return  # That was done; by now the system may have given the number to another group.
         # Below 0: the leader itself was killed, and has left its command.
         if self.stopped or self._leader.poll() is None or self._leader.returncode < 0:
             self._signal(signal.SIGKILL)
             while self._lives():
                 time.sleep(LOOK_SECONDS)
-        with suppress(OSError):  # It was closed before.
-            os.close(self._pipe)
+        self._pipe.close()
 
     def _end(self, lease: Lease) -> None:
         self.stopped = True
@@ -145,5 +148,6 @@ class LeasedGroup:
         self._signal(number)
 
     def _signal(self, number: int) -> None:
-        with suppress(OSError):  # All of it has ended.
-            os.killpg(self._number, number)
+        if self._lives():
+            with suppress(OSError):  # It has ended just now.
+                os.killpg(self._number, number)

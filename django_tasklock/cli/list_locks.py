@@ -13,7 +13,7 @@ from .._engine.service import LockService, locks
 from .._values.describe import printable
 from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
-from .._values.ordering import ORDERS, first_in_order
+from .._values.ordering import ORDERS, in_order
 from ..exceptions import TaskLockError
 from ..operators.held import is_internal, listed
 from ..operators.holders import who
@@ -93,7 +93,7 @@ def list_locks(command: BaseCommand, **options: Any) -> None:
     limit, sort, form = options["limit"], options["sort"], options["format"]
     enough = limit if sort == "ttl" and not any(narrow) else None
     found = matching(service, prefix, *narrow, limit=enough, scan=options["scan"])
-    found = first_in_order(found, sort, limit)
+    found = in_order(found, sort, limit)
     liveness = Liveness()
     if form == "json":
         command.stdout.write(as_json(json_row(info, liveness) for info in found))

@@ -9,11 +9,13 @@ from itertools import islice
 from django.conf import settings
 from django.core import checks
 from django.db import Error as DatabaseError
+from django.db.models import Model
 from django.utils.translation import gettext
 
 from .._values.describe import printable
 from .._values.lock_info import LockInfo
 from ..exceptions import ListingNotSupported, StoreUnavailable
+from ..guards import StatusGuard
 from ..stores import stores
 from ..stores.base import BaseStore
 from .held import is_internal
@@ -117,12 +119,8 @@ def _owner_gone(store: BaseStore, info: LockInfo) -> Problem:
     message = gettext("It is held by %(owner)s, a process that is gone.")
     hint = gettext("It ends by itself; or: %(command)s")
     row = None
-    with suppress(ImportError):  # Reported by itself.
-        row, guard = row_if_known(info) or (None, None)
-        if guard is None or getattr(row, guard.field) != guard.to:
-            row = None
-    if row is not None:
-        assert guard is not None
+    if found := _left_claimed(info):
+        row, guard = found
         values |= {
             "row": label_of(row),
             "status": guard.to,
@@ -140,6 +138,15 @@ def _owner_gone(store: BaseStore, info: LockInfo) -> Problem:
         serious=store.takeover, store=store.alias, lock=info.name, info=info, task=info.owner.task,
         row=row, model=None if row is None else type(row), pk=None if row is None else row.pk,
     )  # fmt: skip
+
+
+def _left_claimed(info: LockInfo) -> tuple[Model, StatusGuard] | None:
+    """The row of the lock and its guard, if the row is still in the guard's ``to``."""
+    with suppress(ImportError):  # Reported by itself.
+        found = row_if_known(info)
+        if found is not None and getattr(found[0], found[1].field) == found[1].to:
+            return found
+    return None
 
 
 def _endless(store: BaseStore) -> Iterator[Problem]:

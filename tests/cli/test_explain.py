@@ -3,60 +3,27 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from celery import current_app
 from django.core.management import CommandError
 from django.db.models import Q
 
 from django_tasklock import locks
-from django_tasklock.celery import LockedTask, by
-from django_tasklock.guards import StatusGuard
+from django_tasklock.celery import by
 from django_tasklock.stores import stores
+from tests.admin.conftest import MakeTask, make_task
 from tests.app.models import Job
 from tests.cli.test_command import on_redis, run
 from tests.conftest import UseRedis
 from tests.mailroom import mailroom
 from tests.steps import taken
 
-__all__ = ["on_redis"]
+__all__ = ["make_task", "on_redis"]
 pytestmark = [
     pytest.mark.django_db,
     pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning"),
 ]
-
-
-MakeTask = Callable[..., Any]
-
-
-@pytest.fixture
-def make_task() -> Iterator[MakeTask]:
-    """``make_task(lock_name, **guard)``: a guarded task on `Job`, until the test ends."""
-    app: Any = current_app
-    names: list[str] = []
-
-    def make(lock_name: Any, **options: Any) -> Any:
-        names.append(f"tests.guarded.{secrets.token_hex(4)}")
-        guard = StatusGuard(
-            Job, pk="job_id", source="queued", to="processing", done="done", failed="failed",
-            **options,
-        )  # fmt: skip
-
-        def work(self: Any, job_id: Any, much: int = 1) -> None:
-            raise AssertionError("not to be run")
-
-        return app.task(
-            work, name=names[-1], base=LockedTask, bind=True, shared=False, lazy=False,
-            lock_name=lock_name, guard=guard,
-        )  # fmt: skip
-
-    yield make
-    app.finalize()
-    for name in names:
-        app.tasks.pop(name, None)
 
 
 def fields_of(text: str) -> dict[str, str]:

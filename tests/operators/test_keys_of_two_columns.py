@@ -65,6 +65,12 @@ def test_a_lost_row_is_sent_again(room: Mailroom, model: Any) -> None:
     assert message.kwargs == {"job": ['a "b", c', 2]}
 
 
+def test_a_lost_row_without_a_fence_is_found(room: Mailroom, model: Any) -> None:
+    room.task(guard=StatusGuard(model, pk="job", source="new", to="busy", done="done"))
+    row = model.objects.create(tenant="a", number=1, status="busy")
+    assert [(problem.kind, problem.pk) for problem in diagnose()] == [("lost work", row.pk)]
+
+
 def test_the_row_of_a_lock_is_found_by_its_fence(
     room: Mailroom, model: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,35 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-import redis
-
 from django_tasklock.operators.reservations import key_of, queued_jobs
-from django_tasklock.stores import stores
 from django_tasklock.stores.redis.store import RedisStore
-from tests.conftest import UseRedis
-from tests.servers import RedisServer
+from tests.operators.test_reservations import reserve, server, store
 from tests.waiting import until
 
-
-@pytest.fixture
-def store(use_redis: UseRedis) -> RedisStore:
-    use_redis()
-    store = stores["default"]
-    assert isinstance(store, RedisStore)
-    return store
-
-
-@pytest.fixture
-def server(store: RedisStore, redis_server: RedisServer) -> Any:
-    with redis.Redis.from_url(redis_server.url) as client:
-        yield client
-
-
-def reserve(store: Any, name: str, task: str = "videos.tasks.process", ttl: float = 600) -> str:
-    task_id = f"id-of-{name}"
-    assert store.reserve(key_of(task, name), task_id, ttl) is None
-    return task_id
+__all__ = ["server", "store"]
 
 
 def test_nothing_is_left_of_what_has_ended(store: RedisStore, server: Any) -> None:

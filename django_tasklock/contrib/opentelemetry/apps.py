@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
-from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
+
+from ..extras import needs_extra
 
 __all__ = ["TaskLockOpenTelemetryConfig"]
 
@@ -15,11 +16,6 @@ class TaskLockOpenTelemetryConfig(AppConfig):
     verbose_name = _("Task locks")
 
     def ready(self) -> None:
-        try:
+        with needs_extra(self.name):
             from .instruments import instruments
-        except ImportError as error:
-            raise ImproperlyConfigured(
-                f"{self.name} is in INSTALLED_APPS and needs what is not installed: "
-                f'pip install "django-tasklock[opentelemetry]" ({error})'
-            ) from error
         instruments.connect()

@@ -46,7 +46,8 @@ class Command(BaseCommand):
             raise CommandError(printable(error)) from error
         except OSError as error:
             # The output is full, or its reader has gone: Python would say so again at its exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            if getattr(self.stdout, "_out", None) is sys.stdout:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             if isinstance(error, BrokenPipeError):
                 sys.exit(128 + signal.SIGPIPE)
             raise CommandError(f"The output could not be written: {error.strerror}.") from error
