@@ -1,128 +1,157 @@
-"""``manage.py locks clear``: locks removed by force."""
+"""``manage.py locks clear``: locks and reservations removed by force."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from .._engine.service import locks
+from .._engine.service import LockService, locks
 from .._values.describe import printable
 from .._values.lock_info import LockInfo
 from ..operators.clearing import Outcome, clear_all
+from ..operators.held import listed
 from ..operators.holders import Holder, holder_of, meaning, sentence, who
-from .asking import DRY_RUN, Report, ask
-from .list_locks import matching
-from .queued import clear_queued
-from .verb import Verb, lock_name, user
+from ..operators.reservations import QueuedJob, clear_job, queued_jobs
+from .arguments import add_format, lock_name, user
+from .tables import as_json
 
-__all__ = ["VERB", "clear_locks"]
+__all__ = ["add_arguments", "clear_locks"]
 
-MOST_SHOWN = 20  # locks before the question
+Seen: TypeAlias = LockInfo | QueuedJob
+MOST_NAMED = 20  # of more locks than these, the number is printed
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Add which locks to clear, and how."""
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--prefix", metavar="P", help="every lock whose name begins with P")
-    parser.add_argument("--task", metavar="TASK", help="every lock of this task (with * and ?)")
-    parser.add_argument(
-        "--owner-gone",
-        action="store_true",
-        help="every lock whose process ran on this machine and is gone",
-    )
-    parser.add_argument("--all", action="store_true", help="every lock")
-    parser.add_argument(
-        "--queued",
-        action="store_true",
-        help="reservations in the queue (unique_while) instead of locks: the next call is sent, "
-        "even if another message of the same job still waits",
-    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("names", nargs="*", type=lock_name, default=[], metavar="NAME")
+    prefix = "every lock whose name begins with P"
+    which.add_argument("--prefix", type=lock_name, metavar="P", help=prefix)
+    which.add_argument("--task", default="*", help="every lock of this task (with * and ?)")
+    gone = "every lock whose process ran on this machine and is gone"
+    which.add_argument("--owner-gone", action="store_true", help=gone)
+    which.add_argument("--all", action="store_true", help="every lock")
+    queued = "reservations in the queue (unique_while) instead: the next call is sent"
+    parser.add_argument("--queued", action="store_true", help=queued)
     parser.add_argument("--dry-run", action="store_true", help="only show what would be cleared")
-    parser.add_argument(
-        "--noinput",
-        "--no-input",
-        action="store_false",
-        dest="interactive",
-        help="do not ask before clearing",
-    )
+    no_input: Any = {"action": "store_false", "dest": "interactive", "help": "do not ask"}
+    parser.add_argument("--noinput", "--no-input", **no_input)
+    add_format(parser)
 
 
 def clear_locks(command: BaseCommand, **options: Any) -> None:
-    """Clear the chosen locks, each only while the lease that was seen still holds it.
-
-    Raises `CommandError` for options that choose nothing or too much, for a no, for a lock that
-    was named and is not locked, and for one that changed hands; `ListingNotSupported` and
-    `StoreUnavailable`.
     """
-    prefix, task = options["prefix"], options["task"]
-    ways = [bool(options["names"]), prefix is not None, task is not None, options["owner_gone"]]
-    if sum([*ways, options["all"]]) != 1:
-        raise CommandError(
-            "Say which locks, in one of these ways: NAME..., or --prefix P, or --task T, or "
-            "--owner-gone, or --all."
-        )
-    if prefix == "":
-        raise CommandError(
-            "An empty --prefix would clear every lock. To clear every lock, use --all."
-        )
-    names = list(dict.fromkeys(map(lock_name, options["names"])))
+    Remove locks by force.
+
+    It asks first, and says what that means. The next waiter may take the lock at
+    once, even while its holder still works. Exits 1 if a named lock is not locked.
+
+    examples:
+      manage.py locks clear video:123 video:124
+      manage.py locks clear --prefix video: --dry-run
+      manage.py locks clear --owner-gone --noinput
+      manage.py locks clear --queued --task videos.tasks.process
+    """
+    if options["queued"] and options["owner_gone"]:
+        raise CommandError("--owner-gone does not apply to reservations: no process holds them.")
     service, by = locks.using(options["store"]), f"{user()} (locks clear)"
+    found: Sequence[Seen]
+    cleared: Iterable[tuple[Seen, Outcome]]
     if options["queued"]:
-        clear_queued(command, service.store, names, options, by)
-        return
-    if names:
-        found = [info for info in service.store.get_many(names) if info is not None]
+        what, found = "reservation", _jobs(service, options)
+        cleared = ((job, clear_job(job, by=by)) for job in found)
     else:
-        found = matching(service, prefix or "", task)
-        if options["owner_gone"]:
-            found = [info for info in found if holder_of(info) is Holder.GONE]
+        what, found = "lock", _locks(service, options)
+        cleared = clear_all(service, found, by=by)
     if found and (options["interactive"] or options["dry_run"]):
-        ask(command, _meanings(found), "lock", len(found), only_show=options["dry_run"])
-    # There may be locks whose owner nobody here can judge.
-    nothing = "No lock's owner is known to be gone." if options["owner_gone"] else "No locks."
-    report = Report(command, options["format"], _held_by, nothing=nothing, not_there="not locked")
-    with report:
+        # To stderr: stdout has the outcome only.
+        command.stderr.write(_meanings(found), str)
+        if not options["dry_run"]:
+            _ask(command, f"this {what}" if len(found) == 1 else f"these {len(found):,} {what}s")
+    done: list[tuple[Seen, str]] = []
+    try:
         if options["dry_run"]:
-            for info in found:
-                report.add(info.name, DRY_RUN, info)
+            done += [(each, "would clear") for each in found]
         else:
-            for info, outcome in clear_all(service, found, by=by):
-                report.add(info.name, outcome.value, info)
-        for name in names:
-            if all(info.name != name for info in found):
-                report.add(name, Outcome.NOT_LOCKED.value, None)
-    report.fail_unless_done(named=bool(names))
+            done += ((each, outcome.value) for each, outcome in cleared)
+    finally:  # What was cleared is said also if the rest was interrupted, or failed.
+        if done:
+            _write(command, done, options["format"])
+    absent = ", ".join(sorted({*options["names"]} - {each.name for each in found}))
+    if absent:
+        raise CommandError(f"{absent}: not {'reserved' if options['queued'] else 'locked'}.")
+    if not done:
+        command.stdout.write("Nothing to clear." if options["format"] == "table" else "[]")
+    left = [each.name for each, outcome in done if outcome == Outcome.CHANGED_HANDS.value]
+    if left:
+        shown = printable(", ".join(left[:MOST_NAMED]))
+        raise CommandError(f"{shown}: left alone: it changed hands meanwhile.")
 
 
-def _meanings(found: Sequence[LockInfo]) -> str:
-    """What it means to clear each of the locks, the unsafe ones first."""
-    means = sorted(((info, meaning(info)) for info in found), key=lambda each: each[1].safe)
-    lines = [
-        f"{printable(info.name)}: {sentence(info)}\n    {text}"
-        for info, (_, text) in means[:MOST_SHOWN]
+def _locks(service: LockService, options: dict[str, Any]) -> Sequence[LockInfo]:
+    if options["names"]:
+        found = service.store.get_many(list(dict.fromkeys(options["names"])))
+        return [info for info in found if info is not None]
+    return [
+        info
+        for info in listed(service, options["prefix"] or "")
+        if fnmatchcase(info.owner.task or "", options["task"])
+        and (holder_of(info) is Holder.GONE or not options["owner_gone"])
     ]
-    if len(means) > MOST_SHOWN:
-        lines.append(f"and {len(means) - MOST_SHOWN:,} more.")
-    return "\n".join(lines)
 
 
-def _held_by(info: LockInfo) -> str:
-    cooling = ", cooling down" if info.cooling else ""
-    return f"held by {who(info.owner) if info.token is None else info.owner}{cooling}"
+def _jobs(service: LockService, options: dict[str, Any]) -> Sequence[QueuedJob]:
+    jobs = queued_jobs(service.store, options["prefix"] or "", options["task"])
+    return [job for job in jobs if job.name in (options["names"] or [job.name])]
 
 
-VERB = Verb(
-    "clear",
-    "Remove locks by force. It asks first, and says what that means. The next waiter may take such "
-    "a lock at once, even while its holder still works. Exits 1 if a named lock is not locked.",
-    (
-        "manage.py locks clear video:123 video:124",
-        "manage.py locks clear --prefix video: --dry-run",
-        "manage.py locks clear --owner-gone --noinput",
-        "manage.py locks clear --queued --task videos.tasks.process",
-    ),
-    add_arguments,
-    clear_locks,
-)
+def _meanings(found: Sequence[Seen]) -> str:
+    """What it means to clear each of them, the unsafe ones first."""
+    means = sorted(map(_meaning, found))
+    more = [f"and {len(means) - MOST_NAMED:,} more."] if len(means) > MOST_NAMED else []
+    return "\n".join([text for _, text in means[:MOST_NAMED]] + more)
+
+
+def _meaning(each: Seen) -> tuple[bool, str]:
+    """Whether no two runs can overlap after its clear; and what it is, and what the clear means."""
+    if isinstance(each, QueuedJob):
+        safe, text = True, "The next call is sent, also if this message still waits."
+        said = f"{_was(each)}."
+    else:
+        (safe, text), said = meaning(each), sentence(each)
+    return safe, f"{printable(each.name)}: {said}\n    {text}"
+
+
+def _ask(command: BaseCommand, which: str) -> None:
+    command.stderr.write(f"\nClear {which}? [y/N] ", str, ending="")
+    command.stderr.flush()
+    try:
+        answer = input()
+    except (EOFError, RuntimeError):  # The second where stdin is closed.
+        raise CommandError(
+            "Nothing was cleared: there is nobody to ask. Use --noinput to clear without asking."
+        ) from None
+    if answer.strip().casefold() not in ("y", "yes"):
+        raise CommandError("Nothing was cleared.")
+
+
+def _write(command: BaseCommand, done: Sequence[tuple[Seen, str]], form: str) -> None:
+    words = [outcome for _, outcome in done]
+    if form == "json":
+        rows = ({"name": each.name, "outcome": word, "was": each.as_json()} for each, word in done)
+        command.stdout.write(as_json(rows))
+    elif len(done) > MOST_NAMED:
+        for word in dict.fromkeys(words):
+            command.stdout.write(f"{word} {words.count(word):,}")
+    else:
+        for each, word in done:
+            command.stdout.write(printable(f"{word} {each.name}, {_was(each)}"))
+
+
+def _was(each: Seen) -> str:
+    if isinstance(each, QueuedJob):
+        return f"reserved for task {printable(each.task)}[{printable(each.task_id)}]"
+    return f"held by {who(each.owner) if each.token is None else each.owner}"

@@ -1,4 +1,4 @@
-"""A command, and all of its process group, under a lease."""
+"""The process group of ``locks run`` and ``locks lead``: it runs while the lease lasts."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from .._engine.lease import Lease
-from .._engine.service import LockService, locks
+from .._values import clock
+from .._values.describe import printable
 from .._values.processes import group_lives
-from ..exceptions import TaskLockError
-from ..signals import lock_lost
+from ..exceptions import StoreUnavailable
 from .group_leader import PASSED_ON
 
 __all__ = ["LeasedGroup"]
 
 LOOK_SECONDS = 0.05  # between two looks whether the group has ended
-LONGEST_WAIT_SECONDS = 3600.0  # Some systems cannot wait for years.
-LEASE_CHECK_SECONDS = 1.0  # a renewal would see a clear only after a third of the ttl
+LEASE_LOOK_SECONDS = 0.25  # between two looks whether the lease is lost
 
 
 class LeasedGroup:
@@ -37,22 +35,16 @@ class LeasedGroup:
 
     stopped = False
     """whether the group was ended because of its lease"""
+    kept = False
+    """whether the lease was held to the end of the command"""
     end_signal: int | None = None
     """the last signal that asked this process to end"""
+    _lease: Lease | None = None
 
-    def __init__(self, kill_after: float, spare: float = 0.0) -> None:
+    def __init__(self, argv: list[str], kill_after: float, spare: float = 0.0) -> None:
+        """Have the group of the command ready, and pass signals on to it."""
         self._kill_after = kill_after
         self._spare = spare
-        self._started = False
-        self._woken = threading.Event()
-        self._number = 0
-
-    @contextmanager
-    def of(self, argv: list[str]) -> Iterator[int]:
-        """Have the group of the command ready, and pass signals on to it. Yields its number.
-
-        The group is there before the lease is taken, because the lease records it.
-        """
         reading, writing = os.pipe()
         self._pipe = io.FileIO(writing, "w")
         leader = Path(__file__).with_name("group_leader.py")
@@ -62,42 +54,49 @@ class LeasedGroup:
             start_new_session=True,
         )
         os.close(reading)
-        self._number = self._leader.pid
-        numbers = [getattr(signal, name) for name in PASSED_ON]
-        before = {number: signal.getsignal(number) for number in numbers}
-        for number in numbers:
+        for name in PASSED_ON:
+            number = getattr(signal, name)
             # What the caller (nohup, a shell's background) has ignored stays ignored.
-            if before[number] is not signal.SIG_IGN:
+            if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._pass_on)
-        lock_lost.connect(self._lost)
-        try:
-            yield self._number
-        finally:
-            self.kill()
-            lock_lost.disconnect(self._lost)
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
-    def run(self, lease: Lease) -> int:
-        """Run the command, and end the group when the lease is lost.
+    def run(self, acquire: Callable[..., Lease]) -> int:
+        """Acquire the lease, run the command while it lasts, and release it.
 
-        Returns the command's exit status, or 128 + the signal that ended it; after a loss not
-        before the last process of the group has ended.
+        ``acquire`` gets the ``group``'s number: the group is there before, because the lease
+        records it. Returns the command's exit status, or 128 + the signal that ended it; after a
+        loss not before the last process of the group has ended. Raises what ``acquire`` raises.
         """
-        self._started = True
-        self._pipe.write(b"1")
-        # Each in a thread: the store may be silent, and the command is to be told in time.
-        for watch in (self._wait_for_the_end, self._look_for_a_clear):
-            threading.Thread(target=watch, args=(lease,), daemon=True).start()
-        while self._leader.poll() is None and (left := lease.remaining - self._spare) > 0:
-            self._woken.wait(min(left + 0.01, LONGEST_WAIT_SECONDS))
-            self._woken.clear()
-        if self._leader.poll() is None:
-            self._end(lease)
-        code = self._leader.wait()
+        try:
+            lease = self._lease = acquire(group=self._leader.pid)
+            self._pipe.write(b"1")
+            while self._leader.poll() is None and (left := lease.remaining - self._spare) > 0:
+                with suppress(subprocess.TimeoutExpired):
+                    self._leader.wait(min(left + 0.01, LEASE_LOOK_SECONDS))
+            if self._leader.poll() is None:
+                self._end(lease)
+            code = self._leader.wait()
+            if lease._cooling is not None:
+                lease._cooling.ended(failed=code != 0)
+        finally:
+            self._kill()
+            if self._lease is not None:
+                self._release(self._lease)
+                self._lease = None
         return code if code >= 0 else 128 - code
 
-    def kill(self) -> None:
+    def _end(self, lease: Lease) -> None:
+        self.stopped = True
+        what = "cannot be renewed" if lease.held else "was lost"
+        with suppress(OSError, ValueError):  # stderr may be full, or closed.
+            sys.stderr.write(f"{lease.name} {what}: the command gets SIGTERM.\n")
+        self._signal(signal.SIGTERM)
+        deadline = time.monotonic() + self._kill_after
+        while self._lives() and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        self._kill()
+
+    def _kill(self) -> None:
         """Kill what still runs, unless the command has ended by itself, and wait for its end."""
         if self._pipe.closed:
             return  # That was done; by now the system may have given the number to another group.
@@ -108,46 +107,26 @@ class LeasedGroup:
                 time.sleep(LOOK_SECONDS)
         self._pipe.close()
 
-    def _end(self, lease: Lease) -> None:
-        self.stopped = True
-        what = "cannot be renewed" if lease.held else "was lost"
-        with suppress(OSError, ValueError):  # stderr may be full, or closed.
-            sys.stderr.write(f"{lease.name} {what}: the command gets SIGTERM.\n")
-            sys.stderr.flush()
-        self._signal(signal.SIGTERM)
-        left = lease.remaining or self._kill_after
-        deadline = time.monotonic() + min(self._kill_after, left)
-        while self._lives() and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
-        self.kill()
+    def _release(self, lease: Lease) -> None:
+        held = lease.held
+        try:
+            self.kept = lease.release()
+        except StoreUnavailable as error:
+            self.kept = held and clock.now() < lease._deadline
+            sys.stderr.write(f"{printable(error)} The lock ends by itself.\n")
 
     def _lives(self) -> bool:
-        return self._leader.poll() is None or bool(group_lives(self._number))
-
-    def _wait_for_the_end(self, _lease: Lease) -> None:
-        self._leader.wait()
-        self._woken.set()
-
-    def _look_for_a_clear(self, lease: Lease) -> None:
-        service = locks.using(lease.store)
-        while self._leader.poll() is None and lease.held:
-            with suppress(TaskLockError):
-                info = service.get(lease.name)
-                if info is None or info.token != lease.token:
-                    lease.extend()  # which marks the lease as lost
-            time.sleep(LEASE_CHECK_SECONDS)
-
-    def _lost(self, sender: type[LockService], **_: Any) -> None:
-        self._woken.set()
+        return self._leader.poll() is None or bool(group_lives(self._leader.pid))
 
     def _pass_on(self, number: int, _frame: Any) -> None:
-        if not self._started:
+        if self._lease is None:
             sys.exit(128 + number)
         if number not in (signal.SIGUSR1, signal.SIGUSR2):
             self.end_signal = number
-        self._signal(number)
+        if not self._pipe.closed:
+            self._signal(number)
 
     def _signal(self, number: int) -> None:
         if self._lives():
             with suppress(OSError):  # It has ended just now.
-                os.killpg(self._number, number)
+                os.killpg(self._leader.pid, number)

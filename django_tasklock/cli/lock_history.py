@@ -11,122 +11,89 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from .._engine.service import locks
-from .._values.describe import age, duration, printable
+from .._values.describe import duration, printable
 from .._values.event import Event
 from .._values.owner import task_words
 from ..exceptions import StoreUnavailable
 from ..operators.holders import who
-from .tables import as_json, text, write_table
-from .verb import Verb, lock_name, number, task_id
+from .arguments import add_format, lock_name, number
+from .tables import since, write_rows
 
-__all__ = ["VERB", "show_history"]
+__all__ = ["COLUMNS", "add_arguments", "show_history"]
 
 COLUMNS = ("AGE", "WHAT", "NAME", "TASK", "WHO", "BY", "SECONDS", "REASON")
-DEFAULT_EVENTS = 100
 FOLLOW_PAUSE_SECONDS = 1.0
 MOST_FOLLOWED = 1000  # of one look; what more came since the last one is not shown
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Add which events to show, and whether to wait for more."""
-    parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="only of this lock, and of its permits"
-    )
-    parser.add_argument(
-        "--task-id",
-        type=task_id,
-        metavar="ID",
-        help="only what happened to this task: why it was skipped, and who held the lock",
-    )
-    parser.add_argument(
-        "--limit",
-        type=number,
-        default=DEFAULT_EVENTS,
-        metavar="N",
-        help="show the newest N events (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--follow",
-        action="store_true",
-        help="the oldest of them first, and then new ones as they come, until Ctrl-C",
-    )
+    parser.add_argument("name", nargs="?", type=lock_name, metavar="NAME")
+    parser.add_argument("--task-id", metavar="ID", help="of this task")
+    parser.add_argument("--limit", type=number, default=100, metavar="N", help="(default: 100)")
+    parser.add_argument("--follow", action="store_true", help="go on with new ones")
+    add_format(parser)
 
 
 def show_history(command: BaseCommand, **options: Any) -> None:
-    """Print the events, the newest first; with ``--follow`` the oldest first, and then new ones.
-
-    Raises `ListingNotSupported`, and `StoreUnavailable` unless it follows.
     """
-    name = None if options["name"] is None else lock_name(options["name"])
-    ask = partial(locks.using(options["store"]).history, name, options["task_id"])
-    if not options["follow"]:
-        _write(command, ask(limit=options["limit"]), options["format"])
-        return
+    Show what happened to the locks: who was refused, skipped, or cleared one.
+
+    The newest comes first. Of a task id it says why the task was skipped, and who
+    held the lock. With --follow the oldest comes first, and then new ones as they
+    come, until Ctrl-C.
+
+    examples:
+      manage.py locks history video:123 --limit 20
+      manage.py locks history --task-id 0f0d6b0e-6b3e-4a67-9a4c-2f7d8d1f4f55
+      manage.py locks history --follow
+    """
+    service = locks.using(options["store"])
+    ask = partial(service.history, options["name"], options["task_id"])
+    limit, form = options["limit"], options["format"]
+    if options["follow"]:
+        _follow(command, ask, limit, form == "json")
+    found = ask(limit=limit)
+    cells = ((since(event.at), *_cells(event)) for event in found)
+    write_rows(command, form, map(Event.as_json, found), COLUMNS, cells, "No events.")
+
+
+def _follow(command: BaseCommand, ask: Any, limit: int, as_lines: bool) -> None:
     seen: set[Event] = set()
-    limit = options["limit"]
-    try:
-        while True:
-            try:
-                found = ask(limit=limit)
-            except StoreUnavailable as error:
-                command.stderr.write(f"{printable(error)}; waiting for it")
-            else:
-                # An event of the same moment, and of the same words, is the same event.
-                for event in reversed([event for event in found if event not in seen]):
-                    _write_new(command, event, options["format"])
-                command.stdout.flush()
-                seen, limit = set(found) | (seen if len(found) < limit else set()), MOST_FOLLOWED
-            time.sleep(FOLLOW_PAUSE_SECONDS)
-    except KeyboardInterrupt:
-        pass
+    while True:
+        try:
+            found = ask(limit=limit)
+        except StoreUnavailable as error:
+            command.stderr.write(f"{printable(error)}; waiting for it")
+        else:
+            # An event of the same moment, and of the same words, is the same event.
+            new = next((at for at, event in enumerate(found) if event in seen), len(found))
+            for event in reversed(found[:new]):
+                command.stdout.write(json.dumps(event.as_json()) if as_lines else _line(event))
+            command.stdout.flush()
+            seen, limit = set(found), MOST_FOLLOWED
+        time.sleep(FOLLOW_PAUSE_SECONDS)
 
 
-def _write(command: BaseCommand, found: Sequence[Event], form: str) -> None:
-    if form == "json":
-        command.stdout.write(as_json(event.as_json() for event in found))
-    elif found:
-        rows = [(duration(age(event.at)), *_cells(event)) for event in found]
-        write_table(command, COLUMNS, rows)
-    else:
-        command.stdout.write("No events.")
+def _line(event: Event) -> str:
+    when = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return printable("  ".join(filter(None, (when, *_cells(event)))))
 
 
-def _write_new(command: BaseCommand, event: Event, form: str) -> None:
-    if form == "json":
-        command.stdout.write(json.dumps(event.as_json()))
-    else:
-        when = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        command.stdout.write("  ".join(filter(None, (when, *_cells(event)))))
-
-
-def _cells(event: Event) -> Sequence[str]:
-    """All cells of a row but the first one; every cell is safe for a terminal."""
+def _cells(event: Event) -> Sequence[str | None]:
+    """All cells of a row but the first one."""
     by, why, holder = event.by, event.reason, event.holder
     if holder is not None:
         # Of a message that has not begun to run, only the task is known.
         place = who(holder) if holder.host or not holder.task else None
         by = " ".join(filter(None, (place, task_words(holder))))
         why = ": ".join(filter(None, (why, holder.reason)))
-    times = "" if event.count == 1 else f" \N{MULTIPLICATION SIGN} {event.count}"
     return (
-        event.kind + times,
-        printable(event.name),
-        text(task_words(event.owner)),
-        "" if event.name == "*" else who(event.owner),
-        text(by),
-        "" if event.seconds is None else duration(event.seconds),
-        text(why),
+        event.kind + ("" if event.count == 1 else f" \N{MULTIPLICATION SIGN} {event.count}"),
+        event.name,
+        task_words(event.owner),
+        None if event.name == "*" else who(event.owner),
+        by,
+        None if event.seconds is None else duration(event.seconds),
+        why,
     )
-
-
-VERB = Verb(
-    "history",
-    "Show what happened to the locks: who was refused or skipped, lost a lock, or cleared one.",
-    (
-        "manage.py locks history video:123 --limit 20",
-        "manage.py locks history --task-id 0f0d6b0e-6b3e-4a67-9a4c-2f7d8d1f4f55",
-        "manage.py locks history --follow",
-    ),
-    add_arguments,
-    show_history,
-)

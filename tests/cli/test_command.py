@@ -15,13 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.core.cache import cache
 from django.core.management import CommandError, call_command
 
 from django_tasklock import Lease, StoreUnavailable, locks
 from django_tasklock.cli import clear_locks
-from django_tasklock.cli.tables import as_table
-from django_tasklock.cli.verb import user
+from django_tasklock.cli.arguments import user
 from django_tasklock.operators.clearing import clear_all
 from django_tasklock.operators.reservations import key_of
 from tests.conftest import UseCaches, UseRedis
@@ -33,7 +31,7 @@ from tests.waiting import until
 Environment = Callable[[], dict[str, str]]
 KEYS = [
     "name", "ttl", "acquired_at", "owner", "token", "store", "key",
-    "fence", "waiters", "longest_wait", "alive", "renewing", "held_by", "reason", "slot", "cooling",
+    "fence", "waiters", "longest_wait", "renewing", "held_by", "reason", "slot", "cooling", "alive",
 ]  # fmt: skip
 
 
@@ -98,19 +96,16 @@ def test_list_is_aligned_lines_soonest_to_expire_first_without_empty_columns(
     ]  # fmt: skip
 
 
-def test_list_is_narrowed_sorted_and_limited(on_redis: None) -> None:
+def test_list_is_narrowed_and_limited(on_redis: None) -> None:
     acquire("video:1", 600, task="videos.transcode")
     acquire("video:2", 300, task="videos.probe")
     acquire("report", 900, task="reports.daily")
     assert locks.hold("deploy", 60, "anna") is not None
     assert names() == ["deploy", "video:2", "video:1", "report"]
     assert names("video:") == ["video:2", "video:1"]
-    assert names("--task", "videos.*", "--sort=-ttl") == ["video:1", "video:2"]
-    assert names("--owner", "operator anna") == names("--owner", "ann?") == ["deploy"]
-    assert names("--sort", "name", "--limit", "2") == ["deploy", "report"]
-    cache.set("lock:foreign", "by other code", None)
-    assert names() == ["deploy", "video:2", "video:1", "report"]
-    assert "foreign" in names("--scan")
+    assert names("--task", "videos.*") == ["video:2", "video:1"]
+    assert names("--task", "videos.*", "--limit", "1") == ["video:2"]
+    assert names("--limit", "2") == ["deploy", "video:2"]
 
 
 def test_list_of_nothing_says_where_there_is_something(
@@ -150,21 +145,10 @@ def test_rows_for_programs(on_redis: None) -> None:
     assert row["pid"] == str(os.getpid())
 
 
-def test_a_table_fits_the_terminal_and_cuts_in_the_middle() -> None:
-    rows = [("video:1", "", "videos.tasks.transcode.in.a.module.with.a.long.name"), ("锁é", "", "")]
-    lines = as_table(("NAME", "EMPTY", "TASK"), rows, 40).splitlines()
-    assert [line.split()[:1] for line in lines] == [["NAME"], ["video:1"], ["锁é"]]
-    assert "EMPTY" not in lines[0]
-    assert len(lines[1]) == 40
-    assert "videos.tasks.tr…ith.a.long.name" in lines[1]
-    # Wide characters take two cells, combining ones none.
-    assert lines[2] == "锁é      -"
-
-
-def test_a_terminal_of_80_columns_gets_lines_of_80(
+def test_a_terminal_of_80_columns_gets_lines_of_80_cells_cut_in_the_middle(
     on_redis: None, process_env: Environment
 ) -> None:
-    acquire("video:" + "7" * 60, task="videos.tasks." + "transcode" * 9, task_id="0a1b" * 8)
+    acquire("视频:" + "7" * 60, task="videos.tasks." + "transcode" * 9, task_id="0a1b" * 8)
     controlling, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "django", "locks", "list"],
@@ -180,9 +164,12 @@ def test_a_terminal_of_80_columns_gets_lines_of_80(
         pass
     os.close(controlling)
     assert process.wait(timeout=180) == 0
-    lines = written.decode().splitlines()
-    assert len(lines) == 2
-    assert max(map(len, lines)) == 80
+    header, row = written.decode().splitlines()
+    assert len(header) <= 80
+    # A Chinese character takes two cells.
+    assert 70 < len(row) <= 78
+    assert row.startswith("视频:7777")
+    assert "777…777" in row
 
 
 # ------------------------------------------------------------------------------ show
@@ -196,8 +183,8 @@ def test_show_says_it_in_a_sentence_and_then_what_is_known(on_redis: None) -> No
     assert said.startswith("Held by ")
     assert "task videos.transcode" in said.splitlines()[0]
     fields = dict(line.split(":", 1) for line in said.splitlines() if ": " in line)
-    assert (fields["token"].strip(), fields["task id"].strip()) == (lease.token, "0a1b")
-    assert "held by" not in fields
+    assert (fields["token"].strip(), fields["task_id"].strip()) == (lease.token, "0a1b")
+    assert "held_by" not in fields
     assert "Wait queue:" in said
     found = json.loads(run("show", "video:1", "--format", "json"))
     assert set(KEYS) < set(found)
@@ -276,7 +263,7 @@ def test_a_clear_of_many_prints_their_number(on_redis: None) -> None:
     acquire("report", task="reports.daily")
     assert run("clear", "--task", "reports.*", "--noinput").startswith("cleared report, held by ")
     assert run("clear", "--prefix", "video:", "--noinput") == "cleared 30\n"
-    assert run("clear", "--all", "--noinput") == "No locks.\n"
+    assert run("clear", "--all", "--noinput") == "Nothing to clear.\n"
 
 
 def test_a_clear_of_those_whose_owner_is_gone(on_redis: None) -> None:
@@ -284,7 +271,7 @@ def test_a_clear_of_those_whose_owner_is_gone(on_redis: None) -> None:
     orphan("gone")
     (row,) = json.loads(run("clear", "--owner-gone", "--noinput", "--format", "json"))
     assert (row["name"], row["outcome"], row["was"]["name"]) == ("gone", "cleared", "gone")
-    assert run("clear", "--owner-gone") == "No lock's owner is known to be gone.\n"
+    assert run("clear", "--owner-gone") == "Nothing to clear.\n"
     assert locks.is_locked("alive")
 
 
@@ -301,12 +288,11 @@ def test_a_clear_that_ends_before_it_is_done_says_what_was_cleared(
 
     monkeypatch.setattr(clear_locks, "clear_all", stops)
     out = io.StringIO()
-    with pytest.raises(CommandError) as ended:
+    with pytest.raises((CommandError, SystemExit)) as ended:
         call_command("locks", "clear", "--all", "--noinput", stdout=out)
     assert out.getvalue().startswith("cleared video:")
     if error is KeyboardInterrupt:
-        assert "which others were cleared is not known" in str(ended.value)
-        assert ended.value.returncode == 128 + signal.SIGINT
+        assert getattr(ended.value, "code", None) == 128 + signal.SIGINT
 
 
 @pytest.mark.parametrize(
@@ -334,8 +320,9 @@ def test_reservations_are_listed_and_cleared(on_redis: None) -> None:
     header, *rows = run("list", "--queued").splitlines()
     assert header.split() == ["NAME", "TTL", "TASK", "TASK", "ID"]
     assert {row.split()[-1] for row in rows} == {"id-of-video:1", "id-of-report"}
-    with pytest.raises(CommandError, match="do not apply to reservations"):
-        run("list", "--queued", "--owner", "me")
+    assert run("list", "--queued", "no") == "No reservations.\n"
+    with pytest.raises(CommandError, match="no process holds them"):
+        run("clear", "--queued", "--owner-gone")
     assert run("clear", "--queued", "--task", "reports.*", "--dry-run").startswith("would clear")
     assert run("clear", "--queued", "video:1", "--noinput") == (
         "cleared video:1, reserved for task videos.process[id-of-video:1]\n"
@@ -399,7 +386,7 @@ def test_a_store_that_cannot_list_says_so(on_locmem: None) -> None:
 def test_what_others_wrote_never_reaches_a_terminal_raw(on_redis: None) -> None:
     record = {"host": "a\x1b[2Jb", "pid": 7, "task": "x\ny"}
     locks.store.acquire("video:1", "t" * 22, 60, record)
-    for arguments in (["list", "--scan"], ["show", "video:1"], ["clear", "--all", "--dry-run"]):
+    for arguments in (["list"], ["show", "video:1"], ["clear", "--all", "--dry-run"]):
         assert run(*arguments).replace("\n", "").isprintable()
 
 

@@ -36,11 +36,11 @@ def fields_of(text: str) -> dict[str, str]:
 def test_explain_a_template(on_redis: None, make_task: MakeTask, arguments: str) -> None:
     task = make_task("job:{job_id}")
     said = fields_of(run("explain", task.name, arguments))
-    assert said["lock"] == "job:7"
+    assert said["name"] == "job:7"
     assert said["why"] == "lock_name is 'job:{job_id}', filled from the arguments"
     assert said["arguments"] == "job_id=7, much=1"
     assert said["guard"] == "app.Job 7: status queued -> processing -> done, or failed"
-    assert said["ttl"] == "1m00s, renewed"
+    assert (said["ttl"], said["renew"]) == ("60.0", "True")
     failed = "Would be skipped: a claim of app.Job 7 would fail (does not exist)."
     assert said["verdict"] == failed
     # And that very lock it is
@@ -55,10 +55,8 @@ def test_explain_a_debounce(on_redis: None, make_task: MakeTask) -> None:
     assert "debounce" not in fields_of(run("explain", task.name, "[7]"))
     type(task).debounce = 90
     said = fields_of(run("explain", task.name, "[7]"))
-    assert said["debounce"] == "the last of several calls runs, 1m30s after it came"
+    assert said["debounce"] == "90"
     type(task).debounce_max = 600
-    said = fields_of(run("explain", task.name, "[7]"))
-    assert said["debounce"].endswith("1m30s after it came, 10m00s after the first at most")
     as_json = json.loads(run("explain", task.name, "[7]", "--format", "json"))
     assert (as_json["debounce"], as_json["debounce_max"]) == (90, 600)
 
@@ -78,7 +76,7 @@ def test_explain_a_function_and_a_digest(on_redis: None, make_task: MakeTask) ->
 def test_explain_chosen_arguments(on_redis: None, make_task: MakeTask) -> None:
     task = make_task(by("job_id"))
     said = fields_of(run("explain", task.name, "[7, 2]"))
-    assert said["lock"] == f"{task.name}:7"
+    assert said["name"] == f"{task.name}:7"
     assert said["why"] == "lock_name is by('job_id'): the task's name and these arguments"
     assert said["guard"] == "app.Job 7: status queued -> processing -> done, or failed"
 
@@ -93,8 +91,8 @@ def test_explain_what_cannot_be(on_redis: None, make_task: MakeTask) -> None:
         ("[]", "cannot be called like that"),
         ('{"nothing": 1}', "cannot be called like that"),
         ('["' + "x" * 300 + '"]', "cannot be called like that"),
-        ("{", "not JSON"),
-        ("7", "a JSON array, or a JSON object"),
+        ("{", "not a JSON array, or object"),
+        ("7", "not a JSON array, or object"),
     ):
         with pytest.raises(CommandError, match=message):
             run("explain", task.name, arguments)
@@ -120,15 +118,13 @@ def test_explain_shows_the_whole_guard(on_redis: None, make_task: MakeTask) -> N
     )
     said = fields_of(run("explain", task.name, "[7]"))
     assert said["guard"] == "app.Job 7: status queued -> processing -> done, or failed"
-    assert said["filter"] == "(AND: ('done_count', 0))"
-    assert said["exclude"] == "(AND: ('result_file__isnull', False))"
-    assert said["fence field"] == "lock_fence"
     assert json.loads(run("explain", task.name, "[7]", "--format", "json"))["guard_options"] == {
         "failed": "failed",
-        "filter": said["filter"],
-        "exclude": said["exclude"],
+        "filter": "(AND: ('done_count', 0))",
+        "exclude": "(AND: ('result_file__isnull', False))",
         "fence_field": "lock_fence",
     }
+    assert said["guard_options"].startswith("failed=failed, filter=(AND: ('done_count', 0)), ")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from django_tasklock._values.owner import Owner
 from django_tasklock._values.owner_record import owner_record
 from django_tasklock.celery.debounce import Burst
 from django_tasklock.celery.runnote import RunNote
-from django_tasklock.cli.tables import fields_of, lock_cells
+from django_tasklock.cli.tables import json_row, lock_cells
 from django_tasklock.models import Lock
 from django_tasklock.stores import stores
 from django_tasklock.stores.record import new_record
@@ -66,7 +66,7 @@ def record(data: bytes) -> None:
 
 def shown(info: LockInfo) -> None:
     json.dumps(info.as_json()).encode()
-    (str(fields_of(info)) + "".join(lock_cells()(info)) + repr(info)).encode()
+    (str(json_row(info)) + str(lock_cells(info)) + repr(info)).encode()
     assert (info.token is None) == (info.digest is not None), "it is ours, or it has a digest"
     assert info.owner.alive() in (None, True, False)
 

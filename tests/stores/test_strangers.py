@@ -28,7 +28,7 @@ from django_tasklock._values.arguments import LONGEST_TTL_SECONDS
 from django_tasklock._values.owner import LARGEST_PID, LARGEST_START_TICKS, Owner
 from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
-from django_tasklock.cli.tables import fields_of, lock_cells
+from django_tasklock.cli.tables import json_row, lock_cells
 from django_tasklock.operators.doctor import diagnose
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Extension
@@ -104,7 +104,7 @@ def looked_at_everywhere(name: str) -> LockInfo:
     assert name in [found.name for found in stores["default"].scan()]
     for shown in (info, listed):
         json.dumps(shown.as_json()).encode()
-        (str(fields_of(shown)) + "".join(lock_cells()(shown)) + repr(shown)).encode()
+        (str(json_row(shown)) + str(lock_cells(shown)) + repr(shown)).encode()
         assert shown.owner.alive() in (None, True, False)
     lease = locks.acquire(name)
     if lease is not None:
@@ -272,17 +272,15 @@ class TestRecords:
             assert info.token == ours["token"]
             assert_sane(info)
 
-    def test_that_never_end_and_others_are_sorted_and_filtered(self, stranger: Stranger) -> None:
+    def test_that_never_end_and_others_are_listed_and_filtered(self, stranger: Stranger) -> None:
         odds: list[dict[str, Any]] = [{"at": 10**400}, {"host": []}, {"task": {}}, {"pid": "x"}]
         for number, odd in enumerate(odds):
             stranger.puts(f"odd:{number}", pickle.dumps(record() | odd))
         lease = taken("video:1")
-        for choice in (["--sort=age"], ["--task=*"], ["--owner=*"], ["--scan"]):
+        for choice in (["--limit=10"], ["--task=*"]):
             out = io.StringIO()
             call_command("locks", "list", *choice, "--format=json", stdout=out)
-            assert lease.name in [row["name"] for row in json.loads(out.getvalue())] or (
-                choice == ["--task=*"]
-            )
+            assert lease.name in [row["name"] for row in json.loads(out.getvalue())]
 
 
 class TestOwnRecords:
@@ -639,7 +637,7 @@ class TestIndexAndFences:
         stranger.lists(b"video:1", end)
         (info,) = locks.list()
         assert info.ttl is None
-        assert fields_of(info)["ttl"] == "never expires"
+        assert lock_cells(info)[1] == "never"
 
     @pytest.mark.parametrize(
         "fence", ["x", "", "-5", "1e300", "inf", "nan", "9" * 400, "0x10", "7" * 25]
@@ -688,7 +686,7 @@ class TestPages:
         return stranger
 
     def test_command_does_all_it_does(self, crowd: Stranger) -> None:
-        for line in ("list", "list --format csv", "list --scan --sort age", "show odd:list"):
+        for line in ("list", "list --format csv", "show odd:list"):
             out = io.StringIO()
             call_command("locks", *line.split(), stdout=out)
             out.getvalue().encode()

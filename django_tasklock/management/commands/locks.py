@@ -44,6 +44,8 @@ class Command(BaseCommand):
             self.stdout.flush()
         except (TaskLockError, InvalidLockConfig) as error:
             raise CommandError(printable(error)) from error
+        except KeyboardInterrupt:
+            sys.exit(128 + signal.SIGINT)
         except OSError as error:
             # The output is full, or its reader has gone: Python would say so again at its exit.
             if getattr(self.stdout, "_out", None) is sys.stdout:

@@ -1,0 +1,71 @@
+"""How the arguments of the verbs are read: each is right, or a usage error says why not."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.core.management.base import CommandParser
+
+from .._values.arguments import MOST_LISTED, checked_name
+from .._values.owner_record import recorded
+from .._values.read_duration import read_ttl
+
+__all__ = [
+    "add_format", "add_wait", "exit_status", "lock_name", "lock_ttl", "number", "seconds",
+    "user",
+]  # fmt: skip
+
+T = TypeVar("T", int, float)
+YEAR_SECONDS = 366 * 86400  # what is longer is a mistake
+
+
+def add_format(parser: CommandParser, *formats: str) -> None:
+    """Add ``--format``: ``table``, which is the default, ``json``, or one of ``formats``."""
+    parser.add_argument("--format", choices=["table", "json", *formats], default="table")
+
+
+def add_wait(parser: CommandParser) -> None:
+    """Add ``--wait``: how many seconds to wait, None for ever."""
+    text = "for a held lock; without a number: for ever (default: do not wait)"
+    how: Any = {"type": seconds, "nargs": "?", "default": 0, "metavar": "SECONDS"}
+    parser.add_argument("--wait", help=text, **how)
+
+
+def user() -> str:
+    """Return the user of this shell, as an operator's name."""
+    try:
+        return recorded(getpass.getuser())
+    except (KeyError, OSError):  # A container may have a user id without a name.
+        return f"uid {os.getuid()}"
+
+
+def _checked(check: Callable[[str], Any], what: str = "") -> Callable[[str], Any]:
+    """The check as argparse takes it: its `ValueError` becomes the usage error ``not <what>``, or,
+    without ``what``, what it says itself."""
+
+    def read(text: str) -> Any:
+        try:
+            return check(text)
+        except ValueError as error:
+            raise ArgumentTypeError(f"not {what}: {text!r}" if what else str(error)) from None
+
+    return read
+
+
+def _between(least: float, value: T, most: float) -> T:
+    if least <= value <= most:
+        return value
+    raise ValueError
+
+
+lock_name = _checked(checked_name)
+lock_ttl = _checked(read_ttl)  # into seconds
+number = _checked(lambda text: _between(1, int(text), MOST_LISTED), "a whole number of at least 1")
+exit_status = _checked(lambda text: _between(0, int(text), 255), "an exit status from 0 to 255")
+seconds = _checked(
+    lambda text: _between(0, float(text), YEAR_SECONDS), "a number of seconds from 0 to a year"
+)

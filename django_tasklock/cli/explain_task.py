@@ -1,0 +1,116 @@
+"""``manage.py locks explain``: which lock a call of a task would take, and what it would meet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from .._engine.service import locks
+from .._values.describe import duration, printable
+from .._values.lock_info import LockInfo
+from ..exceptions import StoreUnavailable
+from ..operators.explain import Explanation, duplicate_of, explain, row_of
+from ..operators.held import held_permits
+from ..operators.holders import command_line, sentence
+from ..operators.rows import RowNow
+from .arguments import add_format
+from .tables import write_fields
+
+__all__ = ["add_arguments", "explain_task"]
+
+OUTCOMES = {"skip": "skipped", "retry": "put back, to come again later", "raise": "an error"}
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the call: a task's name and its arguments."""
+    parser.add_argument("task_name", metavar="TASK")
+    parser.add_argument("arguments", nargs="?", default="[]", metavar="ARGS")
+    add_format(parser)
+
+
+def explain_task(command: BaseCommand, **options: Any) -> None:
+    """
+    Say what a call of a task would meet now, which lock it would take, and why.
+
+    ARGS are the call's arguments: a JSON array, or an object of names and values.
+
+    examples:
+      manage.py locks explain videos.tasks.process '[123]'
+      manage.py locks explain videos.tasks.process '{"video_id": 123}'
+    """
+    found = _explained(options["task_name"], options["arguments"])
+    row, copy, held, verdict = row_of(found), None, [], ""
+    try:
+        service = locks.using(found.store)
+        # With slots a call takes a permit: the lock of that name itself is another one.
+        holder = service.get(found.name) if found.slots == 1 else None
+        held = [holder] if holder else held_permits(service, found.name)
+        copy = duplicate_of(found)
+        verdict = _verdict(found, held, copy, row)
+    except StoreUnavailable as error:
+        verdict = f"Not known: {error}"
+    if options["format"] == "json":
+        more = {
+            "verdict": verdict,
+            "held": next((info.as_json() for info in held if not info.slot), None),
+            "permits": [info.as_json() for info in held if info.slot],
+            "duplicate_of": copy.owner.task_id if isinstance(copy, LockInfo) else copy,
+            "row": row._asdict() if isinstance(row, RowNow) else row,
+        }
+        command.stdout.write(json.dumps(found.as_json() | more, indent=2))
+        return
+    command.stdout.write(f"{printable(verdict)}\n")
+    now = {f"permit #{info.slot} now" if info.slot else "lock now": sentence(info) for info in held}
+    write_fields(command, found.as_json() | {"row now": row} | now)
+
+
+def _explained(task: str, arguments: str) -> Explanation:
+    try:
+        call = json.loads(arguments)
+        positional, named = (call, {}) if isinstance(call, list) else ((), dict(call))
+    except (TypeError, ValueError) as error:
+        raise CommandError(f"ARGS is not a JSON array, or object of names: {error}.") from error
+    try:
+        if found := explain(task, positional, named):
+            return found
+    except ImportError as error:
+        raise CommandError(f"The tasks are not known: {printable(error)}") from error
+    except (TypeError, ValueError) as error:
+        raise CommandError(f"{task} cannot be called like that: {printable(error)}") from error
+    raise CommandError(f"No task {printable(task)} takes a lock.")
+
+
+def _verdict(
+    found: Explanation,
+    held: Sequence[LockInfo],
+    copy: str | LockInfo | None,
+    row: RowNow | str | None,
+) -> str:
+    """What a call would meet now, in one sentence."""
+    name = found.name
+    if copy is not None:
+        then = "raise AlreadyQueued" if found.on_duplicate == "raise" else "return its result"
+        if isinstance(copy, LockInfo):
+            doer, note = f"the run {copy.owner.task_id} does", ""
+        else:
+            clear = command_line("clear", name, store=found.store, options="--queued")
+            doer, note = f"the message {copy} is to do", f" If that message is gone: {clear}"
+        return f"Would not be sent: {doer} this job. It would {then}.{note}"
+    if len(held) < found.slots:
+        if isinstance(row, RowNow) and row.refused is not None:
+            return f"Would be skipped: a claim of {row.row} would fail ({row.refused})."
+        if found.slots == 1:
+            return f"Would run now: nobody holds {name}."
+        return f"Would run now: {len(held)} of {found.slots} permits of {name} are held."
+    if found.on_conflict == "run":
+        return f"Would run all the same, and report that {name} is held."
+    outcome = OUTCOMES[found.on_conflict]
+    if found.wait != 0:
+        wait = "as long as it takes" if found.wait is None else f"up to {duration(found.wait)}"
+        return f"Would wait {wait} for {name}, then be {outcome}."
+    why = " for a while: it is cooling" if held[0].cooling else ""
+    why = " by an operator" if held[0].held_by is not None else why
+    return f"Would be {outcome}: {name} is held{why}."

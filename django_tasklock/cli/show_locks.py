@@ -1,0 +1,132 @@
+"""``manage.py locks list`` and ``locks show``: the locks of a store, and one lock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from .._engine.service import LockService, locks
+from .._values.describe import duration, printable
+from .._values.liveness import Liveness
+from .._values.owner import Owner, task_words
+from ..exceptions import TaskLockError
+from ..operators.held import held_permits, listed
+from ..operators.holders import sentence, who
+from ..operators.reservations import QueuedJob, queued_jobs
+from ..operators.rows import label_of, row_if_known
+from ..stores import stores
+from .arguments import add_format, lock_name, number
+from .tables import LOCK_COLUMNS, json_row, lock_cells, since, write_fields, write_rows, write_table
+
+__all__ = ["add_list_arguments", "add_show_arguments", "list_locks", "show_lock"]
+
+JOB_COLUMNS = ("NAME", "TTL", "TASK", "TASK ID")
+WAITER_COLUMNS = ("POSITION", "WAITS", "WHO", "STATE", "TASK")
+MOST_WAITERS = 100
+
+
+def add_list_arguments(parser: CommandParser) -> None:
+    """Add which locks to list, and in which order."""
+    parser.add_argument("prefix", nargs="?", default="", metavar="PREFIX")
+    parser.add_argument("--task", help="only of this task (with * and ?)")
+    parser.add_argument("--limit", type=number, metavar="N", help="at most N of them")
+    queued = "the jobs that are reserved for a message in the queue (unique_while), not locks"
+    parser.add_argument("--queued", action="store_true", help=queued)
+    add_format(parser, "csv")
+
+
+def add_show_arguments(parser: CommandParser) -> None:
+    """Add the name of the lock."""
+    parser.add_argument("name", type=lock_name, metavar="NAME")
+    add_format(parser)
+
+
+def list_locks(command: BaseCommand, **options: Any) -> None:
+    """
+    Show the live locks, the soonest to expire first.
+
+    examples:
+      manage.py locks list video:
+      manage.py locks list --task 'videos.*' --limit 20
+      manage.py locks list --queued
+      manage.py locks list --format json | jq -r '.[].name'
+    """
+    service, prefix, task = locks.using(options["store"]), options["prefix"], options["task"]
+    form, limit = options["format"], options["limit"]
+    if options["queued"]:
+        jobs = queued_jobs(service.store, prefix, task, limit)
+        rows, cells = map(QueuedJob.as_json, jobs), map(_job_cells, jobs)
+        write_rows(command, form, rows, JOB_COLUMNS, cells, "No reservations.")
+        return
+    found = listed(service, prefix, None if task else limit)
+    if task:
+        found = [info for info in found if fnmatchcase(info.owner.task or "", task)][:limit]
+    liveness, none = Liveness(), "" if found else _none(service, "" if task else prefix)
+    infos = (json_row(info, liveness) for info in found)
+    lines = (lock_cells(info, liveness) for info in found)
+    write_rows(command, form, infos, LOCK_COLUMNS, lines, none)
+
+
+def show_lock(command: BaseCommand, **options: Any) -> None:
+    """
+    Show all that is known of one lock. Exits 1 if it is not locked.
+
+    examples:
+      manage.py locks show video:123
+      manage.py locks show video:123 --format json | jq .owner.task_id
+    """
+    name, service, out = options["name"], locks.using(options["store"]), command.stdout
+    info = service.get(name)
+    permits = held_permits(service, name) if info is None else []
+    # None: the store does not count them with the lock, but may know them.
+    waiting = service.waiters(name) if info is None or info.waiters != 0 else []
+    if info is None and not permits and not waiting:
+        raise CommandError(f"{name} is not locked.")
+    if info is None:
+        shown = {"name": name, "permits": [json_row(permit) for permit in permits]}
+    else:
+        try:
+            found = row_if_known(info)
+            row = found and label_of(found[0])
+        except ImportError as error:  # of the modules with tasks
+            row = str(error)
+        shown = json_row(info) | {"row": row}
+    if options["format"] == "json":
+        waiters = [{"waiting_since": None, **owner.as_dict()} for owner in waiting]
+        out.write(json.dumps(shown | {"waiting": waiters}, indent=2))
+        return
+    if info is None:
+        out.write(f"{printable(name)} itself is not locked. Permits of it (slots=N):\n")
+        write_table(command, LOCK_COLUMNS, list(map(lock_cells, permits)))
+    else:
+        out.write(f"{sentence(info)}\n")
+        write_fields(command, shown | shown.pop("owner"))
+    if waiting:
+        out.write("\nWait queue:")
+        rows = list(map(_waiter_cells, range(1, MOST_WAITERS + 1), waiting))
+        write_table(command, WAITER_COLUMNS, rows)
+
+
+def _job_cells(job: QueuedJob) -> Sequence[object]:
+    return job.name, "never" if job.ttl is None else duration(job.ttl), job.task, job.task_id
+
+
+def _waiter_cells(position: int, owner: Owner) -> Sequence[object]:
+    alive = owner.alive()
+    state = None if alive is None else "alive" if alive else "gone"
+    return position, since(owner.waiting_since), who(owner), state, task_words(owner)
+
+
+def _none(service: LockService, prefix: str) -> str:
+    """That there are none, and where there are some."""
+    said = [f"No locks begin with {printable(prefix)!r}." if prefix else "No locks."]
+    for alias in stores:
+        with suppress(TaskLockError):  # Not known is not none.
+            if count := service.using(alias).count():
+                said.append(f"The store {printable(alias)!r} has {count:,}.")
+    return " ".join(said)
