@@ -94,7 +94,7 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
             found = row_if_known(info)
             row = found and label_of(found[0])
         except ImportError as error:  # of the modules with tasks
-            row = str(error)
+            row = str(error) if options["format"] == "table" else None
         shown = json_row(info) | {"row": row}
     if options["format"] == "json":
         waiters = [{"waiting_since": None, **owner.as_dict()} for owner in waiting]
