@@ -21,7 +21,7 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from ..conf import task_url
 from ..exceptions import InvalidLockConfig
-from ..operators.holders import LABELS, Holder, holder_of, who
+from ..operators.holders import Holder, holder_of, who
 
 __all__ = ["COLUMNS", "facts", "moment", "row_url", "shortened", "task_link", "waiter_cells"]
 
@@ -31,8 +31,7 @@ HALF_CHARACTERS = 20
 
 def shortened(text: str) -> SafeString:
     """Return text that was cut in the middle, with all of it on hover."""
-    text = printable(text)
-    cut = text
+    text = cut = printable(text)
     if len(text) > 2 * HALF_CHARACTERS:
         cut = f"{text[:HALF_CHARACTERS]}…{text[-HALF_CHARACTERS:]}"
     return format_html('<span class="tasklock-task" title="{}">{}</span>', text, cut)
@@ -148,4 +147,4 @@ def _pill(holder: Holder) -> str:
     if holder in (Holder.UNKNOWN, Holder.FOREIGN):
         return ""
     words = '<span class="tasklock-pill tasklock-{}">{}</span>'
-    return format_html(words, holder.name.lower(), LABELS[holder])
+    return format_html(words, holder.name.lower(), gettext(holder.value))

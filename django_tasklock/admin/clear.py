@@ -40,11 +40,9 @@ def user_name(request: HttpRequest) -> str:
     return recorded(user.get_username())
 
 
-def question_about(request: HttpRequest, lock: Any) -> SafeString:
+def question_about(lock: Any) -> SafeString:
     """Return who holds a lock, and what it means to clear it."""
     safe, text = meaning(lock.info)
-    if lock.info.held_by == user_name(request):
-        text = gettext("It is your own hold.")
     look = "tasklock-safe" if safe else "tasklock-unsafe"
     words = '<strong>{}</strong>: {} <span class="{}">{}</span>'
     return format_html(words, printable(lock.name), sentence(lock.info), look, text)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from itertools import islice
 from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote
-from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.exceptions import PermissionDenied
 from django.db import Error as DatabaseError
 from django.http import HttpRequest
 from django.utils.translation import gettext
@@ -17,7 +16,7 @@ from django.utils.translation import gettext
 from .._values.describe import printable
 from ..models import Lock
 from ..operators.doctor import KINDS, Problem, diagnose
-from ..operators.lost_work import SeenRow, requeue, still_lost
+from ..operators.lost_work import requeue, still_lost
 from .cells import row_url
 from .clear import listed_names
 from .reading import NOT_KNOWN, problem_of
@@ -53,8 +52,8 @@ def _finding(
     """``lock_id`` and ``row`` are what its button sends, and empty where there is none."""
     lock_id = row = ""
     if may_clear and problem.sendable and _may_send(request, site, problem.model):
-        row = json.dumps(SeenRow.of(problem))
-    elif may_clear and problem.info and problem.kind != "lost work":
+        row = problem.seen
+    elif may_clear and problem.info:
         lock_id = lock_of(problem.info).pk
     return {
         "serious": problem.serious,
@@ -89,9 +88,9 @@ def _may_send(request: HttpRequest, site: admin.AdminSite, model: Any) -> bool:
 def send_again(request: HttpRequest, site: admin.AdminSite) -> None:
     """Send the task of each posted row that is still lost as it was shown; say what was sent.
 
-    Raises `PermissionDenied`, `BadRequest` for what the page did not show, and `TaskLockError`.
+    Raises `PermissionDenied`, and `TaskLockError`.
     """
-    lost: Any = still_lost([_seen_row(text) for text in request.POST.getlist("row")]).values()
+    lost: Any = still_lost(request.POST.getlist("row"))
     if not all(_may_send(request, site, problem.model) for problem in lost):
         raise PermissionDenied
     counted(None)
@@ -114,14 +113,3 @@ def send_again(request: HttpRequest, site: admin.AdminSite) -> None:
     if sent:
         words = gettext("Sent again: %(rows)s.") % {"rows": listed_names(sent)}
         messages.success(request, words)
-
-
-def _seen_row(text: str) -> SeenRow:
-    try:
-        parts = json.loads(text)
-    except ValueError:
-        parts = ()
-    match parts:
-        case [str(task), str(store), str(pk), (int() | None) as fence]:
-            return SeenRow(task, store, pk, fence)
-    raise BadRequest("That is not a lost row that the page has shown.")

@@ -190,7 +190,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return super().delete_view(request, object_id, {"title": gettext("Clear this lock?")})
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        return [question_about(request, lock) for lock in objs if lock.info], {}, set(), []
+        return [question_about(lock) for lock in objs if lock.info], {}, set(), []
 
     # ------------------------------------------------------------------------ hold
 

@@ -14,7 +14,7 @@ from .._values.arguments import checked_name
 from .._values.lock_info import LockInfo
 from ..models import Lock
 from ..operators.held import as_seen, digest_of
-from ..operators.holders import LABELS, Holder, holder_of
+from ..operators.holders import Holder, holder_of
 from .cells import waiting
 from .reading import Reading
 
@@ -65,7 +65,7 @@ class Rows(list[Lock]):
 
 
 def _held(holder: Holder) -> tuple[Any, Callable[[LockInfo], bool]]:
-    return LABELS[holder], lambda info: holder_of(info) is holder
+    return gettext_lazy(holder.value), lambda info: holder_of(info) is holder
 
 
 # A word for the address; its label, and which locks are in that state.

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from django.dispatch import Signal
 
+from .. import signals
 from .._engine.lease import Lease
-from ..signals import (
-    lock_acquired,
-    lock_cleared,
-    lock_contended,
-    lock_lost,
-    lock_released,
-    lock_unavailable,
-    task_not_run,
-)
 
-__all__ = ["COUNTERS", "HISTOGRAMS", "MOST_LABELS", "OTHER", "SECONDS", "Measures", "Metric"]
+__all__ = ["COUNTERS", "HISTOGRAMS", "MOST_LABELS", "OTHER", "SECONDS", "Add", "Measures", "Metric"]
 
 SECONDS = (
     0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0,
@@ -33,27 +25,30 @@ MOST_LABELS = 500
 """different templates of one process: code that makes templates of values gets no more series"""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+Add = Callable[..., None]
+"""what adds to a metric: a number, and its labels; it is called in any thread"""
+
+
+class Metric(NamedTuple):
     """A counter, or a histogram of seconds."""
 
     name: str
     text: str
     labels: tuple[str, ...]
 
+    def labelled(self, labels: Sequence[str]) -> dict[str, str]:
+        """Return the labels by their names."""
+        return dict(zip(self.labels, labels, strict=True))
 
-ACQUIRES = Metric(
-    "acquires", "Calls that asked for a lock, by what they got.", ("lock", "store", "outcome")
-)
-LOST = Metric("leases_lost", "Leases that ended before their release.", ("lock", "store", "reason"))
-CLEARED = Metric(
-    "locks_cleared", "Locks that were taken from their holder.", ("lock", "store", "reason")
-)
-NOT_RUN = Metric(
-    "tasks_not_run", "Calls of tasks that did not run.", ("lock", "store", "outcome", "reason")
-)
-WAIT = Metric("wait", "Seconds that callers waited for a lock.", ("lock", "store", "outcome"))
-HOLD = Metric("hold", "Seconds that a lease was held.", ("lock", "store", "outcome"))
+
+OUTCOME = ("lock", "store", "outcome")
+REASON = ("lock", "store", "reason")
+ACQUIRES = Metric("acquires", "Calls that asked for a lock, by what they got.", OUTCOME)
+LOST = Metric("leases_lost", "Leases that ended before their release.", REASON)
+CLEARED = Metric("locks_cleared", "Locks that were taken from their holder.", REASON)
+NOT_RUN = Metric("tasks_not_run", "Calls of tasks that did not run.", (*OUTCOME, "reason"))
+WAIT = Metric("wait", "Seconds that callers waited for a lock.", OUTCOME)
+HOLD = Metric("hold", "Seconds that a lease was held.", OUTCOME)
 COUNTERS = (ACQUIRES, LOST, CLEARED, NOT_RUN)
 HISTOGRAMS = (WAIT, HOLD)
 
@@ -63,70 +58,55 @@ class Measures(ABC):
 
     def __init__(self) -> None:
         self._templates: set[str] = set()
-        self._receivers: tuple[tuple[Signal, Callable[..., None]], ...] = (
-            (lock_acquired, self._acquired),
-            (lock_contended, self._contended),
-            (lock_unavailable, self._unavailable),
-            (lock_released, self._released),
-            (lock_lost, self._lost),
-            (lock_cleared, self._cleared),
-            (task_not_run, self._not_run),
+        self._add = {metric: self.counter(metric) for metric in COUNTERS}
+        self._add |= {metric: self.histogram(metric) for metric in HISTOGRAMS}
+        self.receivers: tuple[tuple[Signal, Callable[..., None]], ...] = (
+            (signals.lock_acquired, partial(self._asked, "acquired")),
+            (signals.lock_contended, partial(self._asked, "refused")),
+            (signals.lock_unavailable, partial(self._asked, "unavailable")),
+            (signals.lock_released, self._ended),
+            (signals.lock_lost, self._ended),
+            (signals.lock_cleared, self._cleared),
+            (signals.task_not_run, self._not_run),
         )
 
     @abstractmethod
-    def count(self, metric: Metric, *labels: str) -> None:
-        """Add one to a counter. It is called in any thread."""
+    def counter(self, metric: Metric) -> Add:
+        """Make a counter."""
 
     @abstractmethod
-    def observe(self, metric: Metric, seconds: float, *labels: str) -> None:
-        """Add a value to a histogram. It is called in any thread."""
+    def histogram(self, metric: Metric) -> Add:
+        """Make a histogram."""
 
     def connect(self) -> None:
         """Count from now on. A second call changes nothing."""
-        for signal, receiver in self._receivers:
+        for signal, receiver in self.receivers:
             signal.connect(receiver, weak=False)
-
-    def disconnect(self) -> None:
-        """Count no longer."""
-        for signal, receiver in self._receivers:
-            signal.disconnect(receiver)
 
     def label_of(self, template: str | None) -> str:
         """Return the value of the label "lock" for locks whose names are filled from a template."""
-        if template is None or template in self._templates:
-            return template or OTHER
-        if len(self._templates) >= MOST_LABELS:
-            return OTHER
-        self._templates.add(template)
-        return template
+        if template is not None and len(self._templates) < MOST_LABELS:
+            self._templates.add(template)
+        return template if template in self._templates else OTHER
 
-    def _asked(self, template: str | None, store: str, outcome: str, waited: float) -> None:
+    def _asked(self, outcome: str, *, template: str | None, waited: float, **said: Any) -> None:
+        store = said["lease"].store if outcome == "acquired" else said["store"]
         labels = self.label_of(template), store, outcome
-        self.count(ACQUIRES, *labels)
-        self.observe(WAIT, waited, *labels)
+        self._add[ACQUIRES](1, *labels)
+        self._add[WAIT](waited, *labels)
 
-    def _acquired(self, *, lease: Lease, template: str | None, waited: float, **_: Any) -> None:
-        self._asked(template, lease.store, "acquired", waited)
-
-    def _contended(self, *, store: str, template: str | None, waited: float, **_: Any) -> None:
-        self._asked(template, store, "refused", waited)
-
-    def _unavailable(self, *, store: str, template: str | None, waited: float, **_: Any) -> None:
-        self._asked(template, store, "unavailable", waited)
-
-    def _released(self, *, lease: Lease, template: str | None, held: float, **_: Any) -> None:
-        self.observe(HOLD, held, self.label_of(template), lease.store, "released")
-
-    def _lost(
-        self, *, lease: Lease, template: str | None, cause: str, held: float, **_: Any
+    def _ended(
+        self, *, lease: Lease, template: str | None, held: float, cause: str = "", **_: Any
     ) -> None:
+        """``cause``: of a loss."""
         label = self.label_of(template)
-        self.count(LOST, label, lease.store, cause)
-        self.observe(HOLD, held, label, lease.store, "lost")
+        if cause:
+            self._add[LOST](1, label, lease.store, cause)
+        self._add[HOLD](held, label, lease.store, "lost" if cause else "released")
 
     def _cleared(self, *, store: str, cause: str, **_: Any) -> None:
         # Who clears a lock knows its name, and no template.
-        self.count(CLEARED, OTHER, store, cause)
+        self._add[CLEARED](1, OTHER, store, cause)
 
     def _not_run(self, *, store: str, template: str, outcome: str, reason: str, **_: Any) -> None:
-        self.count(NOT_RUN, self.label_of(template), store, outcome, reason)
+        self._add[NOT_RUN](1, self.label_of(template), store, outcome, reason)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 
 from django.conf import settings
 from django.core import checks
 from django.db import Error as DatabaseError
-from django.db.models import Model
 from django.utils.translation import gettext
 
 from .._values.describe import printable
 from .._values.lock_info import LockInfo
 from ..exceptions import ListingNotSupported, StoreUnavailable
-from ..guards import StatusGuard
 from ..stores import stores
 from ..stores.base import BaseStore
 from .held import is_internal
@@ -48,9 +46,8 @@ def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
         yield _no_tasks(error)
     for same_rows in all_work:
         yield from _answered(_rows(same_rows), silent, [work.store for work in same_rows])
-    for alias in chosen:
-        for look in (_owners, _endless, _server):
-            yield from _answered(look(stores[alias]), silent, [alias])
+    for store in (stores[alias] for alias in chosen):
+        yield from _answered(chain(_locks(store), _server(store)), silent, [store.alias])
 
 
 def _answered(found: Iterator[Problem], silent: set[str], of: Sequence[str]) -> Iterator[Problem]:
@@ -60,13 +57,9 @@ def _answered(found: Iterator[Problem], silent: set[str], of: Sequence[str]) -> 
     try:
         yield from found
     except StoreUnavailable as error:
-        if error.store not in silent:
-            silent.add(error.store)
-            message = gettext("The store does not answer: %(reason)s")
-            yield Problem(
-                "server", error.store, message % {"reason": error.reason},
-                store=error.store, error=error,
-            )  # fmt: skip
+        silent.add(error.store)
+        message = gettext("The store does not answer: %(reason)s") % {"reason": error.reason}
+        yield Problem("server", error.store, message, store=error.store)
 
 
 def _settings() -> Iterator[Problem]:
@@ -78,9 +71,9 @@ def _settings() -> Iterator[Problem]:
 def _no_tasks(error: ImportError) -> Problem:
     """A site without Celery has no tasks, and that is nothing wrong."""
     if isinstance(error, CeleryMissing):
-        return Problem("unknown", "tasks", str(error), serious=False, error=error)
-    message = gettext("A module with tasks cannot be imported: %(reason)s") % {"reason": error}
-    return Problem("unknown", "tasks", message, error=error)
+        return Problem("unknown", "tasks", str(error), serious=False)
+    words = gettext("A module with tasks cannot be imported: %(reason)s")
+    return Problem("unknown", "tasks", words % {"reason": error})
 
 
 def _rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
@@ -91,80 +84,56 @@ def _rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
             yield from lost_rows(same_rows)
     except DatabaseError as error:
         message = gettext("Its rows are not known: %(reason)s") % {"reason": printable(error)}
-        yield Problem("unknown", guard.label, message, model=guard.model, error=error)
+        yield Problem("unknown", guard.label, message, model=guard.model)
 
 
-def _owners(store: BaseStore) -> Iterator[Problem]:
-    """Locks whose process is gone, and the row that it has left claimed: while the lock stands, the
-    row is not reported as lost."""
+def _locks(store: BaseStore) -> Iterator[Problem]:
+    """Locks whose process is gone, and those that never expire, where the store can find them."""
     try:
-        found = (
-            info
-            for info in store.walk()
-            if holder_of(info) is Holder.GONE and not is_internal(info)
-        )
-        for info in islice(found, MOST_GONE):
+        found = (info for info in store.walk() if holder_of(info) is Holder.GONE)
+        for info in islice((info for info in found if not is_internal(info)), MOST_GONE):
             # Asked once more: the owner may have released it, and ended, since it was read.
             if info.is_same_lease(store.get(info.name)):
                 yield _owner_gone(store, info)
+        # A store that lists, and has no such method, has no keys of other code.
+        if type(store).scan is not BaseStore.scan:
+            yield from (_endless(store, info) for info in store.endless())
     except ListingNotSupported as error:
-        yield Problem(
-            "server", store.alias, str(error), serious=False, store=store.alias, error=error
-        )
+        yield Problem("server", store.alias, str(error), serious=False, store=store.alias)
 
 
 def _owner_gone(store: BaseStore, info: LockInfo) -> Problem:
-    command = command_line("clear", info.name, store=store.alias)
-    values = {"owner": who(info.owner), "command": command}
+    """With the row that the process has left claimed: while the lock stands, the row is not
+    reported as lost."""
+    model = pk = found = None
     message = gettext("It is held by %(owner)s, a process that is gone.")
-    hint = gettext("It ends by itself; or: %(command)s")
-    row = None
-    if found := _left_claimed(info):
+    values = {"owner": who(info.owner)}
+    with suppress(ImportError):  # Reported by itself.
+        found = row_if_known(info)
+    if found is not None and getattr(found[0], found[1].field) == found[1].to:
         row, guard = found
-        values |= {
-            "row": label_of(row),
-            "status": guard.to,
-            "requeue": command_line("doctor", store=store.alias, options="--requeue"),
-        }
+        model, pk = type(row), row.pk
+        values |= {"row": label_of(row), "status": guard.to}
         message = gettext(
             "It is held by %(owner)s, a process that is gone, and its row %(row)s is “%(status)s”."
         )
-        hint = gettext(
-            "It ends by itself; or: %(command)s; then, if the row is still lost: %(requeue)s"
-        )
+    command = command_line("clear", info.name, store=store.alias)
     return Problem(
-        "owner gone", info.name, message % values, hint % values, command,
+        "owner gone", info.name, message % values,
+        gettext("It ends by itself; or: %(command)s") % {"command": command},
         # Without takeover, a lock is meant to outlast its process.
         serious=store.takeover, store=store.alias, lock=info.name, info=info, task=info.owner.task,
-        row=row, model=None if row is None else type(row), pk=None if row is None else row.pk,
+        model=model, pk=pk,
     )  # fmt: skip
 
 
-def _left_claimed(info: LockInfo) -> tuple[Model, StatusGuard] | None:
-    """The row of the lock and its guard, if the row is still in the guard's ``to``."""
-    with suppress(ImportError):  # Reported by itself.
-        found = row_if_known(info)
-        if found is not None and getattr(found[0], found[1].field) == found[1].to:
-            return found
-    return None
-
-
-def _endless(store: BaseStore) -> Iterator[Problem]:
-    try:
-        for info in store.endless():
-            command = command_line("clear", info.name, store=store.alias)
-            hint = gettext("If nobody works under it: %(command)s") % {"command": command}
-            yield Problem(
-                "no ttl", info.name, gettext("It is held by a key that never expires."), hint,
-                command, store=store.alias, lock=info.name, info=info,
-            )  # fmt: skip
-    except ListingNotSupported:
-        # A store that lists, and has no such method, has no keys of other code.
-        if store.supports_listing and type(store).scan is not BaseStore.scan:
-            message = gettext(
-                "Its locks’ keys have no prefix of their own: those without a TTL cannot be found."
-            )
-            yield Problem("server", store.alias, message, serious=False, store=store.alias)
+def _endless(store: BaseStore, info: LockInfo) -> Problem:
+    command = command_line("clear", info.name, store=store.alias)
+    return Problem(
+        "no ttl", info.name, gettext("It is held by a key that never expires."),
+        gettext("If nobody works under it: %(command)s") % {"command": command},
+        store=store.alias, lock=info.name, info=info,
+    )  # fmt: skip
 
 
 def _server(store: BaseStore) -> Iterator[Problem]:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.core.exceptions import ValidationError
 
-from .._values.describe import printable
 from .._values.lock_info import LockInfo
-from ..exceptions import StoreUnavailable
 from ..stores import stores
 from .rows import RowNow, row_now
 from .work import Explanation, tasks
 
 __all__ = ["Explanation", "duplicate_of", "explain", "row_of"]
-
-logger = logging.getLogger("django_tasklock")
 
 
 def explain(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Explanation | None:
@@ -41,8 +36,7 @@ def row_of(explanation: Explanation) -> RowNow | str | None:
     """Return the row that the call would claim as it is now; None for a task without a guard.
 
     A text if that cannot be found out: the model can have no such key, the database or the store
-    failed, or the guard is wrong; the last two are logged. The rest of the explanation is true
-    without it.
+    failed, or the guard is wrong. The rest of the explanation is true without it.
     """
     if explanation.claims is None:
         return None
@@ -50,8 +44,5 @@ def row_of(explanation: Explanation) -> RowNow | str | None:
         return row_now(*explanation.claims, stores[explanation.store])
     except ValidationError as error:
         return f"not known: {' '.join(error.messages)}"
-    except (StoreUnavailable, TypeError, ValueError) as error:
-        return f"not known: {error}"
     except Exception as error:
-        logger.exception("the row of the lock %s cannot be found out", printable(explanation.name))
         return f"not known: {error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 from .._engine.clear_many import get_seen
 from .._engine.service import LockService
@@ -11,8 +12,9 @@ from .._values.keyed import key_of
 from .._values.lock_info import LockInfo
 from .._values.slots import LARGEST_SLOTS, base_of, permit_name
 from ..exceptions import ListingNotSupported
+from ..stores import stores
 
-__all__ = ["as_seen", "digest_of", "held_permits", "is_internal", "listed"]
+__all__ = ["as_seen", "digest_of", "held_of", "held_permits", "is_internal", "listed"]
 
 MOST_PROBED = 100  # permits that are looked for on a store that cannot list
 
@@ -44,6 +46,22 @@ def held_permits(service: LockService, name: str) -> list[LockInfo]:
         found = [info for info in service.store.get_many(names) if info is not None]
     held = [info for info in found if info.slot and base_of(info.name, info.owner.slots) == name]
     return sorted(held, key=lambda info: info.slot or 0)
+
+
+def held_of(locks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], LockInfo]:
+    """Return what holds each of ``locks``, an alias of a store and a name, that is held.
+
+    Raises `StoreUnavailable`, and `InvalidLockConfig` for an alias that does not exist.
+    """
+    by_store: dict[str, dict[str, None]] = {}
+    for alias, name in locks:
+        by_store.setdefault(alias, {})[name] = None
+    return {
+        (alias, name): info
+        for alias, names in by_store.items()
+        for name, info in zip(names, stores[alias].get_many(list(names)), strict=True)
+        if info is not None
+    }
 
 
 def digest_of(info: LockInfo) -> str:

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from django.utils.functional import Promise
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, gettext_noop, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .._values.describe import age, duration, place, printable
@@ -22,62 +22,35 @@ from .._values.owner import Owner
 from ..conf import DEFAULT_ALIAS
 from ..stores import stores
 
-__all__ = [
-    "LABELS",
-    "Holder",
-    "Meaning",
-    "command_line",
-    "holder_of",
-    "meaning",
-    "sentence",
-    "who",
-]
+__all__ = ["Holder", "Meaning", "command_line", "holder_of", "meaning", "sentence", "who"]
 
 
 class Holder(Enum):
-    """What is known of a lock's holder. The value is the command's word."""
+    """What is known of a lock's holder. The value is the command's word, and the page's, which
+    translates it."""
 
-    ALIVE = "alive"
-    GONE = "gone"
+    ALIVE = gettext_noop("alive")
+    GONE = gettext_noop("gone")
     UNKNOWN = "unknown"
-    COOLING = "cooling"
-    DETACHED = "detached"
-    OPERATOR = "operator"
-    FOREIGN = "other code"
+    COOLING = gettext_noop("cooling")
+    DETACHED = gettext_noop("detached")
+    OPERATOR = gettext_noop("operator")
+    FOREIGN = gettext_noop("other code")
 
 
-_WORDS: Mapping[Holder, tuple[str | Promise, bool, str | Promise]] = {
-    Holder.ALIVE: (_("alive"), False, _("Its process is alive: two runs may overlap.")),
-    Holder.GONE: (_("gone"), True, _("Its process is gone: no two runs overlap.")),
-    Holder.UNKNOWN: (
-        _("on another host"),
-        False,
-        _("Whether its process is alive is not known here: two runs may overlap."),
+_MEANINGS: Mapping[Holder, Promise] = {
+    Holder.ALIVE: _("Its process is alive: two runs may overlap."),
+    Holder.GONE: _("Its process is gone: no two runs overlap."),
+    Holder.UNKNOWN: _("Whether its process is alive is not known here: two runs may overlap."),
+    Holder.COOLING: _("It is cooling, its work is over: no two runs overlap."),
+    Holder.DETACHED: _(
+        "It is detached, and whether anyone works under it is not known: two runs may overlap."
     ),
-    Holder.COOLING: (
-        _("cooling"),
-        True,
-        _("It is cooling, its work is over: no two runs overlap."),
-    ),
-    Holder.DETACHED: (
-        _("detached"),
-        False,
-        _("It is detached, and whether anyone works under it is not known: two runs may overlap."),
-    ),
-    Holder.OPERATOR: (_("operator"), True, _("The operator’s hold ends: jobs may start.")),
-    Holder.FOREIGN: (
-        _("other code"),
-        False,
-        _("Whether the code that set it still works is not known: two runs may overlap."),
+    Holder.OPERATOR: _("The operator’s hold ends: jobs may start."),
+    Holder.FOREIGN: _(
+        "Whether the code that set it still works is not known: two runs may overlap."
     ),
 }
-# Without takeover the site says that its work leaves subprocesses behind.
-_SUBPROCESSES = _(
-    "Its process is gone, but its subprocesses may still work (TAKEOVER is off): two runs may "
-    "overlap."
-)
-LABELS: Mapping[Holder, str | Promise] = {holder: words[0] for holder, words in _WORDS.items()}
-"""The page's words."""
 
 
 class Meaning(NamedTuple):
@@ -142,10 +115,15 @@ def sentence(info: LockInfo) -> str:
 def meaning(info: LockInfo) -> Meaning:
     """Return what it means to clear the lock, as this machine knows it now."""
     holder = holder_of(info)
-    _label, safe, text = _WORDS[holder]
     if holder is Holder.GONE and not stores[info.store].takeover:
-        safe, text = False, _SUBPROCESSES
-    return Meaning(safe, str(text))
+        # The site says so that its work leaves subprocesses behind.
+        words = gettext(
+            "Its process is gone, but its subprocesses may still work (TAKEOVER is off): two runs "
+            "may overlap."
+        )
+        return Meaning(False, words)
+    safe = holder in (Holder.GONE, Holder.COOLING, Holder.OPERATOR)
+    return Meaning(safe, str(_MEANINGS[holder]))
 
 
 def _waits(info: LockInfo) -> str:

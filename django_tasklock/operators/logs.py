@@ -33,7 +33,7 @@ def connect() -> None:
         (lock_cleared, log_cleared),
         (lock_held, log_held),
     ):
-        signal.connect(receiver, weak=False, dispatch_uid=f"django_tasklock.{receiver.__name__}")
+        signal.connect(receiver)
 
 
 def log_contended(

@@ -34,20 +34,17 @@ class Problem:
     ``kind`` is a key of `KINDS`: "unknown" is for rows whose locks' names are not known, and for
     tasks that cannot be imported. ``what`` names the row, lock, store or check. ``message`` says
     what is wrong and ``hint`` what to do, in the language that was active when it was found.
-    ``command`` is the command line that the hint names; "" where it names none. ``serious``
-    problems make the command exit with 1.
+    ``serious`` problems make the command exit with 1.
 
     What it is about, None where it is not about such a thing: the ``lock``, by its name, and its
     ``store``; ``info``, the lock's holder as it was seen; the ``task``; the row, by its ``model``
-    and ``pk``, and ``row`` itself where it was read. ``work`` and ``fence`` belong to a lost row;
-    ``error`` is what was raised.
+    and ``pk``. ``work`` and ``fence`` belong to a lost row.
     """
 
     kind: str
     what: str
     message: str
     hint: str = ""
-    command: str = ""
     serious: bool = True
     store: str | None = None
     lock: str | None = None
@@ -55,28 +52,23 @@ class Problem:
     task: str | None = None
     model: type[Model] | None = None
     pk: Any = None
-    row: Model | None = None
     work: Work | None = None
     fence: int | None = None
-    error: Exception | None = None
 
     @property
     def sendable(self) -> bool:
-        """Whether the task of a lost row is to be sent again. Not while an operator holds its lock:
-        it would be skipped, or wait for the end of the hold."""
-        return self.kind == "lost work" and self.info is None
+        """Whether it is a lost row, whose task can be sent again."""
+        return self.kind == "lost work"
+
+    @property
+    def seen(self) -> str:
+        """What tells this lost row from another, and from itself when it is lost again."""
+        return f"{self.task} {self.pk} {self.fence}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields that ``locks doctor --format json`` prints, as JSON-able values."""
-        return {
-            "kind": self.kind,
-            "what": self.what,
-            "message": self.message,
-            "hint": self.hint,
-            "serious": self.serious,
-            "task": self.task,
+        names = ("kind", "what", "message", "hint", "serious", "task", "store", "lock")
+        return {name: getattr(self, name) for name in names} | {
+            "model": self.model and self.model._meta.label,
             "pk": None if self.pk is None else str(self.pk),
-            "model": None if self.model is None else self.model._meta.label,
-            "store": self.store,
-            "lock": self.lock,
         }

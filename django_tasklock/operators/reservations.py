@@ -12,12 +12,7 @@ from ..stores.base import LISTED_KEY_PREFIX, BaseStore, Reserved
 from .clearing import Outcome
 from .logs import log_reservation_cleared
 
-__all__ = [
-    "QueuedJob",
-    "clear_job",
-    "key_of",
-    "queued_jobs",
-]
+__all__ = ["QueuedJob", "clear_job", "key_of", "queued_jobs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +44,11 @@ def queued_jobs(
     Only those whose locks' names begin with ``prefix`` and whose task matches ``task`` (with * and
     ?), at most ``limit``. Raises `ListingNotSupported` and `StoreUnavailable`.
     """
-    everything = not prefix and task is None
-    found = store.reservations(limit=limit if everything else None)
-    jobs = [job for job in (_job(store.alias, reserved) for reserved in found) if job is not None]
+    jobs = (_job(store.alias, reserved) for reserved in store.reservations())
     return [
         job
         for job in jobs
-        if job.name.startswith(prefix) and (task is None or fnmatchcase(job.task, task))
+        if job and job.name.startswith(prefix) and fnmatchcase(job.task, task or "*")
     ][:limit]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 import re
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -13,61 +13,49 @@ from django.core.exceptions import ValidationError
 from django.db import connections, router, transaction
 from django.db.models import Model, Q
 
-from .._engine.service import LockService
 from .._values.describe import printable
 from .._values.lock_info import LockInfo
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
 from ..stores.base import BaseStore
+from .held import held_of
 from .work import Work, works
 
 __all__ = [
     "RowNow",
-    "guarded_row",
     "in_savepoint",
-    "key_of",
     "label_of",
     "locks_of",
-    "next_fence",
+    "refuses_all",
     "row_if_known",
     "row_now",
-    "text_of_key",
 ]
 
 logger = logging.getLogger("django_tasklock")
 
 
-def guarded_row(info: LockInfo) -> tuple[Model, StatusGuard] | None:
+def row_if_known(info: LockInfo) -> tuple[Model, StatusGuard] | None:
     """Return the row that the lock's holder works on, and its guard.
 
     The lease does not record the row. It is the row for which the task would take this lock. If
     the row's key cannot be read from the lock's name, it is the row that has the lease's fence.
-    Returns None if the holder's task has no guard, or no row is found. Raises `CeleryMissing`, and
-    what importing the tasks and asking the database raise.
+    Returns None if the holder's task has no guard, or no row is found; and with a log line if the
+    project's code or the database fails: a page that shows more than the row must not fail for
+    them. Raises `ImportError`, which the page reports: it is not the project's fault.
     """
     if info.owner.task is None or info.owner.inside:
         return None
-    for work in works():
-        if (work.task, work.store) == (info.owner.task, info.store):
-            with in_savepoint(work.guard.model):
-                row = _row_by_name(work, info.name) or _row_by_fence(work.guard, info.fence)
-            return None if row is None else (row, work.guard)
-    return None
-
-
-def row_if_known(info: LockInfo) -> tuple[Model, StatusGuard] | None:
-    """Return `guarded_row`, or None with a log line if that raises.
-
-    It imports the project's code and asks a database. A page that shows more than the row must not
-    fail for them. Raises `ImportError`, which the page reports: it is not the project's fault.
-    """
     try:
-        return guarded_row(info)
+        for work in works():
+            if (work.task, work.store) == (info.owner.task, info.store):
+                with in_savepoint(work.guard.model):
+                    row = _row_by_name(work, info.name) or _row_by_fence(work.guard, info.fence)
+                return None if row is None else (row, work.guard)
     except ImportError:
         raise
     except Exception:
         logger.exception("the row of the lock %s cannot be found out", printable(info.name))
-        return None
+    return None
 
 
 def label_of(row: Model) -> str:
@@ -82,35 +70,15 @@ def locks_of(*rows: Model) -> list[LockInfo]:
     Raises `StoreUnavailable`, `InvalidLockConfig` for the store of a task that works on such
     rows, and what importing the tasks raises.
     """
-    names: dict[str, dict[str, None]] = {}
-    for work in works():
-        for row in rows:
-            if _is_of(work.guard, row):
-                pk = getattr(row, work.guard.model._meta.pk.attname)
-                names.setdefault(work.store, {}).update(dict.fromkeys(work.names_of(pk)))
-    found: list[LockInfo] = []
-    for alias, asked in names.items():
-        held = LockService(alias).store.get_many(list(asked))
-        # Nobody works under a lock that cools.
-        found += [info for info in held if info is not None and not info.cooling]
-    return found
-
-
-def key_of(guard: StatusGuard, text: str) -> Any:
-    """Return the row's key that is written so; None if no row can have such a key."""
-    field = guard.model._meta.pk
-    assert field is not None
-    try:
-        key = field.to_python(text)
-    except (ValidationError, ValueError, TypeError, RecursionError):
-        # The text of a key of several columns is a JSON array.
-        return None
-    return tuple(key) if isinstance(key, list) else key
-
-
-def text_of_key(key: Any) -> str:
-    """Return the text of which `key_of` makes the key again."""
-    return json.dumps([*map(str, key)]) if isinstance(key, tuple) else str(key)
+    held = held_of(
+        (work.store, name)
+        for work in works()
+        for row in rows
+        if _is_of(work.guard, row)
+        for name in work.names_of(getattr(row, work.guard.model._meta.pk.attname))
+    )
+    # Nobody works under a lock that cools.
+    return [info for info in held.values() if not info.cooling]
 
 
 def in_savepoint(model: type[Model]) -> AbstractContextManager[Any]:
@@ -119,7 +87,7 @@ def in_savepoint(model: type[Model]) -> AbstractContextManager[Any]:
     Where a transaction is open, as with ATOMIC_REQUESTS, an error in the block would end it: then
     the block is a savepoint.
     """
-    using = router.db_for_read(model)
+    using = router.db_for_write(model)
     return transaction.atomic(using) if connections[using].in_atomic_block else nullcontext()
 
 
@@ -152,11 +120,10 @@ def row_now(guard: StatusGuard, pk: Any, store: BaseStore) -> RowNow:
     what the database raises, also for a key that the model cannot have.
     """
     label, rows = f"{guard.label} {pk}", guard.rows().filter(pk=pk)
-    fields = [guard.field, *([guard.fence_field] if guard.fence_field else [])]
-    found = rows.values_list(*fields).first()
+    found = rows.values_list(guard.field, guard.fence_field or "pk").first()
     if found is None:
         return RowNow(label, None, False, "does not exist")
-    status, *fence = found
+    status, fence = found if guard.fence_field else (found[0], None)
     claimed = rows.filter(Q((guard.field, guard.to))).exists()
     refused = None
     if not claimed:
@@ -166,22 +133,17 @@ def row_now(guard: StatusGuard, pk: Any, store: BaseStore) -> RowNow:
             refused = "filtered out"
         elif guard.exclude is not None and not rows.filter(~guard.exclude).exists():
             refused = "excluded"
-    if refused is None and fence and fence[0] is not None:
-        following = next_fence(store)
-        if following is not None and fence[0] >= following:
-            refused = "its fence is larger than any lease's now"
+    if refused is None and refuses_all(fence, store):
+        refused = "its fence is larger than any lease's now"
     return RowNow(label, str(status), claimed, refused)
 
 
-def next_fence(*stores: BaseStore) -> int | None:
-    """Return the largest fence that a lease of one of ``stores`` would have now.
+def refuses_all(fence: int | None, store: BaseStore) -> bool:
+    """Return whether a row with this fence refuses every lease that the store would grant now.
 
-    A row with this fence, or a larger one, refuses each of them. None if a store does not say it.
     Raises `StoreUnavailable`.
     """
-    following = [store.next_fence() for store in stores]
-    known = [fence for fence in following if fence is not None]
-    return max(known) if len(known) == len(following) else None
+    return fence is not None and fence >= (store.next_fence() or math.inf)
 
 
 def _is_of(guard: StatusGuard, row: Model) -> bool:
@@ -194,11 +156,13 @@ def _is_of(guard: StatusGuard, row: Model) -> bool:
 
 
 def _row_by_name(work: Work, name: str) -> Model | None:
+    field: Any = work.guard.model._meta.pk
     for text in _key_texts(name):
-        key = key_of(work.guard, text)
-        if key is not None and name in work.names_of(key):
-            row: Model | None = work.guard.rows().filter(pk=key).first()
-            return row
+        # No row can have such a key.
+        with suppress(ValidationError, ValueError, TypeError):
+            if name in work.names_of(key := field.to_python(text)):
+                row: Model | None = work.guard.rows().filter(pk=key).first()
+                return row
     return None
 
 

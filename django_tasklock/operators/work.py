@@ -7,7 +7,7 @@ no Celery, and a web process need not import its tasks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Work(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Explanation:
     """What a call of a task would do about its lock.
 
@@ -77,9 +77,7 @@ class Explanation:
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON-able values, without ``claims``."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        del values["claims"]
-        return values
+        return {name: value for name, value in vars(self).items() if name != "claims"}
 
 
 class Tasks(Protocol):

@@ -40,7 +40,8 @@ def counters(use_redis: UseRedis) -> Iterator[Any]:
     use_redis()
     counters.connect()
     yield counters
-    counters.disconnect()
+    for signal, receiver in counters.receivers:
+        signal.disconnect(receiver)
 
 
 def state(**options: Any) -> Any:

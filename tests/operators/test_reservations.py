@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import redis
 
-from django_tasklock import ListingNotSupported
 from django_tasklock.operators.clearing import Outcome
 from django_tasklock.operators.reservations import clear_job, key_of, queued_jobs
 from django_tasklock.stores import stores
@@ -78,13 +77,6 @@ def test_what_strangers_wrote_is_no_error(store: RedisStore, server: Any) -> Non
     assert store.get_note(key_of("task", "odd")) == "\\xff\x1b[2J"
     assert clear_job(found["odd"], by="a test") is Outcome.CLEARED
     assert clear_job(found["long"], by="a test") is Outcome.CHANGED_HANDS
-
-
-def test_of_a_cache_that_cannot_list(on_locmem: None) -> None:
-    store = stores["default"]
-    reserve(store, "video:1")
-    with pytest.raises(ListingNotSupported):
-        queued_jobs(store)
 
 
 def test_only_the_reservation_that_was_seen_is_cleared(

@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-from opentelemetry import metrics
+from django.core.exceptions import ImproperlyConfigured
 
-from ..measures import COUNTERS, HISTOGRAMS, SECONDS, Measures, Metric
+from ..measures import SECONDS, Add, Measures, Metric
 
-__all__ = ["Instruments", "instruments"]
+try:
+    from opentelemetry.metrics import get_meter
+except ImportError as error:
+    raise ImproperlyConfigured('It needs: pip install "django-tasklock[opentelemetry]"') from error
+
+__all__ = ["instruments"]
+
+# Of the SDK that is set up by then, or later.
+meter = get_meter("django_tasklock")
 
 
 class Instruments(Measures):
     """Passes the numbers on to the instruments of one meter."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        # The meter of the SDK that is set up by then, or later.
-        meter = metrics.get_meter("django_tasklock")
-        self._counters = {
-            metric: meter.create_counter(f"tasklock.{metric.name}", description=metric.text)
-            for metric in COUNTERS
-        }
-        self._histograms = {
-            metric: meter.create_histogram(
-                f"tasklock.{metric.name}", unit="s", description=metric.text,
-                explicit_bucket_boundaries_advisory=SECONDS,
-            )
-            for metric in HISTOGRAMS
-        }  # fmt: skip
+    def counter(self, metric: Metric) -> Add:
+        counter = meter.create_counter(f"tasklock.{metric.name}", description=metric.text)
+        return lambda value, *labels: counter.add(value, metric.labelled(labels))
 
-    def count(self, metric: Metric, *labels: str) -> None:
-        attributes = dict(zip(metric.labels, labels, strict=True))
-        self._counters[metric].add(1, attributes)
-
-    def observe(self, metric: Metric, seconds: float, *labels: str) -> None:
-        attributes = dict(zip(metric.labels, labels, strict=True))
-        self._histograms[metric].record(seconds, attributes)
+    def histogram(self, metric: Metric) -> Add:
+        histogram = meter.create_histogram(
+            f"tasklock.{metric.name}",
+            unit="s",
+            description=metric.text,
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )
+        return lambda seconds, *labels: histogram.record(seconds, metric.labelled(labels))
 
 
 instruments = Instruments()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Histogram
+from django.core.exceptions import ImproperlyConfigured
 
-from ..measures import COUNTERS, HISTOGRAMS, SECONDS, Measures, Metric
+from ..measures import SECONDS, Add, Measures, Metric
+
+try:
+    from prometheus_client import Counter, Histogram
+except ImportError as error:
+    raise ImproperlyConfigured('It needs: pip install "django-tasklock[prometheus]"') from error
 
 __all__ = ["counters"]
 
@@ -13,24 +18,14 @@ class Counters(Measures):
     """Keeps the numbers of this process; in prometheus_client's multiprocess mode, in files that
     the processes of a host share."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._counters = {
-            metric: Counter(f"tasklock_{metric.name}_total", metric.text, metric.labels)
-            for metric in COUNTERS
-        }
-        self._histograms = {
-            metric: Histogram(
-                f"tasklock_{metric.name}_seconds", metric.text, metric.labels, buckets=SECONDS
-            )
-            for metric in HISTOGRAMS
-        }
+    def counter(self, metric: Metric) -> Add:
+        counter = Counter(f"tasklock_{metric.name}_total", metric.text, metric.labels)
+        return lambda value, *labels: counter.labels(*labels).inc(value)
 
-    def count(self, metric: Metric, *labels: str) -> None:
-        self._counters[metric].labels(*labels).inc()
-
-    def observe(self, metric: Metric, seconds: float, *labels: str) -> None:
-        self._histograms[metric].labels(*labels).observe(seconds)
+    def histogram(self, metric: Metric) -> Add:
+        name = f"tasklock_{metric.name}_seconds"
+        histogram = Histogram(name, metric.text, metric.labels, buckets=SECONDS)
+        return lambda seconds, *labels: histogram.labels(*labels).observe(seconds)
 
 
 counters = Counters()
