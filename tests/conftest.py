@@ -54,7 +54,7 @@ from tests.store_cases import (
 )
 from tests.zookeepers import ZooKeeper, own_zookeeper
 
-pytest.register_assert_rewrite("django_tasklock.testing")
+pytest.register_assert_rewrite("tests.stores.contract")
 
 NIGHTLY = Path(__file__).parent / "nightly"
 

@@ -9,7 +9,7 @@
 * `Trail` (trail.py): a history of what happened to the locks.
 * `BaseStore`: the rest is optional too, and has a default.
 
-`django_tasklock.testing.StoreContract` tests a store against all of it.
+`django_tasklock.testing.StoreContract` tests the five methods, `list`, `count` and `waiter`.
 """
 
 from __future__ import annotations

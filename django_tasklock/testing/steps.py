@@ -6,9 +6,9 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import SkipTest
 
 from django.core.cache import caches
@@ -19,7 +19,6 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from .._values.owner_record import owner_record
 from .._values.tokens import new_token
-from ..exceptions import ListingNotSupported
 from ..stores.base import BaseStore, Grant, Refusal, Waiter
 
 LONG_SECONDS = 30.0
@@ -36,9 +35,6 @@ class Contract:
     excludes = True
     """False for a store that is known to grant one lock to two callers of the same moment: tests of
     such races are skipped then."""
-    one_clock = True
-    """False for a store whose parts have clocks of their own, and which does not always read the
-    same ones: two reads may then show two times at which a lease was acquired."""
 
     def make_store(self) -> BaseStore:
         """Return the store under test. Called once in each test."""
@@ -52,50 +48,146 @@ class Contract:
         return None
 
 
+class Holder(NamedTuple):
+    """Who was granted a lock."""
+
+    store: BaseStore
+    name: str
+    token: str
+    grant: Grant
+
+    def extend(self, ttl: float) -> bool:
+        return self.store.extend(self.name, self.token, ttl, self.grant.proof)
+
+    def release(self) -> bool:
+        return self.store.release(self.name, self.token, self.grant.proof)
+
+
+class Queued(NamedTuple):
+    """Who stands in the wait queue of a lock."""
+
+    store: BaseStore
+    name: str
+    token: str
+    waiter: Waiter
+
+    def handed_over(self) -> Holder:
+        """Wait for the lock."""
+        deadline = clock.now() + TIMEOUT_SECONDS
+        while clock.now() < deadline:
+            news = self.waiter.wait(deadline - clock.now())
+            if isinstance(news, Grant):
+                return Holder(self.store, self.name, self.token, news)
+        raise AssertionError(f"{self.name!r} was not handed over")
+
+
 def needs(able: bool, what: str) -> None:
     """Skip the test unless the store is ``able``."""
     if not able:
         raise SkipTest(f"only for a store that {what}")
 
 
+def listing(store: BaseStore) -> BaseStore:
+    """The same store; the test is skipped unless it lists its locks."""
+    needs(store.supports_listing, "lists")
+    return store
+
+
 def new_name() -> str:
     return f"contract-{secrets.token_hex(8)}"
 
 
+def asked(
+    store: BaseStore,
+    name: str,
+    token: str | None = None,
+    ttl: float = LONG_SECONDS,
+    owner: Mapping[str, Any] | None = None,
+) -> Holder | Refusal:
+    """What a call gets that asks once for a lock, with a token of its own unless it has one."""
+    token = token or new_token()
+    answer = store.acquire(name, token, ttl, owner or owner_record())
+    return answer if isinstance(answer, Refusal) else Holder(store, name, token, answer)
+
+
 def granted(
-    store: BaseStore, name: str, token: str | None = None, ttl: float = LONG_SECONDS
-) -> Grant:
-    answer = store.acquire(name, token or new_token(), ttl, owner_record())
-    assert isinstance(answer, Grant), f"{name!r} was refused: {answer}"
-    return answer
+    store: BaseStore,
+    name: str | None = None,
+    token: str | None = None,
+    ttl: float = LONG_SECONDS,
+    owner: Mapping[str, Any] | None = None,
+) -> Holder:
+    """The holder of a lock that is free: of a new one, unless ``name`` is given."""
+    name = name or new_name()
+    holder = asked(store, name, token, ttl, owner)
+    assert isinstance(holder, Holder), f"{name!r} was refused: {holder}"
+    return holder
 
 
-def eventually_granted(store: BaseStore, name: str, token: str, ttl: float = LONG_SECONDS) -> Grant:
-    deadline = clock.now() + TIMEOUT_SECONDS
+def eventually_granted(store: BaseStore, name: str, ttl: float = LONG_SECONDS) -> Holder:
+    """The holder of a lock that will be free."""
+    token, deadline = new_token(), clock.now() + TIMEOUT_SECONDS
     while True:
-        answer = store.acquire(name, token, ttl, owner_record())
-        if isinstance(answer, Grant):
-            return answer
-        assert clock.now() < deadline, f"{name!r} is refused still: {answer}"
+        holder = asked(store, name, token, ttl)
+        if isinstance(holder, Holder):
+            return holder
+        assert clock.now() < deadline, f"{name!r} is refused still: {holder}"
         time.sleep(random.uniform(0.0005, 0.005))
 
 
-def waiting_in_queue(store: BaseStore, name: str) -> tuple[str, Waiter]:
-    """A new waiter in the wait queue of a lock that is held, with its token."""
+def refused(store: BaseStore, name: str) -> LockInfo:
+    """The holder that a refusal shows to another caller."""
+    refusal = asked(store, name)
+    assert isinstance(refusal, Refusal), f"{name!r} was granted to a second holder"
+    return refusal.holder
+
+
+def shown(store: BaseStore, name: str) -> LockInfo:
+    """What `get` shows of a lock that is held."""
+    held = store.get(name)
+    assert held is not None, f"nobody holds {name!r}"
+    return held
+
+
+def assert_held_by(holder: Holder, at_most: float | None = None) -> LockInfo:
+    """The lease of this very holder holds the lock, for ``at_most`` seconds more; what shows it."""
+    held = shown(holder.store, holder.name)
+    assert (held.name, held.token) == (holder.name, holder.token)
+    if at_most is not None:
+        assert held.ttl is not None
+        assert held.ttl <= at_most + ROUNDING_SECONDS
+    return held
+
+
+def lasts_from_now(holder: Holder, ttl: float) -> None:
+    """Wait until the lease is shown to last for ``ttl`` from now.
+
+    Of several servers, the slowest one may answer with what it had before.
+    """
+
+    def lasts() -> bool:
+        left = assert_held_by(holder).ttl
+        assert left is not None
+        return ttl - TIMEOUT_SECONDS < left <= ttl + ROUNDING_SECONDS
+
+    until(lasts)
+
+
+def queued(store: BaseStore, name: str) -> Queued:
+    """A new waiter in the wait queue of a lock that is held."""
     token = new_token()
     waiter = store.waiter(name, token, LONG_SECONDS, owner_record())
     assert waiter is not None
     assert isinstance(waiter.ask(), Refusal)
-    return token, waiter
+    return Queued(store, name, token, waiter)
 
 
-def handed_over(waiter: Waiter) -> Grant:
-    deadline = clock.now() + TIMEOUT_SECONDS
-    while clock.now() < deadline:
-        news = waiter.wait(deadline - clock.now())
-        if isinstance(news, Grant):
-            return news
-    raise AssertionError("the lock was not handed over")
+def queue(store: BaseStore, length: int) -> tuple[Holder, list[Queued]]:
+    """The holder of a new lock and who waits for it; the test is skipped if the store has no
+    wait queues."""
+    needs(store.supports_waiting, "hands over to waiters")
+    holder = granted(store)
+    return holder, [queued(store, holder.name) for _ in range(length)]
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -106,10 +198,13 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def in_threads(count: int, work: Callable[[], Any]) -> None:
+    """Do ``work`` in so many threads, which begin together."""
     errors: list[BaseException] = []
+    together = threading.Barrier(count)
 
     def run() -> None:
         try:
+            together.wait(TIMEOUT_SECONDS)
             work()
         except BaseException as error:
             errors.append(error)
@@ -127,22 +222,13 @@ def in_threads(count: int, work: Callable[[], Any]) -> None:
         raise errors[0]
 
 
-def assert_cannot_list(store: BaseStore) -> None:
-    for question in (store.list, store.count):
-        try:
-            question()
-        except ListingNotSupported:
-            continue
-        raise AssertionError(f"{question} answered, though supports_listing is False")
-
-
 def assert_describes(
-    info: LockInfo, store: BaseStore, name: str, token: str, owner: Owner, before: float
+    info: LockInfo, holder: Holder, owner: Mapping[str, Any], before: float
 ) -> None:
     """``info`` is of a lease of `LONG_SECONDS` that began after ``before``, on `clock.now`."""
-    assert (info.name, info.token, info.store) == (name, token, store.alias)
+    assert (info.name, info.token, info.store) == (holder.name, holder.token, holder.store.alias)
     assert info.key
-    assert info.owner == owner
+    assert info.owner == Owner.from_record(owner)
     passed = clock.now() - before
     assert info.ttl is not None
     assert LONG_SECONDS - passed - 0.1 <= info.ttl <= LONG_SECONDS + ROUNDING_SECONDS

@@ -15,10 +15,16 @@ from django_tasklock.stores.required import RequiredMethods
 from django_tasklock.testing import StoreContract
 from tests.five_methods import FiveMethodStore
 from tests.steps import LONG
+from tests.stores.contract import OptionalContract
 
 
 def five_methods() -> FiveMethodStore:
     return FiveMethodStore(StoreSettings(alias="default"))
+
+
+class TestDefaults(OptionalContract):
+    def make_store(self) -> BaseStore:
+        return five_methods()
 
 
 @pytest.mark.nightly

@@ -16,10 +16,10 @@ import pytest
 from django_tasklock import Lease, StoreUnavailable, locks
 from django_tasklock._values.handle import Handle, new_mark
 from django_tasklock._values.owner_record import ADOPTIONS, COOLING, owner_record
-from django_tasklock.testing.rewriting import marked
 from tests.quorum import Five, quorum
 from tests.seeds import drawn_seed
 from tests.steps import LONG, Meanwhile, all_of, holder, in_child, killed_in_child, taken
+from tests.stores.contract.rewriting import marked
 from tests.waiting import until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.slow]

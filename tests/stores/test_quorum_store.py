@@ -20,7 +20,6 @@ from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore, Grant, Refusal
 from django_tasklock.stores.quorum import QuorumStore
-from django_tasklock.testing import StoreContract
 from tests.admin.conftest import LIST, client_with, operator, words_of
 from tests.conftest import UseCaches, use_quorum
 from tests.greenlets import LIBRARIES, run_in_greenlets
@@ -29,6 +28,7 @@ from tests.quorum import Five, quorum
 from tests.servers import RedisServer
 from tests.steps import LONG, RENEWED, Traffic, holder, in_child, taken
 from tests.store_cases import database_store, make_lease_table, members, quorum_store, redis_cache
+from tests.stores.contract import WholeContract
 from tests.waiting import until
 
 __all__ = ["client_with", "operator"]
@@ -457,7 +457,7 @@ def test_greenlets_use_it_and_one_that_computes_keeps_its_lease(
 
 
 @pytest.mark.nightly
-class TestOtherMembers(StoreContract):
+class TestOtherMembers(WholeContract):
     """Two servers and a database: the whole contract."""
 
     one_clock = False

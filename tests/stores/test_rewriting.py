@@ -12,10 +12,10 @@ from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.base import Grant
 from django_tasklock.stores.zookeeper import ZooKeeperStore
-from django_tasklock.testing.rewriting import marked
 from tests.conftest import UseZooKeeper
 from tests.quorum import Five, quorum
 from tests.steps import LONG, Meanwhile, holder, in_child, taken, waiting
+from tests.stores.contract.rewriting import marked
 from tests.waiting import until
 from tests.zookeepers import ZooKeeper, children, client_of
 

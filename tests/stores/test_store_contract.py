@@ -13,12 +13,12 @@ from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.base import BaseStore, Grant, Refusal
 from django_tasklock.stores.cluster import RedisClusterStore
 from django_tasklock.stores.quorum import QuorumStore
-from django_tasklock.testing import StoreContract
+from tests.stores.contract import WholeContract
 
 TTL_SECONDS = 30.0
 
 
-class TestEveryStore(StoreContract):
+class TestEveryStore(WholeContract):
     @pytest.fixture(autouse=True)
     def _every_store(self, each_store: BaseStore, request: pytest.FixtureRequest) -> None:
         self.store = each_store

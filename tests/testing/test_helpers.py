@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import inspect
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -13,14 +14,13 @@ from django.test.utils import override_settings
 from django_tasklock import (
     LeaseLost,
     ListingNotSupported,
-    LockInfo,
     LockNotAcquired,
     StoreUnavailable,
     lock,
     locks,
 )
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import BaseStore, Extension, Note, Owner
+from django_tasklock.stores.base import BaseStore
 from django_tasklock.testing import (
     LocksInMemory,
     MemoryStore,
@@ -31,6 +31,7 @@ from django_tasklock.testing import (
     outage,
 )
 from django_tasklock.testing.situations import LISTINGS
+from django_tasklock.testing.steps import assert_held_by, granted
 from tests.conftest import UseCaches
 from tests.steps import LONG, Meanwhile, taken, waiting
 from tests.waiting import until
@@ -72,12 +73,6 @@ class TestHeld:
                 pytest.fail("the block ran")  # pragma: no cover
             assert lease.extend()
 
-    def test_it_ends_when_the_block_raises(self) -> None:
-        with locks_in_memory():
-            with pytest.raises(KeyError), held("video:1"):
-                raise KeyError
-            assert_not_locked("video:1")
-
     @pytest.mark.parametrize("wrong", [{"name": "a name"}, {"ttl": 0}, {"name": ""}], ids=repr)
     def test_what_cannot_be_meant_is_an_error(self, wrong: dict[str, Any]) -> None:
         with locks_in_memory(), pytest.raises(ValueError), held(**{"name": "video:1", **wrong}):
@@ -102,76 +97,22 @@ class TestAssertions:
                     look("video:1")
 
 
-def verbs_of(store: BaseStore) -> dict[str, Callable[[], object]]:
-    name, token = "video:1", "t" * 22
-    return {
-        "acquire": lambda: store.acquire(name, token, LONG, {}),
-        "acquire_with_note": lambda: store.acquire_with_note(
-            name, token, LONG, {}, Note("a", "b", LONG)
-        ),
-        "acquire_above": lambda: store.acquire_above(name, token, LONG, {}, 1),
-        "begin_acquire_above": lambda: store.begin_acquire_above(name, token, LONG, {}, 1),
-        "begin_release": lambda: store.begin_release(name, token, None),
-        "acquire_all": lambda: store.acquire_all({name: token}, LONG, {}),
-        "acquire_any": lambda: store.acquire_any([name], None, token, LONG, {}),
-        "rewrite": lambda: store.rewrite(name, token, LONG, {}),
-        "abandon_to": lambda: store.abandon_to(name, token, LONG, {}),
-        "raise_fence": lambda: store.raise_fence(name, token, 1),
-        "memory": store.memory,
-        "extend": lambda: store.extend(name, token, LONG),
-        "extend_many": lambda: store.extend_many([Extension(name, token, LONG)]),
-        "release": lambda: store.release(name, token),
-        "release_with_note": lambda: store.release_with_note(
-            name, token, None, Note("a", "b", LONG)
-        ),
-        "abandon": lambda: store.abandon(name, token),
-        "clear": lambda: store.clear(name),
-        "clear_foreign": lambda: store.clear_foreign(name, "digest"),
-        "clear_many": lambda: store.clear_many(
-            [LockInfo(name, LONG, None, token, Owner(), store.alias, "")]
-        ),
-        "get": lambda: store.get(name),
-        "get_many": lambda: store.get_many([name]),
-        "held": lambda: store.held([name]),
-        "get_note": lambda: store.get_note(name),
-        "set_note": lambda: store.set_note(Note("a", "b", LONG)),
-        "reserve": lambda: store.reserve("a", "b", LONG),
-        "unreserve": lambda: store.unreserve("a", "b"),
-        "waiter": lambda: store.waiter(name, token, LONG, {}),
-        "waiters": lambda: store.waiters(name),
-        "next_fence": store.next_fence,
-        "check": lambda: list(store.check()),
-        "list": store.list,
-        "count": store.count,
-        "scan": lambda: list(store.scan()),
-        "walk": lambda: list(store.walk()),
-        "endless": lambda: list(store.endless()),
-        "reservations": store.reservations,
-        "record": lambda: store.record([]),
-        "events": store.events,
-    }
-
-
-def implements(store: BaseStore, verb: str) -> bool:
-    return getattr(type(store), verb) is not getattr(BaseStore, verb)
+ASKS_NO_SERVER = {"shard", "close_idle", "keyed", "keyed_note"}
+VERBS = sorted(
+    name
+    for name, method in inspect.getmembers(BaseStore, callable)
+    if not name.startswith("_") and name not in ASKS_NO_SERVER
+)
 
 
 class TestOutage:
-    def test_these_are_all_verbs(self) -> None:
-        public = {name for name in dir(BaseStore) if callable(getattr(BaseStore, name))}
-        public = {name for name in public if not name.startswith("_")}
-        public -= {"shard", "close_idle", "keyed", "keyed_note"}  # They ask no server.
-        with locks_in_memory():
-            assert verbs_of(stores["default"]).keys() == public
-
     def test_every_verb_raises_in_the_block_and_answers_after_it(self, store: BaseStore) -> None:
         lease = taken("video:2")
         with outage():
-            for verb, call in verbs_of(store).items():
-                with pytest.raises((StoreUnavailable, ListingNotSupported)) as raised:
-                    pytest.fail(f"{verb} answered: {call()}")
-                cannot = verb in LISTINGS and not implements(store, verb)
-                assert raised.type is (ListingNotSupported if cannot else StoreUnavailable), verb
+            for verb in VERBS:
+                cannot = verb in LISTINGS and getattr(type(store), verb) is getattr(BaseStore, verb)
+                with pytest.raises(ListingNotSupported if cannot else StoreUnavailable):
+                    pytest.fail(f"{verb} answered: {getattr(store, verb)()}")
             with pytest.raises(StoreUnavailable):
                 locks.acquire("video:1")
         assert locks.get("video:1") is None
@@ -185,25 +126,17 @@ class TestOutage:
             with pytest.raises(StoreUnavailable):
                 locks.using("other").is_locked("video:1")
 
-    def test_one_in_another_one_does_not_end_it(self) -> None:
+    @pytest.mark.parametrize("first_to_end", [0, 1])
+    def test_the_last_of_several_to_end_ends_it(self, first_to_end: int) -> None:
+        """One may be in another one, and those of two threads end in any order."""
         with locks_in_memory():
-            with outage():
-                with outage():
-                    pass
-                with pytest.raises(StoreUnavailable):
-                    locks.is_locked("video:1")
-            assert not locks.is_locked("video:1")
-
-    def test_one_that_ends_after_another_one_ends_both(self) -> None:
-        """As those of two threads may."""
-        with locks_in_memory():
-            first, second = outage(), outage()
-            first.__enter__()
-            second.__enter__()
-            first.__exit__(None, None, None)
+            blocks = [outage(), outage()]
+            for block in blocks:
+                block.__enter__()
+            blocks.pop(first_to_end).__exit__(None, None, None)
             with pytest.raises(StoreUnavailable):
                 locks.is_locked("video:1")
-            second.__exit__(None, None, None)
+            blocks.pop().__exit__(None, None, None)
             assert not locks.is_locked("video:1")
 
     def test_a_change_of_the_settings_in_it_makes_a_store_that_answers(self) -> None:
@@ -227,11 +160,13 @@ class TestOutage:
             with outage(), pytest.raises(StoreUnavailable):
                 waits.result()
 
-    def test_it_ends_when_the_block_raises(self) -> None:
-        with locks_in_memory():
-            with pytest.raises(KeyError), outage():
-                raise KeyError
-            assert not locks.is_locked("video:1")
+
+@pytest.mark.parametrize("block", [outage, lambda: held("video:1")])
+def test_a_block_that_raises_ends_it(block: Callable[[], AbstractContextManager[object]]) -> None:
+    with locks_in_memory():
+        with pytest.raises(KeyError), block():
+            raise KeyError
+        assert not locks.is_locked("video:1")
 
 
 class TestLocksInMemory:
@@ -304,8 +239,11 @@ class TestLocksInMemory:
 
     def test_threads_see_it(self) -> None:
         with locks_in_memory(), held("video:1"):
-            seen: list[bool] = []
-            thread = threading.Thread(target=lambda: seen.append(locks.is_locked("video:1")))
-            thread.start()
-            thread.join()
-            assert seen == [True]
+            assert Meanwhile(lambda: locks.is_locked("video:1")).result()
+
+
+def test_an_assert_of_the_contract_says_what_it_compared() -> None:
+    with locks_in_memory():
+        another = granted(stores["default"])._replace(token="another-token")
+        with pytest.raises(AssertionError, match="'another-token'"):
+            assert_held_by(another)

@@ -129,14 +129,6 @@ def test_a_project_without_settings_does_not_notice_it(project: Callable[..., Pr
 
 
 @pytest.mark.nightly
-def test_pytest_django_configures_the_settings_first(project: Callable[..., Project]) -> None:
-    look = "\nimport sys\nEARLY = 'django_tasklock.testing' in sys.modules\n"
-    test = "from django.conf import settings\ndef test_it():\n    assert settings.EARLY is False\n"
-    made = project(settings=SETTINGS + look, test_early=test)
-    assert "1 passed" in in_pytest(made, "--ds", "settings")
-
-
-@pytest.mark.nightly
 def test_coverage_sees_every_line(project: Callable[..., Project]) -> None:
     """A package that was imported before would show its first lines as not run."""
     made = project(settings=SETTINGS, test_locks=TESTS)
@@ -155,10 +147,3 @@ def test_it_is_turned_off_by_its_name(project: Callable[..., Project]) -> None:
     said = in_pytest(made, "--ds", "settings", "-p", "no:tasklock", fails=True)
     assert "fixture 'tasklock' not found" in said
     assert "1 passed, 3 errors" in said
-
-
-@pytest.mark.nightly
-def test_it_is_among_the_fixtures(project: Callable[..., Project]) -> None:
-    said = in_pytest(project(settings=SETTINGS, test_locks=TESTS), "--ds", "settings", "--fixtures")
-    assert "tasklock" in said
-    assert "Locks in memory for this test" in said

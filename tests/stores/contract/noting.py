@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from unittest import SkipTest
 
-from .._values import clock
-from .._values.lock_info import LockInfo
-from .._values.owner_record import owner_record
-from .._values.tokens import new_token
-from ..exceptions import ListingNotSupported
-from ..stores.base import LISTED_KEY_PREFIX, Grant, Note
-from .steps import (
+from django_tasklock._values import clock
+from django_tasklock._values.lock_info import LockInfo
+from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.tokens import new_token
+from django_tasklock.exceptions import ListingNotSupported
+from django_tasklock.stores.base import LISTED_KEY_PREFIX, BaseStore, Grant, Note
+from django_tasklock.testing.steps import (
     LONG_SECONDS,
     ROUNDING_SECONDS,
     TIMEOUT_SECONDS,
@@ -56,15 +55,14 @@ class Noting(Contract):
         store, name = self.make_store(), new_name()
         store.set_note(Note(name, "a", LONG_SECONDS))
         assert store.get(name) is None
-        token = new_token()
-        grant = granted(store, name, token)
+        holder = granted(store, name)
         assert store.get_note(name) == "a"
-        assert store.release(name, token, grant.proof)
+        assert holder.release()
         assert store.get_note(name) == "a"
 
     def test_a_release_writes_its_note_if_it_releases(self) -> None:
-        store, name, key, token = self.make_store(), new_name(), new_key(), new_token()
-        grant = granted(store, name, token)
+        store, key = self.make_store(), new_key()
+        _, name, token, grant = granted(store)
         note = Note(key, "ended", LONG_SECONDS)
         assert store.release_with_note(name, new_token(), None, note) is False
         assert store.get_note(key) is None
@@ -102,8 +100,8 @@ class Noting(Contract):
         assert store.release(name, token, grant.proof)
 
     def test_an_empty_note_removes_the_note(self) -> None:
-        store, name, key, token = self.make_store(), new_name(), new_key(), new_token()
-        grant = granted(store, name, token)
+        store, key = self.make_store(), new_key()
+        _, name, token, grant = granted(store)
         store.set_note(Note(key, "started", LONG_SECONDS))
         assert store.release_with_note(name, token, grant.proof, Note(key, "", LONG_SECONDS))
         assert not store.get_note(key)
@@ -158,20 +156,19 @@ class Noting(Contract):
         assert store.get_note(key) == "a"
 
     def test_a_held_lock_prevents_a_new_reservation(self) -> None:
-        store, key, name, token = self.make_store(), new_key(), new_name(), new_token()
-        owner = owner_record("videos.process", "id-4")
-        grant = store.acquire(name, token, LONG_SECONDS, owner)
-        assert isinstance(grant, Grant)
-        holder = store.reserve(key, "a", LONG_SECONDS, unless_held=name)
-        assert isinstance(holder, LockInfo)
-        assert (holder.name, holder.token) == (name, token)
-        assert (holder.owner.task, holder.owner.task_id) == ("videos.process", "id-4")
+        store, key = self.make_store(), new_key()
+        holder = granted(store, owner=owner_record("videos.process", "id-4"))
+        name = holder.name
+        answer = store.reserve(key, "a", LONG_SECONDS, unless_held=name)
+        assert isinstance(answer, LockInfo)
+        assert (answer.name, answer.token) == (name, holder.token)
+        assert (answer.owner.task, answer.owner.task_id) == ("videos.process", "id-4")
         assert store.get_note(key) is None
         assert store.reserve(key, "a", LONG_SECONDS) is None
         # It is reserved already: a lock that is held since then ends no reservation.
         assert store.reserve(key, "a", LONG_SECONDS, unless_held=name) is None
         assert store.reserve(key, "b", LONG_SECONDS, unless_held=name) == "a"
-        assert store.release(name, token, grant.proof)
+        assert holder.release()
         assert store.reserve(key, "b", LONG_SECONDS, unless_held=name) == "a"
         assert store.unreserve(key, "a") is True
         assert store.reserve(key, "b", LONG_SECONDS, unless_held=name) is None
@@ -208,18 +205,16 @@ class Noting(Contract):
         needs(self.excludes, "excludes callers of the same moment")
         store = self.make_store()
         for _ in range(5):
-            key, together = new_key(), threading.Barrier(8)
-            answers: dict[str, str | LockInfo | None] = {}
+            _reserve_at_once(store, new_key())
 
-            def ask(
-                key: str = key,
-                together: threading.Barrier = together,
-                answers: dict[str, str | LockInfo | None] = answers,
-            ) -> None:
-                text = new_token()
-                together.wait(TIMEOUT_SECONDS)
-                answers[text] = store.reserve(key, text, LONG_SECONDS)
 
-            in_threads(8, ask)
-            (first,) = [text for text, answer in answers.items() if answer is None]
-            assert sorted(map(str, answers.values())) == sorted(["None", *[first] * 7])
+def _reserve_at_once(store: BaseStore, key: str) -> None:
+    answers: dict[str, str | LockInfo | None] = {}
+
+    def ask() -> None:
+        text = new_token()
+        answers[text] = store.reserve(key, text, LONG_SECONDS)
+
+    in_threads(8, ask)
+    (first,) = [text for text, answer in answers.items() if answer is None]
+    assert sorted(map(str, answers.values())) == sorted(["None", *[first] * 7])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .._values.owner_record import owner_record
-from .._values.tokens import new_token
-from ..stores.base import AllHeld, BaseStore, OneOf, Refusal
-from .steps import LONG_SECONDS, Contract, granted, new_name
+from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.tokens import new_token
+from django_tasklock.stores.base import AllHeld, BaseStore, OneOf, Refusal
+from django_tasklock.testing.steps import LONG_SECONDS, Contract, granted, new_name, shown
 
 __all__ = ["TakingAll", "TakingAny"]
 
@@ -25,31 +25,27 @@ class TakingAny(Contract):
         assert [answer.name for answer in answers if isinstance(answer, OneOf)] == names[::2]
         for answer in answers:
             assert isinstance(answer, OneOf)
-            holder = store.get(answer.name)
-            assert holder is not None
-            assert holder.owner.slots == len(names)
+            assert shown(store, answer.name).owner.slots == len(names)
             assert bool(answer.grant.fence) == store.supports_fence
         assert store.get(gate) is None
 
     def test_a_refusal_describes_what_holds_each(self) -> None:
-        store, gate, names = self.make_store(), new_name(), [new_name() for _ in range(2)]
-        for name in names:
-            granted(store, name)
+        store, gate = self.make_store(), new_name()
+        names = [granted(store).name for _ in range(2)]
         answer = asked(store, names, gate)
         assert isinstance(answer, AllHeld)
         assert [info.name for info in answer.holders] == names
         assert answer.gate is None
 
     def test_none_is_granted_while_somebody_holds_the_gate(self) -> None:
-        store, gate, names = self.make_store(), new_name(), [new_name() for _ in range(2)]
-        token = new_token()
-        granted(store, gate, token)
-        answer = asked(store, names, gate)
+        store, names = self.make_store(), [new_name() for _ in range(2)]
+        gate = granted(store)
+        answer = asked(store, names, gate.name)
         assert isinstance(answer, AllHeld)
         assert answer.gate is not None
-        assert answer.gate.token == token
-        assert store.release(gate, token)
-        assert isinstance(asked(store, names, gate), OneOf)
+        assert answer.gate.token == gate.token
+        assert store.release(gate.name, gate.token)
+        assert isinstance(asked(store, names, gate.name), OneOf)
 
 
 class TakingAll(Contract):
@@ -67,8 +63,7 @@ class TakingAll(Contract):
         if store.supports_listing:
             assert store.count(next(iter(tokens))) == 1
         for (name, token), grant in zip(tokens.items(), grants, strict=True):
-            holder = store.get(name)
-            assert holder is not None
+            holder = shown(store, name)
             assert (holder.token, holder.owner.task) == (token, "videos.process")
             assert (holder.ttl or 0) > LONG_SECONDS / 2
             assert store.release(name, token, grant.proof)
@@ -76,13 +71,12 @@ class TakingAll(Contract):
 
     def test_none_is_granted_if_one_is_held(self) -> None:
         store, tokens = self.make_store(), {new_name(): new_token() for _ in range(3)}
-        for held in tokens:
-            token = new_token()
-            granted(store, held, token)
+        for name in tokens:
+            held = granted(store, name)
             answer = store.acquire_all(tokens, LONG_SECONDS, owner_record())
             if answer is None:
                 return
             assert isinstance(answer, Refusal)
-            assert (answer.holder.name, answer.holder.token) == (held, token)
-            assert [name for name in tokens if store.get(name) is not None] == [held]
-            assert store.release(held, token)
+            assert (answer.holder.name, answer.holder.token) == (name, held.token)
+            assert [each for each in tokens if store.get(each) is not None] == [name]
+            assert store.release(name, held.token)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from .._values.event import KINDS, Event
-from .._values.owner import Owner
-from ..exceptions import ListingNotSupported
-from ..stores.base import BaseStore
-from .steps import Contract, granted, needs, new_name
+from django_tasklock._values.event import KINDS, Event
+from django_tasklock._values.owner import Owner
+from django_tasklock.exceptions import ListingNotSupported
+from django_tasklock.stores.base import BaseStore
+from django_tasklock.testing.steps import Contract, granted, needs, new_name
 
 __all__ = ["Recording"]
 

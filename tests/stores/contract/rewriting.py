@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._values.owner_record import ADOPTIONS, COOLING, MARK, owner_record
-from .._values.tokens import new_token
-from ..stores.base import BaseStore, Grant, Refusal
-from .steps import (
+from django_tasklock._values.owner_record import ADOPTIONS, COOLING, MARK, owner_record
+from django_tasklock._values.tokens import new_token
+from django_tasklock.stores.base import BaseStore, Grant, Refusal
+from django_tasklock.testing.steps import (
     LONG_SECONDS,
     ROUNDING_SECONDS,
-    Contract,
+    Holder,
+    assert_held_by,
     granted,
     in_threads,
     needs,
     new_name,
+    queued,
+    refused,
+    shown,
     until,
 )
+
+from .clocks import Clocks
 
 __all__ = ["Rewriting"]
 
@@ -28,7 +34,7 @@ def marked(mark: str, **fields: Any) -> dict[str, Any]:
     return {**owner_record(), "ttl": LONG_SECONDS, "renew": False, **fields, MARK: mark}
 
 
-class Rewriting(Contract):
+class Rewriting(Clocks):
     """The contract of `rewrite`, for stores that have it."""
 
     def make_rewriting_store(self) -> BaseStore:
@@ -37,93 +43,79 @@ class Rewriting(Contract):
         return store
 
     def test_a_rewritten_lease_is_the_same_lease_with_another_owner(self) -> None:
-        store, name, token = self.make_rewriting_store(), new_name(), new_token()
-        grant = granted(store, name, token)
-        before = store.get(name)
-        after = store.rewrite(name, token, SHORT_SECONDS, marked(COOLING), None, grant.proof)
-        assert after is not None
+        store = self.make_rewriting_store()
+        holder = granted(store)
+        before = shown(store, holder.name)
+        after = rewritten(holder, COOLING, SHORT_SECONDS)
 
         def cools() -> bool:
-            info = store.get(name)
+            info = store.get(holder.name)
             if info is None or info.ttl is None:
                 return False
             return info.cooling and info.ttl <= SHORT_SECONDS + ROUNDING_SECONDS
 
         until(cools)  # What a store shows may be a moment behind.
-        info = store.get(name)
-        assert before is not None
-        assert info is not None
+        info = assert_held_by(holder)
         assert not before.cooling
-        assert (info.token, info.fence) == (token, before.fence)
+        assert info.fence == before.fence
         if self.one_clock:
             assert info.acquired_at == before.acquired_at
         assert (info.owner.host, info.owner.pid) == (before.owner.host, before.owner.pid)
         assert info.owner.alive() is None
-        if store.supports_fence and after.fence is not None:
-            assert after.fence == grant.fence
+        if store.supports_fence and after.grant.fence is not None:
+            assert after.grant.fence == holder.grant.fence
 
     def test_a_rewritten_lease_still_excludes(self) -> None:
-        store, name, token = self.make_rewriting_store(), new_name(), new_token()
-        granted(store, name, token)
-        assert store.rewrite(name, token, LONG_SECONDS, marked(COOLING))
-        assert not isinstance(store.acquire(name, new_token(), 1.0, owner_record()), Grant)
+        store = self.make_rewriting_store()
+        holder = granted(store)
+        assert store.rewrite(holder.name, holder.token, LONG_SECONDS, marked(COOLING))
+        refused(store, holder.name)
 
     def test_a_rewritten_lease_is_extended_and_released_by_its_token_and_new_proof(self) -> None:
-        store, name, token = self.make_rewriting_store(), new_name(), new_token()
-        granted(store, name, token)
-        assert store.rewrite(name, token, LONG_SECONDS, marked("a"))
-        assert store.extend(name, token, LONG_SECONDS)
-        assert store.release(name, token)
-        token = new_token()  # A member of a quorum may be slow to release the one before.
-        grant = granted(store, name, token)
-        after = store.rewrite(name, token, LONG_SECONDS, marked("a"), None, grant.proof)
-        assert after is not None
-        assert store.extend(name, token, LONG_SECONDS, after.proof)
-        assert store.release(name, token, after.proof)
-        assert store.get(name) is None
+        store = self.make_rewriting_store()
+        holder = granted(store)
+        assert store.rewrite(holder.name, holder.token, LONG_SECONDS, marked("a"))
+        assert store.extend(holder.name, holder.token, LONG_SECONDS)
+        assert store.release(holder.name, holder.token)
+        # A member of a quorum may be slow to release the one before.
+        after = rewritten(granted(store, holder.name), "a", LONG_SECONDS)
+        assert after.extend(LONG_SECONDS)
+        assert after.release()
+        assert store.get(holder.name) is None
 
     def test_a_lease_that_was_given_up_is_rewritten_by_its_token(self) -> None:
         store, name, token = self.make_rewriting_store(), new_name(), new_token()
         assert not store.abandon_to(name, token, LONG_SECONDS, marked(COOLING))
-        granted(store, name, token)
+        holder = granted(store, name, token)
         for _ in range(2):
             assert store.abandon_to(name, token, SHORT_SECONDS, marked(COOLING))
-        info = store.get(name)
-        assert info is not None
-        assert info.cooling
-        assert info.ttl is not None
-        assert info.ttl <= SHORT_SECONDS + ROUNDING_SECONDS
+        assert assert_held_by(holder, at_most=SHORT_SECONDS).cooling
 
     def test_a_lease_that_is_over_is_not_rewritten(self) -> None:
-        store, name, token = self.make_rewriting_store(), new_name(), new_token()
+        store, name = self.make_rewriting_store(), new_name()
         # Of another token: one of several servers may be late with it, and find the lease there.
         assert store.rewrite(name, new_token(), LONG_SECONDS, marked(COOLING)) is None
-        granted(store, name, token)
+        holder = granted(store, name)
         assert store.rewrite(name, new_token(), LONG_SECONDS, marked(COOLING)) is None
-        info = store.get(name)
-        assert info is not None
-        assert (info.token, info.cooling) == (token, False)
+        assert not assert_held_by(holder).cooling
 
     def test_a_lease_with_another_mark_is_not_rewritten(self) -> None:
-        store, name, token = self.make_rewriting_store(), new_name(), new_token()
-        granted(store, name, token)
+        store = self.make_rewriting_store()
+        _, name, token, _ = granted(store)
         assert store.rewrite(name, token, LONG_SECONDS, owner_record("b"), "first") is None
         assert store.rewrite(name, token, LONG_SECONDS, marked("first"))
         assert store.rewrite(name, token, LONG_SECONDS, owner_record("b"), "second") is None
         adopter = owner_record("b") | {ADOPTIONS: 1}
         assert store.rewrite(name, token, LONG_SECONDS, adopter, "first")
-        info = store.get(name)
-        assert info is not None
-        assert (info.owner.task, info.owner.mark) == ("b", None)
+        owner = shown(store, name).owner
+        assert (owner.task, owner.mark) == ("b", None)
 
     def test_a_waiter_hears_that_a_lease_was_rewritten_since_it_asked(self) -> None:
-        store, name, token = self.make_rewriting_store(), new_name(), new_token()
+        store = self.make_rewriting_store()
         needs(store.supports_waiting, "hands over to waiters")
-        grant = granted(store, name, token)
-        waiter = store.waiter(name, new_token(), LONG_SECONDS, owner_record())
-        assert waiter is not None
-        assert isinstance(waiter.ask(), Refusal)
-        assert store.rewrite(name, token, LONG_SECONDS, marked(COOLING), None, grant.proof)
+        holder = granted(store)
+        waiter = queued(store, holder.name).waiter
+        rewritten(holder, COOLING, LONG_SECONDS)
 
         def hears() -> bool:
             news = waiter.wait(1.0)
@@ -131,12 +123,12 @@ class Rewriting(Contract):
 
         until(hears)
         waiter.quit()
-        assert store.clear(name)
+        assert store.clear(holder.name)
 
     def test_of_many_that_adopt_at_once_one_does(self) -> None:
-        store, name, token = self.make_rewriting_store(), new_name(), new_token()
+        store = self.make_rewriting_store()
         needs(self.excludes and store.atomic_release, "compares and writes in one step")
-        granted(store, name, token)
+        _, name, token, _ = granted(store)
         assert store.rewrite(name, token, LONG_SECONDS, marked("handle"))
         won: list[str] = []
 
@@ -147,6 +139,12 @@ class Rewriting(Contract):
                 won.append(task)
 
         in_threads(8, adopt)
-        info = store.get(name)
-        assert info is not None
-        assert won == [info.owner.task]
+        assert won == [shown(store, name).owner.task]
+
+
+def rewritten(holder: Holder, mark: str, ttl: float) -> Holder:
+    """The same lease with an owner that has this mark, and with its new proof."""
+    store, name, token, before = holder
+    after = store.rewrite(name, token, ttl, marked(mark), None, before.proof)
+    assert isinstance(after, Grant)
+    return holder._replace(grant=after)
