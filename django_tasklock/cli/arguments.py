@@ -6,7 +6,7 @@ import getpass
 import os
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from django.core.management.base import CommandParser
 
@@ -19,7 +19,6 @@ __all__ = [
     "user",
 ]  # fmt: skip
 
-T = TypeVar("T", int, float)
 YEAR_SECONDS = 366 * 86400  # what is longer is a mistake
 
 
@@ -56,7 +55,7 @@ def _checked(check: Callable[[str], Any], what: str = "") -> Callable[[str], Any
     return read
 
 
-def _between(least: float, value: T, most: float) -> T:
+def _between(least: float, value: Any, most: float) -> Any:
     if least <= value <= most:
         return value
     raise ValueError
@@ -66,6 +65,4 @@ lock_name = _checked(checked_name)
 lock_ttl = _checked(read_ttl)  # into seconds
 number = _checked(lambda text: _between(1, int(text), MOST_LISTED), "a whole number of at least 1")
 exit_status = _checked(lambda text: _between(0, int(text), 255), "an exit status from 0 to 255")
-seconds = _checked(
-    lambda text: _between(0, float(text), YEAR_SECONDS), "a number of seconds from 0 to a year"
-)
+seconds = _checked(lambda text: _between(0, float(text), YEAR_SECONDS), "seconds up to a year")

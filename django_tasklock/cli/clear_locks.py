@@ -28,17 +28,13 @@ def add_arguments(parser: CommandParser) -> None:
     """Add which locks to clear, and how."""
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("names", nargs="*", type=lock_name, default=[], metavar="NAME")
-    prefix = "every lock whose name begins with P"
-    which.add_argument("--prefix", type=lock_name, metavar="P", help=prefix)
-    which.add_argument("--task", default="*", help="every lock of this task (with * and ?)")
-    gone = "every lock whose process ran on this machine and is gone"
-    which.add_argument("--owner-gone", action="store_true", help=gone)
+    which.add_argument("--prefix", type=lock_name, metavar="P", help="whose name begins with P")
+    which.add_argument("--task", default="*", help="of this task (with * and ?)")
+    which.add_argument("--owner-gone", action="store_true", help="whose process here is gone")
     which.add_argument("--all", action="store_true", help="every lock")
-    queued = "reservations in the queue (unique_while) instead: the next call is sent"
-    parser.add_argument("--queued", action="store_true", help=queued)
+    parser.add_argument("--queued", action="store_true", help="reservations (unique_while) instead")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be cleared")
-    no_input: Any = {"action": "store_false", "dest": "interactive", "help": "do not ask"}
-    parser.add_argument("--noinput", "--no-input", **no_input)
+    parser.add_argument("--noinput", "--no-input", action="store_false", dest="interactive")
     add_format(parser)
 
 
@@ -46,8 +42,9 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
     """
     Remove locks by force.
 
-    It asks first, and says what that means. The next waiter may take the lock at
-    once, even while its holder still works. Exits 1 if a named lock is not locked.
+    It says what that means, and asks, unless --noinput is given. The next waiter
+    may take the lock at once, even while its holder still works. Exits 1 if a named
+    lock is not locked.
 
     examples:
       manage.py locks clear video:123 video:124
@@ -71,11 +68,9 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
         command.stderr.write(_meanings(found), str)
         if not options["dry_run"]:
             _ask(command, f"this {what}" if len(found) == 1 else f"these {len(found):,} {what}s")
-    done: list[tuple[Seen, str]] = []
+    done: list[tuple[Seen, str]] = [(each, "would clear") for each in found if options["dry_run"]]
     try:
-        if options["dry_run"]:
-            done += [(each, "would clear") for each in found]
-        else:
+        if not options["dry_run"]:
             done += ((each, outcome.value) for each, outcome in cleared)
     finally:  # What was cleared is said also if the rest was interrupted, or failed.
         if done:
@@ -87,8 +82,8 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
         command.stdout.write("Nothing to clear." if options["format"] == "table" else "[]")
     left = [each.name for each, outcome in done if outcome == Outcome.CHANGED_HANDS.value]
     if left:
-        shown = printable(", ".join(left[:MOST_NAMED]))
-        raise CommandError(f"{shown}: left alone: it changed hands meanwhile.")
+        message = f"{', '.join(left)}: left alone: it changed hands meanwhile."
+        raise CommandError(printable(message))
 
 
 def _locks(service: LockService, options: dict[str, Any]) -> Sequence[LockInfo]:
@@ -117,12 +112,12 @@ def _meanings(found: Sequence[Seen]) -> str:
 
 def _meaning(each: Seen) -> tuple[bool, str]:
     """Whether no two runs can overlap after its clear; and what it is, and what the clear means."""
+    name = printable(each.name)
     if isinstance(each, QueuedJob):
-        safe, text = True, "The next call is sent, also if this message still waits."
-        said = f"{_was(each)}."
-    else:
-        (safe, text), said = meaning(each), sentence(each)
-    return safe, f"{printable(each.name)}: {said}\n    {text}"
+        text = "The next call is sent, also if this message still waits."
+        return True, f"{name}: {_was(each)}.\n    {text}"
+    safe, text = meaning(each)
+    return safe, f"{name}: {sentence(each)}\n    {text}"
 
 
 def _ask(command: BaseCommand, which: str) -> None:
@@ -131,9 +126,7 @@ def _ask(command: BaseCommand, which: str) -> None:
     try:
         answer = input()
     except (EOFError, RuntimeError):  # The second where stdin is closed.
-        raise CommandError(
-            "Nothing was cleared: there is nobody to ask. Use --noinput to clear without asking."
-        ) from None
+        raise CommandError("Nothing was cleared: there is nobody to ask. Use --noinput.") from None
     if answer.strip().casefold() not in ("y", "yes"):
         raise CommandError("Nothing was cleared.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
@@ -14,15 +14,6 @@ from .arguments import add_format
 from .tables import as_json
 
 __all__ = ["add_arguments", "doctor"]
-
-
-class Finding(NamedTuple):
-    """A problem, and what ``--requeue`` did about it."""
-
-    problem: Problem
-    done: str | None = None
-    task_id: str | None = None
-    serious: bool = True
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -46,41 +37,35 @@ def doctor(command: BaseCommand, **options: Any) -> None:
       manage.py locks doctor --requeue
       */5 * * * *  manage.py locks doctor --format json || mail -s locks ops
     """
-    found = [
-        _sent(problem)
-        if options["requeue"] and problem.sendable
-        else Finding(problem, serious=problem.serious)
-        for problem in diagnose([options["store"]] if options["store"] else None)
-    ]
-    found.sort(key=lambda finding: not finding.serious)
+    problems = diagnose([options["store"]] if options["store"] else None)
+    found = [_row(problem, send=options["requeue"] and problem.sendable) for problem in problems]
+    found.sort(key=lambda row: not row["serious"])
     if options["format"] == "json":
-        rows = (
-            each.problem.as_json() | {"requeued": each.done, "task_id": each.task_id}
-            for each in found
-        )
-        command.stdout.write(as_json(rows))
+        command.stdout.write(as_json(found))
     else:
         command.stdout.write("\n\n".join(map(_words, found)) or "Nothing is wrong.")
-    if any(finding.serious for finding in found):
+    if any(row["serious"] for row in found):
         command.stdout.flush()
         sys.exit(1)
 
 
-def _sent(problem: Problem) -> Finding:
-    try:
-        sent = requeue(problem)
-    except Exception as error:
-        # For example, the broker does not answer. The other rows are still to be reported.
-        return Finding(problem, f"could not be sent: {error}")
-    if sent is None:
-        return Finding(problem, "sent a moment ago", serious=False)
-    done = f"sent again: {sent.task}[{sent.task_id or 'id not known'}]"
-    return Finding(problem, done, sent.task_id, serious=False)
+def _row(problem: Problem, *, send: bool) -> dict[str, Any]:
+    row = problem.as_json() | {"requeued": None, "task_id": None}
+    if send:
+        try:
+            sent = requeue(problem)
+        except Exception as error:
+            # For example, the broker does not answer. The other rows are still to be reported.
+            return row | {"requeued": f"could not be sent: {error}"}
+        row |= {"requeued": "sent a moment ago", "serious": False}
+        if sent is not None:
+            row |= {"requeued": "sent again", "task_id": sent.task_id}
+    return row
 
 
-def _words(finding: Finding) -> str:
+def _words(row: dict[str, Any]) -> str:
     """Some lines: what it is about, why it is wrong, and what to do or what was done."""
-    problem, note = finding.problem, "" if finding.serious else " (note)"
-    first = f"{problem.kind}{note}: {problem.what}"
-    lines = (first, problem.message, finding.done or problem.hint)
+    first = f"{row['kind']}{'' if row['serious'] else ' (note)'}: {row['what']}"
+    sent = f": {row['task']}[{row['task_id']}]" if row["task_id"] else ""
+    lines = (first, row["message"], row["requeued"] + sent if row["requeued"] else row["hint"])
     return "\n    ".join(printable(line) for line in lines if line)

@@ -12,10 +12,10 @@ from .._engine.service import locks
 from .._values.describe import duration, printable
 from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable
-from ..operators.explain import Explanation, duplicate_of, explain, row_of
 from ..operators.held import held_permits
 from ..operators.holders import command_line, sentence
-from ..operators.rows import RowNow
+from ..operators.rows import RowNow, row_of
+from ..operators.work import Explanation, tasks
 from .arguments import add_format
 from .tables import write_fields
 
@@ -48,15 +48,14 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
         # With slots a call takes a permit: the lock of that name itself is another one.
         holder = service.get(found.name) if found.slots == 1 else None
         held = [holder] if holder else held_permits(service, found.name)
-        copy = duplicate_of(found)
+        copy = tasks().duplicate_of(found)
         verdict = _verdict(found, held, copy, row)
     except StoreUnavailable as error:
         verdict = f"Not known: {error}"
     if options["format"] == "json":
         more = {
             "verdict": verdict,
-            "held": next((info.as_json() for info in held if not info.slot), None),
-            "permits": [info.as_json() for info in held if info.slot],
+            "held": [info.as_json() for info in held],
             "duplicate_of": copy.owner.task_id if isinstance(copy, LockInfo) else copy,
             "row": row._asdict() if isinstance(row, RowNow) else row,
         }
@@ -74,7 +73,7 @@ def _explained(task: str, arguments: str) -> Explanation:
     except (TypeError, ValueError) as error:
         raise CommandError(f"ARGS is not a JSON array, or object of names: {error}.") from error
     try:
-        if found := explain(task, positional, named):
+        if found := tasks().explain_call(task, positional, named):
             return found
     except ImportError as error:
         raise CommandError(f"The tasks are not known: {printable(error)}") from error
@@ -91,14 +90,12 @@ def _verdict(
 ) -> str:
     """What a call would meet now, in one sentence."""
     name = found.name
+    if isinstance(copy, LockInfo):
+        return f"Would not be sent: the run {copy.owner.task_id} does this job."
     if copy is not None:
-        then = "raise AlreadyQueued" if found.on_duplicate == "raise" else "return its result"
-        if isinstance(copy, LockInfo):
-            doer, note = f"the run {copy.owner.task_id} does", ""
-        else:
-            clear = command_line("clear", name, store=found.store, options="--queued")
-            doer, note = f"the message {copy} is to do", f" If that message is gone: {clear}"
-        return f"Would not be sent: {doer} this job. It would {then}.{note}"
+        clear = command_line("clear", name, store=found.store, options="--queued")
+        said = f"Would not be sent: the message {copy} is to do this job."
+        return f"{said} If that message is gone: {clear}"
     if len(held) < found.slots:
         if isinstance(row, RowNow) and row.refused is not None:
             return f"Would be skipped: a claim of {row.row} would fail ({row.refused})."

@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import Any
 
 PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
@@ -27,7 +26,7 @@ def main(pipe: int, command: list[str]) -> int:
         # They are for the command. A function, since the command would inherit SIG_IGN.
         number = getattr(signal, name)
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, leave_to_the_command)
+            signal.signal(number, lambda *_: None)
     if not os.read(pipe, 1):
         return 1
     threading.Thread(target=kill_at_the_end_of, args=(pipe,), daemon=True).start()
@@ -37,10 +36,6 @@ def main(pipe: int, command: list[str]) -> int:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         return 127 if isinstance(error, FileNotFoundError) else 126
     return code if code >= 0 else 128 - code
-
-
-def leave_to_the_command(*_: Any) -> None:
-    """Do nothing: the signal was sent to the whole group."""
 
 
 def kill_at_the_end_of(pipe: int) -> None:

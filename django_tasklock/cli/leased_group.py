@@ -23,7 +23,7 @@ from .group_leader import PASSED_ON
 __all__ = ["LeasedGroup"]
 
 LOOK_SECONDS = 0.05  # between two looks whether the group has ended
-LEASE_LOOK_SECONDS = 0.25  # between two looks whether the lease is lost
+LEASE_LOOK_SECONDS = 0.1  # between two looks whether the lease is lost
 
 
 class LeasedGroup:
@@ -70,9 +70,9 @@ class LeasedGroup:
         try:
             lease = self._lease = acquire(group=self._leader.pid)
             self._pipe.write(b"1")
-            while self._leader.poll() is None and (left := lease.remaining - self._spare) > 0:
+            while self._leader.poll() is None and lease.remaining > self._spare:
                 with suppress(subprocess.TimeoutExpired):
-                    self._leader.wait(min(left + 0.01, LEASE_LOOK_SECONDS))
+                    self._leader.wait(LEASE_LOOK_SECONDS)
             if self._leader.poll() is None:
                 self._end(lease)
             code = self._leader.wait()

@@ -48,8 +48,7 @@ def show_history(command: BaseCommand, **options: Any) -> None:
       manage.py locks history --task-id 0f0d6b0e-6b3e-4a67-9a4c-2f7d8d1f4f55
       manage.py locks history --follow
     """
-    service = locks.using(options["store"])
-    ask = partial(service.history, options["name"], options["task_id"])
+    ask = partial(locks.using(options["store"]).history, options["name"], options["task_id"])
     limit, form = options["limit"], options["format"]
     if options["follow"]:
         _follow(command, ask, limit, form == "json")

@@ -20,10 +20,7 @@ from ..operators.holders import sentence
 from .arguments import add_wait, exit_status, lock_name, lock_ttl, seconds
 from .leased_group import LeasedGroup
 
-__all__ = [
-    "HELD_ELSEWHERE", "LOST", "OUTAGE", "add_lead_arguments", "add_run_arguments", "lead_command",
-    "run_command",
-]  # fmt: skip
+__all__ = ["add_lead_arguments", "add_run_arguments", "lead_command", "run_command"]
 
 # Exit statuses that are not the command's own. OUTAGE: the store did not answer, and nothing was
 # run. HELD_ELSEWHERE: somebody else holds the lock, and nothing was run. LOST: the lock was lost
@@ -59,8 +56,6 @@ def add_lead_arguments(parser: CommandParser) -> None:
     parser.add_argument("name", type=lock_name, metavar="NAME")
     ttl = "of the lease: so long after the leader's death another machine leads (default: 15)"
     parser.add_argument("--ttl", type=lock_ttl, default=15.0, metavar="SECONDS", help=ttl)
-    kill_after = "from SIGTERM to SIGKILL when the lease is lost (default: a third of the ttl)"
-    parser.add_argument("--kill-after", type=seconds, metavar="SECONDS", help=kill_after)
     parser.add_argument("argv", nargs="+", metavar="COMMAND")
 
 
@@ -98,22 +93,20 @@ def lead_command(command: BaseCommand, **options: Any) -> None:
 
     The others wait. If the leader is killed, its command and its process group are
     killed too, and another one leads: at once on the same machine, after the ttl
-    elsewhere. If the lease cannot be renewed, they get SIGTERM, and SIGKILL before
-    the lease is over; then this process waits again. It ends when the command ends
-    by itself, with its status, or 128 + the signal that ended it.
+    elsewhere. If the lease cannot be renewed, they get SIGTERM, and SIGKILL a third
+    of the ttl later, before the lease is over; then this process waits again. It
+    ends when the command ends by itself, with its status, or 128 + the signal that
+    ended it.
 
     examples:
       manage.py locks lead beat -- celery -A project beat
-      manage.py locks lead importer --ttl 60 --kill-after 20 -- ./follow-the-feed.sh
+      manage.py locks lead importer --ttl 60 -- ./follow-the-feed.sh
     """
     name, ttl, argv = options["name"], options["ttl"], options["argv"]
-    kill_after = ttl / 3 if options["kill_after"] is None else options["kill_after"]
-    if kill_after > ttl / 2:
-        raise CommandError("--kill-after is at most half of --ttl.")
     service, task = locks.using(options["store"]), f"locks lead {os.path.basename(argv[0])}"
-    spare = kill_after + min(1.0, ttl / 10)  # The SIGKILL comes before the lease is over.
+    spare = ttl / 3 + min(1.0, ttl / 10)  # The SIGKILL comes before the lease is over.
     while True:
-        group = LeasedGroup(argv, kill_after, spare)
+        group = LeasedGroup(argv, ttl / 3, spare)
         use = Use(None)  # The lease lasts as long as this.
         status = group.run(partial(wait_to_lead, service, name, ttl, task=task, use=use))
         if not group.stopped:

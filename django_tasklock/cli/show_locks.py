@@ -35,8 +35,7 @@ def add_list_arguments(parser: CommandParser) -> None:
     parser.add_argument("prefix", nargs="?", default="", metavar="PREFIX")
     parser.add_argument("--task", help="only of this task (with * and ?)")
     parser.add_argument("--limit", type=number, metavar="N", help="at most N of them")
-    queued = "the jobs that are reserved for a message in the queue (unique_while), not locks"
-    parser.add_argument("--queued", action="store_true", help=queued)
+    parser.add_argument("--queued", action="store_true", help="reservations (unique_while) instead")
     add_format(parser, "csv")
 
 

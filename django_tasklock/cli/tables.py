@@ -8,7 +8,7 @@ import shutil
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from django.core.management.base import BaseCommand
 
@@ -24,19 +24,14 @@ __all__ = [
 ]  # fmt: skip
 
 LOCK_COLUMNS = ("NAME", "TTL", "HELD BY", "STATE", "WAITING", "TASK", "AGE")
-MORE_FIELDS = (
-    "fence", "waiters", "longest_wait", "renewing", "held_by", "reason", "slot", "cooling",
-)  # fmt: skip
+Row: TypeAlias = dict[str, Any]
+Columns: TypeAlias = Sequence[str]
+Cells: TypeAlias = Iterable[Sequence[object]]
 LEAST_WIDTH = 8  # of a column that is made narrower
 
 
 def write_rows(
-    command: BaseCommand,
-    form: str,
-    rows: Iterable[dict[str, Any]],
-    headers: Sequence[str],
-    cells: Iterable[Sequence[object]],
-    none: str,
+    command: BaseCommand, form: str, rows: Iterable[Row], columns: Columns, cells: Cells, none: str
 ) -> None:
     """Write the ``rows`` as ``json`` or ``csv``, or their ``cells`` as a table; ``none`` for no
     cells."""
@@ -48,21 +43,19 @@ def write_rows(
         writer.writeheader()
         writer.writerows(flat)
     elif table := list(cells):
-        write_table(command, headers, table)
+        write_table(command, columns, table)
     else:
         command.stdout.write(none)
 
 
-def write_table(
-    command: BaseCommand, headers: Sequence[str], rows: Sequence[Sequence[object]]
-) -> None:
+def write_table(command: BaseCommand, columns: Columns, cells: Cells) -> None:
     """Write aligned lines of printable characters, without the columns that are empty in every row.
 
     On a terminal the widest columns are cut in the middle until they fit.
     """
-    words = [["" if cell is None else printable(cell) for cell in row] for row in rows]
-    kept = [at for at in range(len(headers)) if at == 0 or any(row[at] for row in words)]
-    table = [[row[at] or "-" for at in kept] for row in [headers, *words]]
+    words = [["" if cell is None else printable(cell) for cell in row] for row in cells]
+    kept = [at for at in range(len(columns)) if at == 0 or any(row[at] for row in words)]
+    table = [[row[at] or "-" for at in kept] for row in [columns, *words]]
     widths = [max(map(_width, column)) for column in zip(*table, strict=True)]
     room = shutil.get_terminal_size().columns - 2 * (len(widths) - 1)
     while command.stdout.isatty() and sum(widths) > room and max(widths) > LEAST_WIDTH:
@@ -82,7 +75,7 @@ def write_fields(command: BaseCommand, fields: Mapping[str, object]) -> None:
         command.stdout.write(f"{label + ':':<{width}}{printable(value)}")
 
 
-def as_json(rows: Iterable[dict[str, Any]]) -> str:
+def as_json(rows: Iterable[Row]) -> str:
     """Return a JSON array, one row on each line; it is ASCII, and so safe for a terminal."""
     lines = ",\n ".join(map(json.dumps, rows))
     return f"[{lines}]"
@@ -108,8 +101,7 @@ def json_row(info: LockInfo, liveness: Liveness | None = None) -> dict[str, Any]
 
     ``liveness``: of one list, it asks for each process once.
     """
-    more = {field: getattr(info, field) for field in MORE_FIELDS}
-    return info.as_json() | more | {"alive": (liveness or Liveness()).of(info.owner)}
+    return info.as_json() | {"alive": (liveness or Liveness()).of(info.owner)}
 
 
 def since(moment: datetime | None) -> str:

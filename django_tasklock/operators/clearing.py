@@ -44,8 +44,7 @@ def clear_all(
             cleared = clear_many(service, part, by=by, noted=each_noted)
             for info, done in zip(part, cleared, strict=True):
                 outcome = Outcome.CLEARED if done else _cleared_late(service, info, by)
-                if outcome is Outcome.CLEARED:
-                    removed += 1
+                removed += outcome is Outcome.CLEARED
                 yield info, outcome
     finally:
         if removed and not each_noted:

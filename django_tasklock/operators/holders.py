@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_noop, ngettext
@@ -22,7 +21,7 @@ from .._values.owner import Owner
 from ..conf import DEFAULT_ALIAS
 from ..stores import stores
 
-__all__ = ["Holder", "Meaning", "command_line", "holder_of", "meaning", "sentence", "who"]
+__all__ = ["Holder", "command_line", "holder_of", "meaning", "sentence", "who"]
 
 
 class Holder(Enum):
@@ -51,13 +50,6 @@ _MEANINGS: Mapping[Holder, Promise] = {
         "Whether the code that set it still works is not known: two runs may overlap."
     ),
 }
-
-
-class Meaning(NamedTuple):
-    """What it means to clear one lock: whether no two runs can overlap after it, and in words."""
-
-    safe: bool
-    text: str
 
 
 def holder_of(info: LockInfo, liveness: Liveness | None = None) -> Holder:
@@ -112,8 +104,9 @@ def sentence(info: LockInfo) -> str:
     return f"{said}; {waits}." if waits else f"{said}."
 
 
-def meaning(info: LockInfo) -> Meaning:
-    """Return what it means to clear the lock, as this machine knows it now."""
+def meaning(info: LockInfo) -> tuple[bool, str]:
+    """Return what it means to clear the lock, as this machine knows it now: whether no two runs can
+    overlap after it, and in words."""
     holder = holder_of(info)
     if holder is Holder.GONE and not stores[info.store].takeover:
         # The site says so that its work leaves subprocesses behind.
@@ -121,9 +114,9 @@ def meaning(info: LockInfo) -> Meaning:
             "Its process is gone, but its subprocesses may still work (TAKEOVER is off): two runs "
             "may overlap."
         )
-        return Meaning(False, words)
+        return False, words
     safe = holder in (Holder.GONE, Holder.COOLING, Holder.OPERATOR)
-    return Meaning(safe, str(_MEANINGS[holder]))
+    return safe, str(_MEANINGS[holder])
 
 
 def _waits(info: LockInfo) -> str:

@@ -17,9 +17,10 @@ from .._values.describe import printable
 from .._values.lock_info import LockInfo
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
+from ..stores import stores
 from ..stores.base import BaseStore
 from .held import held_of
-from .work import Work, works
+from .work import Explanation, Work, works
 
 __all__ = [
     "RowNow",
@@ -29,6 +30,7 @@ __all__ = [
     "refuses_all",
     "row_if_known",
     "row_now",
+    "row_of",
 ]
 
 logger = logging.getLogger("django_tasklock")
@@ -111,6 +113,22 @@ class RowNow(NamedTuple):
             return f"{self.status!r}: no run could claim it: {self.refused}"
         who = "a run that gets the lock" if self.claimed else "a run"
         return f"{self.status!r}: {who} could claim it"
+
+
+def row_of(explanation: Explanation) -> RowNow | str | None:
+    """Return the row that the call would claim as it is now; None for a task without a guard.
+
+    A text if that cannot be found out: the model can have no such key, the database or the store
+    failed, or the guard is wrong. The rest of the explanation is true without it.
+    """
+    if explanation.claims is None:
+        return None
+    try:
+        return row_now(*explanation.claims, stores[explanation.store])
+    except ValidationError as error:
+        return f"not known: {' '.join(error.messages)}"
+    except Exception as error:
+        return f"not known: {error}"
 
 
 def row_now(guard: StatusGuard, pk: Any, store: BaseStore) -> RowNow:

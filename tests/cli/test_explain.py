@@ -66,7 +66,7 @@ def test_explain_a_function_and_a_digest(on_redis: None, make_task: MakeTask) ->
     said = json.loads(run("explain", by_function.name, "[7, 2]", "--format", "json"))
     assert said["name"] == "made:7:2"
     assert "name_for" in said["why"]
-    assert said["held"] is None
+    assert said["held"] == []
     by_digest = make_task(None)
     said = json.loads(run("explain", by_digest.name, "[7]", "--format", "json"))
     assert said["name"] == by_digest.lock_name_of((7,), {})
@@ -232,4 +232,4 @@ def test_with_slots_the_permits_are_what_is_held(use_redis: UseRedis, redis_serv
         assert said["verdict"] == "Would run now: 1 of 2 permits of job:7 are held."
         assert said["permit #1 now"].startswith("Held by ")
         as_json = json.loads(run("explain", name, "[7]", "--format", "json"))
-        assert (as_json["held"], len(as_json["permits"])) == (None, 1)
+        assert [permit["slot"] for permit in as_json["held"]] == [1]

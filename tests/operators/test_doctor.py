@@ -281,5 +281,5 @@ def test_a_module_that_cannot_be_imported_is_one_problem_among_the_others(
     assert {each["kind"]: each["serious"] for each in found} == {"unknown": True, "no ttl": True}
     assert "No module named 'torch'" in found[0]["message"]
     assert status == 1
-    with pytest.raises(CommandError, match="A module with tasks cannot be imported: No module"):
+    with pytest.raises(CommandError, match="The tasks are not known: No module"):
         call_command("locks", "explain", "videos.process", "[1]")

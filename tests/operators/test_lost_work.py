@@ -317,7 +317,7 @@ def test_a_task_that_needs_more_than_the_key_is_not_sent(room: Mailroom, typing:
     Job.objects.create(status="processing")
     (found,), status = doctor_json("--requeue")
     assert status == 1
-    assert found["requeued"].startswith("cannot be sent from the row alone:")
+    assert found["requeued"].startswith("could not be sent: missing a required argument")
     assert "preset" in found["requeued"]
     assert room.waiting() == []
 
