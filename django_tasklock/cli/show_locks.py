@@ -104,7 +104,9 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
         write_table(command, LOCK_COLUMNS, list(map(lock_cells, permits)))
     else:
         out.write(f"{sentence(info)}\n")
-        write_fields(command, shown | shown.pop("owner"))
+        # What tells a process from a later one is for programs.
+        hidden = {"boot": None, "pidns": None, "start": None}
+        write_fields(command, shown | shown.pop("owner") | hidden)
     if waiting:
         out.write("\nWait queue:")
         rows = list(map(_waiter_cells, range(1, MOST_WAITERS + 1), waiting))

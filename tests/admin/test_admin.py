@@ -31,12 +31,14 @@ from tests.admin.conftest import (
     words_of,
 )  # fmt: skip
 from tests.app.models import Job
-from tests.conftest import UseRedis
+from tests.conftest import UseCaches, UseRedis
 from tests.mailroom import Mailroom, mailroom
 from tests.operators.test_doctor import guard
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import orphan
+from tests.steps import Meanwhile, orphan
+from tests.store_cases import redis_cache
+from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -79,6 +81,37 @@ def test_its_exact_name_finds_a_key_that_other_code_set(on_redis: None, operator
     words = words_of(operator.get(LIST, {"q": "legacy"}))
     assert "other code" in words
     assert "never expires" in words
+
+
+def test_of_very_many_the_page_reads_a_part_and_says_so(on_redis: None, operator: Client) -> None:
+    for number in range(1001):
+        locks.store.acquire(f"video:{number:04}", "t" * 22, 600, owner_record("videos.transcode"))
+    page = operator.get(LIST)
+    assert "Locks 1,001" in words_of(page)
+    assert "The first 1,000 of 1001 locks, the soonest to expire first." in words_of(page)
+    assert len(boxes_of(page)) == 100
+    # A name is found all the same; a word is looked for in the part, which the page says.
+    assert "1 result" in words_of(operator.get(LIST, {"q": "video:1000"}))
+    words = words_of(operator.get(LIST, {"q": "transcode"}))
+    assert "by words in the first 1,000 of 1001 locks" in words
+
+
+def test_a_page_is_of_one_store(
+    use_caches: UseCaches, redis_server: RedisServer, operator: Client
+) -> None:
+    use_caches(
+        {name: redis_cache(redis_server.url) for name in ("default", "second")},
+        {"default": {}, "second": {"CACHE": "second"}},
+    )
+    taken("video:1")
+    assert locks.using("second").acquire("report:2", ttl=60)
+    words = words_of(operator.get(LIST))
+    assert "video:1" in words
+    assert "report:2" not in words
+    words = words_of(operator.get(LIST, {"store": "second"}))
+    assert "Locks 1" in words
+    assert "report:2" in words
+    assert "video:1" not in words
 
 
 def test_view_lock_sees_and_changes_nothing(on_redis: None, client_with: UserWith) -> None:
@@ -167,6 +200,15 @@ def test_a_lock_is_held_and_a_hold_is_not_called_unsafe(on_redis: None, operator
     assert "tasklock-unsafe" not in page
     # Who holds it is said on the form.
     assert "Held by operator" in words_of(operator.post(ADD, form))
+
+
+def test_a_hold_waits_until_the_lock_is_free(on_redis: None, operator: Client) -> None:
+    lease = taken("video:1")
+    form = {"name": "video:1", "duration": "2h", "wait": "on"}
+    page = Meanwhile(lambda: words_of(operator.post(ADD, form, follow=True)))
+    until(lambda: locks.waiters("video:1"))
+    lease.release()
+    assert "“video:1” is held" in page.result()
 
 
 @pytest.mark.parametrize(
