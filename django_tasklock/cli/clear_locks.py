@@ -94,7 +94,7 @@ def _locks(service: LockService, options: dict[str, Any]) -> Sequence[LockInfo]:
         info
         for info in listed(service, options["prefix"] or "")
         if fnmatchcase(info.owner.task or "", options["task"])
-        and (holder_of(info) is Holder.GONE or not options["owner_gone"])
+        and (not options["owner_gone"] or holder_of(info) is Holder.GONE)
     ]
 
 

@@ -49,6 +49,5 @@ def hold_lock(command: BaseCommand, **options: Any) -> None:
     if isinstance(held, Refusal):
         message = f"{printable(name)}: {sentence(held.holder)}"
         raise CommandError(message, returncode=HELD_ELSEWHERE)
-    as_json = options["format"] == "json"
-    said = json.dumps(json_row(held), indent=2) if as_json else f"{name}: {sentence(held)}"
-    command.stdout.write(said)
+    said = json.dumps(json_row(held)) if options["format"] == "json" else None
+    command.stdout.write(said or f"{name}: {sentence(held)}")

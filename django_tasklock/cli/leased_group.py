@@ -22,8 +22,7 @@ from .group_leader import PASSED_ON
 
 __all__ = ["LeasedGroup"]
 
-LOOK_SECONDS = 0.05  # between two looks whether the group has ended
-LEASE_LOOK_SECONDS = 0.1  # between two looks whether the lease is lost
+LOOK_SECONDS = 0.05  # between two looks whether the group has ended, or the lease is lost
 
 
 class LeasedGroup:
@@ -72,7 +71,7 @@ class LeasedGroup:
             self._pipe.write(b"1")
             while self._leader.poll() is None and lease.remaining > self._spare:
                 with suppress(subprocess.TimeoutExpired):
-                    self._leader.wait(LEASE_LOOK_SECONDS)
+                    self._leader.wait(LOOK_SECONDS)
             if self._leader.poll() is None:
                 self._end(lease)
             code = self._leader.wait()

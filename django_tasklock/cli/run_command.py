@@ -131,7 +131,6 @@ def _lease(options: dict[str, Any], group: int) -> Lease:
     if isinstance(won, Lease):
         won._cooling = times and Cooling(times)
         return won
-    code = options["conflict_exit_code"]
     if options["verbosity"] == 0:
-        sys.exit(code)
-    raise CommandError(f"{won.name}: {sentence(won)}", returncode=code)
+        sys.exit(options["conflict_exit_code"])
+    raise CommandError(f"{won.name}: {sentence(won)}", returncode=options["conflict_exit_code"])

@@ -27,7 +27,6 @@ __all__ = ["add_list_arguments", "add_show_arguments", "list_locks", "show_lock"
 
 JOB_COLUMNS = ("NAME", "TTL", "TASK", "TASK ID")
 WAITER_COLUMNS = ("POSITION", "WAITS", "WHO", "STATE", "TASK")
-MOST_WAITERS = 100
 
 
 def add_list_arguments(parser: CommandParser) -> None:
@@ -109,7 +108,7 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
         write_fields(command, shown | shown.pop("owner") | hidden)
     if waiting:
         out.write("\nWait queue:")
-        rows = list(map(_waiter_cells, range(1, MOST_WAITERS + 1), waiting))
+        rows = [_waiter_cells(position, owner) for position, owner in enumerate(waiting, 1)]
         write_table(command, WAITER_COLUMNS, rows)
 
 

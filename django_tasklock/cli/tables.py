@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
+from unicodedata import east_asian_width
 
 from django.core.management.base import BaseCommand
 
@@ -111,13 +111,15 @@ def since(moment: datetime | None) -> str:
 
 def _width(words: str) -> int:
     """How many cells of a terminal the words take: an East Asian character takes two."""
-    return sum(1 + (unicodedata.east_asian_width(char) in "WF") for char in words)
+    wide = "" if words.isascii() else words
+    return len(words) + sum(east_asian_width(char) in "WF" for char in wide)
 
 
 def _fitted(words: str, width: int) -> str:
     """The words in exactly ``width`` cells: cut in the middle, or padded."""
-    half = len(words) // 2
-    head, tail = words[:half], words[half:]
-    while (room := width - _width(head + tail) - (head + tail != words)) < 0:
+    if (room := width - _width(words)) >= 0:
+        return words + " " * room
+    head, tail = words[: len(words) // 2], words[len(words) // 2 :]
+    while _width(head + tail) >= width:
         head, tail = (head[:-1], tail) if len(head) > len(tail) else (head, tail[1:])
-    return (words if head + tail == words else f"{head}…{tail}") + " " * room
+    return _fitted(f"{head}…{tail}", width)
