@@ -8,8 +8,8 @@ does. `held` has somebody else hold a lock, `outage` silences a store, and `asse
 `assert_not_locked` look.
 
 `StoreContract` is the store contract as a test mixin. It tests the five methods that a store must
-implement; a list and a wait queue, if the store has them; and that an outage is reported. It does
-not test the other optional methods.
+implement; notes and reservations; a list and a wait queue, if the store has them; and that an
+outage is reported. It does not test the other optional methods.
 
 ::
 
@@ -23,13 +23,13 @@ behind it may be shared, and need not be empty.
 """
 
 from ..stores.memory import MemoryStore
-from .assertions import assert_locked, assert_not_locked
 from .granting import Granting
 from .holding import Holding
 from .in_memory import LocksInMemory, locks_in_memory
+from .noting import Noting
 from .outages import Outages
 from .seeing import Seeing
-from .situations import held, outage
+from .situations import assert_locked, assert_not_locked, held, outage
 from .waiting import Waiting
 
 __all__ = [
@@ -44,6 +44,6 @@ __all__ = [
 ]
 
 
-class StoreContract(Granting, Holding, Outages, Seeing, Waiting):
+class StoreContract(Granting, Holding, Noting, Outages, Seeing, Waiting):
     """What every store keeps. A subclass implements ``make_store``, and ``make_silent_store``
     where that is possible."""

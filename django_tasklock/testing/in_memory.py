@@ -13,8 +13,7 @@ from django.test.utils import override_settings
 from .._values.signatures import is_generator
 from ..conf import SETTING, configured_stores
 from ..stores.memory import MemoryStore
-from .assertions import assert_locked, assert_not_locked
-from .situations import held, outage
+from .situations import assert_locked, assert_not_locked, held, outage
 
 __all__ = ["InMemory", "LocksInMemory", "locks_in_memory"]
 

@@ -1,4 +1,5 @@
-"""What a test puts its code into: a lock that somebody else holds, and an outage."""
+"""What a test puts its code into, a lock that somebody else holds or an outage; and what it asserts
+of locks."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from ..conf import DEFAULT_ALIAS
 from ..exceptions import LockNotAcquired, StoreUnavailable
 from ..stores.base import BaseStore, Refusal
 
-__all__ = ["held", "outage"]
+__all__ = ["assert_locked", "assert_not_locked", "held", "outage"]
 
 A_DAY_SECONDS = 86400.0
 LISTINGS = ("list", "count", "scan", "reservations", "events")
@@ -119,3 +120,26 @@ def _raiser(alias: str) -> Callable[..., Any]:
         raise StoreUnavailable(alias, "a test has made an outage")
 
     return unavailable
+
+
+def assert_locked(name: str, *, store: str = DEFAULT_ALIAS) -> LockInfo:
+    """Raise `AssertionError` unless somebody holds the lock ``name`` of the store's alias.
+
+    Returns what holds it. Raises `StoreUnavailable` if the store does not answer.
+    """
+    info = locks.using(store).get(name)
+    if info is None:
+        raise AssertionError(f"nobody holds the lock {name!r} in the store {store!r}")
+    return info
+
+
+def assert_not_locked(name: str, *, store: str = DEFAULT_ALIAS) -> None:
+    """Raise `AssertionError` if anybody holds the lock ``name`` of the store's alias.
+
+    Raises `StoreUnavailable` if the store does not answer.
+    """
+    info = locks.using(store).get(name)
+    if info is not None:
+        owner = "other code" if info.token is None else info.owner
+        state = "is cooling down, after" if info.cooling else "is held by"
+        raise AssertionError(f"the lock {name!r} in the store {store!r} {state} {owner}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from django_tasklock.testing import StoreContract
 
 from .listing import Listing
-from .noting import Noting
+from .noting import OtherNotes
 from .other_verbs import OtherVerbs
 from .outages import OptionalOutages
 from .recording import Recording
@@ -23,8 +23,8 @@ __all__ = ["OptionalContract", "WholeContract"]
 
 class OptionalContract(
     Listing,
-    Noting,
     OptionalOutages,
+    OtherNotes,
     OtherVerbs,
     Recording,
     Rewriting,

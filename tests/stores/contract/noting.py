@@ -1,4 +1,4 @@
-"""Notes and reservations are kept beside the locks."""
+"""Notes and reservations, beyond what each store of one's own is tested for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.exceptions import ListingNotSupported
 from django_tasklock.stores.base import LISTED_KEY_PREFIX, BaseStore, Grant, Note
+from django_tasklock.testing.noting import new_key
 from django_tasklock.testing.steps import (
     LONG_SECONDS,
     ROUNDING_SECONDS,
@@ -22,26 +23,12 @@ from django_tasklock.testing.steps import (
     new_name,
 )
 
-__all__ = ["Noting"]
+__all__ = ["OtherNotes"]
 
 
-def new_key() -> str:
-    """A key as long as they get: a word, a task's name, and a lock's name of 200 characters."""
-    return f"queued videos.tasks.процесс {new_name()}:".ljust(240, "n")
-
-
-class Noting(Contract):
-    """The contract of notes and reservations; `LeaseNotes` has a default for each method but
+class OtherNotes(Contract):
+    """What is told apart, kept and listed; `LeaseNotes` has a default for each method but
     `reservations`, made of the required ones."""
-
-    def test_a_note_is_read_back(self) -> None:
-        store, key = self.make_store(), new_key()
-        assert store.get_note(key) is None
-        store.set_note(Note(key, "started", LONG_SECONDS))
-        assert store.get_note(key) == "started"
-        store.set_note(Note(key, '{"Ende": "größer"}', LONG_SECONDS))
-        assert store.get_note(key) == '{"Ende": "größer"}'
-        assert store.get_note(new_key()) is None
 
     def test_a_note_keeps_any_text(self) -> None:
         store, key = self.make_store(), new_key()
@@ -50,27 +37,6 @@ class Noting(Contract):
             assert store.get_note(key) == text
             assert store.reserve(key, text, LONG_SECONDS) is None
             assert store.unreserve(key, text) is True
-
-    def test_a_note_is_no_lock(self) -> None:
-        store, name = self.make_store(), new_name()
-        store.set_note(Note(name, "a", LONG_SECONDS))
-        assert store.get(name) is None
-        holder = granted(store, name)
-        assert store.get_note(name) == "a"
-        assert holder.release()
-        assert store.get_note(name) == "a"
-
-    def test_a_release_writes_its_note_if_it_releases(self) -> None:
-        store, key = self.make_store(), new_key()
-        _, name, token, grant = granted(store)
-        note = Note(key, "ended", LONG_SECONDS)
-        assert store.release_with_note(name, new_token(), None, note) is False
-        assert store.get_note(key) is None
-        assert store.release_with_note(name, token, grant.proof, note) is True
-        assert store.get_note(key) == "ended"
-        store.set_note(Note(key, "other", LONG_SECONDS))
-        assert store.release_with_note(name, token, grant.proof, note) is False
-        assert store.get_note(key) == "other"
 
     def test_a_grant_says_whether_its_note_was_written(self) -> None:
         store, name, key, token = self.make_store(), new_name(), new_key(), new_token()
@@ -128,23 +94,6 @@ class Noting(Contract):
             time.sleep(0.02)
         assert ttl <= min(lasted.values())
         assert max(lasted.values()) < ttl + ROUNDING_SECONDS
-
-    def test_a_key_is_reserved_for_one_text(self) -> None:
-        store, key = self.make_store(), new_key()
-        assert store.reserve(key, "a", LONG_SECONDS) is None
-        assert store.reserve(key, "b", LONG_SECONDS) == "a"
-        assert store.reserve(key, "a", LONG_SECONDS) is None
-        assert store.reserve(new_key(), "b", LONG_SECONDS) is None
-
-    def test_a_reservation_is_ended_by_its_text(self) -> None:
-        store, key = self.make_store(), new_key()
-        assert store.unreserve(key, "a") is False
-        assert store.reserve(key, "a", LONG_SECONDS) is None
-        assert store.unreserve(key, "b") is False
-        assert store.reserve(key, "b", LONG_SECONDS) == "a"
-        assert store.unreserve(key, "a") is True
-        assert store.unreserve(key, "a") is False
-        assert store.reserve(key, "b", LONG_SECONDS) is None
 
     def test_a_reservation_writes_over_the_given_text(self) -> None:
         store, key = self.make_store(), new_key()
