@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import csv
 import io
 import json
@@ -22,28 +23,19 @@ from django_tasklock.cli import clear_locks
 from django_tasklock.cli.arguments import user
 from django_tasklock.operators.clearing import clear_all
 from django_tasklock.operators.reservations import key_of
+from tests.admin.conftest import on_redis, taken
 from tests.conftest import UseCaches, UseRedis
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, holder, orphan, taken, waiting
+from tests.steps import LONG, Meanwhile, holder, orphan, waiting
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
+__all__ = ["on_redis"]
 Environment = Callable[[], dict[str, str]]
 KEYS = [
     "name", "ttl", "acquired_at", "owner", "token", "store", "key",
     "fence", "waiters", "longest_wait", "renewing", "held_by", "reason", "slot", "cooling", "alive",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def on_redis(use_redis: UseRedis) -> None:
-    use_redis()
-
-
-def acquire(name: str, ttl: float = 600, **who: Any) -> Lease:
-    lease = locks.try_acquire(name, ttl=ttl, **who)
-    assert isinstance(lease, Lease)
-    return lease
 
 
 def run(*arguments: str) -> str:
@@ -59,14 +51,9 @@ def names(*arguments: str) -> list[str]:
 
 def shell(env: dict[str, str], *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, with pipes."""
-    return subprocess.run(
-        [sys.executable, "-m", "django", "locks", *arguments],
-        env=env,
-        text=True,
-        capture_output=True,
-        timeout=180,
-        **{"stdin": subprocess.DEVNULL, **options},
-    )
+    usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-m", "django", "locks", *arguments]
+    return subprocess.run(command, env=env, text=True, timeout=180, **{**usual, **options})
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: str, meanwhile: Any = None) -> None:
@@ -86,8 +73,8 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: str, meanwhile: Any = Non
 def test_list_is_aligned_lines_soonest_to_expire_first_without_empty_columns(
     on_redis: None,
 ) -> None:
-    acquire("video:123", 86490)
-    acquire("report", 7370)
+    taken("video:123", 86490)
+    taken("report", 7370)
     me = f"{holder('report').owner.host}:{os.getpid()}"
     header, *rows = (line.split() for line in run("list").splitlines())
     assert header == ["NAME", "TTL", "HELD", "BY", "STATE", "AGE"]
@@ -97,9 +84,9 @@ def test_list_is_aligned_lines_soonest_to_expire_first_without_empty_columns(
 
 
 def test_list_is_narrowed_and_limited(on_redis: None) -> None:
-    acquire("video:1", 600, task="videos.transcode")
-    acquire("video:2", 300, task="videos.probe")
-    acquire("report", 900, task="reports.daily")
+    taken("video:1", 600, task="videos.transcode")
+    taken("video:2", 300, task="videos.probe")
+    taken("report", 900, task="reports.daily")
     assert locks.hold("deploy", 60, "anna") is not None
     assert names() == ["deploy", "video:2", "video:1", "report"]
     assert names("video:") == ["video:2", "video:1"]
@@ -118,25 +105,17 @@ def test_list_of_nothing_says_where_there_is_something(
     )
     own_redis_server.kill()
     assert run("list") == "No locks.\n"
-    acquire("video:1")
+    taken("video:1")
     assert locks.using("second").acquire("report", ttl=60)
     said = run("list", "nosuch")
     assert said == (
         "No locks begin with 'nosuch'. The store 'default' has 1. The store 'second' has 1.\n"
     )
     assert names("--store", "second") == ["report"]
-    with pytest.raises(CommandError, match="third"):
-        run("list", "--store", "third")
-
-
-@pytest.mark.parametrize("limit", ["0", "-1", "x"])
-def test_a_limit_is_a_number_of_at_least_one(on_redis: None, limit: str) -> None:
-    with pytest.raises(CommandError, match="not a whole number of at least 1"):
-        run("list", f"--limit={limit}")
 
 
 def test_rows_for_programs(on_redis: None) -> None:
-    lease = acquire("video:1", task="videos.transcode", task_id="0a1b")
+    lease = taken("video:1", task="videos.transcode", task_id="0a1b")
     (row,) = json.loads(run("list", "--format", "json"))
     assert list(row) == KEYS
     assert (row["name"], row["token"], row["owner"]["task_id"]) == ("video:1", lease.token, "0a1b")
@@ -148,22 +127,15 @@ def test_rows_for_programs(on_redis: None) -> None:
 def test_a_terminal_of_80_columns_gets_lines_of_80_cells_cut_in_the_middle(
     on_redis: None, process_env: Environment
 ) -> None:
-    acquire("视频:" + "7" * 60, task="videos.tasks." + "transcode" * 9, task_id="0a1b" * 8)
-    controlling, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "django", "locks", "list"],
-        env=process_env() | {"COLUMNS": "80"},
-        stdout=slave,
-    )
-    os.close(slave)
+    taken("视频:" + "7" * 60, task="videos.tasks." + "transcode" * 9, task_id="0a1b" * 8)
+    keyboard, screen = pty.openpty()
+    assert shell(process_env() | {"COLUMNS": "80"}, "list", stdout=screen).returncode == 0
+    os.close(screen)
     written = b""
-    try:
-        while chunk := os.read(controlling, 65536):
+    with contextlib.suppress(OSError):  # Linux's way to say that the other end was closed
+        while chunk := os.read(keyboard, 65536):
             written += chunk
-    except OSError:  # Linux's way to say that the other end was closed
-        pass
-    os.close(controlling)
-    assert process.wait(timeout=180) == 0
+    os.close(keyboard)
     header, row = written.decode().splitlines()
     assert len(header) <= 80
     # A Chinese character takes two cells.
@@ -176,7 +148,7 @@ def test_a_terminal_of_80_columns_gets_lines_of_80_cells_cut_in_the_middle(
 
 
 def test_show_says_it_in_a_sentence_and_then_what_is_known(on_redis: None) -> None:
-    lease = acquire("video:1", task="videos.transcode", task_id="0a1b")
+    lease = taken("video:1", task="videos.transcode", task_id="0a1b")
     waiter = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=LONG))
     until(lambda: waiting("video:1") == 1)
     said = run("show", "video:1")
@@ -193,23 +165,19 @@ def test_show_says_it_in_a_sentence_and_then_what_is_known(on_redis: None) -> No
     waiter.result()
 
 
-def test_show_of_permits_and_of_what_is_not_locked(on_redis: None) -> None:
-    assert locks.acquire("api", ttl=LONG, slots=2)
-    assert "api itself is not locked" in run("show", "api")
-    found = json.loads(run("show", "api", "--format", "json"))
-    assert [permit["name"] for permit in found["permits"]] == ["api#1"]
-    with pytest.raises(CommandError, match=r"^video:1 is not locked\.$"):
-        run("show", "video:1")
-
-
 # ------------------------------------------------------------------------------ clear
 
 
 def test_a_clear_asks_and_says_what_it_means(
     on_redis: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acquire("video:1")
+    taken("video:1")
     orphan("video:2")
+    shown = run("clear", "--all", "--dry-run").splitlines()
+    assert [line.partition(",")[0] for line in shown] == [
+        "would clear video:2",
+        "would clear video:1",
+    ]
     err = io.StringIO()
     answering(monkeypatch, "n")
     with pytest.raises(CommandError, match=r"^Nothing was cleared\.$"):
@@ -225,31 +193,15 @@ def test_a_clear_asks_and_says_what_it_means(
     assert (event.kind, event.by) == ("cleared", f"{user()} (locks clear)")
 
 
-def test_of_nobody_who_could_answer_nothing_is_cleared(
-    on_redis: None, process_env: Environment
-) -> None:
-    acquire("video:1")
-    done = shell(process_env(), "clear", "video:1")
-    assert done.returncode == 1
-    assert "there is nobody to ask. Use --noinput" in done.stderr
-    assert locks.is_locked("video:1")
-
-
-def test_a_dry_run_shows_it_and_clears_nothing(on_redis: None) -> None:
-    acquire("video:1")
-    assert run("clear", "--all", "--dry-run").startswith("would clear video:1, held by pid ")
-    assert locks.is_locked("video:1")
-
-
 def test_a_lease_that_changes_hands_while_it_is_asked_is_left_alone(
     on_redis: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = acquire("video:1")
+    lease = taken("video:1")
     successors: list[Lease] = []
 
     def change_hands() -> None:
         lease.release()
-        successors.append(acquire("video:1"))
+        successors.append(taken("video:1"))
 
     answering(monkeypatch, "y", change_hands)
     with pytest.raises(CommandError, match=r"^video:1: left alone: it changed hands meanwhile\.$"):
@@ -259,15 +211,15 @@ def test_a_lease_that_changes_hands_while_it_is_asked_is_left_alone(
 
 def test_a_clear_of_many_prints_their_number(on_redis: None) -> None:
     for number in range(30):
-        acquire(f"video:{number}")
-    acquire("report", task="reports.daily")
+        taken(f"video:{number}")
+    taken("report", task="reports.daily")
     assert run("clear", "--task", "reports.*", "--noinput").startswith("cleared report, held by ")
     assert run("clear", "--prefix", "video:", "--noinput") == "cleared 30\n"
     assert run("clear", "--all", "--noinput") == "Nothing to clear.\n"
 
 
 def test_a_clear_of_those_whose_owner_is_gone(on_redis: None) -> None:
-    acquire("alive")
+    taken("alive")
     orphan("gone")
     (row,) = json.loads(run("clear", "--owner-gone", "--noinput", "--format", "json"))
     assert (row["name"], row["outcome"], row["was"]["name"]) == ("gone", "cleared", "gone")
@@ -279,8 +231,8 @@ def test_a_clear_of_those_whose_owner_is_gone(on_redis: None) -> None:
 def test_a_clear_that_ends_before_it_is_done_says_what_was_cleared(
     on_redis: None, monkeypatch: pytest.MonkeyPatch, error: Any
 ) -> None:
-    acquire("video:1")
-    acquire("video:2")
+    taken("video:1")
+    taken("video:2")
 
     def stops(*args: Any, **options: Any) -> Any:
         yield next(clear_all(*args, **options))
@@ -295,23 +247,17 @@ def test_a_clear_that_ends_before_it_is_done_says_what_was_cleared(
         assert getattr(ended.value, "code", None) == 128 + signal.SIGINT
 
 
-@pytest.mark.parametrize(
-    "which", [[], ["a", "--all"], ["--prefix", ""], ["--prefix", "a", "--task", "b"]]
-)
-def test_a_clear_must_be_told_which(on_redis: None, which: list[str]) -> None:
-    acquire("a")
-    with pytest.raises(CommandError):
-        run("clear", "--noinput", *which)
-    assert locks.is_locked("a")
-
-
-def test_a_named_lock_that_is_not_locked_exits_1(on_redis: None, process_env: Environment) -> None:
-    done = shell(process_env(), "clear", "video:1", "--noinput")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "CommandError: video:1: not locked.\n"
-
-
-# ------------------------------------------------------------------------------ --queued
+def test_a_clear_that_clears_nothing_exits_1(on_redis: None, process_env: Environment) -> None:
+    taken("video:1")
+    for arguments, reason in (
+        (["video:1"], "there is nobody to ask. Use --noinput"),
+        (["video:2", "--noinput"], "video:2: not locked."),
+    ):
+        done = shell(process_env(), "clear", *arguments)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "CommandError: " in done.stderr
+        assert reason in done.stderr
+    assert locks.is_locked("video:1")
 
 
 def test_reservations_are_listed_and_cleared(on_redis: None) -> None:
@@ -321,8 +267,6 @@ def test_reservations_are_listed_and_cleared(on_redis: None) -> None:
     assert header.split() == ["NAME", "TTL", "TASK", "TASK", "ID"]
     assert {row.split()[-1] for row in rows} == {"id-of-video:1", "id-of-report"}
     assert run("list", "--queued", "no") == "No reservations.\n"
-    with pytest.raises(CommandError, match="no process holds them"):
-        run("clear", "--queued", "--owner-gone")
     assert run("clear", "--queued", "--task", "reports.*", "--dry-run").startswith("would clear")
     assert run("clear", "--queued", "video:1", "--noinput") == (
         "cleared video:1, reserved for task videos.process[id-of-video:1]\n"
@@ -341,8 +285,6 @@ def test_a_hold_says_who_holds_it_and_a_held_lock_is_refused(on_redis: None) -> 
     with pytest.raises(CommandError, match="nightly: Held by operator anna") as refused:
         run("hold", "nightly", "--for", "1h")
     assert refused.value.returncode == 75
-    with pytest.raises(CommandError, match="argument --for: "):
-        run("hold", "other", "--for", "soon")
 
 
 def test_a_hold_waits_for_the_present_holder(on_redis: None) -> None:
@@ -356,6 +298,34 @@ def test_a_hold_waits_for_the_present_holder(on_redis: None) -> None:
 # ------------------------------------------------------------------------------ all verbs
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["list", "--limit=0"], "not a whole number of at least 1"),
+        (["list", "--limit=-1"], "not a whole number of at least 1"),
+        (["list", "--limit=x"], "not a whole number of at least 1"),
+        (["list", "--store", "third"], "third"),
+        (["doctor", "--store", "third"], "third"),
+        (["hold", "a", "--for", "soon"], "argument --for: "),
+        (["clear", "--noinput"], "is required"),
+        (["clear", "--noinput", "a", "--all"], "not allowed with argument NAME"),
+        (["clear", "--noinput", "--prefix", ""], "cannot be empty"),
+        (
+            ["clear", "--noinput", "--prefix", "a", "--task", "b"],
+            "not allowed with argument --prefix",
+        ),
+        (["clear", "--noinput", "--queued", "--owner-gone"], "no process holds them"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error(
+    on_redis: None, arguments: list[str], reason: str
+) -> None:
+    taken("a")
+    with pytest.raises(CommandError, match=reason):
+        run(*arguments)
+    assert locks.is_locked("a")
+
+
 @pytest.mark.parametrize("name", ["a b", "a\x1b[2J", "x" * 201])
 def test_a_bad_name_is_one_sentence(on_redis: None, name: str) -> None:
     for verb in (["show"], ["clear", "--noinput"], ["history"], ["hold", "--for", "1h"]):
@@ -364,22 +334,20 @@ def test_a_bad_name_is_one_sentence(on_redis: None, name: str) -> None:
 
 
 def test_an_outage_is_an_error_of_its_own(
-    use_redis: UseRedis, own_redis_server: RedisServer, process_env: Environment
+    use_redis: UseRedis, own_redis_server: RedisServer
 ) -> None:
     use_redis(own_redis_server.url)
     own_redis_server.kill()
     for verb in (["list"], ["show", "a"], ["clear", "a"], ["history"], ["hold", "a", "--for=1h"]):
-        done = shell(process_env(), *verb)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "unavailable" in done.stderr
-        assert "Traceback" not in done.stderr
+        with pytest.raises(CommandError, match="unavailable"):
+            run(*verb)
 
 
 def test_a_store_that_cannot_list_says_so(on_locmem: None) -> None:
     assert locks.acquire("video:1", ttl=60)
-    for arguments in (["list"], ["clear", "--all"], ["list", "--queued"], ["history"]):
-        with pytest.raises(CommandError, match="cannot"):
-            run(*arguments)
+    for line in ("list", "clear --all", "list --queued", "history", "history --follow"):
+        with pytest.raises(CommandError, match=r"cannot (list|keep a history of) its "):
+            run(*line.split())
     assert "Held by" in run("show", "video:1")
 
 
@@ -394,23 +362,18 @@ def test_a_reader_that_has_gone_ends_it_without_a_word(
     on_redis: None, process_env: Environment
 ) -> None:
     for number in range(400):
-        acquire(f"video:{number}", task="videos." + "transcode" * 40)
+        taken(f"video:{number}", task="videos." + "transcode" * 40)
     command = f"{sys.executable} -m django locks list | head -1"
-    done = subprocess.run(
-        ["sh", "-c", command], env=process_env(), capture_output=True, text=True, check=False
-    )
-    assert done.stdout.startswith("NAME")
-    assert done.stderr == ""
+    done = subprocess.run(["sh", "-c", command], env=process_env(), capture_output=True)
+    assert done.stdout.startswith(b"NAME")
+    assert done.stderr == b""
 
 
 def test_an_output_that_cannot_be_written_is_an_error(
     on_redis: None, process_env: Environment
 ) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "django", "locks", "list"], env=process_env(), stdout=full,
-            stderr=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
+        done = shell(process_env(), "list", stdout=full)
     assert done.returncode == 1
     assert "could not be written: No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
@@ -419,15 +382,10 @@ def test_an_output_that_cannot_be_written_is_an_error(
 @pytest.mark.parametrize(
     "verb", ["list", "show", "history", "doctor", "explain", "clear", "hold", "run", "lead"]
 )
-def test_help_fits_80_columns_and_has_an_example(
-    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         call_command("locks", verb, "--help")
-    said = capsys.readouterr().out
-    assert f"manage.py locks {verb}" in said.partition("examples:\n")[2]
-    assert max(map(len, said.splitlines())) <= 80
+    assert f"manage.py locks {verb}" in capsys.readouterr().out.partition("examples:\n")[2]
 
 
 def test_djangos_options_may_follow_the_verb(on_redis: None, process_env: Environment) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import pty
 import re
@@ -14,11 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from django.core.management import load_command_class
+from django.core.management import call_command
 
 from django_tasklock import locks
 from django_tasklock.cli.run_command import HELD_ELSEWHERE, LOST, OUTAGE
 from tests.conftest import UseRedis
+from tests.hard_cases.workers import gone
 from tests.nights import by_day
 from tests.servers import RedisServer
 from tests.steps import Meanwhile, holder, waiting
@@ -28,25 +27,24 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 PATIENCE = 90.0
 """seconds; each process imports Django on a machine that may be busy"""
 Run = Callable[..., "subprocess.Popen[str]"]
-TRAP = "trap 'echo told >&2; exit 7' TERM; echo started; while :; do sleep 0.05; done"
-STUBBORN = "trap '' TERM; echo started; while :; do sleep 0.05; done"
+GATE = "while [ ! -e $0 ]; do sleep 0.05; done"
+"""goes on when the file is there that is the first argument after the script"""
+TOLD = "trap 'echo told >&2; {then}' TERM; echo started; while :; do sleep 0.05; done"
 
 
 @pytest.fixture
 def run(use_redis: UseRedis, process_env: Callable[[], dict[str, str]]) -> Iterator[Run]:
-    """``run("name", "--", "command")``: the command in a process of its own."""
+    """``run("name", "--", "command")``: the command in a process of its own; ``through``: a command
+    that starts it, in a session of its own."""
     use_redis()
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str, **options: object) -> subprocess.Popen[str]:
+    def start(*arguments: str, through: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "django", "locks", "run", *arguments],
-            env=process_env(),
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+            [*through, sys.executable, "-m", "django", "locks", "run", *arguments],
+            env=process_env(), text=True, start_new_session=bool(through),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
         started.append(process)
         return process
 
@@ -72,62 +70,42 @@ def said(process: subprocess.Popen[str]) -> str:
     return line.decode().strip()
 
 
-def gone(pid: int) -> bool:
-    """Whether a process has ended: it is not there, or a zombie that nobody has asked for yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
-
-
-def kill_those_left(pids: list[int]) -> None:
-    for pid in pids:
-        if not gone(pid):
-            os.kill(pid, signal.SIGKILL)
-
-
 def test_command_runs_under_the_lock_and_its_output_is_its_own(run: Run, tmp_path: Path) -> None:
-    script = "echo started; while [ ! -e $0 ]; do sleep 0.05; done; echo $1"
-    gate = tmp_path / "gate"
+    gate, script = tmp_path / "gate", f"echo started; {GATE}; echo $1"
     process = run("nightly", "--ttl", "20", "--", "sh", "-c", script, str(gate), "--x")
     assert said(process) == "started"
     info = holder("nightly")
     assert (info.owner.pid, info.owner.task) == (process.pid, "locks run sh")
     assert (info.granted, info.renewing) == (20, True)
     gate.touch()
-    code, out, err = ended(process)
-    assert (code, out, err) == (0, "--x\n", "")
+    assert ended(process) == (0, "--x\n", "")
     assert not locks.is_locked("nightly")
 
 
-def test_exit_status_is_the_commands(run: Run) -> None:
-    for script, expected in (("exit 3", 3), ("kill -KILL $$", 128 + signal.SIGKILL)):
-        code, _, err = ended(run("nightly", "--", "sh", "-c", script))
-        assert (code, err) == (expected, "")
-        assert not locks.is_locked("nightly")
-
-
-@pytest.mark.nightly
-def test_command_that_is_not_there(run: Run, tmp_path: Path) -> None:
-    code, _, err = ended(run("nightly", "--", "no-such-command-here"))
-    assert code == 127
-    assert err == "no-such-command-here: No such file or directory\n"
-    code, _, err = ended(run("nightly", "--", str(tmp_path)))
-    assert code == 126
-    assert not locks.is_locked("nightly")
+def test_exit_status_is_the_commands(run: Run, tmp_path: Path) -> None:
+    expected = {
+        ("sh", "-c", "exit 3"): (3, ""),
+        ("sh", "-c", "kill -KILL $$"): (128 + signal.SIGKILL, ""),
+        ("no-such-command-here",): (127, "no-such-command-here: No such file or directory\n"),
+        (str(tmp_path),): (126, f"{tmp_path}: Permission denied\n"),
+    }
+    started = [run(f"nightly:{number}", "--", *command) for number, command in enumerate(expected)]
+    found = dict(zip(expected, map(ended, started), strict=True))
+    assert {command: (code, err) for command, (code, _, err) in found.items()} == expected
+    assert locks.list() == []
 
 
 def test_of_many_one_runs(run: Run, tmp_path: Path) -> None:
     # Given three hosts' cron at the same moment
-    file = tmp_path / "ran"
-    script = f"echo ran >> {file}; sleep 6"
-    processes = [
-        run("nightly", "--conflict-exit-code", "9", "--", "sh", "-c", script) for _ in range(3)
-    ]
+    ran, gate = tmp_path / "ran", tmp_path / "gate"
+    command = ("--", "sh", "-c", f"echo ran >> {ran}; {GATE}", str(gate))
+    processes = [run("nightly", "--conflict-exit-code", "9", *command) for _ in range(3)]
+    until(lambda: sum(process.poll() is None for process in processes) == 1, "one", PATIENCE)
+    gate.touch()
     results = [ended(process) for process in processes]
     # I expect one to have run, and the others to have said why they did not
     assert sorted(code for code, _, _ in results) == [0, 9, 9]
-    assert file.read_text() == "ran\n"
+    assert ran.read_text() == "ran\n"
     for code, _, err in results:
         assert bool(re.search(r"nightly: Held by \S+:\d+, task locks run sh", err)) == (code == 9)
 
@@ -153,30 +131,22 @@ def test_signals_are_passed_on(run: Run, name: str) -> None:
     assert not locks.is_locked("nightly")
 
 
-def test_clear_tells_the_command_at_the_next_renewal_and_it_is_no_success(run: Run) -> None:
-    process = run("nightly", "--ttl", "3", "--", "sh", "-c", TRAP.replace("exit 7", "exit 0"))
+def test_clear_tells_the_command_at_the_next_renewal_and_kills_one_that_goes_on(run: Run) -> None:
+    script = TOLD.format(then=":")
+    process = run("nightly", "--ttl", "3", "--kill-after", "0.5", "--", "sh", "-c", script)
     assert said(process) == "started"
     assert locks.clear("nightly")
-    # I expect it to be told, and that it ended well not to count
     code, _, err = ended(process)
     assert code == LOST
     assert "nightly was lost: the command gets SIGTERM." in err
     assert "told" in err.splitlines()
 
 
-@pytest.mark.nightly
-def test_command_that_does_not_listen_is_killed(run: Run) -> None:
-    process = run("nightly", "--ttl", "3", "--kill-after", "0.5", "--", "sh", "-c", STUBBORN)
-    assert said(process) == "started"
-    assert locks.clear("nightly")
-    assert ended(process)[0] == LOST
-
-
-def test_store_that_is_gone_ends_the_command_with_the_lease(
+def test_store_that_is_gone_ends_the_command_with_the_lease_and_it_is_no_success(
     run: Run, use_redis: UseRedis, own_redis_server: RedisServer
 ) -> None:
     use_redis(own_redis_server.url)
-    process = run("nightly", "--ttl", "3", "--", "sh", "-c", TRAP)
+    process = run("nightly", "--ttl", "3", "--", "sh", "-c", TOLD.format(then="exit 0"))
     assert said(process) == "started"
     own_redis_server.kill()
     code, _, err = ended(process)
@@ -210,98 +180,45 @@ def test_all_that_the_command_started_dies_with_it_before_the_lock_is_taken(run:
 
 
 @pytest.mark.nightly
-def test_lock_is_held_while_a_process_of_the_commands_group_lives(run: Run) -> None:
-    # Given that the leader of the group is killed as well, and a process that nobody is left to end
-    process = run("nightly", "--ttl", "600", "--", "sh", "-c", "sleep 300 & echo $!; wait")
-    left = int(said(process))
-    owner = holder("nightly").owner
-    assert owner.group == os.getpgid(left)
-    os.kill(owner.group, signal.SIGSTOP)
-    process.kill()
-    os.kill(owner.group, signal.SIGKILL)
-    process.wait(PATIENCE)
-    until(lambda: gone(owner.group or 0) and gone(owner.pid or 0), "both are gone", PATIENCE)
-    try:
-        # I expect it to count, and the lock not to be taken over before its end
-        assert owner.alive() is True
-        assert locks.acquire("nightly", wait=0.5) is None
-    finally:
-        os.kill(left, signal.SIGKILL)
-    until(lambda: owner.alive() is False, "the end of the group", PATIENCE)
-    assert locks.acquire("nightly", wait=PATIENCE)
-
-
-@pytest.mark.nightly
 def test_leader_of_the_group_that_is_killed_takes_the_command_with_it(run: Run) -> None:
     process = run("nightly", "--ttl", "600", "--", "sh", "-c", "sleep 300 & echo $!; wait")
     child = int(said(process))
-    os.kill(holder("nightly").owner.group or 0, signal.SIGKILL)
+    group = holder("nightly").owner.group
+    assert group == os.getpgid(child)
+    os.kill(group, signal.SIGKILL)
     assert ended(process)[0] == 128 + signal.SIGKILL
     assert gone(child)
     assert not locks.is_locked("nightly")
 
 
-class Terminal:
-    """A terminal of its own, in whose foreground ``locks run nightly`` runs a command."""
-
-    def __init__(self, env: dict[str, str], *arguments: str) -> None:
-        self.master, self._slave = pty.openpty()
-        script = 'exec "$@" <"$TTY" >"$TTY" 2>&1'
-        self.process = subprocess.Popen(
-            [
-                *("sh", "-c", script, "sh", sys.executable, "-m", "django"),
-                *("locks", "run", "nightly", "--ttl", "600", *arguments),
-            ],
-            env=env | {"TTY": os.ttyname(self._slave)},
-            start_new_session=True,
-        )
-        self._drawn = b""
-
-    def until_drawn(self, pattern: bytes) -> bytes:
-        while not (found := re.search(pattern, self._drawn)):
-            self._drawn += os.read(self.master, 4096)
-        return found[1]
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait(PATIENCE)
-        os.close(self.master)
-        os.close(self._slave)
-
-
-@pytest.fixture
-def terminal(
-    use_redis: UseRedis, process_env: Callable[[], dict[str, str]]
-) -> Iterator[Callable[..., Terminal]]:
-    use_redis()
-    with contextlib.ExitStack() as stack:
-
-        def start(*arguments: str) -> Terminal:
-            started = Terminal(process_env(), *arguments)
-            stack.callback(started.close)
-            return started
-
-        yield start
-
-
-def test_on_a_terminal_the_command_has_its_keys_and_dies_with_it(
-    terminal: Callable[..., Terminal],
-) -> None:
+def test_on_a_terminal_the_command_has_its_keys_and_dies_with_it(run: Run) -> None:
     # Given a terminal's own session, in whose foreground the command reads and hears Ctrl-C
+    keyboard, screen = pty.openpty()
     command = (
         'trap "echo heard" INT; sleep 300 & echo pid $!; while :; do read x; echo got $x; done'
     )
-    tty = terminal("--", "sh", "-c", command)
-    left = int(tty.until_drawn(rb"pid (\d+)\r"))
-    os.write(tty.master, b"a line\n")
-    tty.until_drawn(rb"(got a line)")
-    os.write(tty.master, b"\x03")
-    tty.until_drawn(rb"(heard)")
+    there = ("sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(screen))
+    process = run("nightly", "--ttl", "600", "--", "sh", "-c", command, through=there)
+    drawn = b""
+
+    def until_drawn(pattern: bytes) -> bytes:
+        nonlocal drawn
+        while not (found := re.search(pattern, drawn)):
+            drawn += os.read(keyboard, 4096)
+        return found[1]
+
+    left = int(until_drawn(rb"pid (\d+)\r"))
+    os.write(keyboard, b"a line\n")
+    until_drawn(rb"(got a line)")
+    os.write(keyboard, b"\x03")
+    until_drawn(rb"(heard)")
     assert locks.is_locked("nightly")
-    tty.process.kill()
-    tty.process.wait(PATIENCE)
+    process.kill()
+    process.wait(PATIENCE)
     until(lambda: gone(left), "the end of what the command started", PATIENCE)
     assert locks.acquire("nightly", wait=PATIENCE)
+    os.close(keyboard)
+    os.close(screen)
 
 
 @pytest.mark.nightly
@@ -334,23 +251,22 @@ def test_store_that_is_down_when_the_command_has_ended_changes_nothing(
 ) -> None:
     """The lock was held to the end, so the command's status is what counts."""
     use_redis(own_redis_server.url)
-    script = f"echo started; while [ ! -e {tmp_path}/gate ]; do sleep 0.05; done; exit 3"
-    process = run("nightly", "--ttl", "300", "--", "sh", "-c", script)
+    gate, script = tmp_path / "gate", f"echo started; {GATE}; exit 3"
+    process = run("nightly", "--ttl", "300", "--", "sh", "-c", script, str(gate))
     assert said(process) == "started"
     own_redis_server.kill()
-    (tmp_path / "gate").touch()
+    gate.touch()
     code, _, err = ended(process)
     assert code == 3
     assert "The lock ends by itself." in err
 
 
 def test_wrong_arguments_run_nothing(run: Run) -> None:
-    assert ended(run("nightly"))[0] == 2
-    assert ended(run("bad name", "--", "true"))[0] == 2
-    code, _, err = ended(run("nightly", "--ttl", "0", "--", "true"))
-    assert code == 2
+    wrong = [["nightly"], ["bad name", "--", "true"], ["nightly", "--ttl", "0", "--", "true"]]
+    for code, _, err in map(ended, [run(*arguments) for arguments in wrong]):
+        assert code == 2
+        assert "Traceback" not in err
     assert "ttl" in err
-    assert "Traceback" not in err
 
 
 def test_each_outcome_cools_for_its_own_time(run: Run) -> None:
@@ -371,13 +287,12 @@ def test_each_outcome_cools_for_its_own_time(run: Run) -> None:
     assert 0 < left() <= 300
 
 
-def test_statuses_of_ours_are_none_that_shells_use_and_are_in_the_help() -> None:
+def test_statuses_of_ours_are_none_that_shells_use_and_are_in_the_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     ours = {OUTAGE, HELD_ELSEWHERE, LOST}
     assert ours == {os.EX_UNAVAILABLE, os.EX_TEMPFAIL, os.EX_NOPERM}
-    assert len(ours) == 3
-    parser = load_command_class("django_tasklock", "locks").create_parser("manage.py", "locks")
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
-        parser.parse_args(["run", "--help"])
-    for status in ours:
-        assert f"{status}: " in " ".join(out.getvalue().split())
+    with pytest.raises(SystemExit):
+        call_command("locks", "run", "--help")
+    help_text = " ".join(capsys.readouterr().out.split())
+    assert all(f"{status}: " in help_text for status in ours)

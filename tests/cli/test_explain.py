@@ -11,10 +11,9 @@ from django.db.models import Q
 
 from django_tasklock import locks
 from django_tasklock.celery import by
-from django_tasklock.stores import stores
-from tests.admin.conftest import MakeTask, make_task
+from tests.admin.conftest import MakeTask, make_task, on_redis
 from tests.app.models import Job
-from tests.cli.test_command import on_redis, run
+from tests.cli.test_command import run
 from tests.conftest import UseRedis
 from tests.mailroom import mailroom
 from tests.steps import taken
@@ -32,12 +31,20 @@ def fields_of(text: str) -> dict[str, str]:
     return {"verdict": verdict, **{label: value.strip() for label, value in pairs}}
 
 
+def explained(task: Any, *arguments: str) -> dict[str, Any]:
+    """What the command says as JSON."""
+    said: dict[str, Any] = json.loads(run("explain", task.name, *arguments, "--format", "json"))
+    return said
+
+
+def made_name(job_id: int, much: int) -> str:
+    return f"made:{job_id}:{much}"
+
+
 @pytest.mark.parametrize("arguments", ["[7]", '{"job_id": 7}', '{"job_id": 7, "much": 1}'])
-def test_explain_a_template(on_redis: None, make_task: MakeTask, arguments: str) -> None:
+def test_explain_a_call(on_redis: None, make_task: MakeTask, arguments: str) -> None:
     task = make_task("job:{job_id}")
     said = fields_of(run("explain", task.name, arguments))
-    assert said["name"] == "job:7"
-    assert said["why"] == "lock_name is 'job:{job_id}', filled from the arguments"
     assert said["arguments"] == "job_id=7, much=1"
     assert said["guard"] == "app.Job 7: status queued -> processing -> done, or failed"
     assert (said["ttl"], said["renew"]) == ("60.0", "True")
@@ -50,51 +57,47 @@ def test_explain_a_template(on_redis: None, make_task: MakeTask, arguments: str)
     assert said["lock now"].startswith("Held by ")
 
 
-def test_explain_a_debounce(on_redis: None, make_task: MakeTask) -> None:
-    task = make_task("job:{job_id}")
-    assert "debounce" not in fields_of(run("explain", task.name, "[7]"))
-    type(task).debounce = 90
-    said = fields_of(run("explain", task.name, "[7]"))
-    assert said["debounce"] == "90"
-    type(task).debounce_max = 600
-    as_json = json.loads(run("explain", task.name, "[7]", "--format", "json"))
-    assert (as_json["debounce"], as_json["debounce_max"]) == (90, 600)
-
-
-def test_explain_a_function_and_a_digest(on_redis: None, make_task: MakeTask) -> None:
-    by_function = make_task(name_for)
-    said = json.loads(run("explain", by_function.name, "[7, 2]", "--format", "json"))
-    assert said["name"] == "made:7:2"
-    assert "name_for" in said["why"]
+@pytest.mark.parametrize(
+    ("lock_name", "name", "why"),
+    [
+        ("job:{job_id}", "job:7", "lock_name is 'job:{job_id}', filled from the arguments"),
+        (by("job_id"), "{task}:7", "lock_name is by('job_id'): the task's name and these "),
+        (made_name, "made:7:2", "made_name"),
+        (None, "{task}:", "digest"),
+    ],
+)
+def test_explain_which_lock_and_why(
+    on_redis: None, make_task: MakeTask, lock_name: Any, name: str, why: str
+) -> None:
+    task = make_task(lock_name)
+    said = explained(task, "[7, 2]")
+    assert said["name"] == task.lock_name_of((7, 2), {})
+    assert said["name"].startswith(name.format(task=task.name))
+    assert why in said["why"]
     assert said["held"] == []
-    by_digest = make_task(None)
-    said = json.loads(run("explain", by_digest.name, "[7]", "--format", "json"))
-    assert said["name"] == by_digest.lock_name_of((7,), {})
-    assert "digest" in said["why"]
 
 
-def test_explain_chosen_arguments(on_redis: None, make_task: MakeTask) -> None:
-    task = make_task(by("job_id"))
-    said = fields_of(run("explain", task.name, "[7, 2]"))
-    assert said["name"] == f"{task.name}:7"
-    assert said["why"] == "lock_name is by('job_id'): the task's name and these arguments"
-    assert said["guard"] == "app.Job 7: status queued -> processing -> done, or failed"
-
-
-def name_for(job_id: int, much: int) -> str:
-    return f"made:{job_id}:{much}"
+def test_explain_has_a_debounce_and_a_guard_where_the_task_has(
+    on_redis: None, make_task: MakeTask
+) -> None:
+    task = make_task("job:{job_id}")
+    task.guard = None
+    said = fields_of(run("explain", task.name, "[7]"))
+    assert not {"guard", "row now", "debounce"} & set(said)
+    assert explained(task, "[7]")["row"] is None
+    type(task).debounce, type(task).debounce_max = 90, 600
+    assert fields_of(run("explain", task.name, "[7]"))["debounce"] == "90"
+    as_json = explained(task, "[7]")
+    assert (as_json["debounce"], as_json["debounce_max"]) == (90, 600)
 
 
 def test_explain_what_cannot_be(on_redis: None, make_task: MakeTask) -> None:
     task = make_task("job:{job_id}")
-    for arguments, message in (
-        ("[]", "cannot be called like that"),
-        ('{"nothing": 1}', "cannot be called like that"),
-        ('["' + "x" * 300 + '"]', "cannot be called like that"),
-        ("{", "not a JSON array, or object"),
-        ("7", "not a JSON array, or object"),
-    ):
-        with pytest.raises(CommandError, match=message):
+    for arguments in ("[]", '{"nothing": 1}', '["' + "x" * 300 + '"]'):
+        with pytest.raises(CommandError, match="cannot be called like that"):
+            run("explain", task.name, arguments)
+    for arguments in ("{", "7"):
+        with pytest.raises(CommandError, match="not a JSON array, or object"):
             run("explain", task.name, arguments)
     with pytest.raises(CommandError, match=r"No task no\.such\.task takes a lock"):
         run("explain", "no.such.task")
@@ -103,133 +106,91 @@ def test_explain_what_cannot_be(on_redis: None, make_task: MakeTask) -> None:
 # ------------------------------------------------------------------------------ the row
 
 
-def row_now(task: Any, job: int) -> tuple[str, Any]:
+def row_now(task: Any, job: object) -> tuple[str, Any]:
     """What the command says of the call's row: as a line, and as JSON."""
-    line = fields_of(run("explain", task.name, f"[{job}]"))["row now"]
-    return line, json.loads(run("explain", task.name, f"[{job}]", "--format", "json"))["row"]
+    arguments = json.dumps([job])
+    line = fields_of(run("explain", task.name, arguments))["row now"]
+    return line, explained(task, arguments)["row"]
 
 
-def test_explain_shows_the_whole_guard(on_redis: None, make_task: MakeTask) -> None:
-    task = make_task(
+@pytest.fixture
+def choosy(on_redis: None, make_task: MakeTask) -> Any:
+    """A task whose guard has all its options."""
+    return make_task(
         "job:{job_id}",
         filter=Q(done_count=0),
         exclude=Q(result_file__isnull=False),
         fence_field="lock_fence",
     )
-    said = fields_of(run("explain", task.name, "[7]"))
-    assert said["guard"] == "app.Job 7: status queued -> processing -> done, or failed"
-    assert json.loads(run("explain", task.name, "[7]", "--format", "json"))["guard_options"] == {
+
+
+def test_explain_shows_the_whole_guard(choosy: Any) -> None:
+    said = fields_of(run("explain", choosy.name, "[7]"))
+    assert said["guard_options"].startswith("failed=failed, filter=(AND: ('done_count', 0)), ")
+    assert explained(choosy, "[7]")["guard_options"] == {
         "failed": "failed",
         "filter": "(AND: ('done_count', 0))",
         "exclude": "(AND: ('result_file__isnull', False))",
         "fence_field": "lock_fence",
     }
-    assert said["guard_options"].startswith("failed=failed, filter=(AND: ('done_count', 0)), ")
+
+
+TOO_LARGE = "its fence is larger than any lease's now"
 
 
 @pytest.mark.parametrize(
-    ("row", "line", "refused"),
+    ("row", "refused"),
     [
-        ({"status": "queued"}, "'queued': a run could claim it", None),
-        ({"status": "processing"}, "'processing': a run that gets the lock could claim it", None),
-        ({"status": "done"}, "'done': no run could claim it: not in source", "not in source"),
-        ({"status": "failed"}, "'failed': no run could claim it: not in source", "not in source"),
-        ({"done_count": 1}, "'queued': no run could claim it: filtered out", "filtered out"),
-        ({"result_file": "a"}, "'queued': no run could claim it: excluded", "excluded"),
+        ({"status": "queued"}, None),
+        ({"status": "processing"}, None),
+        ({"status": "done"}, "not in source"),
+        ({"status": "failed"}, "not in source"),
+        ({"done_count": 1}, "filtered out"),
+        ({"result_file": "a"}, "excluded"),
         # What turns a fresh row away does not matter to one that was claimed before
-        (
-            {"status": "processing", "done_count": 1, "result_file": "a", "lock_fence": 5},
-            "'processing': a run that gets the lock could claim it",
-            None,
-        ),
-        (
-            {"status": "processing", "lock_fence": 10**16},
-            "'processing': no run could claim it: its fence is larger than any lease's now",
-            "its fence is larger than any lease's now",
-        ),
-        (
-            {"lock_fence": 10**16},
-            "'queued': no run could claim it: its fence is larger than any lease's now",
-            "its fence is larger than any lease's now",
-        ),
+        ({"status": "processing", "done_count": 1, "result_file": "a", "lock_fence": 5}, None),
+        ({"status": "processing", "lock_fence": 10**16}, TOO_LARGE),
+        ({"status": "queued", "lock_fence": 10**16}, TOO_LARGE),
     ],
 )
 def test_what_explain_says_of_the_row_is_what_a_claim_does(
-    on_redis: None, make_task: MakeTask, row: dict[str, Any], line: str, refused: str | None
+    choosy: Any, row: dict[str, Any], refused: str | None
 ) -> None:
-    task = make_task(
-        "job:{job_id}",
-        filter=Q(done_count=0),
-        exclude=Q(result_file__isnull=False),
-        fence_field="lock_fence",
-    )
     job = Job.objects.create(**row)
-    said, as_json = row_now(task, job.pk)
-    assert said == line
+    claimed = job.status == "processing"
+    could = "a run that gets the lock could claim it" if claimed else "a run could claim it"
+    line, as_json = row_now(choosy, job.pk)
+    assert line == f"'{job.status}': " + (f"no run could claim it: {refused}" if refused else could)
     assert as_json == {
-        "row": f"app.Job {job.pk}",
-        "status": job.status,
-        "claimed": job.status == "processing",
-        "refused": refused,
-    }
-    lease = locks.acquire(f"job:{job.pk}", ttl=60)
-    assert lease is not None
-    assert task.guard.claim(job.pk, lease.fence) is (refused is None)
+        "row": f"app.Job {job.pk}", "status": job.status, "claimed": claimed, "refused": refused,
+    }  # fmt: skip
+    assert choosy.guard.claim(job.pk, taken(f"job:{job.pk}").fence) is (refused is None)
 
 
-def test_explain_a_row_that_does_not_exist(on_redis: None, make_task: MakeTask) -> None:
-    task = make_task("job:{job_id}")
-    said, as_json = row_now(task, 7)
-    assert said == "does not exist: no run could claim it"
-    assert (as_json["status"], as_json["refused"]) == (None, "does not exist")
-    assert not task.guard.claim(7)
-
-
-def test_a_fence_is_too_large_until_leases_have_larger_ones(
-    on_redis: None, make_task: MakeTask
-) -> None:
-    """As after a time in which the server's clock was ahead: the fences go on from there."""
-    task = make_task("job:{job_id}", fence_field="lock_fence")
-    store = stores["default"]
-    job = Job.objects.create(status="processing", lock_fence=(store.next_fence() or 0) + 10**12)
-    assert "its fence is larger" in row_now(task, job.pk)[0]
-    store.client.ask("HSET", [store.keyspace.fences], b"", str(job.lock_fence))  # type: ignore[attr-defined]
-    assert row_now(task, job.pk)[1]["refused"] is None
-    lease = locks.acquire(f"job:{job.pk}", ttl=60)
-    assert lease is not None
-    assert task.guard.claim(job.pk, lease.fence)
-
-
-def test_a_key_that_no_row_can_have_is_said_and_not_logged(
+def test_explain_a_row_that_is_not_there_and_a_key_that_none_can_have(
     on_redis: None, make_task: MakeTask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is a mistake of who typed it."""
     task = make_task("job:{job_id}")
-    said = fields_of(run("explain", task.name, '["x"]'))["row now"]
-    assert said == "not known: Field 'id' expected a number but got 'x'."
+    line, as_json = row_now(task, 7)
+    assert line == "does not exist: no run could claim it"
+    assert (as_json["status"], as_json["refused"]) == (None, "does not exist")
+    assert not task.guard.claim(7)
+    line, _ = row_now(task, "x")
+    assert line == "not known: Field 'id' expected a number but got 'x'."
+    # It is a mistake of who typed it
     assert not caplog.records
-
-
-def test_explain_a_task_without_a_guard(on_redis: None, make_task: MakeTask) -> None:
-    task = make_task("job:{job_id}")
-    task.guard = None
-    said = fields_of(run("explain", task.name, "[7]"))
-    assert not {"guard", "row now"} & set(said)
-    assert json.loads(run("explain", task.name, "[7]", "--format", "json"))["row"] is None
 
 
 def test_with_slots_the_permits_are_what_is_held(use_redis: UseRedis, redis_server: Any) -> None:
     """Who holds the name itself keeps nobody from a permit."""
     use_redis()
     with mailroom(redis_server.url) as room:
-        name = room.task(lock_slots=2).name
+        task = room.task(lock_slots=2)
         assert locks.hold("job:7", 600, "alice")
-        assert fields_of(run("explain", name, "[7]"))["verdict"] == (
-            "Would run now: 0 of 2 permits of job:7 are held."
-        )
+        said = fields_of(run("explain", task.name, "[7]"))
+        assert said["verdict"] == "Would run now: 0 of 2 permits of job:7 are held."
         taken("job:7", slots=2)
-        said = fields_of(run("explain", name, "[7]"))
+        said = fields_of(run("explain", task.name, "[7]"))
         assert said["verdict"] == "Would run now: 1 of 2 permits of job:7 are held."
         assert said["permit #1 now"].startswith("Held by ")
-        as_json = json.loads(run("explain", name, "[7]", "--format", "json"))
-        assert [permit["slot"] for permit in as_json["held"]] == [1]
+        assert [permit["slot"] for permit in explained(task, "[7]")["held"]] == [1]

@@ -156,11 +156,8 @@ def test_waiters_are_counted_those_for_permits_too(use_redis: UseRedis) -> None:
         won = locks.acquire(name, ttl=60, wait=60, slots=slots)
         return won is not None and won.release()
 
-    waiters = [
-        Meanwhile(partial(wait_and_release, name, slots))
-        for name, slots in (("video:1", 1), ("export", 2))
-        for _ in range(2)
-    ]
+    asked = [("video:1", 1), ("video:1", 1), ("export", 2), ("export", 2)]
+    waiters = [Meanwhile(partial(wait_and_release, name, slots)) for name, slots in asked]
     until(lambda: scrape(state(rows=False))["waiters default"] == 4, "four waiters")
     queued = [*locks.waiters("video:1"), *locks.waiters("export")]
     moments = [owner.waiting_since for owner in queued if owner.waiting_since is not None]
@@ -180,8 +177,9 @@ def test_lost_rows_are_counted_by_their_model_where_all_are_known(
 ) -> None:
     use_redis()
     lost, registry = "lost_rows app.Job", state()
+    guard = StatusGuard(Job, pk="job", source="queued", to="working", done="done")
     with mailroom(redis_server.url) as room:
-        room.task(guard=StatusGuard(Job, pk="job", source="queued", to="working", done="done"))
+        room.task(guard=guard)
         assert lost in scrape(registry)
         for status in ("working", "working", "queued"):
             Job.objects.create(status=status)
@@ -193,7 +191,6 @@ def test_lost_rows_are_counted_by_their_model_where_all_are_known(
             assert lost not in scrape(registry)
     with mailroom(redis_server.url) as room:
         # Given a task whose lock's name does not follow from the row alone
-        guard = StatusGuard(Job, pk="job", source="queued", to="working", done="done")
         room.task(guard=guard, lock_name="{job}:{other}")
         assert lost not in scrape(registry)
 

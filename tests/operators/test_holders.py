@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from django.core.cache import cache
 
-from django_tasklock import locks
+from django_tasklock import lock, locks
 from django_tasklock._values.owner_record import owner_record
 from django_tasklock._values.tokens import new_token
-from django_tasklock.operators.held import held_permits, listed
+from django_tasklock.operators.held import held_permits
 from django_tasklock.operators.holders import Holder, holder_of, meaning, sentence
 from tests.conftest import UseRedis
-from tests.steps import LONG, Meanwhile, holder, in_child, taken, waiting
+from tests.steps import LONG, Meanwhile, holder, orphan, taken, waiting
 from tests.waiting import until
 
 
@@ -23,32 +23,26 @@ def on_another_host() -> None:
     locks.store.acquire("video:1", new_token(), LONG, record)
 
 
-def by_a_process_that_is_gone() -> None:
-    in_child(lambda: str(locks.acquire("video:1", ttl=LONG)))
-
-
-def cooling() -> None:
-    lease = locks.acquire("video:1", hold_at_least=LONG)
-    assert lease is not None
-    lease.release()
+def by_anna() -> None:
+    locks.hold("video:1", LONG, "anna", "a migration")
 
 
 def by_other_code() -> None:
     cache.add("lock:video:1", "locked", None)
 
 
+def cooling() -> None:
+    with lock("video:1", hold_at_least=LONG):
+        pass
+
+
 KINDS: list[tuple[Callable[[], Any], Holder, bool, str]] = [
-    (lambda: taken("video:1", ttl=LONG), Holder.ALIVE, False, ", ends in "),
-    (by_a_process_that_is_gone, Holder.GONE, True, ", its process is gone, ends in "),
+    (lambda: taken("video:1"), Holder.ALIVE, False, ", ends in "),
+    (lambda: orphan("video:1"), Holder.GONE, True, ", its process is gone, ends in "),
     (on_another_host, Holder.UNKNOWN, False, "Held by worker-9:"),
     (cooling, Holder.COOLING, True, "Cooling down: it was held by "),
     (lambda: taken("video:1").detach(LONG), Holder.DETACHED, False, "detached: it waits for "),
-    (
-        lambda: locks.hold("video:1", LONG, "anna", "a migration"),
-        Holder.OPERATOR,
-        True,
-        "Held by operator anna, reason: a migration, for 0.0s, ends in ",
-    ),
+    (by_anna, Holder.OPERATOR, True, "Held by operator anna, reason: a migration, for 0."),
     (by_other_code, Holder.FOREIGN, False, "Held by other code, and never expires."),
 ]
 
@@ -83,22 +77,10 @@ def test_without_takeover_the_subprocesses_of_a_dead_process_may_still_work(
     use_redis: UseRedis,
 ) -> None:
     use_redis(tasklock={"OPTIONS": {"TAKEOVER": False}})
-    by_a_process_that_is_gone()
+    orphan("video:1")
     safe, text = meaning(holder("video:1"))
     assert not safe
     assert "its subprocesses may still work (TAKEOVER is off)" in text
-
-
-def test_who_waits_for_a_permit_holds_no_lock_that_is_shown(use_redis: UseRedis) -> None:
-    use_redis()
-    permits = [locks.acquire("api", ttl=LONG, slots=2) for _ in range(2)]
-    waiter = Meanwhile(lambda: locks.acquire("api", ttl=LONG, slots=2, wait=LONG))
-    until(lambda: locks.count() == 3)  # The waiter's gate is a lock of the store.
-    assert {info.name for info in listed(locks)} == {"api#1", "api#2"}
-    assert [info.name for info in held_permits(locks, "api")] == ["api#1", "api#2"]
-    assert permits[0] is not None
-    permits[0].release()
-    assert waiter.result() is not None
 
 
 def test_permits_are_found_on_a_store_that_cannot_list(on_locmem: None) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any
 
 import pytest
 
-from django_tasklock import Lease, locks, signals
+from django_tasklock import locks, signals
 from django_tasklock.operators.logs import connect
+from tests.admin.conftest import taken
 from tests.conftest import UseRedis
 
 
@@ -19,26 +19,22 @@ def on_redis(use_redis: UseRedis, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="django_tasklock")
 
 
-def acquire(name: str, **who: Any) -> Lease:
-    lease = locks.try_acquire(name, ttl=600, **who)
-    assert isinstance(lease, Lease)
-    return lease
-
-
-def test_ordinary_life_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    lease = acquire("video:1")
+def test_ordinary_life_logs_nothing_and_nothing_listens_on_the_hot_path(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lease = taken("video:1")
     assert lease.extend()
     assert lease.release()
     assert caplog.records == []
-
-
-def test_nothing_listens_on_the_hot_path() -> None:
     assert not signals.lock_acquired.has_listeners()
     assert not signals.lock_released.has_listeners()
 
 
-def test_contention_is_one_line_at_info(caplog: pytest.LogCaptureFixture) -> None:
-    holder = acquire("video:1", task="videos.transcode", task_id="id-1")
+def test_contention_is_one_line_at_info_however_often_it_is_connected(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    connect()
+    holder = taken("video:1", task="videos.transcode", task_id="id-1")
 
     locks.try_acquire("video:1", ttl=600, task="videos.transcode", task_id="id-2")
 
@@ -55,7 +51,7 @@ def test_contention_is_one_line_at_info(caplog: pytest.LogCaptureFixture) -> Non
 def test_clear_is_one_line_at_warning_and_loss_is_one_at_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    lease = acquire("video:1", task="videos.transcode", task_id="id-1")
+    lease = taken("video:1", task="videos.transcode", task_id="id-1")
     locks.clear("video:1", lease.token, by="alice")
     assert not lease.extend()
     assert not lease.release()
@@ -69,15 +65,8 @@ def test_clear_is_one_line_at_warning_and_loss_is_one_at_error(
     assert "videos.transcode[id-1]" in str(lease.owner)
 
 
-def test_connecting_twice_is_connecting_once(caplog: pytest.LogCaptureFixture) -> None:
-    connect()
-    acquire("video:1")
-    locks.acquire("video:1")
-    assert len(caplog.records) == 1
-
-
 def test_what_others_wrote_forges_no_line(caplog: pytest.LogCaptureFixture) -> None:
-    acquire("video:1", task="x\nERROR forged\x1b[2J", task_id="\u202e")
+    taken("video:1", task="x\nERROR forged\x1b[2J", task_id="\u202e")
     locks.acquire("video:1")
     locks.clear("video:1", by="a\nb")
     assert len(caplog.records) == 2

@@ -36,9 +36,6 @@ def reserve(store: Any, name: str, task: str = "videos.tasks.process", ttl: floa
     return task_id
 
 
-# ------------------------------------------------------------------------------ in the store
-
-
 def test_jobs_are_found_by_name_and_task(store: RedisStore) -> None:
     reserve(store, "video:1")
     reserve(store, "video:2", ttl=300)

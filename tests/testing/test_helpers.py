@@ -40,38 +40,42 @@ MEMORY = {"BACKEND": "django_tasklock.stores.memory.MemoryStore"}
 LOCMEM = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 
 
+@pytest.fixture
+def two_stores(use_caches: UseCaches) -> None:
+    use_caches(LOCMEM, {"default": MEMORY, "other": MEMORY})
+
+
 class TestHeld:
     def test_somebody_else_holds_the_lock_in_the_block(self, store: BaseStore) -> None:
         with held("video:1", by="worker-7", task="videos.process", task_id="id-7") as info:
             assert locks.acquire("video:1") is None
-            assert (info.owner.host, info.owner.task, info.owner.task_id) == (
-                "worker-7", "videos.process", "id-7",
-            )  # fmt: skip
+            assert (info.owner.host, info.owner.task) == ("worker-7", "videos.process")
+            assert info.owner.task_id == "id-7"
             assert info.owner.alive() is None
             with pytest.raises(LockNotAcquired, match="worker-7"), lock("video:1"):
                 pass
         assert locks.get("video:1") is None
 
+    @locks_in_memory()
     def test_its_end_hands_the_lock_over(self) -> None:
-        with locks_in_memory():
-            with held("video:1"):
-                waits = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=LONG))
-                until(lambda: waiting("video:1") == 1)
-            assert waits.result() is not None
+        with held("video:1"):
+            waits = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=LONG))
+            until(lambda: waiting("video:1") == 1)
+        assert waits.result() is not None
 
+    @locks_in_memory()
     def test_it_may_be_cleared_and_does_not_end_the_next_lease(self) -> None:
-        with locks_in_memory():
-            with held("video:1"):
-                assert locks.clear("video:1")
-                lease = taken("video:1")
-            assert lease.extend()
-
-    def test_it_takes_no_lock_away(self) -> None:
-        with locks_in_memory():
+        with held("video:1"):
+            assert locks.clear("video:1")
             lease = taken("video:1")
-            with pytest.raises(LockNotAcquired), held("video:1"):
-                pytest.fail("the block ran")  # pragma: no cover
-            assert lease.extend()
+        assert lease.extend()
+
+    @locks_in_memory()
+    def test_it_takes_no_lock_away(self) -> None:
+        lease = taken("video:1")
+        with pytest.raises(LockNotAcquired), held("video:1"):
+            pytest.fail("the block ran")  # pragma: no cover
+        assert lease.extend()
 
     @pytest.mark.parametrize("wrong", [{"name": "a name"}, {"ttl": 0}, {"name": ""}], ids=repr)
     def test_what_cannot_be_meant_is_an_error(self, wrong: dict[str, Any]) -> None:
@@ -80,8 +84,7 @@ class TestHeld:
 
 
 class TestAssertions:
-    def test_they_look_in_one_store(self, use_caches: UseCaches) -> None:
-        use_caches(LOCMEM, {"default": MEMORY, "other": MEMORY})
+    def test_they_look_in_one_store(self, two_stores: None) -> None:
         with held("video:1", store="other"):
             assert assert_locked("video:1", store="other").name == "video:1"
             assert_not_locked("video:1")
@@ -90,11 +93,11 @@ class TestAssertions:
             with pytest.raises(AssertionError, match="is held by pid 1 on another-host"):
                 assert_not_locked("video:1", store="other")
 
+    @locks_in_memory()
     def test_an_outage_is_neither(self) -> None:
-        with locks_in_memory(), outage():
-            for look in (assert_locked, assert_not_locked):
-                with pytest.raises(StoreUnavailable):
-                    look("video:1")
+        for look in (assert_locked, assert_not_locked):
+            with outage(), pytest.raises(StoreUnavailable):
+                look("video:1")
 
 
 ASKS_NO_SERVER = {"shard", "close_idle", "keyed", "keyed_note"}
@@ -119,42 +122,44 @@ class TestOutage:
         assert lease.held
         assert taken("video:1").held
 
-    def test_it_is_of_one_store(self, use_caches: UseCaches) -> None:
-        use_caches(LOCMEM, {"default": MEMORY, "other": MEMORY})
+    def test_it_is_of_one_store(self, two_stores: None) -> None:
         with outage("other"):
             assert taken("video:1").held
             with pytest.raises(StoreUnavailable):
                 locks.using("other").is_locked("video:1")
 
     @pytest.mark.parametrize("first_to_end", [0, 1])
+    @locks_in_memory()
     def test_the_last_of_several_to_end_ends_it(self, first_to_end: int) -> None:
         """One may be in another one, and those of two threads end in any order."""
-        with locks_in_memory():
-            blocks = [outage(), outage()]
-            for block in blocks:
-                block.__enter__()
-            blocks.pop(first_to_end).__exit__(None, None, None)
-            with pytest.raises(StoreUnavailable):
-                locks.is_locked("video:1")
-            blocks.pop().__exit__(None, None, None)
-            assert not locks.is_locked("video:1")
+        blocks = [outage(), outage()]
+        for block in blocks:
+            block.__enter__()
+        blocks.pop(first_to_end).__exit__(None, None, None)
+        with pytest.raises(StoreUnavailable):
+            locks.is_locked("video:1")
+        blocks.pop().__exit__(None, None, None)
+        assert not locks.is_locked("video:1")
 
+    @locks_in_memory()
     def test_a_change_of_the_settings_in_it_makes_a_store_that_answers(self) -> None:
-        with locks_in_memory(), outage():
-            with override_settings(TASKLOCK={"default": MEMORY}):
+        with outage():
+            with override_settings(CACHES=LOCMEM):
+                assert isinstance(stores["default"], MemoryStore)
                 assert taken("video:1").held
             assert not locks.is_locked("video:1")
 
+    @locks_in_memory()
     def test_a_lease_is_not_renewed_in_it(self) -> None:
-        with locks_in_memory():
-            lease = taken("video:1", ttl=0.3, renew=True)
-            with outage():
-                until(lambda: not lease.held)
-            with pytest.raises(LeaseLost):
-                lease.assert_held()
+        lease = taken("video:1", ttl=0.3, renew=True)
+        with outage():
+            until(lambda: not lease.held)
+        with pytest.raises(LeaseLost):
+            lease.assert_held()
 
+    @locks_in_memory()
     def test_who_waits_hears_of_it(self) -> None:
-        with locks_in_memory(), held("video:1"):
+        with held("video:1"):
             waits = Meanwhile(lambda: locks.acquire("video:1", wait=LONG))
             until(lambda: waiting("video:1") == 1)
             with outage(), pytest.raises(StoreUnavailable):
@@ -173,21 +178,12 @@ class TestLocksInMemory:
     def test_every_alias_is_in_memory_and_keeps_what_can_be_kept(
         self, use_caches: UseCaches
     ) -> None:
-        use_caches(
-            LOCMEM,
-            {
-                "default": {"TTL": 7, "KEY_PREFIX": "ours", "OPTIONS": {"TAKEOVER": False}},
-                "redis": {
-                    "BACKEND": "django_tasklock.stores.redis.RedisStore",
-                    "OPTIONS": {"REPLICAS": 1},
-                },
-            },
-        )
+        ours = {"TTL": 7, "KEY_PREFIX": "ours", "OPTIONS": {"TAKEOVER": False}}
+        redis = {"BACKEND": "django_tasklock.stores.redis.RedisStore", "OPTIONS": {"REPLICAS": 1}}
+        use_caches(LOCMEM, {"default": ours, "redis": redis})
         with locks_in_memory() as helpers:
             assert isinstance(helpers, LocksInMemory)
-            assert {alias: type(stores[alias]) for alias in stores} == {
-                "default": MemoryStore, "redis": MemoryStore,
-            }  # fmt: skip
+            assert [type(stores[alias]) for alias in ("default", "redis")] == [MemoryStore] * 2
             lease = taken("video:1", ttl=None)
             assert lease.ttl == 7
             assert helpers.assert_locked("video:1").key == "ours:video:1"
@@ -199,8 +195,7 @@ class TestLocksInMemory:
             helpers.assert_not_locked("video:1")
         assert not isinstance(stores["default"], MemoryStore)
 
-    def test_it_begins_and_ends_without_locks(self, use_caches: UseCaches) -> None:
-        use_caches(LOCMEM, {"default": MEMORY})
+    def test_it_begins_and_ends_without_locks(self, two_stores: None) -> None:
         taken("before")
         with locks_in_memory():
             assert locks.list() == []
@@ -208,14 +203,6 @@ class TestLocksInMemory:
             store = stores["default"]
         assert locks.list() == []
         assert store.count() == 0
-
-    def test_settings_that_change_meanwhile_are_kept_in_memory(self) -> None:
-        with locks_in_memory(), override_settings(CACHES=LOCMEM):
-            assert isinstance(stores["default"], MemoryStore)
-
-    @locks_in_memory()
-    def test_it_decorates_a_test(self) -> None:
-        assert isinstance(stores["default"], MemoryStore)
 
     def test_it_decorates_an_async_test(self) -> None:
         @locks_in_memory()
@@ -236,10 +223,6 @@ class TestLocksInMemory:
         for wrong in (fixture, Tests):
             with pytest.raises(TypeError, match="decorates a test function"):
                 locks_in_memory()(wrong)
-
-    def test_threads_see_it(self) -> None:
-        with locks_in_memory(), held("video:1"):
-            assert Meanwhile(lambda: locks.is_locked("video:1")).result()
 
 
 def test_an_assert_of_the_contract_says_what_it_compared() -> None:

@@ -9,21 +9,19 @@ from pathlib import Path
 import pytest
 
 from tests import needs
+from tests.nights import by_day
 from tests.projects import Project
 
 pytestmark = pytest.mark.slow
+MakeProject = Callable[..., Project]
 
 SETTINGS = """
 SECRET_KEY = "only-for-the-tests"
 INSTALLED_APPS = ["django_tasklock"]
 USE_TZ = True
 # Nobody listens there: a test that used it would fail.
-CACHES = {
-    "default": {
-        "BACKEND": "django_redis.cache.RedisCache",
-        "LOCATION": "redis://127.0.0.1:1",
-    }
-}
+NOWHERE = "redis://127.0.0.1:1"
+CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": NOWHERE}}
 TASKLOCK = {"default": {"TTL": 5}, "other": {"KEY_PREFIX": "other"}}
 """
 
@@ -77,7 +75,7 @@ def test_nothing_was_imported_early_that_needs_settings_or_takes_long():
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Callable[..., Project]:
+def project(tmp_path: Path) -> MakeProject:
     """``project(**files)``: a project with these files."""
     if not entry_points(group="pytest11", name="tasklock"):
         needs.missing("django-tasklock was installed without its pytest plugin: install it again")
@@ -92,26 +90,22 @@ def project(tmp_path: Path) -> Callable[..., Project]:
     return make
 
 
+PYTEST = ("pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider")
+
+
 def in_pytest(project: Project, *options: str, fails: bool = False) -> str:
-    return project.run(
-        "python", "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *options,
-        fails=fails,
-    )  # fmt: skip
+    return project.run("python", "-m", *PYTEST, *options, fails=fails)
 
 
-def test_with_pytest_django(project: Callable[..., Project]) -> None:
-    said = in_pytest(project(settings=SETTINGS, test_locks=TESTS), "--ds", "settings")
-    assert "4 passed" in said
-
-
-@pytest.mark.nightly
-def test_under_xdist_and_warnings_as_errors(project: Callable[..., Project]) -> None:
+@pytest.mark.parametrize("options", by_day([], ["-n", "2", "-W", "error"]))
+def test_with_pytest_django(project: MakeProject, options: list[str]) -> None:
+    """Also under xdist, and where warnings are errors."""
     made = project(settings=SETTINGS, test_locks=TESTS)
-    assert "4 passed" in in_pytest(made, "--ds", "settings", "-n", "2", "-W", "error")
+    assert "4 passed" in in_pytest(made, "--ds", "settings", *options)
 
 
 @pytest.mark.nightly
-def test_without_pytest_django(project: Callable[..., Project]) -> None:
+def test_without_pytest_django(project: MakeProject) -> None:
     conftest = """
 import os
 os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
@@ -122,27 +116,24 @@ django.setup()
     assert "4 passed" in in_pytest(made, "-p", "no:django")
 
 
-def test_a_project_without_settings_does_not_notice_it(project: Callable[..., Project]) -> None:
+def test_a_project_without_settings_does_not_notice_it(project: MakeProject) -> None:
     # conftest.py is imported after all plugins, and before any test.
     made = project(conftest=EARLY, test_all="from conftest import *")
     assert "1 passed" in in_pytest(made, "-p", "no:django", "-W", "error")
 
 
 @pytest.mark.nightly
-def test_coverage_sees_every_line(project: Callable[..., Project]) -> None:
+def test_coverage_sees_every_line(project: MakeProject) -> None:
     """A package that was imported before would show its first lines as not run."""
     made = project(settings=SETTINGS, test_locks=TESTS)
     made.environment["DJANGO_SETTINGS_MODULE"] = "settings"
-    made.run(
-        "python", "-m", "coverage", "run", "--source", "django_tasklock", "-m",
-        "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider",
-    )  # fmt: skip
+    made.run("python", "-m", "coverage", "run", "--source", "django_tasklock", "-m", *PYTEST)
     report = made.run("python", "-m", "coverage", "report", "--include", "*/testing/__init__.py")
     assert "100%" in report
 
 
 @pytest.mark.nightly
-def test_it_is_turned_off_by_its_name(project: Callable[..., Project]) -> None:
+def test_it_is_turned_off_by_its_name(project: MakeProject) -> None:
     made = project(settings=SETTINGS, test_locks=TESTS)
     said = in_pytest(made, "--ds", "settings", "-p", "no:tasklock", fails=True)
     assert "fixture 'tasklock' not found" in said
