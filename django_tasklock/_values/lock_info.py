@@ -14,12 +14,6 @@ from .slots import slot_of
 
 __all__ = ["LockInfo"]
 
-JSON_FIELDS = (
-    "token", "store", "key", "fence", "waiters", "longest_wait", "renewing", "held_by", "reason",
-    "slot", "cooling",
-)  # fmt: skip
-"""the fields that `LockInfo.as_json` returns as they are"""
-
 
 @dataclass(frozen=True, slots=True)
 class LockInfo(Deferred):
@@ -120,10 +114,13 @@ class LockInfo(Deferred):
         return self.is_like(other) or self.token == other.token
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as JSON-able values."""
+        """The fields that are known of any lock, as JSON-able values."""
         return {
             "name": self.name,
             "ttl": self.ttl,
             "acquired_at": self.acquired_at.isoformat() if self.acquired_at else None,
             "owner": self.owner.as_dict(),
-        } | {field: getattr(self, field) for field in JSON_FIELDS}
+            "token": self.token,
+            "store": self.store,
+            "key": self.key,
+        }

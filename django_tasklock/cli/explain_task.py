@@ -17,7 +17,7 @@ from ..operators.holders import command_line, sentence
 from ..operators.rows import RowNow, row_of
 from ..operators.work import Explanation, tasks
 from .arguments import add_format
-from .tables import write_fields
+from .tables import json_row, write_fields
 
 __all__ = ["add_arguments", "explain_task"]
 
@@ -55,7 +55,7 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     if options["format"] == "json":
         more = {
             "verdict": verdict,
-            "held": [info.as_json() for info in held],
+            "held": [json_row(info) for info in held],
             "duplicate_of": copy.owner.task_id if isinstance(copy, LockInfo) else copy,
             "row": row._asdict() if isinstance(row, RowNow) else row,
         }

@@ -27,6 +27,7 @@ LOCK_COLUMNS = ("NAME", "TTL", "HELD BY", "STATE", "WAITING", "TASK", "AGE")
 Row: TypeAlias = dict[str, Any]
 Columns: TypeAlias = Sequence[str]
 Cells: TypeAlias = Iterable[Sequence[object]]
+MORE = ("fence", "waiters", "longest_wait", "renewing", "held_by", "reason", "slot", "cooling")
 LEAST_WIDTH = 8  # of a column that is made narrower
 
 
@@ -101,7 +102,8 @@ def json_row(info: LockInfo, liveness: Liveness | None = None) -> dict[str, Any]
 
     ``liveness``: of one list, it asks for each process once.
     """
-    return info.as_json() | {"alive": (liveness or Liveness()).of(info.owner)}
+    more = {field: getattr(info, field) for field in MORE}
+    return info.as_json() | more | {"alive": (liveness or Liveness()).of(info.owner)}
 
 
 def since(moment: datetime | None) -> str:

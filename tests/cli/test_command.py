@@ -382,10 +382,15 @@ def test_an_output_that_cannot_be_written_is_an_error(
 @pytest.mark.parametrize(
     "verb", ["list", "show", "history", "doctor", "explain", "clear", "hold", "run", "lead"]
 )
-def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_fits_80_columns_and_has_an_example(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
         call_command("locks", verb, "--help")
-    assert f"manage.py locks {verb}" in capsys.readouterr().out.partition("examples:\n")[2]
+    said = capsys.readouterr().out
+    assert f"manage.py locks {verb}" in said.partition("examples:\n")[2]
+    assert max(map(len, said.splitlines())) <= 80
 
 
 def test_djangos_options_may_follow_the_verb(on_redis: None, process_env: Environment) -> None:
