@@ -26,10 +26,10 @@ MOST_NAMED = 20  # of more locks than these, the number is printed
 
 def add_arguments(parser: CommandParser) -> None:
     """Add which locks to clear, and how."""
-    which = parser.add_mutually_exclusive_group(required=True)
+    which = parser.add_mutually_exclusive_group()
     which.add_argument("names", nargs="*", type=lock_name, default=[], metavar="NAME")
     which.add_argument("--prefix", type=lock_name, metavar="P", help="whose name begins with P")
-    which.add_argument("--task", default="*", help="of this task (with * and ?)")
+    which.add_argument("--task", help="of this task (with * and ?)")
     which.add_argument("--owner-gone", action="store_true", help="whose process here is gone")
     which.add_argument("--all", action="store_true", help="every lock")
     parser.add_argument("--queued", action="store_true", help="reservations (unique_while) instead")
@@ -52,6 +52,9 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
       manage.py locks clear --owner-gone --noinput
       manage.py locks clear --queued --task videos.tasks.process
     """
+    # Not required by argparse: `call_command` with keyword arguments could not say which.
+    if not any(options[way] for way in ("names", "prefix", "task", "owner_gone", "all")):
+        raise CommandError("Say which: NAME..., --prefix P, --task T, --owner-gone or --all.")
     if options["queued"] and options["owner_gone"]:
         raise CommandError("--owner-gone does not apply to reservations: no process holds them.")
     service, by = locks.using(options["store"]), f"{user()} (locks clear)"
@@ -82,8 +85,7 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
         command.stdout.write("Nothing to clear." if options["format"] == "table" else "[]")
     left = [each.name for each, outcome in done if outcome == Outcome.CHANGED_HANDS.value]
     if left:
-        message = f"{', '.join(left)}: left alone: it changed hands meanwhile."
-        raise CommandError(printable(message))
+        raise CommandError(printable(f"{', '.join(left)}: left alone: changed hands meanwhile."))
 
 
 def _locks(service: LockService, options: dict[str, Any]) -> Sequence[LockInfo]:
@@ -93,7 +95,7 @@ def _locks(service: LockService, options: dict[str, Any]) -> Sequence[LockInfo]:
     return [
         info
         for info in listed(service, options["prefix"] or "")
-        if fnmatchcase(info.owner.task or "", options["task"])
+        if fnmatchcase(info.owner.task or "", options["task"] or "*")
         and (not options["owner_gone"] or holder_of(info) is Holder.GONE)
     ]
 

@@ -82,8 +82,7 @@ def run_command(command: BaseCommand, **options: Any) -> None:
     status = group.run(partial(_lease, options))
     if not group.kept:
         # What ran without its lock is never reported as a success.
-        message = f"{options['name']} was lost while the command ran."
-        raise CommandError(message, returncode=LOST)
+        raise CommandError(f"{options['name']} was lost while the command ran.", returncode=LOST)
     sys.exit(status)
 
 

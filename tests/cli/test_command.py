@@ -204,7 +204,7 @@ def test_a_lease_that_changes_hands_while_it_is_asked_is_left_alone(
         successors.append(taken("video:1"))
 
     answering(monkeypatch, "y", change_hands)
-    with pytest.raises(CommandError, match=r"^video:1: left alone: it changed hands meanwhile\.$"):
+    with pytest.raises(CommandError, match=r"^video:1: left alone: changed hands meanwhile\.$"):
         run("clear", "video:1")
     assert successors[0].extend()
 
@@ -216,6 +216,9 @@ def test_a_clear_of_many_prints_their_number(on_redis: None) -> None:
     assert run("clear", "--task", "reports.*", "--noinput").startswith("cleared report, held by ")
     assert run("clear", "--prefix", "video:", "--noinput") == "cleared 30\n"
     assert run("clear", "--all", "--noinput") == "Nothing to clear.\n"
+    taken("report")
+    call_command("locks", "clear", prefix="rep", interactive=False, stdout=io.StringIO())
+    assert not locks.is_locked("report")
 
 
 def test_a_clear_of_those_whose_owner_is_gone(on_redis: None) -> None:
@@ -307,7 +310,7 @@ def test_a_hold_waits_for_the_present_holder(on_redis: None) -> None:
         (["list", "--store", "third"], "third"),
         (["doctor", "--store", "third"], "third"),
         (["hold", "a", "--for", "soon"], "argument --for: "),
-        (["clear", "--noinput"], "is required"),
+        (["clear", "--noinput"], "Say which"),
         (["clear", "--noinput", "a", "--all"], "not allowed with argument NAME"),
         (["clear", "--noinput", "--prefix", ""], "cannot be empty"),
         (
