@@ -228,7 +228,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     @needs("delete")
     def send_view(self, request: HttpRequest) -> HttpResponse:
-        """Send lost rows again. Raises `PermissionDenied`, and `BadRequest`."""
+        """Send lost rows again. Raises `PermissionDenied`."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         send_again(request, self.admin_site)

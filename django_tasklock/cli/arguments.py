@@ -15,8 +15,7 @@ from .._values.owner_record import recorded
 from .._values.read_duration import read_ttl
 
 __all__ = [
-    "add_format", "add_wait", "exit_status", "lock_name", "lock_ttl", "number", "seconds",
-    "user",
+    "add_format", "add_wait", "exit_status", "lock_name", "lock_ttl", "number", "seconds", "user",
 ]  # fmt: skip
 
 YEAR_SECONDS = 366 * 86400  # what is longer is a mistake
@@ -29,9 +28,8 @@ def add_format(parser: CommandParser, *formats: str) -> None:
 
 def add_wait(parser: CommandParser) -> None:
     """Add ``--wait``: how many seconds to wait, None for ever."""
-    text = "for a held lock; without a number: for ever (default: do not wait)"
     how: Any = {"type": seconds, "nargs": "?", "default": 0, "metavar": "SECONDS"}
-    parser.add_argument("--wait", help=text, **how)
+    parser.add_argument("--wait", help="for a held lock; without a number: for ever", **how)
 
 
 def user() -> str:

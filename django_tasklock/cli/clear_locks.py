@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -12,10 +11,10 @@ from .._engine.service import LockService, locks
 from .._values.describe import printable
 from .._values.lock_info import LockInfo
 from ..operators.clearing import Outcome, clear_all
-from ..operators.held import listed
 from ..operators.holders import Holder, holder_of, meaning, sentence, who
 from ..operators.reservations import QueuedJob, clear_job, queued_jobs
 from .arguments import add_format, lock_name, user
+from .show_locks import matching
 from .tables import as_json
 
 __all__ = ["add_arguments", "clear_locks"]
@@ -71,9 +70,11 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
         command.stderr.write(_meanings(found), str)
         if not options["dry_run"]:
             _ask(command, f"this {what}" if len(found) == 1 else f"these {len(found):,} {what}s")
-    done: list[tuple[Seen, str]] = [(each, "would clear") for each in found if options["dry_run"]]
+    done: list[tuple[Seen, str]] = []
     try:
-        if not options["dry_run"]:
+        if options["dry_run"]:
+            done += ((each, "would clear") for each in found)
+        else:
             done += ((each, outcome.value) for each, outcome in cleared)
     finally:  # What was cleared is said also if the rest was interrupted, or failed.
         if done:
@@ -90,14 +91,10 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
 
 def _locks(service: LockService, options: dict[str, Any]) -> Sequence[LockInfo]:
     if options["names"]:
-        found = service.store.get_many(list(dict.fromkeys(options["names"])))
-        return [info for info in found if info is not None]
-    return [
-        info
-        for info in listed(service, options["prefix"] or "")
-        if fnmatchcase(info.owner.task or "", options["task"] or "*")
-        and (not options["owner_gone"] or holder_of(info) is Holder.GONE)
-    ]
+        known = service.store.get_many(list(dict.fromkeys(options["names"])))
+        return [info for info in known if info is not None]
+    found = matching(service, options["prefix"], options["task"])
+    return [info for info in found if not options["owner_gone"] or holder_of(info) is Holder.GONE]
 
 
 def _jobs(service: LockService, options: dict[str, Any]) -> Sequence[QueuedJob]:

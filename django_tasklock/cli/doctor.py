@@ -19,8 +19,7 @@ __all__ = ["add_arguments", "doctor"]
 def add_arguments(parser: CommandParser) -> None:
     """Add whether to send lost work again."""
     parser.set_defaults(store=None)
-    requeue_help = "send the tasks of lost rows again; it is safe to do this twice"
-    parser.add_argument("--requeue", action="store_true", help=requeue_help)
+    parser.add_argument("--requeue", action="store_true", help="send lost work again")
     add_format(parser)
 
 
@@ -30,7 +29,7 @@ def doctor(command: BaseCommand, **options: Any) -> None:
 
     That is: lost work, locks whose owner is gone, keys without a TTL, and servers
     that may lose locks; in all stores, unless --store names one. Exits 1 if a
-    problem is serious and was not mended by --requeue.
+    problem is serious and was not mended by --requeue, which is safe to do twice.
 
     examples:
       manage.py locks doctor

@@ -46,8 +46,10 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     try:
         service = locks.using(found.store)
         # With slots a call takes a permit: the lock of that name itself is another one.
-        holder = service.get(found.name) if found.slots == 1 else None
-        held = [holder] if holder else held_permits(service, found.name)
+        if found.slots > 1:
+            held = held_permits(service, found.name)
+        elif holder := service.get(found.name):
+            held = [holder]
         copy = tasks().duplicate_of(found)
         verdict = _verdict(found, held, copy, row)
     except StoreUnavailable as error:

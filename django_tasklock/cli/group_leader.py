@@ -6,7 +6,7 @@ the group lives, nobody on this machine takes the lock over. It starts the comma
 to by a byte. The end of its input is the end of ``locks run``: then it kills the whole group, for
 nobody renews the lease any more.
 
-It imports nothing but the standard library. Arguments: the number of a pipe, and the command.
+It imports nothing but the standard library. Arguments: the number of a socket, and the command.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .._engine.service import locks
-from .._values.describe import printable
 from ..operators.holders import sentence
 from ..stores.base import Refusal
 from .arguments import add_format, add_wait, lock_name, lock_ttl, user
@@ -47,7 +46,6 @@ def hold_lock(command: BaseCommand, **options: Any) -> None:
     except ValueError as error:
         raise CommandError(f"{error}.") from error
     if isinstance(held, Refusal):
-        message = f"{printable(name)}: {sentence(held.holder)}"
-        raise CommandError(message, returncode=HELD_ELSEWHERE)
+        raise CommandError(f"{name}: {sentence(held.holder)}", returncode=HELD_ELSEWHERE)
     said = json.dumps(json_row(held)) if options["format"] == "json" else None
     command.stdout.write(said or f"{name}: {sentence(held)}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +23,8 @@ from .group_leader import PASSED_ON
 
 __all__ = ["LeasedGroup"]
 
-LOOK_SECONDS = 0.05  # between two looks whether the group has ended, or the lease is lost
+LOOK_SECONDS = 0.05  # between two looks whether the group has ended
+LEASE_LOOK_SECONDS = 1.0  # between two looks whether the lease is lost
 
 
 class LeasedGroup:
@@ -44,15 +46,15 @@ class LeasedGroup:
         """Have the group of the command ready, and pass signals on to it."""
         self._kill_after = kill_after
         self._spare = spare
-        reading, writing = os.pipe()
-        self._pipe = io.FileIO(writing, "w")
+        # Each side sees the end of the other one.
+        self._link, theirs = socket.socketpair()
         leader = Path(__file__).with_name("group_leader.py")
         self._leader = subprocess.Popen(
-            [sys.executable, "-I", "-S", leader, str(reading), *argv],
-            pass_fds=[reading],
+            [sys.executable, "-I", "-S", leader, str(theirs.fileno()), *argv],
+            pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
-        os.close(reading)
+        theirs.close()
         for name in PASSED_ON:
             number = getattr(signal, name)
             # What the caller (nohup, a shell's background) has ignored stays ignored.
@@ -68,10 +70,9 @@ class LeasedGroup:
         """
         try:
             lease = self._lease = acquire(group=self._leader.pid)
-            self._pipe.write(b"1")
-            while self._leader.poll() is None and lease.remaining > self._spare:
-                with suppress(subprocess.TimeoutExpired):
-                    self._leader.wait(LOOK_SECONDS)
+            self._link.send(b"1")
+            while self._leader.poll() is None and (left := lease.remaining - self._spare) > 0:
+                select.select([self._link], [], [], min(left + 0.01, LEASE_LOOK_SECONDS))
             if self._leader.poll() is None:
                 self._end(lease)
             code = self._leader.wait()
@@ -90,21 +91,22 @@ class LeasedGroup:
         with suppress(OSError, ValueError):  # stderr may be full, or closed.
             sys.stderr.write(f"{lease.name} {what}: the command gets SIGTERM.\n")
         self._signal(signal.SIGTERM)
-        deadline = time.monotonic() + self._kill_after
+        # Before the lease is over, also if this process was stopped for a while.
+        deadline = time.monotonic() + min(self._kill_after, lease.remaining or self._kill_after)
         while self._lives() and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
         self._kill()
 
     def _kill(self) -> None:
         """Kill what still runs, unless the command has ended by itself, and wait for its end."""
-        if self._pipe.closed:
+        if self._link.fileno() < 0:
             return  # That was done; by now the system may have given the number to another group.
         # Below 0: the leader itself was killed, and has left its command.
         if self.stopped or self._leader.poll() is None or self._leader.returncode < 0:
             self._signal(signal.SIGKILL)
             while self._lives():
                 time.sleep(LOOK_SECONDS)
-        self._pipe.close()
+        self._link.close()
 
     def _release(self, lease: Lease) -> None:
         held = lease.held
@@ -122,7 +124,7 @@ class LeasedGroup:
             sys.exit(128 + number)
         if number not in (signal.SIGUSR1, signal.SIGUSR2):
             self.end_signal = number
-        if not self._pipe.closed:
+        if self._link.fileno() >= 0:
             self._signal(number)
 
     def _signal(self, number: int) -> None:

@@ -30,8 +30,7 @@ OUTAGE, HELD_ELSEWHERE, LOST = 69, 75, 77
 
 RUN_SECONDS = {
     "--kill-after": "from SIGTERM to SIGKILL when the lock is lost (default: 10)",
-    "--hold-at-least": "the lock stays taken until so long after it was acquired: longer than the "
-    "clocks of two hosts differ",
+    "--hold-at-least": "the lock stays taken until so long after it was acquired",
     "--cooldown": "the lock stays taken for so long after the command has exited with 0",
     "--cooldown-after-error": "the same, after another status",
 }
@@ -65,7 +64,8 @@ def run_command(command: BaseCommand, **options: Any) -> None:
 
     While it runs on one host, no other host runs it. If the lock is lost, the
     command and its process group get SIGTERM, and SIGKILL a little later. If this
-    process is killed, they are killed too.
+    process is killed, they are killed too. Where cron runs it on several hosts,
+    --hold-at-least is longer than their clocks differ.
 
     Exits with the command's own status, or 128 + the signal that ended it. Other
     exit statuses:

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from .._engine.service import LockService, locks
 from .._values.describe import duration, printable
 from .._values.liveness import Liveness
+from .._values.lock_info import LockInfo
 from .._values.owner import Owner, task_words
 from ..exceptions import TaskLockError
 from ..operators.held import held_permits, listed
@@ -23,7 +24,7 @@ from ..stores import stores
 from .arguments import add_format, lock_name, number
 from .tables import LOCK_COLUMNS, json_row, lock_cells, since, write_fields, write_rows, write_table
 
-__all__ = ["add_list_arguments", "add_show_arguments", "list_locks", "show_lock"]
+__all__ = ["add_list_arguments", "add_show_arguments", "list_locks", "matching", "show_lock"]
 
 JOB_COLUMNS = ("NAME", "TTL", "TASK", "TASK ID")
 WAITER_COLUMNS = ("POSITION", "WAITS", "WHO", "STATE", "TASK")
@@ -61,10 +62,8 @@ def list_locks(command: BaseCommand, **options: Any) -> None:
         rows, cells = map(QueuedJob.as_json, jobs), map(_job_cells, jobs)
         write_rows(command, form, rows, JOB_COLUMNS, cells, "No reservations.")
         return
-    found = listed(service, prefix, None if task else limit)
-    if task:
-        found = [info for info in found if fnmatchcase(info.owner.task or "", task)][:limit]
-    liveness, none = Liveness(), "" if found else _none(service, "" if task else prefix)
+    found, liveness = matching(service, prefix, task, limit), Liveness()
+    none = _none(service, "" if task else prefix) if form == "table" and not found else ""
     infos = (json_row(info, liveness) for info in found)
     lines = (lock_cells(info, liveness) for info in found)
     write_rows(command, form, infos, LOCK_COLUMNS, lines, none)
@@ -108,8 +107,19 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
         write_fields(command, shown | shown.pop("owner") | hidden)
     if waiting:
         out.write("\nWait queue:")
-        rows = [_waiter_cells(position, owner) for position, owner in enumerate(waiting, 1)]
-        write_table(command, WAITER_COLUMNS, rows)
+        cells = [_waiter_cells(*each) for each in enumerate(waiting, 1)]
+        write_table(command, WAITER_COLUMNS, cells)
+
+
+def matching(
+    service: LockService, prefix: str | None, task: str | None, limit: int | None = None
+) -> list[LockInfo]:
+    """Return the locks that a prefix and a task (with * and ?) choose, the soonest to end first.
+
+    Raises `ListingNotSupported` and `StoreUnavailable`.
+    """
+    found = listed(service, prefix or "", None if task else limit)
+    return [info for info in found if fnmatchcase(info.owner.task or "", task or "*")][:limit]
 
 
 def _job_cells(job: QueuedJob) -> Sequence[object]:

@@ -27,7 +27,12 @@ LOCK_COLUMNS = ("NAME", "TTL", "HELD BY", "STATE", "WAITING", "TASK", "AGE")
 Row: TypeAlias = dict[str, Any]
 Columns: TypeAlias = Sequence[str]
 Cells: TypeAlias = Iterable[Sequence[object]]
-MORE = ("fence", "waiters", "longest_wait", "renewing", "held_by", "reason", "slot", "cooling")
+# Of the lease, beside what `LockInfo.as_json` says of any lock.
+LEASE = ("fence", "waiters", "longest_wait", "renewing", "held_by", "reason", "slot", "cooling")
+CSV_FIELDS = (
+    "name", "ttl", "acquired_at", "host", "pid", "alive", "thread", "task", "task_id",
+    *LEASE[:4], "token", "store", "key", *LEASE[4:],
+)  # fmt: skip
 LEAST_WIDTH = 8  # of a column that is made narrower
 
 
@@ -39,10 +44,9 @@ def write_rows(
     if form == "json":
         command.stdout.write(as_json(rows))
     elif form == "csv":
-        flat = [row | row.pop("owner", {}) for row in rows]
-        writer = csv.DictWriter(command.stdout, flat[0] if flat else [])
+        writer = csv.DictWriter(command.stdout, CSV_FIELDS, extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(flat)
+        writer.writerows(row.get("owner", {}) | row for row in rows)
     elif table := list(cells):
         write_table(command, columns, table)
     else:
@@ -102,7 +106,7 @@ def json_row(info: LockInfo, liveness: Liveness | None = None) -> dict[str, Any]
 
     ``liveness``: of one list, it asks for each process once.
     """
-    more = {field: getattr(info, field) for field in MORE}
+    more = {field: getattr(info, field) for field in LEASE}
     return info.as_json() | more | {"alive": (liveness or Liveness()).of(info.owner)}
 
 

@@ -19,6 +19,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_tasklock import Lease, StoreUnavailable, locks
+from django_tasklock._engine.service import LockService
 from django_tasklock.cli import clear_locks
 from django_tasklock.cli.arguments import user
 from django_tasklock.operators.clearing import clear_all
@@ -96,8 +97,9 @@ def test_list_is_narrowed_and_limited(on_redis: None) -> None:
 
 
 def test_list_of_nothing_says_where_there_is_something(
-    use_caches: UseCaches, redis_server: RedisServer, own_redis_server: RedisServer
-) -> None:
+    use_caches: UseCaches, redis_server: RedisServer, own_redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     use_caches(
         {name: redis_cache(redis_server.url) for name in ("default", "second")}
         | {"dead": redis_cache(own_redis_server.url)},
@@ -112,6 +114,9 @@ def test_list_of_nothing_says_where_there_is_something(
         "No locks begin with 'nosuch'. The store 'default' has 1. The store 'second' has 1.\n"
     )
     assert names("--store", "second") == ["report"]
+    # A program that is told of none does not wait for other stores.
+    monkeypatch.setattr(LockService, "count", lambda *_: pytest.fail("another store was asked"))
+    assert names("nosuch") == []
 
 
 def test_rows_for_programs(on_redis: None) -> None:
@@ -122,6 +127,9 @@ def test_rows_for_programs(on_redis: None) -> None:
     (row,) = csv.DictReader(run("list", "--format", "csv").splitlines())
     assert (row["name"], row["token"], row["task_id"]) == ("video:1", lease.token, "0a1b")
     assert row["pid"] == str(os.getpid())
+    # Programs find their columns also where nothing is held.
+    header = "name,ttl,acquired_at,host,pid,alive,thread,task,task_id,fence,waiters,longest_wait"
+    assert run("list", "nosuch", "--format", "csv").startswith(f"{header},renewing,token,store,key")
 
 
 def test_a_terminal_of_80_columns_gets_lines_of_80_cells_cut_in_the_middle(

@@ -182,7 +182,7 @@ def test_explain_a_row_that_is_not_there_and_a_key_that_none_can_have(
 
 
 def test_with_slots_the_permits_are_what_is_held(use_redis: UseRedis, redis_server: Any) -> None:
-    """Who holds the name itself keeps nobody from a permit."""
+    """Who holds the name itself keeps nobody from a permit, nor the other way round."""
     use_redis()
     with mailroom(redis_server.url) as room:
         task = room.task(lock_slots=2)
@@ -194,3 +194,7 @@ def test_with_slots_the_permits_are_what_is_held(use_redis: UseRedis, redis_serv
         assert said["verdict"] == "Would run now: 1 of 2 permits of job:7 are held."
         assert said["permit #1 now"].startswith("Held by ")
         assert [permit["slot"] for permit in explained(task, "[7]")["held"]] == [1]
+        assert locks.clear("job:7")
+        said = fields_of(run("explain", room.task().name, "[7]"))
+        assert said["verdict"] == "Would run now: nobody holds job:7."
+        assert taken("job:7").release()

@@ -206,6 +206,24 @@ def test_command_is_dead_before_the_lease_that_cannot_be_renewed_is_over(
     own_redis_server.resume()
 
 
+def test_leader_that_was_stopped_for_a_while_kills_its_command_with_the_lease(
+    lead: Lead, use_redis: UseRedis, own_redis_server: RedisServer, file: Path
+) -> None:
+    # Given a command that ignores SIGTERM, and a leader that wakes up late in its lease
+    use_redis(own_redis_server.url)
+    leader = lead("x", "--ttl", "12", "--", "sh", "-c", STUBBORN.format(file=file))
+    until(lambda: len(ran(file)) == 1, "a leader", PATIENCE)
+    leader.send_signal(signal.SIGSTOP)
+    end = time.monotonic() + (holder("x").ttl or 0)
+    own_redis_server.pause()
+    until(lambda: time.monotonic() > end - 1, "the last second of the lease", PATIENCE)
+    leader.send_signal(signal.SIGCONT)
+    until(lambda: not runs(ran(file)[0]), "the command's end", PATIENCE)
+    # I expect SIGKILL at the lease's end, and not a third of the ttl after SIGTERM
+    assert time.monotonic() < end + 1.5
+    own_redis_server.resume()
+
+
 @pytest.mark.nightly
 def test_what_an_old_leaders_command_started_is_dead_before_the_next_one_starts(
     lead: Lead, use_redis: UseRedis, own_redis_server: RedisServer, file: Path
