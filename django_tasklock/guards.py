@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist
-from django.db import connections, router
+from django.db import InterfaceError, OperationalError, connections, router
 from django.db.models import Manager, Model, Q, QuerySet
 
-from ._compat.django_database import can_hold
-from ._compat.django_updates import Made, Make
+from ._compat.django_database import can_hold, close_if_cut, is_in_atomic
 from .exceptions import InvalidLockConfig, StatusConflict
-from .row_updates import RowUpdates
 
-__all__ = ["StatusGuard"]
+__all__ = ["NO_LEASE", "StatusGuard"]
+
+NO_LEASE = 0
+"""the fence of a run without a lease: every lease has a later one"""
 
 LARGEST_FENCE = 10**16 - 1
 """microseconds since 1970, until the year 2286"""
@@ -56,7 +58,7 @@ class StatusGuard:
         fence_field: str | None = None,
     ) -> None:
         self._model = model
-        self._fields_exist = False
+        self.label = _label_of(model)
         self.pk = pk
         self.field = field
         self.source = _listed(source)
@@ -67,22 +69,12 @@ class StatusGuard:
         self.exclude = exclude
         self.fence_field = fence_field
         self._check()
-        self._updates = RowUpdates(self.label, self.fence_field)
 
     def _check(self) -> None:
-        model: Any = self._model
-        if isinstance(model, str):
-            if model.count(".") != 1:
-                raise InvalidLockConfig(f'a label is "app.Model", not {model!r}')
-        elif not (isinstance(model, type) and issubclass(model, Model)):
-            raise InvalidLockConfig(f"a guard's model is a model or its label: {model!r}")
         if not self.source:
             raise InvalidLockConfig("a guard needs at least one source status")
         if self.to in (*self.source, self.done):
-            raise InvalidLockConfig(
-                "a guard's to is a status of its own, neither in source nor done: "
-                f"source={self.source!r}, to={self.to!r}, done={self.done!r}"
-            )
+            raise InvalidLockConfig(f"to={self.to!r} is no status of its own: {self!r}")
         if self.failed is not None and self.failed in (self.to, self.done):
             raise InvalidLockConfig(f"failed={self.failed!r} is the status of another outcome")
         for what in ("filter", "exclude"):
@@ -92,27 +84,17 @@ class StatusGuard:
     def __repr__(self) -> str:
         return f"<StatusGuard {self.label}.{self.field}: {self.source} -> {self.to} -> {self.done}>"
 
-    @property
-    def label(self) -> str:
-        """The model's label."""
-        return self._model if isinstance(self._model, str) else self._model._meta.label
-
-    @property
+    @cached_property
     def model(self) -> type[Model]:
         """The model. Raises `InvalidLockConfig` if it, or one of the fields, does not exist."""
-        if isinstance(self._model, str):
-            try:
-                self._model = apps.get_model(self._model)
-            except (LookupError, ValueError) as error:
-                raise InvalidLockConfig(f"a guard's model: {error}") from error
-        if not self._fields_exist:
+        given = self._model
+        try:
+            model: type[Model] = apps.get_model(given) if isinstance(given, str) else given
             for name in filter(None, (self.field, self.fence_field)):
-                try:
-                    self._model._meta.get_field(name)
-                except FieldDoesNotExist as error:
-                    raise InvalidLockConfig(f"a guard's field: {error}") from error
-            self._fields_exist = True
-        return self._model
+                model._meta.get_field(name)
+        except (LookupError, ValueError, FieldDoesNotExist) as error:
+            raise InvalidLockConfig(f"the guard of {self.label}: {error}") from error
+        return model
 
     def check_fields(self) -> None:
         """Raise `InvalidLockConfig` if the model, its status or its fence field does not exist."""
@@ -139,10 +121,8 @@ class StatusGuard:
         try:
             return arguments[self.pk]
         except KeyError:
-            raise InvalidLockConfig(
-                f"the guard of {self.label} takes its key from the argument {self.pk!r}, "
-                "which the call does not have"
-            ) from None
+            message = f"the call has no argument {self.pk!r}, the key of {self.label}"
+            raise InvalidLockConfig(message) from None
 
     def rows(self) -> QuerySet[Model]:
         """Return all rows of the model, on the database that it is written to."""
@@ -156,57 +136,22 @@ class StatusGuard:
         is no work: the row does not exist, is in another status, is excluded, or has a later fence.
         Raises `RuntimeError` inside ``atomic()``.
         """
-        # What a filter means may depend on the moment, as with the names of time zones.
-        is_steady = self.filter is None and self.exclude is None
-        return self._update("claim" if is_steady else None, self._claiming, pk, fence)
+        # A claim that is repeated finds its own status and fence, and takes the row again.
+        work = Q(pk=pk) & (self._fresh() | Q((self.field, self.to)))
+        if self.fence_field is None or fence is None:
+            return self._update(work, {self.field: self.to})
+        earlier = Q((f"{self.fence_field}__isnull", True)) | Q((f"{self.fence_field}__lte", fence))
+        return self._update(work & earlier, {self.field: self.to, self.fence_field: fence})
 
-    def _claiming(self, pk: Any, fence: int | None) -> Made:
-        rows = self.rows().filter(Q(pk=pk) & (self._fresh() | Q((self.field, self.to))))
-        changes: dict[str, Any] = {self.field: self.to}
-        if self.fence_field and fence is not None:
-            rows = rows.filter(
-                Q((f"{self.fence_field}__isnull", True)) | Q((f"{self.fence_field}__lt", fence))
-            )
-            changes[self.fence_field] = fence
-        return rows, changes
-
-    def claim_alone(self, pk: Any) -> tuple[bool, int | None]:
-        """Take the row for a run without a lock, from ``source`` only.
+    def claim_alone(self, pk: Any) -> bool:
+        """Take the row for a run without a lock, from ``source`` only. Its fence is `NO_LEASE`.
 
         Without the lock it is not known whether the run that left the row in ``to`` still lives.
-        Returns whether the row was taken, and the fence to finish it with: one more than the row's
-        last, so that a run with the lock has a greater one. Raises `RuntimeError` inside
-        ``atomic()``.
+        Returns False if there is no work, or it is not known whether this run has taken the row.
+        Raises `RuntimeError` inside ``atomic()``.
         """
-        rows = self.rows().filter(Q(pk=pk) & self._fresh())
-        changes: dict[str, Any] = {self.field: self.to}
-        fence = None
-        if self.fence_field:
-            last = rows.values_list(self.fence_field, flat=True).first()
-            unchanged = Q((f"{self.fence_field}__isnull", True))
-            if last is not None:
-                unchanged = Q((self.fence_field, last))
-            fence = (last or 0) + 1
-            rows, changes[self.fence_field] = rows.filter(unchanged), fence
-        return self._update(None, lambda _pk, _fence: (rows, changes), pk, None, ours=False), fence
-
-    def was_claimed_under(self, pk: Any, fence: int | None) -> bool:
-        """Return whether the lease with this fence is the last that has claimed the row."""
-        if not self.fence_field or fence is None:
-            return False
-        return bool(self.rows().filter(Q(pk=pk) & Q((self.fence_field, fence))).exists())
-
-    def writes_with(self, other: StatusGuard) -> bool:
-        """Return whether a status or a fence that this guard writes is one that ``other`` writes,
-        where both have the same row."""
-        if self.model._meta.concrete_model is not other.model._meta.concrete_model:
-            return False
-        fences = {self.fence_field, other.fence_field}
-        return self.field == other.field or (len(fences) == 1 and None not in fences)
-
-    def is_claimed(self, pk: Any) -> bool:
-        """Return whether the row is in the status ``to``."""
-        return bool(self.rows().filter(Q(pk=pk) & Q((self.field, self.to))).exists())
+        fence = {self.fence_field: NO_LEASE} if self.fence_field else {}
+        return self._update(Q(pk=pk) & self._fresh(), {self.field: self.to, **fence})
 
     def finish(self, pk: Any, fence: int | None = None) -> None:
         """Give the row the status ``done``.
@@ -215,7 +160,7 @@ class StatusGuard:
         `StatusConflict` if the row is no longer this run's: its status is not ``to``, or its fence
         is not ``fence``. Raises `RuntimeError` inside ``atomic()``.
         """
-        if not self._leave(pk, fence, self.done, "finish"):
+        if not self._leave(pk, fence, self.done):
             raise StatusConflict(self.label, pk)
 
     def fail(self, pk: Any, fence: int | None = None) -> bool:
@@ -224,8 +169,7 @@ class StatusGuard:
         ``fence``: as for `finish`. Returns False, and changes nothing, if the row is no longer this
         run's. Raises `RuntimeError` inside ``atomic()``.
         """
-        status = self._waiting if self.failed is None else self.failed
-        return self._leave(pk, fence, status, "fail")
+        return self._leave(pk, fence, self._waiting if self.failed is None else self.failed)
 
     def reopen(self, pk: Any, fence: int | None = None) -> bool:
         """Give the row its first source status again, so that another run can claim it.
@@ -234,15 +178,15 @@ class StatusGuard:
         Returns False, and changes nothing, if the row is no longer this run's. Raises
         `RuntimeError` inside ``atomic()``.
         """
-        return self._leave(pk, fence, self._waiting, "reopen")
+        return self._leave(pk, fence, self._waiting)
 
-    def put_back(self, pk: Any, fence: int | None = None) -> bool:
-        """The old name of `reopen`."""
-        return self.reopen(pk, fence)
+    def is_claimed(self, pk: Any) -> bool:
+        """Return whether the row is in the status ``to``."""
+        return bool(self.rows().filter(Q((self.field, self.to)), pk=pk).exists())
 
     def is_done(self, pk: Any) -> bool:
         """Return whether the row is in the status ``done``."""
-        return bool(self.rows().filter(Q(pk=pk) & Q((self.field, self.done))).exists())
+        return bool(self.rows().filter(Q((self.field, self.done)), pk=pk).exists())
 
     @property
     def _waiting(self) -> Any:
@@ -256,22 +200,42 @@ class StatusGuard:
             fresh &= ~self.exclude
         return fresh
 
-    def _leave(self, pk: Any, fence: int | None, status: Any, verb: str) -> bool:
-        def leaving(pk: Any, fence: int | None) -> Made:
-            ours = Q(pk=pk)
-            if self.fence_field and fence is not None:
-                ours &= Q((self.fence_field, fence))
-            return self.rows().filter(ours & Q((self.field, self.to))), {self.field: status}
+    def _leave(self, pk: Any, fence: int | None, status: Any) -> bool:
+        mine = Q(pk=pk)
+        if self.fence_field and fence is not None:
+            mine &= Q((self.fence_field, fence))
+        left = mine & Q((self.field, status))
+        return self._update(mine & Q((self.field, self.to)), {self.field: status}, left)
 
-        return self._update(verb, leaving, pk, fence)
+    def _update(self, which: Q, changes: Mapping[str, Any], changed: Q | None = None) -> bool:
+        """Change the row, and return whether there was one.
 
-    def _update(
-        self, verb: str | None, make: Make, pk: Any, fence: int | None, *, ours: bool = True
-    ) -> bool:
-        using = router.db_for_write(self.model)
-        return self._updates.update(
-            verb, using, make, pk, fence if self.fence_field else None, ours=ours
-        )
+        A connection that was cut, before the UPDATE or in it, is replaced once. The UPDATE may
+        have been carried out all the same: then the row is as ``changed`` says.
+        """
+        rows = self.rows()
+        # Inside atomic() no other connection would see the change before the commit, and a rollback
+        # would undo it although the work was done.
+        if is_in_atomic(rows.db):
+            raise RuntimeError(
+                f"the guard of {self.label} was used inside atomic(): its claim must be seen by "
+                "other workers at once, and must not be rolled back. Move atomic() into the task."
+            )
+        try:
+            return bool(rows.filter(which).update(**changes))
+        except (InterfaceError, OperationalError):
+            if not close_if_cut(rows.db):
+                raise
+        again = rows.filter(which).update(**changes)
+        return bool(again or (changed and rows.filter(changed).exists()))
+
+
+def _label_of(model: Any) -> str:
+    if isinstance(model, type) and issubclass(model, Model):
+        return model._meta.label
+    if isinstance(model, str) and model.count(".") == 1:
+        return model
+    raise InvalidLockConfig(f'a guard\'s model is a model, or a label "app.Model", not {model!r}')
 
 
 def _listed(source: Any) -> list[Any]:

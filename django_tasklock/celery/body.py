@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from django.db.models import Q
 
 from .._engine.lease import Lease
 from ..exceptions import LeaseLost, StatusConflict
-from ..guards import StatusGuard
+from ..guards import NO_LEASE, StatusGuard
 from .base import TaskBase
 from .claim import Claim, NoWork, Unleased, at_work, has_row_of
 
@@ -85,8 +86,8 @@ class Body:
         around = at_work.get()
         try:
             if lease is None:
-                claimed, fence = guard.claim_alone(pk)
-                self._claim = Claim(guard, pk, fence, None) if claimed else None
+                fence = NO_LEASE
+                self._claim = Claim(guard, pk, fence, None) if guard.claim_alone(pk) else None
             else:
                 self._claim_under(Claim(guard, pk, fence, lease))
             if self._claim is None:
@@ -161,9 +162,10 @@ class Body:
         That run's finish must not be taken for this one's, which has the same fence.
         """
         guard = self.task.guard
-        if guard is None or not guard.fence_field:
+        if guard is None or not guard.fence_field or lease.fence is None:
             return False
-        return guard.was_claimed_under(self._pk(guard), lease.fence)
+        fence = Q((guard.fence_field, lease.fence))
+        return bool(guard.rows().filter(fence, pk=self._pk(guard)).exists())
 
     def is_covered_by(self, lease: Lease) -> bool:
         """Return whether nothing is to be claimed for a call inside a run that holds the ``lease``:
@@ -204,7 +206,7 @@ class Body:
             return
         self._claim.replaced = True
         if not at_once:
-            self._leave(self._claim, _reopening(self._claim.guard))
+            self._leave(self._claim, self._claim.guard.reopen)
 
     def _run(self, lease: Lease | None, starting: Callable[[], None] | None) -> Any:
         if starting is not None:
@@ -262,15 +264,10 @@ class Body:
             again = bool(getattr(error, "requeue", False))
         elif self.broke_off(error, claim.lease):
             again = True
-        self._leave(claim, _reopening(claim.guard) if again else claim.guard.fail)
+        self._leave(claim, claim.guard.reopen if again else claim.guard.fail)
 
     def _leave(self, claim: Claim, leave: Callable[[Any, int | None], bool]) -> None:
         if claim.lease is None or claim.fence is not None or claim.lease.held:
             leave(claim.pk, claim.fence)
         else:
             self.task.leave_row(leave, claim.lease, claim.pk)
-
-
-def _reopening(guard: StatusGuard) -> Callable[[Any, int | None], bool]:
-    # By its old name: a subclass may override either, and this one calls `reopen`.
-    return guard.put_back

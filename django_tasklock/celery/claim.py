@@ -58,7 +58,10 @@ class Claim:
     def has_row_of(self, guard: StatusGuard, pk: Callable[[], Any]) -> bool:
         """Return whether ``guard`` cannot claim the row ``pk()`` beside this claim: it is the same
         row, and both guards write the same field."""
-        if not self.guard.writes_with(guard):
+        if self.guard.model._meta.concrete_model is not guard.model._meta.concrete_model:
+            return False
+        fences = {self.guard.fence_field, guard.fence_field}
+        if self.guard.field != guard.field and (len(fences) == 2 or None in fences):
             return False
         key, other = guard.model._meta.pk, pk()
         assert key is not None

@@ -161,7 +161,7 @@ def refuses_all(fence: int | None, store: BaseStore) -> bool:
 
     Raises `StoreUnavailable`.
     """
-    return fence is not None and fence >= (store.next_fence() or math.inf)
+    return fence is not None and fence > (store.next_fence() or math.inf)
 
 
 def _is_of(guard: StatusGuard, row: Model) -> bool:

@@ -208,21 +208,14 @@ MUTANTS = [Mutant(*each) for each in (
      "test_a_call_that_was_not_sent_leaves_no_reservation"),
 
     ("a row is finished by a conditional UPDATE", "guards.py",
-     "return self.rows().filter(ours & Q((self.field, self.to))), {self.field: status}",
-     "return self.rows().filter(ours), {self.field: status}",
+     "return self._update(mine & Q((self.field, self.to)), {self.field: status}, left)",
+     "return self._update(mine, {self.field: status}, left)",
      GUARDS, "test_row_that_somebody_changed_is_a_conflict"),
     ("a late run does not claim: fence_field", "guards.py",
-     """            rows = rows.filter(
-                Q((f"{self.fence_field}__isnull", True)) | Q((f"{self.fence_field}__lt", fence))
-            )
-            changes[self.fence_field] = fence
-        return rows, changes
-""", """            changes[self.fence_field] = fence
-        return rows, changes
-""",
+     "self._update(work & earlier, {", "self._update(work, {",
      GUARDS, "test_late_lease_is_refused"),
     ("a late run does not finish: fence_field", "guards.py",
-     "            ours &= Q((self.fence_field, fence))\n", "            pass\n",
+     "            mine &= Q((self.fence_field, fence))\n", "            pass\n",
      GUARDS, "test_late_writer_is_refused"),
 
     ("an outage is not reported as contention", "celery/run.py",

@@ -10,7 +10,7 @@ from django.db import InterfaceError, OperationalError, connections, models, tra
 from django.test.utils import override_settings
 
 from django_tasklock import StatusConflict
-from django_tasklock.guards import StatusGuard
+from django_tasklock.guards import NO_LEASE, StatusGuard
 from tests.app.models import Job
 from tests.conftest import ProxyTo, database_alias
 from tests.proxy import CutProxy
@@ -62,63 +62,44 @@ def of(row: Job) -> tuple[str, int | None]:
     return row.status, row.lock_fence
 
 
-def test_a_row_is_claimed_and_finished_though_the_connection_was_cut_before(
-    proxy: CutProxy,
+@pytest.mark.parametrize("guard", [GUARD, WITHOUT_FENCE], ids=["fence", "no fence"])
+@pytest.mark.parametrize("reply_lost", [False, True])
+@pytest.mark.parametrize(
+    ("verb", "status"), [("finish", "done"), ("fail", "failed"), ("reopen", "queued")]
+)
+def test_a_row_is_claimed_and_left_though_the_connection_was_cut_before_or_in_the_update(
+    proxy: CutProxy, guard: StatusGuard, reply_lost: bool, verb: str, status: str
 ) -> None:
+    def trouble() -> None:
+        proxy.drop_reply(b"UPDATE") if reply_lost else proxy.cut()
+
     row = job()
-    proxy.cut()
-    assert GUARD.claim(row.pk, 7)
-    assert of(row) == ("working", 7)
-    proxy.cut()
-    GUARD.finish(row.pk, 7)
-    assert of(row) == ("done", 7)
-
-
-@pytest.mark.parametrize("one_guard", [GUARD, WITHOUT_FENCE])
-def test_an_update_whose_reply_is_lost_was_carried_out(
-    proxy: CutProxy, one_guard: StatusGuard
-) -> None:
-    row = job()
-    proxy.drop_reply(b"UPDATE")
-    assert one_guard.claim(row.pk, 7)
-    proxy.wait_lost(1)
-    proxy.drop_reply(b"UPDATE")
-    one_guard.finish(row.pk, 7)
-    proxy.wait_lost(2)
-    assert of(row)[0] == "done"
-
-
-def test_a_failure_whose_connection_was_cut_is_written(proxy: CutProxy) -> None:
-    failed, again = job("working", 7), job("working", 8)
-    proxy.cut()
-    assert GUARD.fail(failed.pk, 7)
-    proxy.drop_reply(b"UPDATE")
-    assert GUARD.reopen(again.pk, 8)
-    assert of(failed) == ("failed", 7)
-    assert of(again) == ("queued", 8)
+    trouble()
+    assert guard.claim(row.pk, 7) is True
+    assert of(row) == ("working", 7 if guard is GUARD else None)
+    trouble()
+    assert getattr(guard, verb)(row.pk, 7) is (None if verb == "finish" else True)
+    assert of(row)[0] == status
 
 
 def test_a_row_of_another_run_is_no_ones_who_asks_twice(proxy: CutProxy) -> None:
     later, done = job("working", 9), job("done", 9)
     proxy.cut()
     assert not GUARD.claim(later.pk, 7)
-    proxy.cut()
-    with pytest.raises(StatusConflict):
-        GUARD.finish(later.pk, 7)
-    proxy.cut()
-    with pytest.raises(StatusConflict):
-        GUARD.finish(done.pk, 7)
+    for row in (later, done):
+        proxy.cut()
+        with pytest.raises(StatusConflict):
+            GUARD.finish(row.pk, 7)
     proxy.drop_reply(b"UPDATE")
     assert not GUARD.claim(done.pk, 10)
-    assert of(later) == ("working", 9)
-    assert of(done) == ("done", 9)
+    assert (of(later), of(done)) == (("working", 9), ("done", 9))
 
 
 def test_of_a_claim_without_a_lock_the_row_does_not_show_whose_it_is(proxy: CutProxy) -> None:
     row = job()
     proxy.drop_reply(b"UPDATE")
-    assert GUARD.claim_alone(row.pk) == (False, 1)
-    assert of(row) == ("working", 1)
+    assert GUARD.claim_alone(row.pk) is False
+    assert of(row) == ("working", NO_LEASE)
 
 
 def test_a_database_that_stays_away_is_reported(proxy: CutProxy) -> None:
