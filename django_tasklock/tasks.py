@@ -5,17 +5,17 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
 from ._engine.aio.drive import drive
-from ._engine.aio.in_turn import InTurn
-from ._engine.aio.leaving import left_with
 from ._engine.aio.verbs import left
 from ._engine.binding import Binder
+from ._engine.context import lock
 from ._engine.lease import Lease
 from ._engine.names import NameTemplate
 from ._engine.service import LockService
@@ -91,7 +91,10 @@ def locked(
         def begin(args: Any, kwargs: Any) -> _Run:
             arguments = bind(args, kwargs)
             lock_name = fill(*args, **kwargs) if callable(name) else fill(arguments)
-            run = _Run(store, task, lock_name, guard, arguments, on_conflict)
+            context = arguments.get("context")
+            task_id = getattr(getattr(context, "task_result", None), "id", None)
+            pk = None if guard is None else guard.pk_of(arguments)
+            run = _Run(store, task, task_id, lock_name, guard, pk, Use(None))
             run.use.template = f"{task}:{{lock_name}}" if callable(name) else name
             return run
 
@@ -101,168 +104,138 @@ def locked(
                 ttl=ttl, wait=wait, renew=renew, task=task, task_id=run.task_id, use=run.use,
             )  # fmt: skip
 
-        async def run_async(*args: Any, **kwargs: Any) -> Any:
-            # Not in a thread of its own: whatever names the lock or claims the row uses the ORM.
-            run = await sync_to_async(begin)(args, kwargs)
-            won = await drive(store, acquire(run), left(run.use))
-            if isinstance(won, LockInfo):
-                return run.refused(won)
-            more = {"lease": won} if takes_lease else {}
-            rows, leave = InTurn(), run.leave
-
-            def leave_closed() -> None:
-                rows.make_last(run.fail, won, GeneratorExit())
-                run.leave()
-
-            try:
-                try:
-                    if not await rows.make(run.claim, won):
-                        return run.skipped("invalid_state", None)
-                    result = await function(*args, **kwargs, **more)
-                    await rows.make(run.finish, won)
-                    return result
-                except GeneratorExit:
-                    raise
-                except BaseException as error:
-                    await rows.make(run.fail, won, error)
-                    raise
-            except GeneratorExit:
-                # It cannot wait for the row. `left_with` makes the call in another thread.
-                leave = leave_closed
-                raise
-            finally:
-                try:
-                    await left_with(store, sys.exc_info()[1], leave)
-                except StoreUnavailable as error:
-                    log_not_released("a task", run.name, error)
+        def refused(run: _Run, holder: LockInfo) -> dict[str, Any]:
+            if on_conflict == "raise":
+                raise LockNotAcquired(run.name, holder)
+            return run.skipped(reason_of(holder), holder.owner)
 
         def run_sync(*args: Any, **kwargs: Any) -> Any:
             run = begin(args, kwargs)
             won = blocking(acquire(run))
             if isinstance(won, LockInfo):
-                return run.refused(won)
+                return refused(run, won)
             more = {"lease": won} if takes_lease else {}
-            try:
-                if not run.claim(won):
-                    return run.skipped("invalid_state", None)
-                result = function(*args, **kwargs, **more)
-                run.finish(won)
-                return result
-            except BaseException as error:
-                run.fail(won, error)
-                raise
-            finally:
-                run.leave()
+            with run.working(won) as claimed:
+                if claimed:
+                    return function(*args, **kwargs, **more)
+                return run.skipped("invalid_state", None)
 
-        wrapper: Any = functools.wraps(function)(
-            run_async if iscoroutinefunction(function) else run_sync
-        )
+        async def run_async(*args: Any, **kwargs: Any) -> Any:
+            # Not in a thread of its own: whatever names the lock or claims the row uses the ORM.
+            run = await sync_to_async(begin)(args, kwargs)
+            # That thread must not wait: the holder may need it to come to its end.
+            won = await drive(store, acquire(run), left(run.use))
+            if isinstance(won, LockInfo):
+                return refused(run, won)
+            more = {"lease": won} if takes_lease else {}
+            working = run.working(won)
+            end = sync_to_async(working.__exit__)
+            try:
+                if await sync_to_async(working.__enter__)():
+                    result = await function(*args, **kwargs, **more)
+                else:
+                    result = run.skipped("invalid_state", None)
+                await end(None, None, None)
+                return result
+            except GeneratorExit:
+                raise  # It was closed, and cannot wait.
+            except BaseException as error:
+                # A cancelled call may not have been made, or be under way in that thread.
+                await end(type(error), error, error.__traceback__)
+                raise
+
+        run_it = run_async if iscoroutinefunction(function) else run_sync
+        wrapper: Any = functools.wraps(function)(run_it)
         wrapper.__signature__ = signature
         return cast("Function", wrapper)
 
     return decorate
 
 
+@dataclass
 class _Run:
-    """One run of a task: its lock, and the row that it claims."""
+    """One run of a task: its lock, and the row ``pk`` of the ``guard``, if there is one."""
 
-    def __init__(
-        self,
-        store: str,
-        task: str,
-        name: str,
-        guard: StatusGuard | None,
-        arguments: Mapping[str, Any],
-        on_conflict: str,
-    ) -> None:
-        self.name = name
-        self._store = store
-        self._task = task
-        self.use = Use(None)
-        context = arguments.get("context")
-        self.task_id: str | None = getattr(getattr(context, "task_result", None), "id", None)
-        self._guard = guard
-        self._pk = None if guard is None else guard.pk_of(arguments)
-        self._on_conflict = on_conflict
-        self._counts = False
-        """whether the run has ended well"""
-        self._may_have_row = False
-        """whether the row was claimed, or its claim was interrupted"""
-
-    def refused(self, holder: LockInfo) -> dict[str, Any]:
-        """Return the marker, or raise `LockNotAcquired`."""
-        if self._on_conflict == "raise":
-            raise LockNotAcquired(self.name, holder)
-        return self.skipped(reason_of(holder), holder.owner)
+    store: str
+    task: str
+    task_id: str | None
+    name: str
+    guard: StatusGuard | None
+    pk: Any
+    use: Use
 
     def skipped(self, reason: SkipReason, holder: Owner | None) -> dict[str, Any]:
         """Return the marker of a skipped run."""
-        return skipped(self._store, self.name, self._task, self.task_id, reason, holder)
+        return skipped(self.store, self.name, self.task, self.task_id, reason, holder)
 
-    def claim(self, lease: Lease) -> bool:
-        """Claim the row, if there is a guard. Returns False if it cannot be claimed."""
-        if self._guard is None:
-            return True
-        self._may_have_row = True
+    @contextmanager
+    def working(self, lease: Lease) -> Iterator[bool]:
+        """A block under the lease: it claims the row first, and finishes it; then it releases.
+
+        Yields False, and changes no row, if the row cannot be claimed. Raises `LeaseLost` or
+        `StatusConflict` if the result does not count.
+        """
+        guard = self.guard
+        fence = lease.fence if guard is not None and guard.fence_field else None
+        claimed = counts = False
         try:
-            self._may_have_row = self._guard.claim(self._pk, self._fence(lease))
-        except Exception:
-            self._may_have_row = False
+            claimed = guard is None or guard.claim(self.pk, fence)
+            yield claimed
+            if claimed and guard is not None:
+                self._finish(guard, lease, fence)
+            counts = claimed
+        except GeneratorExit:
+            # The coroutine was closed, and cannot wait. The row is left to the next holder.
+            self.use.drop()
             raise
-        return self._may_have_row
+        except BaseException as error:
+            # A claim that was interrupted may have been made all the same.
+            if guard is not None and (claimed or not isinstance(error, Exception)):
+                self._leave_row(guard, lease, fence, error)
+            raise
+        finally:
+            if self.use.lease is not None:
+                self._release(failed=not counts)
 
-    def finish(self, lease: Lease) -> None:
-        """Finish the row. Raises `LeaseLost` or `StatusConflict` if the result does not count."""
-        fence, detached = self._fence(lease), lease._is_detached()
-        if fence is None and not (detached and self._guard is None):
+    def _finish(self, guard: StatusGuard, lease: Lease, fence: int | None) -> None:
+        if fence is None:
             # Nothing but the lease distinguishes this run from the next holder's.
             lease.assert_held()
-        if self._guard is not None:
-            try:
-                self._guard.finish(self._pk, fence)
-            except StatusConflict:
-                if not detached:
-                    lease.assert_held()
-                raise
-        self._counts = True
+        try:
+            guard.finish(self.pk, fence)
+        except StatusConflict:
+            if not lease._is_detached():
+                lease.assert_held()
+            raise
 
-    def fail(self, lease: Lease, error: BaseException) -> None:
+    def _leave_row(
+        self, guard: StatusGuard, lease: Lease, fence: int | None, error: BaseException
+    ) -> None:
         """Give the row of a run that ended with ``error`` its status. Raises nothing."""
-        guard = self._guard
-        if guard is None or not self._may_have_row:
-            return
         # What is no `Exception` interrupts the run from outside, as the end of the worker does.
         leave = guard.fail if isinstance(error, Exception) else guard.reopen
-        fence = self._fence(lease)
+        # Without a fence only the lock shows whether another run has the row.
+        is_ours = fence is not None or lease.held
         try:
-            if fence is not None or lease.held:
-                leave(self._pk, fence)
-                return
-            # Only the lock shows whether another run has the row.
-            again = LockService(lease.store).acquire(self.name)
-            if again is not None:
-                try:
-                    leave(self._pk, None)
-                finally:
-                    again.release()
+            with nullcontext() if is_ours else lock(self.name, store=self.store):
+                leave(self.pk, fence)
+        except LockNotAcquired:
+            pass
         except Exception:
             # The next run can claim the row as it is. The task's own error is reported.
             logger.exception(
-                "could not change the row %s of %s after an error", self._pk, guard.label
+                "could not change the row %s of %s after an error", self.pk, guard.label
             )
 
-    def leave(self) -> None:
+    def _release(self, *, failed: bool) -> None:
         """Release the lease. Raises `LeaseLost` for a result that is in no row."""
         try:
-            self.use.leave(failed=not self._counts)
+            self.use.leave(failed=failed)
         except LeaseLost:
-            if self._guard is None:
+            if self.guard is None:
                 raise
         except StoreUnavailable as error:
             log_not_released("a task", self.name, error)
-
-    def _fence(self, lease: Lease) -> int | None:
-        return lease.fence if self._guard is not None and self._guard.fence_field else None
 
 
 def _signature(function: Any) -> tuple[inspect.Signature, bool]:

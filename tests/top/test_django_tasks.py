@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import django
 import pytest
-from asgiref.sync import async_to_sync
 from django.test import override_settings
 
 from django_tasklock import lock, locks
@@ -69,39 +66,6 @@ def test_async_task_runs_under_the_lock_or_fails(tasks: Any) -> None:
         result = tasks.in_async.enqueue(7)
     assert result.status.name == "FAILED"
     assert result.errors[0].exception_class_path == "django_tasklock.exceptions.LockNotAcquired"
-
-
-def test_async_task_that_is_cancelled_in_its_claim_can_run_again(
-    tasks: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job, claimed, go_on = Job.objects.create(), threading.Event(), threading.Event()
-    claim = tasks.guard.claim
-
-    def slow(pk: Any, fence: int | None = None) -> bool:
-        answer: bool = claim(pk, fence)
-        claimed.set()
-        assert go_on.wait(PATIENCE)
-        return answer
-
-    async def cancel() -> None:
-        run = asyncio.create_task(tasks.work_in_async.func(job.pk))
-        await asyncio.to_thread(until, claimed.is_set)
-        run.cancel()
-        for _ in range(10):
-            await asyncio.sleep(0)
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await run
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tasks.guard, "claim", slow)
-        async_to_sync(cancel)()
-    job.refresh_from_db()
-    assert job.status == "queued"
-    until(lambda: not locks.is_locked(f"job:{job.pk}"))
-    assert tasks.work_in_async.enqueue(job.pk).return_value == "worked"
-    job.refresh_from_db()
-    assert (job.status, job.done_count) == ("done", 1)
 
 
 class Queue:
