@@ -27,6 +27,7 @@ from django.db import models
 
 class Video(models.Model):
     status = models.CharField(max_length=20, default="uploaded")
+    views = models.IntegerField(null=True)
 """
 TASKS = """
 from celery import shared_task
@@ -37,6 +38,9 @@ GUARD = dict(pk="video_id", source="uploaded", to="processing", done="ready")
 
 @shared_task(base=LockedTask, guard=StatusGuard("videos.Video", fence_field="lock_fence", **GUARD))
 def no_fence(video_id): ...
+
+@shared_task(base=LockedTask, guard=StatusGuard("videos.Video", fence_field="views", **GUARD))
+def small_fence(video_id): ...
 
 @shared_task(base=LockedTask, lock_store="nowhere")
 def no_store(video_id): ...
@@ -84,9 +88,10 @@ def test_check_sees_the_tasks_of_an_ordinary_project(project: Project) -> None:
     said = project.run("python", "manage.py", "check", fails=True)
     assert "(django_tasklock.E003) task videos.tasks.no_fence: " in said
     assert "(django_tasklock.E004) task videos.tasks.no_store: " in said
+    assert "(django_tasklock.E005) task videos.tasks.small_fence: the fence field " in said
     assert "(django_tasklock.W004) task videos.tasks.no_end: " in said
     assert "tasks.right" not in said
-    assert said.count("(django_tasklock.") == 4  # W001: the cache is a LocMemCache.
+    assert said.count("(django_tasklock.") == 5  # W001: the cache is a LocMemCache.
     assert said.count("checks run") == 1
     # So does every command that runs the checks.
     assert "no_fence" in project.run("python", "manage.py", "migrate", fails=True)

@@ -62,6 +62,7 @@ def test_task_with_a_context_is_the_owner(tasks: Any) -> None:
 
 def test_async_task_runs_under_the_lock_or_fails(tasks: Any) -> None:
     assert tasks.in_async.enqueue(7).return_value is True
+    assert tasks.work_in_async.enqueue(Job.objects.create().pk).return_value == "worked"
     with lock("async:7"):
         result = tasks.in_async.enqueue(7)
     assert result.status.name == "FAILED"

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import InterfaceError, OperationalError, connections, models, transaction
-from django.test.utils import override_settings
+from django.db import InterfaceError, OperationalError, connections, transaction
 
 from django_tasklock import StatusConflict
 from django_tasklock.guards import NO_LEASE, StatusGuard
 from tests.app.models import Job
 from tests.conftest import ProxyTo, database_alias
+from tests.jobs import jobs_on
+from tests.proxied_databases import proxy_before
 from tests.proxy import CutProxy
 
 GUARD = StatusGuard(
@@ -21,35 +22,16 @@ GUARD = StatusGuard(
 WITHOUT_FENCE = StatusGuard(Job, source="queued", to="working", done="done", failed="failed")
 
 
-class JobsBehindTheProxy:
-    """Sends the jobs by way of the proxy."""
-
-    def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
-        return "cut" if model is Job else None
-
-    db_for_write = db_for_read
-
-
 @pytest.fixture(params=["postgres_alias", pytest.param("mariadb_alias", marks=pytest.mark.nightly)])
 def proxy(request: pytest.FixtureRequest, proxy_to: ProxyTo) -> Iterator[CutProxy]:
     """Between the guards and their database, which has a table of jobs."""
     alias: str = request.getfixturevalue(request.param)
-    settings: dict[str, Any] = dict(connections.settings[alias])
-    proxy = proxy_to(int(settings["PORT"] or 5432))
-    behind = settings | {"HOST": "127.0.0.1", "PORT": proxy.port}
-    if request.param == "postgres_alias" and not settings["USER"]:
+    proxy = proxy_before(alias, proxy_to)
+    behind = dict(connections.settings[alias]) | {"HOST": "127.0.0.1", "PORT": proxy.port}
+    if request.param == "postgres_alias" and not behind["USER"]:
         behind["USER"] = "postgres"
-    with connections[alias].schema_editor() as editor:
-        editor.create_model(Job)
-    try:
-        with (
-            database_alias("cut", behind),
-            override_settings(DATABASE_ROUTERS=[f"{__name__}.JobsBehindTheProxy"]),
-        ):
-            yield proxy
-    finally:
-        with connections[alias].schema_editor() as editor:
-            editor.delete_model(Job)
+    with database_alias("cut", behind), jobs_on(alias, by="cut"):
+        yield proxy
 
 
 def job(status: str = "queued", fence: int | None = None) -> Job:

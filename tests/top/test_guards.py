@@ -10,16 +10,14 @@ from typing import Any
 import psycopg
 import pytest
 from django.apps import apps
-from django.core import checks
 from django.db import connections, models, transaction
 from django.db.models import Q
-from django.test.utils import CaptureQueriesContext, isolate_apps, override_settings
+from django.test.utils import CaptureQueriesContext, isolate_apps
 
 from django_tasklock import InvalidLockConfig, StatusConflict
-from django_tasklock.celery import LockedTask
-from django_tasklock.celery.task_checks import check_tasks, known_tasks
 from django_tasklock.guards import NO_LEASE, StatusGuard
 from tests.app.models import Job
+from tests.jobs import jobs_on
 from tests.steps import Meanwhile
 from tests.waiting import until
 
@@ -60,8 +58,7 @@ class TestClaim:
         assert of(other) == ("queued", None)
 
     def test_row_that_is_not_there_is_no_work(self) -> None:
-        assert guard().claim(4711) is False
-        assert guard().claim(None) is False
+        assert guard().claim(4711) is guard().claim(None) is False
 
     @pytest.mark.parametrize(
         ("options", "fields", "claimed"),
@@ -177,24 +174,11 @@ class TestTransactions:
         guard().finish(row.pk)
 
 
-class JobsOnPostgres:
-    """Sends the jobs to PostgreSQL."""
-
-    def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
-        return "postgres" if model is Job else None
-
-    db_for_write = db_for_read
-
-
 class TestPostgres:
     @pytest.fixture(autouse=True)
     def jobs(self, postgres_alias: str) -> Iterator[None]:
-        with override_settings(DATABASE_ROUTERS=[f"{__name__}.JobsOnPostgres"]):
-            with connections[postgres_alias].schema_editor() as editor:
-                editor.create_model(Job)
+        with jobs_on(postgres_alias):
             yield
-            with connections[postgres_alias].schema_editor() as editor:
-                editor.delete_model(Job)
 
     @pytest.mark.parametrize("fences", [(6, 7), (7, 6)])
     def test_of_two_who_claim_at_once_one_finishes(
@@ -318,19 +302,3 @@ class TestFenceField:
         model: Any = type(f"Row{len(apps.get_app_config('app').models)}", (models.Model,), fields)
         one = StatusGuard(model, source="queued", to="busy", done="done", fence_field="fence")
         assert re.search(says, one.fence_trouble())
-
-    def test_task_with_a_small_one_is_an_error(self) -> None:
-        class Small(LockedTask):
-            abstract = True
-            name = "tests.small_fence"
-            guard = guard(fence_field="done_count")
-
-            def run(self, pk: int) -> None: ...
-
-        try:
-            (message,) = [each for each in check_tasks() if "small_fence" in each.msg]
-        finally:
-            known_tasks.discard(Small)
-        assert isinstance(message, checks.Error)
-        assert message.id == "django_tasklock.E005"
-        assert "app.Job.done_count" in message.msg

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,8 +31,6 @@ from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-LABEL = Job._meta.label
-
 
 @pytest.fixture(autouse=True)
 def redis(use_redis: UseRedis) -> None:
@@ -45,7 +42,7 @@ def guard(**options: Any) -> StatusGuard:
         "pk": "job_id", "source": "queued", "to": "running", "done": "done", "failed": "failed",
         "fence_field": "lock_fence",
     }  # fmt: skip
-    return StatusGuard(LABEL, **own | options)
+    return StatusGuard("app.Job", **own | options)
 
 
 def status(job: Job) -> str:
@@ -143,7 +140,9 @@ def test_error_leaves_a_row_that_can_be_seen_or_run_again(
         raise error
 
     job = Job.objects.create(status="running")
-    own = Raises(LABEL, pk="job_id", source="queued", to="running", done="done", failed="failed")
+    own = Raises(
+        "app.Job", pk="job_id", source="queued", to="running", done="done", failed="failed"
+    )
     take = locked("job:{job_id}", guard=own)
     with pytest.raises(type(error)):
         async_to_sync(take(work_async))(job.pk) if is_async else take(work)(job.pk)
@@ -267,7 +266,7 @@ class Slow(StatusGuard):
 
     def __init__(self, place: str) -> None:
         super().__init__(
-            LABEL, pk="job_id", source="queued", to="running", done="done", failed="failed"
+            "app.Job", pk="job_id", source="queued", to="running", done="done", failed="failed"
         )
         self.place, self.reached, self.go_on = place, threading.Event(), threading.Event()
 
@@ -287,76 +286,50 @@ class Slow(StatusGuard):
         super().finish(pk, fence)
 
 
-async def here(condition: Callable[[], bool]) -> None:
-    """Wait for a condition on an event loop."""
-    await asyncio.to_thread(until, condition)
-
-
-@pytest.mark.parametrize("place", ["before claim", "after claim", "in the body", "before finish"])
-def test_coroutine_that_is_cancelled_leaves_its_row_to_the_next_run(place: str) -> None:
-    job, slow, in_body = Job.objects.create(), Slow(place), threading.Event()
-
-    @locked("job:{job_id}", guard=slow)
-    async def work(job_id: int) -> None:
-        in_body.set()
-        if place == "in the body":
-            await asyncio.Event().wait()
-
-    async def cancel() -> None:
-        # Given a run that is cancelled, perhaps while its UPDATE is under way
-        run = asyncio.create_task(work(job.pk))
-        await here((in_body if place == "in the body" else slow.reached).is_set)
-        run.cancel()
-        for _ in range(10):
-            await asyncio.sleep(0)
-        # I expect it to keep its lock until the UPDATE is made
-        assert place == "in the body" or await locks.ais_locked(f"job:{job.pk}")
-        slow.go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await run
-
-    async_to_sync(cancel)()
-    # And then the row to be one that can be claimed, or done
-    assert status(job) == ("done" if place == "before finish" else "queued")
-    until(lambda: not locks.is_locked(f"job:{job.pk}"))
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("place", ["before claim", "after claim", "in the body"])
-@pytest.mark.parametrize("ends", ["closed", "cancelled again"])
-def test_coroutine_that_cannot_wait_is_followed_by_the_next_run(place: str, ends: str) -> None:
+@pytest.mark.parametrize("place", ["before claim", "after claim", "in the body", "before finish"])
+@pytest.mark.parametrize("ends", ["cancelled", "cancelled again", "closed"])
+def test_coroutine_that_does_not_come_to_its_end_leaves_its_row_to_the_next_run(
+    place: str, ends: str
+) -> None:
     job, slow, in_body = Job.objects.create(), Slow(place), threading.Event()
+    name, reached = f"job:{job.pk}", in_body if place == "in the body" else slow.reached
 
     @locked("job:{job_id}", guard=slow)
     async def work(job_id: int) -> str:
-        if not in_body.is_set():
+        if place == "in the body" and not in_body.is_set():
             in_body.set()
             await asyncio.get_running_loop().create_future()
         return "worked"
 
     async def end() -> None:
-        # Given a run that is closed, or cancelled while it waits for its last UPDATE
         run: Any = work(job.pk)
-        reached = in_body if place == "in the body" else slow.reached
-        if ends == "cancelled again":
-            task = asyncio.create_task(run)
-            await here(reached.is_set)
-            for _ in range(20):
-                task.cancel()
-                await asyncio.sleep(0)
-        else:
+        if ends == "closed":
             awaited = run.send(None)
             while not reached.is_set():
                 if (await asyncio.wait({awaited}, timeout=0.01))[0]:
                     awaited = run.send(None)
             run.close()
+            slow.go_on.set()
+            return
+        task = asyncio.create_task(run)
+        await asyncio.to_thread(until, reached.is_set)
+        for turn in range(20):
+            if turn == 0 or ends == "cancelled again":
+                task.cancel()
+            await asyncio.sleep(0)
+        if ends == "cancelled" and place != "in the body":
+            assert await locks.ais_locked(name)  # The UPDATE is under way.
         slow.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
     async_to_sync(end)()
-    # I expect its lock to be released, and the next run to claim the row
-    until(lambda: not locks.is_locked(f"job:{job.pk}"))
-    in_body.set()
-    assert async_to_sync(work)(job.pk) == "worked"
+    until(lambda: not locks.is_locked(name))
+    if ends == "cancelled":
+        assert status(job) == ("done" if place == "before finish" else "queued")
+    if place != "before finish":
+        assert async_to_sync(work)(job.pk) == "worked"
     assert status(job) == "done"
 
 
