@@ -55,7 +55,7 @@ def _load_tasks() -> Tasks:
 
     try:
         from .celery import explaining
-        from .celery.loading import load_tasks
+        from .celery.task_checks import load_tasks
     except ImportError as error:
         raise CeleryMissing(error) from error
     load_tasks()

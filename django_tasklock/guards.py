@@ -16,11 +16,14 @@ from .exceptions import InvalidLockConfig, StatusConflict
 
 __all__ = ["NO_LEASE", "StatusGuard"]
 
+# The fence of a run without a lease: every lease has a later one.
 NO_LEASE = 0
-"""the fence of a run without a lease: every lease has a later one"""
-
+# Microseconds since 1970, until the year 2286.
 LARGEST_FENCE = 10**16 - 1
-"""microseconds since 1970, until the year 2286"""
+# The arguments of a guard after its model.
+ARGUMENTS = (
+    "pk", "field", "source", "to", "done", "failed", "filter", "exclude", "fence_field",
+)  # fmt: skip
 
 
 class StatusGuard:
@@ -57,17 +60,10 @@ class StatusGuard:
         exclude: Q | None = None,
         fence_field: str | None = None,
     ) -> None:
-        self._model = model
-        self.label = _label_of(model)
-        self.pk = pk
-        self.field = field
-        self.source = _listed(source)
-        self.to = to
-        self.done = done
-        self.failed = failed
-        self.filter = filter
-        self.exclude = exclude
-        self.fence_field = fence_field
+        self._model, self.label = model, _label_of(model)
+        self.pk, self.field, self.fence_field = pk, field, fence_field
+        self.source, self.to, self.done, self.failed = _listed(source), to, done, failed
+        self.filter, self.exclude = filter, exclude
         self._check()
 
     def _check(self) -> None:
@@ -77,12 +73,14 @@ class StatusGuard:
             raise InvalidLockConfig(f"to={self.to!r} is no status of its own: {self!r}")
         if self.failed is not None and self.failed in (self.to, self.done):
             raise InvalidLockConfig(f"failed={self.failed!r} is the status of another outcome")
-        for what in ("filter", "exclude"):
-            if not isinstance(getattr(self, what), Q | None):
+        for what, given in (("filter", self.filter), ("exclude", self.exclude)):
+            if not isinstance(given, Q | None):
                 raise InvalidLockConfig(f"a guard's {what} is a Q object or None")
 
     def __repr__(self) -> str:
-        return f"<StatusGuard {self.label}.{self.field}: {self.source} -> {self.to} -> {self.done}>"
+        values = {name: getattr(self, name) for name in ARGUMENTS}
+        given = (f"{name}={value!r}" for name, value in values.items() if value is not None)
+        return f"StatusGuard({self.label!r}, {', '.join(given)})"
 
     @cached_property
     def model(self) -> type[Model]:
@@ -96,18 +94,16 @@ class StatusGuard:
             raise InvalidLockConfig(f"the guard of {self.label}: {error}") from error
         return model
 
-    def check_fields(self) -> None:
-        """Raise `InvalidLockConfig` if the model, its status or its fence field does not exist."""
-        _ = self.model
-
     def fence_trouble(self) -> str:
-        """Return what is wrong with the fence field, as a sentence; "" if nothing is."""
+        """Return what is wrong with the fence field, as a sentence; "" if nothing is. Raises
+        `InvalidLockConfig` if the model, or one of the fields, does not exist."""
+        model = self.model
         if self.fence_field is None:
             return ""
-        field: Any = self.model._meta.get_field(self.fence_field)
+        field: Any = model._meta.get_field(self.fence_field)
         where = f"the fence field {self.label}.{self.fence_field}"
         use = f"Use BigIntegerField(null=True), not {type(field).__name__}"
-        if not can_hold(LARGEST_FENCE, field, connections[router.db_for_write(self.model)]):
+        if not can_hold(LARGEST_FENCE, field, connections[router.db_for_write(model)]):
             return f"{where} cannot hold a fence, an integer of 16 digits. {use}."
         if not field.null and not field.has_default():
             return f"{where} cannot be empty, as it is before the first run. {use}()."
@@ -118,11 +114,10 @@ class StatusGuard:
 
         Raises `InvalidLockConfig` if the argument is missing.
         """
-        try:
-            return arguments[self.pk]
-        except KeyError:
-            message = f"the call has no argument {self.pk!r}, the key of {self.label}"
-            raise InvalidLockConfig(message) from None
+        if self.pk not in arguments:
+            what = f"the call has no argument {self.pk!r}, the key of {self.label}"
+            raise InvalidLockConfig(what)
+        return arguments[self.pk]
 
     def rows(self) -> QuerySet[Model]:
         """Return all rows of the model, on the database that it is written to."""
@@ -217,10 +212,9 @@ class StatusGuard:
         # Inside atomic() no other connection would see the change before the commit, and a rollback
         # would undo it although the work was done.
         if is_in_atomic(rows.db):
-            raise RuntimeError(
-                f"the guard of {self.label} was used inside atomic(): its claim must be seen by "
-                "other workers at once, and must not be rolled back. Move atomic() into the task."
-            )
+            why = "its claim must be seen by other workers at once, and must not be rolled back"
+            what = f"the guard of {self.label} was used inside atomic(): {why}"
+            raise RuntimeError(f"{what}. Move atomic() into the task.")
         try:
             return bool(rows.filter(which).update(**changes))
         except (InterfaceError, OperationalError):

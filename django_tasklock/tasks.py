@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any, Literal, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -15,7 +15,6 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 from ._engine.aio.drive import drive
 from ._engine.aio.verbs import left
 from ._engine.binding import Binder
-from ._engine.context import lock
 from ._engine.lease import Lease
 from ._engine.names import NameTemplate
 from ._engine.service import LockService
@@ -27,13 +26,7 @@ from ._values.lock_info import LockInfo
 from ._values.owner import Owner
 from ._values.signatures import is_generator, signature_of
 from .conf import DEFAULT_ALIAS
-from .exceptions import (
-    InvalidLockConfig,
-    LeaseLost,
-    LockNotAcquired,
-    StatusConflict,
-    StoreUnavailable,
-)
+from .exceptions import InvalidLockConfig, LeaseLost, LockNotAcquired, StoreUnavailable
 from .guards import StatusGuard
 
 __all__ = ["locked"]
@@ -79,62 +72,48 @@ def locked(
     check_options(ttl, wait, renew, store)
     if on_conflict not in ("skip", "raise"):
         raise ValueError(f'on_conflict is "skip" or "raise", not {on_conflict!r}')
+    if not isinstance(guard, StatusGuard | None):
+        raise InvalidLockConfig(f"guard is a StatusGuard, not {guard!r}")
 
     def decorate(function: Function) -> Function:
         signature, takes_lease = _signature(function)
         bind = Binder(signature)
         fill = name if callable(name) else NameTemplate(name, signature).fill_from
-        if guard is not None:
-            _check_guard(guard, signature)
+        anything = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+        if guard is not None and guard.pk not in signature.parameters and not anything:
+            raise InvalidLockConfig(f"the guard's key {guard.pk!r} is no argument of the task")
         task = f"{function.__module__}.{function.__qualname__}"
 
         def begin(args: Any, kwargs: Any) -> _Run:
-            arguments = bind(args, kwargs)
+            arguments, use = bind(args, kwargs), Use(None)
             lock_name = fill(*args, **kwargs) if callable(name) else fill(arguments)
-            context = arguments.get("context")
-            task_id = getattr(getattr(context, "task_result", None), "id", None)
-            pk = None if guard is None else guard.pk_of(arguments)
-            run = _Run(store, task, task_id, lock_name, guard, pk, Use(None))
-            run.use.template = f"{task}:{{lock_name}}" if callable(name) else name
-            return run
-
-        def acquire(run: _Run) -> Steps[Lease | LockInfo]:
-            return steps_of(LockService(store).try_acquire)(
-                run.name,
-                ttl=ttl, wait=wait, renew=renew, task=task, task_id=run.task_id, use=run.use,
+            use.template = f"{task}:{{lock_name}}" if callable(name) else name
+            task_id = getattr(getattr(arguments.get("context"), "task_result", None), "id", None)
+            taking = steps_of(LockService(store).try_acquire)(
+                lock_name,
+                ttl=ttl, wait=wait, renew=renew, task=task, task_id=task_id, use=use,
             )  # fmt: skip
+            skip = partial(skipped, store, lock_name, task, task_id)
+            pk = None if guard is None else guard.pk_of(arguments)
+            return _Run(lock_name, use, taking, skip, on_conflict, guard, pk)
 
-        def refused(run: _Run, holder: LockInfo) -> dict[str, Any]:
-            if on_conflict == "raise":
-                raise LockNotAcquired(run.name, holder)
-            return run.skipped(reason_of(holder), holder.owner)
+        def call(lease: Lease, args: Any, kwargs: Any) -> Any:
+            return function(*args, **kwargs, **({"lease": lease} if takes_lease else {}))
 
         def run_sync(*args: Any, **kwargs: Any) -> Any:
             run = begin(args, kwargs)
-            won = blocking(acquire(run))
-            if isinstance(won, LockInfo):
-                return refused(run, won)
-            more = {"lease": won} if takes_lease else {}
-            with run.working(won) as claimed:
-                if claimed:
-                    return function(*args, **kwargs, **more)
-                return run.skipped("invalid_state", None)
+            with run.working(blocking(run.taking)) as got:
+                return call(got, args, kwargs) if isinstance(got, Lease) else got
 
         async def run_async(*args: Any, **kwargs: Any) -> Any:
             # Not in a thread of its own: whatever names the lock or claims the row uses the ORM.
             run = await sync_to_async(begin)(args, kwargs)
             # That thread must not wait: the holder may need it to come to its end.
-            won = await drive(store, acquire(run), left(run.use))
-            if isinstance(won, LockInfo):
-                return refused(run, won)
-            more = {"lease": won} if takes_lease else {}
-            working = run.working(won)
+            working = run.working(await drive(store, run.taking, left(run.use)))
             end = sync_to_async(working.__exit__)
             try:
-                if await sync_to_async(working.__enter__)():
-                    result = await function(*args, **kwargs, **more)
-                else:
-                    result = run.skipped("invalid_state", None)
+                got = await sync_to_async(working.__enter__)()
+                result = await call(got, args, kwargs) if isinstance(got, Lease) else got
                 await end(None, None, None)
                 return result
             except GeneratorExit:
@@ -145,7 +124,7 @@ def locked(
                 raise
 
         run_it = run_async if iscoroutinefunction(function) else run_sync
-        wrapper: Any = functools.wraps(function)(run_it)
+        wrapper: Any = wraps(function)(run_it)
         wrapper.__signature__ = signature
         return cast("Function", wrapper)
 
@@ -156,34 +135,36 @@ def locked(
 class _Run:
     """One run of a task: its lock, and the row ``pk`` of the ``guard``, if there is one."""
 
-    store: str
-    task: str
-    task_id: str | None
     name: str
+    use: Use
+    # Acquires the lock.
+    taking: Steps[Lease | LockInfo]
+    # Makes the marker of a skipped run, of the reason and of whoever has the lock.
+    skip: Callable[[SkipReason, Owner | None], dict[str, Any]]
+    on_conflict: str
     guard: StatusGuard | None
     pk: Any
-    use: Use
-
-    def skipped(self, reason: SkipReason, holder: Owner | None) -> dict[str, Any]:
-        """Return the marker of a skipped run."""
-        return skipped(self.store, self.name, self.task, self.task_id, reason, holder)
 
     @contextmanager
-    def working(self, lease: Lease) -> Iterator[bool]:
+    def working(self, won: Lease | LockInfo) -> Iterator[Lease | dict[str, Any]]:
         """A block under the lease: it claims the row first, and finishes it; then it releases.
 
-        Yields False, and changes no row, if the row cannot be claimed. Raises `LeaseLost` or
-        `StatusConflict` if the result does not count.
+        Yields the marker of a skipped run, and changes no row, if another has the lock or the row
+        cannot be claimed. Raises `LockNotAcquired`; `LeaseLost` or `StatusConflict` if the result
+        does not count.
         """
-        guard = self.guard
-        fence = lease.fence if guard is not None and guard.fence_field else None
-        claimed = counts = False
+        if isinstance(won, LockInfo):
+            if self.on_conflict == "raise":
+                raise LockNotAcquired(self.name, won)
+            yield self.skip(reason_of(won), won.owner)
+            return
+        guard, claimed = self.guard, False
+        fence = won.fence if guard is not None and guard.fence_field else None
         try:
             claimed = guard is None or guard.claim(self.pk, fence)
-            yield claimed
+            yield won if claimed else self.skip("invalid_state", None)
             if claimed and guard is not None:
-                self._finish(guard, lease, fence)
-            counts = claimed
+                self._finish(guard, won, fence)
         except GeneratorExit:
             # The coroutine was closed, and cannot wait. The row is left to the next holder.
             self.use.drop()
@@ -191,11 +172,16 @@ class _Run:
         except BaseException as error:
             # A claim that was interrupted may have been made all the same.
             if guard is not None and (claimed or not isinstance(error, Exception)):
-                self._leave_row(guard, lease, fence, error)
+                self._leave_row(guard, won, fence, error)
+            self.use.leave(failed=True)
             raise
-        finally:
-            if self.use.lease is not None:
-                self._release(failed=not counts)
+        try:
+            self.use.leave(failed=not claimed)
+        except LeaseLost:
+            if guard is None:  # Otherwise the result is in the row.
+                raise
+        except StoreUnavailable as error:
+            log_not_released("a task", self.name, error)
 
     def _finish(self, guard: StatusGuard, lease: Lease, fence: int | None) -> None:
         if fence is None:
@@ -203,39 +189,24 @@ class _Run:
             lease.assert_held()
         try:
             guard.finish(self.pk, fence)
-        except StatusConflict:
+        except Exception:
             if not lease._is_detached():
-                lease.assert_held()
+                lease.assert_held()  # If it is lost, that is why.
             raise
 
-    def _leave_row(
-        self, guard: StatusGuard, lease: Lease, fence: int | None, error: BaseException
-    ) -> None:
+    def _leave_row(self, guard: StatusGuard, lease: Lease, fence: Any, error: object) -> None:
         """Give the row of a run that ended with ``error`` its status. Raises nothing."""
+        if fence is None and not lease.held:
+            return  # It may be another run's. The next one can claim it as it is.
         # What is no `Exception` interrupts the run from outside, as the end of the worker does.
         leave = guard.fail if isinstance(error, Exception) else guard.reopen
-        # Without a fence only the lock shows whether another run has the row.
-        is_ours = fence is not None or lease.held
         try:
-            with nullcontext() if is_ours else lock(self.name, store=self.store):
-                leave(self.pk, fence)
-        except LockNotAcquired:
-            pass
+            leave(self.pk, fence)
         except Exception:
             # The next run can claim the row as it is. The task's own error is reported.
             logger.exception(
                 "could not change the row %s of %s after an error", self.pk, guard.label
             )
-
-    def _release(self, *, failed: bool) -> None:
-        """Release the lease. Raises `LeaseLost` for a result that is in no row."""
-        try:
-            self.use.leave(failed=failed)
-        except LeaseLost:
-            if self.guard is None:
-                raise
-        except StoreUnavailable as error:
-            log_not_released("a task", self.name, error)
 
 
 def _signature(function: Any) -> tuple[inspect.Signature, bool]:
@@ -250,11 +221,3 @@ def _signature(function: Any) -> tuple[inspect.Signature, bool]:
         return signature, False
     others = [p for p in signature.parameters.values() if p is not lease]
     return signature.replace(parameters=others), True
-
-
-def _check_guard(guard: Any, signature: inspect.Signature) -> None:
-    if not isinstance(guard, StatusGuard):
-        raise InvalidLockConfig(f"guard is a StatusGuard, not {guard!r}")
-    anything = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    if guard.pk not in signature.parameters and not anything:
-        raise InvalidLockConfig(f"the guard's key {guard.pk!r} is no argument of the task")

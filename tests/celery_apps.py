@@ -7,16 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from django_tasklock._compat.celery import active_apps
-from django_tasklock.celery.task_checks import known_tasks
 
 __all__ = ["apps_end", "forget"]
 
 
 def forget(app: Any) -> None:
     """Close an app, and have nobody find its tasks: a test's error may keep it for minutes."""
-    # Not ``tasks``, which makes those that are not made yet.
-    for task in app._tasks.values():
-        known_tasks.discard(type(task))
     app._tasks.clear()
     app._pending.clear()
     app.close()

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import kombu
 import kombu.pools
 import redis
 from celery import Celery, _state
 from celery.app.trace import build_tracer
 
-from django_tasklock import locks
 from django_tasklock.celery import LockedTask
-from django_tasklock.celery.locked_run import LockedRun
+from django_tasklock.celery.request import LockedRequest
 from tests.celery_apps import forget
 from tests.steps import Meanwhile, killed_in_child
 
@@ -108,6 +108,18 @@ class Mailroom:
             return "SUCCESS", traced.retval
         return str(traced.info.state), traced.info.retval
 
+    def received(self, message: Message) -> LockedRequest:
+        """The request that the main process of a worker makes of a message, which then has the
+        token that this process drew."""
+        body = json.dumps([message.args, message.kwargs, message.embed])
+        sent = kombu.Message(
+            body=body, content_type="application/json", content_encoding="utf-8",
+            headers=message.headers,
+        )  # fmt: skip
+        request = LockedRequest(sent, app=self.app, task=self.app.tasks[message.task])
+        message.headers["tasklock"] = request.request_dict["tasklock"]
+        return request
+
     def work_off(self, most: int = 50) -> list[tuple[str, Any]]:
         """Deliver what waits until nothing does."""
         outcomes: list[tuple[str, Any]] = []
@@ -149,12 +161,12 @@ def elsewhere(room: Mailroom, message: Message, **options: Any) -> tuple[str, An
     return Meanwhile(lambda: room.deliver(message, **options)).result()
 
 
-def killed_before_release(room: Mailroom, message: Message, **options: Any) -> None:
-    """Deliver a message of the job 1 to a process that is killed when it would release the lock."""
+def killed_in_body(room: Mailroom, message: Message, **options: Any) -> None:
+    """Deliver a message to a process that is killed in the task's body."""
 
-    def killed() -> None:
-        LockedRun.release = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment,method-assign]
+    def dies() -> None:
+        task: Any = room.app.tasks[message.task]
+        task.run = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
         room.deliver(message, **options)
 
-    killed_in_child(killed)
-    locks.clear("job:1")
+    killed_in_child(dies)

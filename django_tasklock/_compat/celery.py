@@ -8,7 +8,7 @@ Celery 5.7.0, kombu 5.7.0 and billiard 4.3.2; the oldest releases that we suppor
 from __future__ import annotations
 
 import re
-from functools import partial
+from contextlib import suppress
 from typing import Any
 
 from billiard import common
@@ -20,7 +20,6 @@ from celery.local import maybe_evaluate
 from celery.utils.imports import symbol_by_name
 from celery.utils.quorum_queues import detect_quorum_queues
 from kombu import Exchange, Queue
-from kombu.serialization import registry  # type: ignore[attr-defined]
 from kombu.transport.native_delayed_delivery import (
     MAX_NUMBER_OF_BITS_TO_USE,
 )
@@ -30,17 +29,15 @@ __all__ = [
     "WorkerTask",
     "active_apps",
     "counts_parts_once",
-    "current_app",
     "delays_natively",
-    "import_task_modules",
     "is_of_project",
     "keeps_results",
     "keeps_successes",
     "leaves_by_itself",
+    "made_tasks",
     "make_tasks",
     "queue_of",
     "replacements",
-    "serializer_of",
     "trouble_of_backend",
 ]
 
@@ -64,19 +61,15 @@ class WorkerTask(DjangoTask):
 
     abstract = True
 
-    def worker_request(self, given: Any) -> Any:
-        """Return the class to use in place of ``given``, which is the task's own."""
+    def worker_request(self, given: Any, consumer: Any) -> Any:
+        """Return the class to use in place of ``given``, which is the task's own. ``consumer``:
+        that of the worker, with its pool and its event loop."""
         return given
 
     def start_strategy(self, app: Any, consumer: Any, **kwargs: Any) -> Any:
         """As Celery's, with what `worker_request` returns for the task's ``Request``."""
-        self.Request = self.worker_request(symbol_by_name(self.Request))
+        self.Request = self.worker_request(symbol_by_name(self.Request), consumer)
         return super().start_strategy(app, consumer, **kwargs)
-
-
-def current_app() -> Any:
-    """The app of this thread. The public ``celery.current_app`` is a proxy, and equal to no app."""
-    return _any_state.get_current_app()
 
 
 def active_apps() -> list[Any]:
@@ -93,52 +86,32 @@ def is_of_project(app: Any) -> bool:
     return bool(app._fixups) or app.main != "default"
 
 
-def import_task_modules(app: Any) -> None:
-    """Import the modules that define the tasks of ``app``, as a worker does when it starts.
-
-    Raises what the import raises.
-    """
-    app.loader.import_default_modules()
+def made_tasks(app: Any) -> list[Any]:
+    """The tasks of ``app`` that are made. Its ``tasks`` would make the others, or raise."""
+    return list(app._tasks.values())
 
 
-def make_tasks(app: Any) -> list[Exception]:
-    """Make all tasks of ``app``; return an error for each that cannot be made.
+def make_tasks(app: Any) -> None:
+    """Make all tasks of ``app``. Raises the error of one that cannot be made; all others are made.
 
-    ``app.finalize()`` stops at the first error, in the order of a set: any of the others may be
-    missing then. And the app counts as finalized all the same: a worker, whose checks we may be,
-    would start without its tasks instead of failing. So ``_pending`` and ``finalized`` are restored
-    to what they were, under the app's own ``_finalize_mutex``.
+    ``app.finalize()`` stops at the first error, in the order of a set. And the app counts as
+    finalized all the same: a worker, whose checks we may be, would start without its tasks instead
+    of failing. So ``_pending`` and ``finalized`` are restored to what they were, under the app's
+    own ``_finalize_mutex``.
     """
     with app._finalize_mutex:
-        pending = list(app._pending)
-        made = False
+        pending = app._pending.copy()
         try:
             app.finalize()
-            made = True
-        except Exception as error:
-            return _make_each(app, pending) or [error]
-        finally:
-            if not made:
-                app.finalized = False
-                app._pending.clear()
-                app._pending.extend(pending)
-    return []
-
-
-def _make_each(app: Any, pending: list[Any]) -> list[Exception]:
-    """Make each task by itself, and return what that raised. One that is made stays as it is."""
-    makers = [
-        *(partial(make, app) for make in list(_any_state._on_app_finalizers)),
-        *(partial(maybe_evaluate, task) for task in pending),
-    ]
-    errors: dict[str, Exception] = {}
-    for make in makers:
-        try:
-            make()
-        except Exception as error:
-            # An app's own task is among both.
-            errors.setdefault(repr(error), error)
-    return [errors[said] for said in sorted(errors)]
+        except Exception:
+            app.finalized, app._pending = False, pending
+            for make in list(_any_state._on_app_finalizers):
+                with suppress(Exception):
+                    make(app)
+            for task in list(pending):
+                with suppress(Exception):
+                    maybe_evaluate(task)
+            raise
 
 
 def leaves_by_itself(error: BaseException) -> bool:
@@ -194,15 +167,6 @@ def queue_of(app: Any, delivery_info: Any) -> Any:
     if kinds == {"topic"}:
         return Queue("", Exchange(exchange or "", type="topic"), routing_key=key)
     return None
-
-
-def serializer_of(content_type: str | None) -> str | None:
-    """The name of the serializer that writes ``content_type``; None if kombu knows none.
-
-    kombu's documented registry looks up in the other direction only.
-    """
-    name: str | None = registry.type_to_name.get(content_type)
-    return name
 
 
 def trouble_of_backend(backend: Any) -> tuple[type[Exception], ...]:

@@ -199,11 +199,10 @@ class LockContext(Generic[Held]):
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Return ``function`` under the lock, with a lease of its own for each call."""
         called = _called(function)
-        if is_generator(called):
-            raise TypeError(
-                f"lock() cannot hold a lock for {getattr(function, '__qualname__', function)}: "
-                "such a call returns before its body runs. Use `with lock(...)` inside the body."
-            )
+        mend = _mend(function, called)
+        if mend:
+            name = getattr(function, "__qualname__", function)
+            raise TypeError(f"lock() cannot hold a lock for {name}: {mend}")
         template = self._taker.template(self.name, signature_of(function))
         if iscoroutinefunction(function) or iscoroutinefunction(called):
             coroutine = locked_coroutine(function, template, self, self.on_conflict == "skip")
@@ -237,3 +236,17 @@ def _called(function: Any) -> Any:
         function = function.func
     is_plain = inspect.isroutine(function) or isinstance(function, type)
     return function if is_plain else type(function).__call__
+
+
+def _mend(function: Any, called: Any) -> str | None:
+    """Why a lock cannot be held for a call, and what to write instead. None if it can."""
+    if hasattr(function.__class__, "apply_async"):  # That of a proxy is the task's.
+        return (
+            "a Celery task, of which only direct calls would be under it. "
+            "Use base=LockedTask, or put @shared_task above @lock."
+        )
+    if isinstance(called, type):
+        return "a call of a class only makes an object. Decorate the method that does the work."
+    if is_generator(called):
+        return "such a call returns before its body runs. Use `with lock(...)` inside the body."
+    return None

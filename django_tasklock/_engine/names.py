@@ -17,6 +17,7 @@ __all__ = [
     "ArgumentNames",
     "NameTemplate",
     "by",
+    "check_argument",
     "digest_name",
     "make_name",
     "quoted",
@@ -75,7 +76,7 @@ class NameTemplate:
             if ".__" in field:
                 # What belongs to a class or a module is no value of a call, and may be a secret.
                 raise ValueError(f"a field of {template!r} reads a special attribute: {{{field}}}")
-            _check_argument(repr(template), name, signature)
+            check_argument(repr(template), name, signature)
         if literals or self.constant:
             checked_name(literals)
 
@@ -128,7 +129,7 @@ class ArgumentNames:
     def check(self, signature: inspect.Signature) -> None:
         """Raise `ValueError` for a name that is not an argument of ``signature``."""
         for name in self.names:
-            _check_argument(repr(self), name, signature)
+            check_argument(repr(self), name, signature)
 
     def name_from(self, prefix: str, arguments: Mapping[str, Any]) -> str:
         """Return ``prefix`` and the values of these arguments, joined by `make_name`.
@@ -195,7 +196,8 @@ def digest_name(prefix: str, arguments: Mapping[str, Any]) -> str:
     return f"{quoted(prefix)[: LONGEST_NAME_CHARACTERS - len(digest) - 1]}:{digest}"
 
 
-def _check_argument(what: str, name: str, signature: inspect.Signature) -> None:
+def check_argument(what: str, name: str, signature: inspect.Signature) -> None:
+    """Raise `ValueError` if ``name``, which ``what`` names, is no argument of a call."""
     parameter = signature.parameters.get(name)
     if parameter is not None and parameter.kind is parameter.VAR_KEYWORD:
         raise ValueError(f"{what} names {name!r}: name one of the arguments that ** takes up")

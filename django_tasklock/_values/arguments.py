@@ -186,14 +186,14 @@ def check_options(ttl: Any, wait: Any, renew: Any, store: Any) -> None:
         raise TypeError(f"store is an alias, not {store!r}")
 
 
-def checked_wait(wait: Any) -> float | None:
-    """Return ``wait``, seconds, or None for ever. Raises `TypeError` or `ValueError` unless it
-    is None or a number >= 0. Infinity means for ever too."""
+def checked_wait(wait: Any, what: str = "wait") -> float | None:
+    """Return ``wait``, seconds, or None for ever; errors call it ``what``. Raises `TypeError` or
+    `ValueError` unless it is None or a number >= 0. Infinity means for ever too."""
     if wait is None:
         return None
-    number = _number("wait", wait)
+    number = _number(what, wait)
     if not number >= 0:
-        raise ValueError(f"wait is None or a number of seconds >= 0, not {wait!r}")
+        raise ValueError(f"{what} is None or a number of seconds >= 0, not {wait!r}")
     return number if isfinite(number) else None
 
 

@@ -26,13 +26,13 @@ GATE_PREFIX = "tasklock-queue:"
 _numbered = re.compile(r"#([1-9][0-9]{0,3})\Z").search
 
 
-def checked_slots(slots: Any) -> int:
-    """Return ``slots``. Raises `TypeError` or `ValueError` unless it is a whole number from 1 to
-    `LARGEST_SLOTS`."""
+def checked_slots(slots: Any, what: str = "slots") -> int:
+    """Return ``slots``, which errors call ``what``. Raises `TypeError` or `ValueError` unless it is
+    a whole number from 1 to `LARGEST_SLOTS`."""
     if isinstance(slots, bool) or not isinstance(slots, int):
-        raise TypeError(f"slots is a whole number, not {slots!r}")
+        raise TypeError(f"{what} is a whole number, not {slots!r}")
     if not 1 <= slots <= LARGEST_SLOTS:
-        raise ValueError(f"slots is a number from 1 to {LARGEST_SLOTS}, not {slots!r}")
+        raise ValueError(f"{what} is a number from 1 to {LARGEST_SLOTS}, not {slots!r}")
     return slots
 
 

@@ -7,12 +7,10 @@ replaced only by one that was sent. Where the note is missing, because the store
 or a sender was killed before it wrote it, a message more runs, and never one less.
 
 A moment is the sender's time of day, but always later than the one in the note: the clocks of hosts
-may differ. When the last message starts, the note says so: messages of earlier calls that are
-still on their way are skipped, and the next call begins a new burst.
-
+may differ. When the last message starts, the note says so, and the next call begins a new burst.
 With ``debounce_max`` a burst ends that long after its first call, whether its last message has
-started or not. The calls after it are a new burst, and that message is kept: none of them replaces
-it, so calls that keep coming never push the work away for ever.
+started or not. That message is kept: none of the next burst replaces it, so calls that keep coming
+never push the work away for ever.
 """
 
 from __future__ import annotations
@@ -20,220 +18,160 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from .._engine.lease import Lease
 from .._values.chance import chance
 from .._values.describe import printable
+from .._values.lock_info import LockInfo
+from .._values.owner import Owner
 from .._values.owner_record import recorded
 from ..exceptions import StoreUnavailable
-from .base import TaskBase
-from .delivery import Delivery
-from .due import seconds_until
-from .headers import HEADER, MOMENT
-from .unique import is_own
+from .coalesce import FOLLOW_UP_CHECK_SECONDS
+from .message import MOMENT, Message, Skip
+from .options import TaskOptions
+from .requeue import wait_for_lock
+from .run import Run, Step
+from .sending import Call, Send
 
-__all__ = ["begin", "debounces", "drop", "replaced_by", "send_debounced"]
+__all__ = ["Debounce"]
 
 logger = logging.getLogger("django_tasklock")
 
 NANOSECONDS = 1_000_000_000
+# How long after its time a message may start that has replaced others.
 WAITING_NOTE_SECONDS = 86400.0
-"""how long after its time a message may start that has replaced others"""
+# How long after the last message has started earlier ones are skipped.
 STARTED_NOTE_SECONDS = 3600.0
-"""how long after the last message has started earlier ones are skipped"""
+# In nanoseconds since the epoch, in the year 2262: a note with a later one is not ours.
 LAST_MOMENT = 2**63 - 1
-"""in nanoseconds since the epoch, in the year 2262: a note with a later one is not ours"""
-NOTE_ATTEMPTS = 20
-"""how often a note is written, at most, where others write it at the same time"""
+# How often a note is written, at most, where others write it at the same time.
+NOTE_ATTEMPTS = 5
 
 
 class Burst(NamedTuple):
-    """The content of the note: calls under one lock that belong together."""
+    """The content of the note: calls under one lock that belong together. Moments are in
+    nanoseconds since the epoch."""
 
-    last: int
-    """the moment of the last message, in nanoseconds since the epoch"""
-    task_id: str
-    """of the last message"""
-    first: int
-    """when the first call came, in nanoseconds by its sender's clock"""
+    last: int = 0
+    first: int = 0
+    # Of the last message.
+    task_id: str = ""
+    # The moment of the last message of the burst before, while it has not started; or 0.
     kept: int = 0
-    """the moment of the last message of the burst before, while it has not started; or 0"""
-    started: bool = False
-    """whether the last message has started"""
+    # Whether the last message has started.
+    started: bool = True
 
     @classmethod
-    def read(cls, text: str | None) -> Burst | None:
-        """Return the note with this text; None for none, and for a text that is not a note."""
+    def read(cls, text: str | None) -> Burst:
+        """Return the note with this text. A text that is not a note counts as an old one."""
         with suppress(ValueError, TypeError, RecursionError):
-            last, task_id, first, kept, started = json.loads(text or "")
-            if _are_moments(last, first, kept) and isinstance(task_id, str):
-                return cls(last, task_id, first, kept, bool(started))
-        return None
+            last, first, task_id, kept, started = json.loads(text or "")
+            if all(type(each) is int and 0 <= each <= LAST_MOMENT for each in (last, first, kept)):
+                return cls(last, first, str(task_id), kept, bool(started))
+        return cls()
 
-    def text(self) -> str:
-        """Return the text of the note."""
-        return json.dumps(self, separators=(",", ":"))
+    def joined_by(self, call: Call, moment: int, longest: float | None) -> Burst:
+        """Return the burst after a call, which joins this one, or begins a new one if this one has
+        ended, ``longest`` seconds after its first call at the latest."""
+        if self.started:
+            return Burst(moment, moment, recorded(call.id), started=False)
+        if moment < self.last:  # Another sender was later and quicker.
+            return self._replace(first=min(self.first, moment))
+        if longest is not None and moment >= self.first + longest * NANOSECONDS and not self.kept:
+            return Burst(moment, moment, recorded(call.id), self.last, started=False)
+        return self._replace(last=moment, task_id=recorded(call.id))
+
+    def replaces(self, moment: int) -> bool:
+        """Return whether a later call replaces the one of this moment."""
+        return 0 < moment < self.last and moment != self.kept
 
 
-def _are_moments(*values: object) -> bool:
-    return all(type(value) is int and 0 <= value <= LAST_MOMENT for value in values)
+class Debounce(Step):
+    """Delays calls, and skips those that a later one replaces."""
 
+    def send(self, call: Call, go: Send) -> Any:
+        """Delay the call, and note it as the last one. Where the store does not answer, the message
+        is sent all the same. Returns what ``go`` returns."""
+        task, options, longest = call.task, call.options, call.task.debounce_max
+        given = any(options.get(each) for each in ("countdown", "eta", "replaced_task_nesting"))
+        if given or call.eager or call.anyway or call.own or task.debounce is None:
+            return go()
+        store, key = task.locks.store, _key(task, call.name)
+        try:
+            text = store.get_note(key)
+        except StoreUnavailable:
+            options["countdown"] = task.debounce  # Without a moment, no other call replaces it.
+            return go()
+        seen, now, delay = Burst.read(text), time.time_ns(), task.debounce
+        # Two senders that add to the same moment should not come to the same one.
+        moment = max(now, seen.last + chance.randrange(1, 1000))
+        mine = seen.joined_by(call, moment, longest)
+        if longest is not None:
+            delay = max(min(delay, (mine.first - now) / NANOSECONDS + longest), 0.0)
+        if call.seconds_to_expiry() <= delay:
+            return go()
+        call.note(**{MOMENT: moment})
+        options["countdown"] = delay or None
+        result = go()
+        with suppress(StoreUnavailable):  # It does not replace earlier calls then.
+            for _ in range(NOTE_ATTEMPTS):
+                ttl = delay + WAITING_NOTE_SECONDS
+                other = store.reserve(key, json.dumps(mine), ttl, over=text or "")
+                if other is None:
+                    break
+                text = str(other)
+                seen = Burst.read(text)
+                if seen.started and moment < seen.last:
+                    break
+                mine = seen.joined_by(call, moment, longest)
+        return result
 
-def debounces(task: TaskBase, task_id: str | None, options: Mapping[str, Any]) -> bool:
-    """Return whether a message with these options is debounced.
+    def judge(self, run: Run) -> None:
+        """Raise `Skip` for a message that a later one replaces."""
+        self._noted(run)
 
-    Not a retry, a requeued message, a replacement, or a call with a countdown or an ETA.
-    """
-    if task.debounce is None or task.app.conf.task_always_eager:
+    def refused(self, run: Run, holder: LockInfo) -> bool:
+        """Wait for the lock: calls that this one has replaced rely on it."""
+        message = run.message
+        if _moment(message) and message.task.on_conflict in ("skip", "coalesce"):
+            wait_for_lock(message, holder, longest=FOLLOW_UP_CHECK_SECONDS, expires=False)
         return False
-    if any(options.get(option) for option in ("countdown", "eta", "replaced_task_nesting")):
-        return False
-    return not is_own(task, task_id, options)
 
-
-def send_debounced(
-    task: TaskBase,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    task_id: str,
-    options: dict[str, Any],
-    send: Callable[..., Any],
-) -> Any:
-    """Call ``send`` with options that delay the message, and note it as the last one.
-
-    Where the store does not answer, the message is sent all the same. Returns what ``send``
-    returns; raises what it raises, and `TypeError` or `ValueError` for a wrong lock name.
-    """
-    name = task.lock_name_of(args, kwargs)
-    bursts, now = _Bursts(task, name), time.time_ns()
-    assert task.debounce is not None
-    try:
-        text = bursts.get()
-    except StoreUnavailable as error:
-        # It has no moment, so that no other one replaces it.
-        logger.warning(
-            "%s[%s] is sent, and is not debounced: %s", task.name, task_id, printable(error)
-        )
-        return send(**{**options, "countdown": task.debounce})
-    seen = Burst.read(text)
-    # Two senders that add to the same moment should not come to the same one.
-    moment = now if seen is None else max(now, seen.last + chance.randrange(1, 1000))
-    mine = _joined(seen, moment, task_id, now, task.debounce_max)
-    delay = task.debounce
-    if task.debounce_max is not None:
-        left = (mine.first - now) / NANOSECONDS + task.debounce_max
-        delay = max(min(delay, left), 0.0)
-    expires = options.get("expires", task.expires)
-    if expires is not None and seconds_until(task, expires) <= delay:
-        return send(**options)
-    headers = options["headers"]
-    marked = {**headers, HEADER: {**headers[HEADER], MOMENT: moment}}
-    result = send(**{**options, "headers": marked, "countdown": delay or None})
-    try:
-        bursts.note(mine, text, task.debounce_max, now, delay)
-    except StoreUnavailable as error:
-        logger.warning(
-            "%s[%s] was sent, and does not replace earlier calls: %s",
-            task.name, task_id, printable(error),
-        )  # fmt: skip
-    return result
-
-
-def replaced_by(delivery: Delivery, name: str) -> str | None:
-    """Return the task id of the later message that replaces this one, or None.
-
-    It may be empty. Raises `StoreUnavailable`.
-    """
-    if delivery.moment is None:
-        return None
-    burst = Burst.read(_Bursts(delivery.task, name).get())
-    return burst.task_id if burst is not None and _is_replaced(burst, delivery.moment) else None
-
-
-def begin(delivery: Delivery, name: str, *, again: bool) -> str | None:
-    """Note that the message starts. Returns what `replaced_by` returns: if not None, it does not.
-
-    Called under the lock. ``again``: an earlier run of the message has started, and died. Raises
-    `StoreUnavailable`.
-    """
-    moment = delivery.moment
-    if moment is None:
-        return None
-    bursts = _Bursts(delivery.task, name)
-    text = bursts.get()
-    for _ in range(NOTE_ATTEMPTS):
+    def start(self, run: Run, lease: Lease) -> bool:
+        """Note that the message starts: the next call begins a new burst."""
+        moment, text = _moment(run.message), self._noted(run)
         burst = Burst.read(text)
-        if burst is None or moment >= burst.last:
-            burst = Burst(moment, recorded(delivery.id), moment, started=True)
-        elif moment == burst.kept:
+        if moment == burst.kept:
             burst = burst._replace(kept=0)
-        else:
-            return None if again else burst.task_id
-        text = bursts.write(burst, text, STARTED_NOTE_SECONDS)
-        if text is None:
-            return None
-    return None
+        elif moment >= burst.last:
+            burst = Burst(moment, moment, recorded(run.message.id))
+        if moment:  # If a call has come in between, its note stays.
+            store, key = run.task.locks.store, _key(run.task, run.message.name)
+            store.reserve(key, json.dumps(burst), STARTED_NOTE_SECONDS, over=text or "")
+        return True
+
+    def _noted(self, run: Run) -> str | None:
+        message, store = run.message, run.task.locks.store
+        moment = _moment(message)
+        text = store.get_note(_key(run.task, message.name)) if moment else None
+        burst = Burst.read(text)
+        # One that died may run again, whatever came after its start.
+        if burst.replaces(moment) and not run.starts:
+            logger.info(
+                "skipped %s: the later call %s replaces it, lock %s",
+                message, printable(burst.task_id), message.name,
+            )  # fmt: skip
+            raise Skip("debounced", Owner(task=str(run.task.name), task_id=burst.task_id))
+        return text
 
 
-def drop(task: TaskBase, name: str, moment: Any) -> None:
-    """Note that the last message will not start: it is revoked, or has expired.
-
-    The calls before it are over with it. Raises `StoreUnavailable`.
-    """
-    bursts = _Bursts(task, name)
-    text = bursts.get()
-    burst = Burst.read(text)
-    if burst is not None and burst.last == moment and not burst.started:
-        if burst.kept:
-            burst = burst._replace(last=burst.kept, task_id="", kept=0)
-        else:
-            burst = burst._replace(started=True)
-        bursts.write(burst, text, WAITING_NOTE_SECONDS)
+def _moment(message: Message) -> int:
+    """The moment of the message's call; 0 for a message that is not debounced."""
+    moment = message.ours.get(MOMENT)
+    return moment if type(moment) is int else 0
 
 
-class _Bursts:
-    """The note of the calls of ``task`` under the lock ``name``."""
-
-    def __init__(self, task: TaskBase, name: str) -> None:
-        self._locks = task.locks
-        self._key = f"debounce {task.name} {name}"
-
-    def get(self) -> str | None:
-        return self._locks.store.get_note(self._key)
-
-    def write(self, burst: Burst, over: str | None, ttl: float) -> str | None:
-        """Write the note over the text ``over``. Returns the other text that is there instead."""
-        other = self._locks.store.reserve(self._key, burst.text(), ttl, over=over or "")
-        return None if other is None else str(other)
-
-    def note(
-        self, mine: Burst, over: str | None, longest: float | None, now: int, delay: float
-    ) -> None:
-        """Note a message that was sent, unless a later one is noted."""
-        for _ in range(NOTE_ATTEMPTS):
-            over = self.write(mine, over, delay + WAITING_NOTE_SECONDS)
-            if over is None:
-                return
-            seen = Burst.read(over)
-            if seen is not None and seen.last >= mine.last:
-                return
-            mine = _joined(seen, mine.last, mine.task_id, now, longest)
-
-
-def _joined(
-    seen: Burst | None, moment: int, task_id: str, now: int, longest: float | None
-) -> Burst:
-    """Return the burst after a call, which joins the burst ``seen`` or begins a new one."""
-    task_id = recorded(task_id)
-    if seen is None or seen.started:
-        return Burst(moment, task_id, now)
-    over = longest is not None and now >= seen.first + longest * NANOSECONDS
-    if over and not seen.kept:
-        return Burst(moment, task_id, now, kept=seen.last)
-    return Burst(moment, task_id, seen.first, seen.kept)
-
-
-def _is_replaced(burst: Burst, moment: int) -> bool:
-    return moment < burst.last and moment != burst.kept
+def _key(task: TaskOptions, name: str) -> str:
+    return f"debounce {task.name} {name}"

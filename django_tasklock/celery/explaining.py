@@ -1,83 +1,93 @@
-"""What operators are told of tasks: how a lock gets its name, and which tasks have a guard."""
+"""What operators are told of tasks: what a call has to do with locks, and the guarded tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from celery import current_app
-
-from .._engine.names import ArgumentNames
 from .._values.lock_info import LockInfo
 from ..guards import StatusGuard
 from ..operators.work import Explanation
+from .options import OPTIONS, body_signature
 from .task import LockedTask
-from .unique import Reservation
-from .works import guarded_tasks
+from .task_checks import locked_tasks
+from .unique import duplicate_of as waiting_for
 
-__all__ = ["duplicate_of", "explain_call", "guarded_tasks"]
+__all__ = ["GuardedTask", "duplicate_of", "explain_call", "guarded_tasks"]
+
+# Two values for each argument except the key. If they give two names for one row, its lock's name
+# cannot be known from the row.
+PROBES = ("1", "2")
 
 
 def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Explanation | None:
-    """Explain a call of a task of the current app. Returns None if there is no such locked task."""
-    task = current_app.tasks.get(name)
-    if not isinstance(task, LockedTask):
+    """Explain a call of a task. Returns None if there is no such locked task."""
+    task = locked_tasks().get(name)
+    if task is None:
         return None
     lock_name = type(task).lock_name
+    said = getattr(lock_name, "__qualname__", repr(lock_name))
+    why = f"the task's lock_name is {said}, with the call's arguments"
     if lock_name is None:
         why = "the task has no lock_name: its own name and a digest of the call's arguments"
-    elif isinstance(lock_name, ArgumentNames):
-        why = f"lock_name is {lock_name!r}: the task's name and these arguments"
-    elif callable(lock_name):
-        called = getattr(lock_name, "__qualname__", repr(lock_name))
-        why = f"lock_name is the function {called}, called with the arguments"
-    elif task._template.constant:
-        why = f"lock_name is {lock_name!r}, the same for all calls"
-    else:
-        why = f"lock_name is {lock_name!r}, filled from the arguments"
-    arguments = task.arguments_of(args, kwargs)
-    guard = task.guard
-    claims = None if guard is None else (guard, guard.pk_of(arguments))
-    return Explanation(
-        task=name,
-        name=task.lock_name_of(args, kwargs),
-        store=task.lock_store,
-        why=why,
-        arguments={key: repr(value) for key, value in arguments.items()},
-        ttl=task.locks.store.settings.ttl if task.lock_ttl is None else task.lock_ttl,
-        wait=task.lock_wait,
-        renew=task.lock_renew,
-        on_conflict=task.on_conflict,
-        guard=None if claims is None else _guard(*claims),
-        guard_options={} if guard is None else _guard_options(guard),
-        unique_while=task.unique_while,
-        unique_for=task.unique_for if task.unique_while else None,
-        on_duplicate=task.on_duplicate if task.unique_while else None,
-        debounce=task.debounce,
-        debounce_max=task.debounce_max,
-        claims=claims,
-        slots=task.lock_slots_of(args, kwargs),
-    )
-
-
-def _guard(guard: StatusGuard, pk: Any) -> str:
-    failed = "" if guard.failed is None else f", or {guard.failed}"
-    return (
-        f"{guard.label} {pk}: {guard.field} "
-        f"{', '.join(map(str, guard.source))} -> {guard.to} -> {guard.done}{failed}"
-    )
-
-
-def _guard_options(guard: StatusGuard) -> dict[str, str]:
-    """The parameters of the guard that are set, and that `_guard` does not show or not by name."""
-    names = ("failed", "filter", "exclude", "fence_field")
-    values = {name: getattr(guard, name) for name in names}
-    return {name: str(value) for name, value in values.items() if value is not None}
+    options = {option: getattr(type(task), option) for option in OPTIONS}
+    own = {key: value for key, value in options.items() if value != getattr(LockedTask, key)}
+    naming = task.naming
+    arguments, slots = naming.arguments_of(args, kwargs), naming.slots_of(args, kwargs)
+    return Explanation(task, naming.name_from(arguments), why, arguments, slots, own)
 
 
 def duplicate_of(explanation: Explanation) -> str | LockInfo | None:
     """Return the task id or the lease of which the explained call would be a duplicate, or None."""
-    task = current_app.tasks.get(explanation.task)
-    if not isinstance(task, LockedTask) or task.unique_while is None:
-        return None
-    return Reservation(task, explanation.name, "").peek()
+    task = explanation.task
+    return waiting_for(task, explanation.name) if task.unique_while else None
+
+
+def guarded_tasks() -> Iterator[GuardedTask]:
+    """Yield every task that has a guard, by name."""
+    for task in locked_tasks().values():
+        if task.guard is not None:
+            yield GuardedTask(task, task.guard)
+
+
+class GuardedTask:
+    """One guarded task: the names of its rows' locks, and how to send it for a row."""
+
+    def __init__(self, task: LockedTask, guard: StatusGuard) -> None:
+        self._task, self.guard = task, guard
+        self.task, self.store = str(task.name), task.lock_store
+        signature = body_signature(type(task))
+        assert signature is not None
+        # The name of ``**kwargs`` stands for any other argument.
+        self._others = [name for name in signature.parameters if name != guard.pk]
+        first = next(iter(signature.parameters.values()))
+        self._by_place = first.name == guard.pk and first.kind is first.POSITIONAL_ONLY
+
+    def names_of(self, pk: Any) -> Sequence[str]:
+        """Return the names that a row's lock may have; none if the key alone does not give them."""
+        names: list[str] = []
+        for key in (pk, str(pk)):  # Callers pass it as the database has it, or as text.
+            found = {self._name(key, probe) for probe in PROBES}
+            if len(found) > 1:
+                return ()
+            names += found - {""}
+        return tuple(dict.fromkeys(names))
+
+    def _name(self, key: Any, probe: str) -> str:
+        try:
+            arguments = {**dict.fromkeys(self._others, probe), self.guard.pk: key}
+            return self._task.naming.name_from(arguments)
+        except Exception:
+            return ""  # The project's own function failed: there is no such lock.
+
+    def send(self, pk: Any) -> str | None:
+        """Send the task for the row, and return the message's task id.
+
+        None for a class of the task whose ``apply_async`` returns no result. Raises `TypeError` if
+        the task needs more than the key.
+        """
+        args, kwargs = ((pk,), {}) if self._by_place else ((), {self.guard.pk: pk})
+        # Celery's own check lets positional-only parameters pass, and is off with ``typing=False``.
+        self._task.naming.arguments_of(args, kwargs)
+        # Also if another message is reserved: it may be lost, and the guard lets only one work.
+        return getattr(self._task.send_anyway(args, kwargs), "id", None)

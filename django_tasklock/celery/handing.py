@@ -1,174 +1,134 @@
 """The lease of a caller goes on in the run: ``apply_async(..., lease=lease)``.
 
-The lease is detached when ``apply_async`` of `LockedTask` is called, and not when the message is
-sent: a mixin may send when the transaction commits, and the block that holds the lease may have
-ended by then. The message carries the handle in its header.
+The lease is detached when it is sent, and the message carries the handle in its header.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
-from .._engine.causes import BY_WORKER
 from .._engine.lease import Lease
-from .._engine.renewal import renewal
-from .._engine.use import Use
 from .._values.handle import Handle, read_handle
 from .._values.slots import base_of
 from ..exceptions import StoreUnavailable
-from .base import TaskBase
-from .body import Body
-from .claim import check_handing
-from .delivery import Delivery
-from .due import seconds_to_expiry, waiting_seconds
-from .headers import LEASE
+from .message import LEASE
+from .options import TaskOptions
+from .run import Run, Step, runs
+from .sending import Call, Send, waiting_seconds
 
-__all__ = [
-    "adopted",
-    "checked_handle",
-    "clear_adopted",
-    "detached",
-    "end_detached",
-    "handed_on",
-    "handle_of",
-]
+__all__ = ["Handing", "detached", "end_detached", "handle_of"]
 
+# From a worker's look whether a message has expired until its run adopts the lease.
 START_SECONDS = 1.0
-"""from a worker's look whether a message has expired until its run adopts the lease"""
 
 
-def detached(task: TaskBase, options: dict[str, Any], args: Any, kwargs: Any) -> str | None:
-    """Detach the lease among the options of a call, and put its handle there. Returns the handle;
-    None if there is no lease, or a handle already.
+class Handing(Step):
+    """Sends the caller's lease along, and adopts it instead of acquiring."""
+
+    def send(self, call: Call, go: Send) -> Any:
+        """Detach the lease among the options. If nothing is sent, it is held again.
+
+        Raises `LeaseLost`, and `TypeError` or `ValueError` as `detached` does.
+        """
+        lease, task = call.options.get(LEASE), call.task
+        renew = isinstance(lease, Lease) and lease.renew
+        handle = None if lease is None else detached(call)
+        call.options.pop(LEASE, None)
+        if handle is None:
+            return go()
+        call.note(**{LEASE: handle})
+        try:
+            sent = go()
+        except BaseException:
+            if isinstance(lease, Lease):
+                with suppress(StoreUnavailable):
+                    task.locks.take_back(lease, handle, renew=renew)
+            raise
+        if not call.eager and sent.id != call.id:
+            # A duplicate: the message that is in the queue takes the lock itself.
+            with suppress(StoreUnavailable):
+                end_detached(task, handle)
+        return sent
+
+    def adopt(self, run: Run) -> Lease | None:
+        """Adopt the lease that the message brings. None if it brings none, or the lease is over:
+        the run acquires as usual then. Raises `StoreUnavailable`."""
+        message, task, handle = run.message, run.task, handle_of(run.message.ours)
+        if handle is None or handle.alias != task.lock_store:
+            return None
+        if not _is_of(handle, message.name, message.slots):
+            return None
+        names = {"task": task.name, "task_id": message.id}
+        lease = task.locks.try_adopt(str(handle), use=run.use, renew=task.lock_renew, **names)
+        if lease is None:
+            return None
+        store, note = task.locks.store, message.note_of_start()
+        try:
+            if note is not None:
+                kept = store.reserve(note.key, note.text, note.ttl)
+                run.use.note_kept = kept is not None
+            ttl = store.settings.ttl if task.lock_ttl is None else task.lock_ttl
+            if not task.lock_renew and lease.ttl < ttl:
+                lease.extend(ttl)  # Nobody renews it, and it is as long as its caller needed it.
+        except BaseException:
+            run.use.drop()
+            raise
+        return cast("Lease", lease)
+
+
+def detached(call: Call) -> str:
+    """Detach the lease among a call's options. Returns the handle, which may be there already.
 
     The handle lasts as long as the lease would from now on, and for the countdown or ETA besides,
     but not much longer than the message, which a broker may drop when it expires.
 
-    Raises `TypeError` or `ValueError` for what is neither, or of another store, `LeaseLost`, and
-    `StoreUnavailable`. ``args`` and ``kwargs`` are those of the call: see `checked_handle`.
+    Raises `LeaseLost`, `StoreUnavailable`, and `TypeError` or `ValueError` for what is no lease,
+    for a lease of another lock or store, and for that of a run that has a row to finish under it.
     """
-    lease = options.get(LEASE)
-    if lease is None:
-        return None
+    lease, task, wrong = call.options[LEASE], call.task, ""
+    own = isinstance(lease, Lease)
+    said: Any = lease if own else read_handle(lease)
+    alias, slots = said.store if own else said.alias, call.slots
     if task.debounce is not None:
-        raise ValueError(f"{task.name} has debounce: a call that is replaced would keep the lease")
-    alias = lease.store if isinstance(lease, Lease) else read_handle(lease).alias
-    if alias != task.lock_store:
-        raise ValueError(
-            f"the lease is of the store {alias!r}, and task {task.name} uses {task.lock_store!r}"
-        )
-    if not isinstance(lease, Lease):
-        return None
-    # Before it is detached: the message may be sent later, when nobody can hold it again.
-    _check_row(task, lease.token, args or (), kwargs or {})
-    expired = max(seconds_to_expiry(task, options), 0.0) + START_SECONDS
-    ttl = min(lease.ttl + waiting_seconds(task, options), expired)
-    options[LEASE] = handle = lease.detach(ttl)
+        wrong = f"{task.name} has debounce: a call that is replaced would keep the lease"
+    elif alias != task.lock_store:
+        wrong = f"the lease is of the store {alias!r}, and {task.name} uses {task.lock_store!r}"
+    elif not _is_of(said.owner if own else said, call.name, slots, said.name):
+        takes = repr(call.name) if slots == 1 else f"a permit of {call.name!r}"
+        wrong = f"the lease is of the lock {said.name!r}, and this call takes {takes}"
+    for run in runs.get():
+        if run.row.key and not run.row.replaced and run.lease.token == said.token:
+            wrong = (
+                f"this run finishes the row {run.row} under the lease when its body has returned: "
+                f"{task.name} cannot go on under it. Send it in a chain, without the lease"
+            )
+    if wrong:
+        raise ValueError(wrong)
+    if not own:
+        return str(lease)
+    expired = max(call.seconds_to_expiry(), 0.0) + START_SECONDS
+    handle: str = lease.detach(min(lease.ttl + waiting_seconds(task, call.options), expired))
     return handle
-
-
-@contextmanager
-def handed_on(task: TaskBase, options: dict[str, Any], args: Any, kwargs: Any) -> Iterator[None]:
-    """Detach the lease among the options of a call for this block. If the block raises, the lease
-    is held again, unless somebody has adopted it. See `detached`."""
-    lease = options.get(LEASE)
-    renew = isinstance(lease, Lease) and lease.renew
-    handle = detached(task, options, args, kwargs)
-    try:
-        yield
-    except BaseException:
-        if handle is not None and isinstance(lease, Lease):
-            with suppress(StoreUnavailable):
-                task.locks.take_back(lease, handle, renew=renew)
-        raise
-
-
-def checked_handle(
-    task: TaskBase, handle: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> str:
-    """Return ``handle``. Raises `ValueError` if its lease is of another lock than a call with these
-    arguments takes, or of a run around this code that has not finished the row of the call."""
-    said, name = read_handle(handle), task.lock_name_of(args, kwargs)
-    slots = task.lock_slots_of(args, kwargs)
-    if not _is_of(said, name, slots):
-        takes = repr(name) if slots == 1 else f"a permit of {name!r}"
-        raise ValueError(f"the lease is of the lock {said.name!r}, and this call takes {takes}")
-    _check_row(task, said.token, args, kwargs)
-    return str(handle)
-
-
-def _is_of(said: Handle, name: str, slots: int) -> bool:
-    """Whether the lease is what a call takes: the lock ``name``, or with slots a permit of it."""
-    if slots == 1:
-        return said.name == name
-    return said.slots is not None and base_of(said.name, said.slots) == name
-
-
-def _check_row(task: TaskBase, token: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    guard = task.guard
-    check_handing(
-        token, task.name, guard, lambda: guard and guard.pk_of(task.arguments_of(args, kwargs))
-    )
 
 
 def handle_of(ours: Any) -> Handle | None:
     """Return the handle in a message's own header; None if there is none, or it is wrong."""
-    handle = ours.get(LEASE) if isinstance(ours, dict) else None
-    if handle is None:
-        return None
-    try:
-        return read_handle(handle)
-    except (TypeError, ValueError):
-        return None
+    if isinstance(ours, dict) and LEASE in ours:
+        with suppress(TypeError, ValueError):
+            return read_handle(ours[LEASE])
+    return None
 
 
-def adopted(delivery: Delivery, name: str, use: Use, body: Body, *, slots: int = 1) -> Lease | None:
-    """Adopt the lease that the message has the handle of. None if it has none, or the lease is
-    over, or another run has claimed the row under it: the run acquires as usual then. Raises
-    `StoreUnavailable`."""
-    task, handle = delivery.task, handle_of(delivery.handed)
-    if handle is None or handle.alias != task.lock_store or not _is_of(handle, name, slots):
-        return None
-    lease = task.locks.try_adopt(
-        str(handle), use=use, renew=task.lock_renew, task=task.name, task_id=delivery.id
-    )
-    if lease is None:
-        return None
-    store, note, kept = task.locks.store, delivery.note_of_start(), False
-    try:
-        if body.was_claimed_under(lease):
-            # That run may not have ended. A lease of this run's own has a later fence.
-            use.leave(failed=True)
-            return None
-        if note is not None:
-            kept = store.reserve(note.key, note.text, note.ttl) is not None
-        if not task.lock_renew:
-            # Nobody extends it, and it is as long as its caller needed it.
-            ttl = store.settings.ttl if task.lock_ttl is None else task.lock_ttl
-            if lease.ttl < ttl:
-                lease.extend(ttl)
-        delivery.started(kept=kept)
-    except BaseException:
-        if note is not None:
-            # It may have been written, and the body does not begin. Before the release: the next
-            # holder may read it.
-            renewal.owe(name, note, lease.ttl, store, undo=True)
-        use.drop()
-        raise
-    return lease
-
-
-def end_detached(task: TaskBase, handle: str) -> None:
+def end_detached(task: TaskOptions, handle: str) -> None:
     """Release a detached lease, unless somebody has adopted it."""
     lease = task.locks.adopt(handle)
     if lease is not None:
         lease.release()
 
 
-def clear_adopted(task: TaskBase, handle: Handle) -> None:
-    """Clear a lease whose adopter is dead. Another run may have adopted it, which lives."""
-    holder = task.locks.get(handle.name)
-    if holder is not None and holder.token == handle.token and holder.owner.alive() is False:
-        task.locks.clear(handle.name, handle.token, by=BY_WORKER)
+def _is_of(of: Any, name: str, slots: int, held: str = "") -> bool:
+    """Whether what holds a lock is what a call takes: the lock ``name``, or with slots a permit of
+    it. ``of``: a handle, or the owner of the lock ``held``."""
+    held = held or of.name
+    return held == name if slots == 1 else of.slots is not None and base_of(held, of.slots) == name

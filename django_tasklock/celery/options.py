@@ -1,60 +1,328 @@
-"""The lock options of a task and of one call, and their checks."""
+"""The lock options of a task and of one call, their checks, and the name that a call's lock has.
+
+The attributes of `TaskOptions` are the defaults. `CHECKS` says what each option may be.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache, partial
+from types import NoneType
+from typing import Any, ClassVar, Literal
 
+from asgiref.sync import iscoroutinefunction
 from celery import Task
 
-from .._engine.names import ArgumentNames, NameTemplate
-from .._values.arguments import checked_seconds, checked_ttl, checked_wait
-from .._values.signatures import signature_of
-from .._values.slots import checked_slots
+from .._compat.celery import WorkerTask, keeps_results, keeps_successes
+from .._engine.binding import Binder
+from .._engine.cooling import CoolingTimes, cooling_times
+from .._engine.names import ArgumentNames, NameTemplate, check_argument, digest_name
+from .._engine.service import LockService
+from .._values.arguments import checked_name, checked_seconds, checked_ttl, checked_wait
+from .._values.signatures import is_generator, signature_of
+from .._values.slots import checked_slots, permit_names
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
 
-__all__ = ["OPTIONS", "PER_CALL", "body_signature", "check_call", "check_options", "check_order"]
+__all__ = [
+    "OPTIONS", "PER_CALL", "Naming", "TaskOptions", "body_signature", "check_call", "check_options",
+    "check_order",
+]  # fmt: skip
 
-OPTIONS = {
-    "lock_name": None,
-    "lock_slots": 1,
-    "lock_ttl": None,
-    "lock_wait": 0,
-    "lock_renew": True,
-    "lock_hold_at_least": 0,
-    "lock_cooldown": 0,
-    "lock_cooldown_after_error": 0,
-    "lock_store": "default",
-    "lock_retry_for": 3600,
-    "lock_max_attempts": 5,
-    "on_conflict": "skip",
-    "on_outage": "retry",
-    "unique_while": None,
-    "unique_for": 3600,
-    "on_duplicate": "return",
-    "debounce": None,
-    "debounce_max": None,
-    "guard": None,
-}
-"""every option, with its default"""
+# Gets the name of an option and its value; raises `TypeError` or `ValueError`.
+Check = Callable[[str, Any], object]
 
-COOLING_OPTIONS = ("lock_hold_at_least", "lock_cooldown", "lock_cooldown_after_error")
 
-CHOICES = {
-    "on_conflict": ("skip", "retry", "raise", "coalesce", "run"),
-    "on_outage": ("retry", "raise", "run"),
-    "unique_while": (None, "queued", "unfinished"),
-    "on_duplicate": ("return", "raise"),
-}
+def _is(what: str, fits: Callable[[Any], bool]) -> Check:
+    def check(option: str, value: Any) -> None:
+        if not fits(value):
+            raise ValueError(f"{option} is {what}, not {value!r}")
 
+    return check
+
+
+def _one_of(*choices: str | None) -> Check:
+    return _is(f"one of {', '.join(map(str, choices))}", lambda value: value in choices)
+
+
+def _a(what: str, *kinds: Any) -> Check:
+    return _is(what, lambda value: isinstance(value, kinds))
+
+
+_TTL: Check = lambda option, value: checked_ttl(value, option)  # noqa: E731
+_TTL_OR_NONE: Check = lambda option, value: value is None or _TTL(option, value)  # noqa: E731
+_WAIT: Check = lambda option, value: checked_wait(value, option)  # noqa: E731
+
+# The options for how long a lock stays taken, in the order of `CoolingTimes`.
+COOLING = ("lock_hold_at_least", "lock_cooldown", "lock_cooldown_after_error")
+CHECKS: dict[str, Check] = {
+    "lock_name": _a("a template, by(...) or a callable", str, ArgumentNames, Callable, NoneType),
+    "lock_slots": lambda option, value: callable(value) or checked_slots(value, option),
+    "lock_ttl": _TTL_OR_NONE,
+    "lock_wait": _WAIT,
+    "lock_renew": _a("a bool", bool),
+    **dict.fromkeys(COOLING, checked_seconds),
+    "lock_store": _a("an alias", str),
+    "lock_retry_for": _WAIT,
+    "lock_max_attempts": _is("a number of runs >= 1", lambda runs: type(runs) is int and runs > 0),
+    "on_conflict": _one_of("skip", "retry", "raise", "coalesce", "run"),
+    "on_outage": _one_of("retry", "raise", "run"),
+    "unique_while": _one_of(None, "queued", "unfinished"),
+    "unique_for": _TTL,
+    "on_duplicate": _one_of("return", "raise"),
+    "debounce": _TTL_OR_NONE,
+    "debounce_max": _TTL_OR_NONE,
+    "guard": _a("a StatusGuard", StatusGuard, NoneType),
+}  # fmt: skip
+# The names of all options.
+OPTIONS = tuple(CHECKS)
+
+# Options that one call may give. The others are used by workers, which know only the task's.
 PER_CALL = ("unique_for", "on_duplicate")
-"""options that one call may give. The others are used by workers, which know only the task's"""
+
+# Names that other packages have for what we have, with ours.
+ELSEWHERE = {
+    "timeout": "lock_ttl", "lock_timeout": "lock_ttl", "blocking_timeout": "lock_wait",
+    "lock_expiry": "unique_for, or lock_ttl for the lease", "once": "unique_while",
+    "unique_on": "lock_name",
+}  # fmt: skip
 
 _OF_CELERY = frozenset(dir(Task))  # Not getattr: it would bind Task to an app.
+_OURS = ("lock_", "unique_", "debounce_")
+
+
+class Naming:
+    """The arguments, the lock's name and its slots for each call of one task.
+
+    ``template`` is the lock's name with fields in the place of all values: the same for every call.
+    ``name_from`` is `name_of`, from a call's arguments by name.
+    """
+
+    template: str
+    name_from: Callable[[Mapping[str, Any]], str]
+
+    def __init__(self, task: Task) -> None:
+        cls: Any = type(task)  # A function that is an attribute would be bound to the task.
+        signature = body_signature(cls)
+        assert signature is not None
+        self._task, self._slots, name = str(task.name), cls.lock_slots, cls.lock_name
+        self._bind = Binder(signature)
+        if isinstance(name, str):
+            self.template, self.name_from = name, NameTemplate(name, signature).fill_from
+        elif isinstance(name, ArgumentNames):
+            self.template = ":".join([self._task, *(f"{{{field}}}" for field in name.names)])
+            self.name_from = partial(name.name_from, self._task)
+        elif name is None:
+            self.template = f"{self._task}:{{arguments}}"
+            self.name_from = partial(digest_name, self._task)
+        else:
+            self.template = f"{self._task}:{{lock_name}}"
+            self.name_from = lambda arguments: checked_name(name(**arguments))
+
+    def arguments_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a call's arguments by name, with defaults. Raises `TypeError` as the call does."""
+        return self._bind(args, kwargs)
+
+    def name_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Return the name of the lock for a call with these arguments.
+
+        Raises `TypeError` or `ValueError` if the arguments do not give a valid name, and what a
+        function of the project's raises.
+        """
+        return self.name_from(self._bind(args, kwargs))
+
+    def slots_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        """Return how many calls with the same name may run at once.
+
+        Raises `TypeError` or `ValueError` if ``lock_slots`` does not return a valid number, and
+        what else it raises.
+        """
+        if not callable(self._slots):
+            return int(self._slots)
+        found = self._slots(**self._bind(args, kwargs))
+        return checked_slots(found, f"lock_slots of the task {self._task}")
+
+    def locks_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+        """Return the names of the locks one of which a run of this call may hold.
+
+        Raises what `name_of` and `slots_of` raise.
+        """
+        name, slots = self.name_of(args, kwargs), self.slots_of(args, kwargs)
+        return [name] if slots == 1 else permit_names(name, slots)
+
+
+class TaskOptions(WorkerTask):
+    """The options of a locked task, and what is made of them once. See `LockedTask`."""
+
+    abstract = True
+
+    lock_name: ClassVar[str | ArgumentNames | Callable[..., str] | None] = None
+    lock_slots: ClassVar[int | Callable[..., int]] = 1
+    lock_ttl: ClassVar[float | None] = None
+    lock_wait: ClassVar[float | None] = 0
+    lock_renew: ClassVar[bool] = True
+    lock_hold_at_least: ClassVar[float] = 0
+    lock_cooldown: ClassVar[float] = 0
+    lock_cooldown_after_error: ClassVar[float] = 0
+    lock_store: ClassVar[str] = "default"
+    lock_retry_for: ClassVar[float | None] = 3600
+    lock_max_attempts: ClassVar[int] = 5
+    on_conflict: ClassVar[Literal["skip", "retry", "raise", "coalesce", "run"]] = "skip"
+    on_outage: ClassVar[Literal["retry", "raise", "run"]] = "retry"
+    unique_while: ClassVar[Literal["queued", "unfinished"] | None] = None
+    unique_for: ClassVar[float] = 3600
+    on_duplicate: ClassVar[Literal["return", "raise"]] = "return"
+    debounce: ClassVar[float | None] = None
+    debounce_max: ClassVar[float | None] = None
+    guard: ClassVar[StatusGuard | None] = None
+
+    @cached_property
+    def naming(self) -> Naming:
+        """How the calls of this task name their locks."""
+        return Naming(self)
+
+    @cached_property
+    def locks(self) -> LockService:
+        """The service of this task's store."""
+        return LockService(self.lock_store)
+
+    @cached_property
+    def cooling_times(self) -> CoolingTimes | None:
+        """How long the lock stays taken after a run that has ended; None: not at all."""
+        return cooling_times(*(getattr(self, option) for option in COOLING), prefix="lock_")
+
+    @cached_property
+    def keeps_results(self) -> bool:
+        """Whether the result backend knows how a call has ended, also after a redelivery began."""
+        backend = self.backend
+        overwritten = self.track_started and not keeps_successes(backend)
+        return not self.ignore_result and not overwritten and keeps_results(backend)
+
+
+def check_options(task: type[Task]) -> None:
+    """Raise `InvalidLockConfig` if a task's option does not exist or has a wrong value, or if its
+    body cannot run under a lock."""
+    # Bases that are tasks were checked when they were made.
+    mixins = [each for each in task.__mro__[:-1] if not issubclass(each, Task)]
+    options = {option: getattr(task, option) for option in OPTIONS}
+    signature = body_signature(task)
+    with _of(task):
+        for each in (task, *mixins):
+            for name, value in vars(each).items():
+                _check_attribute(name, value, own=each is task)
+        for option, check in CHECKS.items():
+            check(option, options[option])
+        if signature is not None:
+            _check_arguments(signature, options)
+        _check_together(task, options)
+
+
+def check_order(task: type[Task], locked: type[Task]) -> None:
+    """Raise `InvalidLockConfig` if a class comes after ``locked``, which is `LockedTask`, and has
+    what that has as well: Python would not use it, or call it later than the class expects."""
+    order, ours = task.__mro__, locked.__mro__
+    above = ours[: ours.index(Task)]
+    names = {name for each in above for name in vars(each) if not name.startswith("_")}
+    # Celery sets the second one on a class when it binds that to an app.
+    names = (names | {"__call__"}) - {"abstract", "reject_on_worker_lost"}
+    with _of(task):
+        for each in order[order.index(locked) :]:
+            if each not in ours and (own := sorted(names & vars(each).keys())):
+                what = f"{each.__name__} comes after LockedTask, and has its own {', '.join(own)}"
+                right = f"class {task.__name__}({each.__name__}, LockedTask)"
+                raise ValueError(f"{what}. LockedTask comes last: {right}")
+
+
+def check_call(task: Any, options: Mapping[str, Any]) -> None:
+    """Raise `InvalidLockConfig` for options of one call that have no effect, or are wrong."""
+    # The first is kombu's, for the sending. Celery passes each stamp as an option with its name.
+    others = ("timeout", *(options.get("stamped_headers") or ()))
+    with _of(task):
+        for option, value in options.items():
+            if option in PER_CALL:
+                if task.unique_while is None:
+                    raise ValueError(f"{option} has no effect: the task has no unique_while")
+                CHECKS[option](option, value)
+            elif option in CHECKS:
+                given = " and ".join(PER_CALL)
+                raise ValueError(f"{option} is an option of the task: a call may give {given}")
+            elif option not in others and (message := _misspelt(option)):
+                raise ValueError(message)
+
+
+def _check_attribute(name: str, value: Any, *, own: bool) -> None:
+    # Methods and properties may have any name.
+    free = callable(value) or hasattr(value, "__get__") or name.startswith("_")
+    # A word such as "timeout" may be the project's own, if it is no plain value or of a mixin.
+    plain = own and isinstance(value, int | float | str | dict | list | tuple)
+    free = free or (name in ELSEWHERE and not name.startswith(_OURS) and not plain)
+    if not (free or name in CHECKS or name in _OF_CELERY) and (message := _misspelt(name)):
+        raise ValueError(f"{message} An attribute of your own needs another name")
+
+
+@lru_cache(maxsize=256)
+def _misspelt(option: str) -> str | None:
+    """Return the error for a name that looks like one of `OPTIONS`; None if it does not."""
+    meant = ELSEWHERE.get(option) or next(iter(get_close_matches(option, OPTIONS, 1, 0.75)), None)
+    if meant:
+        return f"there is no option {option}; did you mean {meant}?"
+    known = f"there is no option {option}; there are {', '.join(OPTIONS)}."
+    return known if option.startswith(_OURS) else None
+
+
+def _check_arguments(signature: inspect.Signature, options: Mapping[str, Any]) -> None:
+    """Raise `TypeError` or `ValueError` for options that do not go with the body's arguments."""
+    name, guard = options["lock_name"], options["guard"]
+    if isinstance(name, str):
+        NameTemplate(name, signature)
+    elif isinstance(name, ArgumentNames):
+        name.check(signature)
+    if guard is not None:
+        check_argument("guard", guard.pk, signature)
+    parameters = signature.parameters.values()
+    named = {each.name: None for each in parameters if each.kind is not each.VAR_KEYWORD}
+    for option in ("lock_name", "lock_slots"):
+        if callable(options[option]):
+            try:
+                takes = signature_of(options[option])
+                # With further keywords, a call may have any argument.
+                (takes.bind if len(named) == len(parameters) else takes.bind_partial)(**named)
+            except TypeError as error:
+                what = f"called with {', '.join(named) or 'no argument'} by name, without self"
+                raise TypeError(f"{option} is {what}: {error}") from error
+
+
+def _check_together(task: type[Task], options: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for a body that cannot run under a lock, and for options that exclude each
+    other, or need each other."""
+    run = inspect.getattr_static(task, "run")
+    body = run.__func__ if isinstance(run, staticmethod) else run
+    several, unique_while = options["lock_slots"] != 1, options["unique_while"]
+    debounce, longest = options["debounce"], options["debounce_max"]
+    expires = task.expires if isinstance(task.expires, int | float) else None
+    wrong = {
+        "its own Strategy, as in celery-batches, calls it once for many messages. Leave out "
+        "LockedTask, and use lock(...) in the body": task.Strategy != Task.Strategy,
+        "its body is async or a generator, of which Celery runs nothing. Write a plain def, and "
+        "call asyncio.run(...) or asgiref.sync.async_to_sync(...) in it":
+            iscoroutinefunction(body) or is_generator(body),
+        "its guard needs a lock that one run at a time holds: leave out lock_slots, and use "
+        "lock(..., slots=N) in the body": several and options["guard"] is not None,
+        'with lock_slots several calls may run: use unique_while="queued"':
+            several and unique_while == "unfinished",
+        "debounce_max has no effect: the task has no debounce": longest and not debounce,
+        f"debounce_max is at least debounce, {debounce!r}, not {longest!r}":
+            longest and debounce and longest < debounce,
+        "debounce and unique_while exclude each other: leave one out": debounce and unique_while,
+        f"its messages expire after {expires!r} s, before their debounce is over":
+            debounce and expires is not None and expires <= debounce,
+    }  # fmt: skip
+    for message, is_so in wrong.items():
+        if is_so:
+            raise ValueError(message)
 
 
 def body_signature(task: type[Task]) -> inspect.Signature | None:
@@ -68,221 +336,11 @@ def body_signature(task: type[Task]) -> inspect.Signature | None:
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-def check_options(task: type[Task]) -> None:
-    """Raise `InvalidLockConfig` if a task's option does not exist or has a wrong value."""
-    for each in (task, *_mixins_of(task)):
-        for attribute, found in vars(each).items():
-            _check_known(task, attribute, found)
-    if task.Strategy != Task.Strategy:
-        raise _error(
-            task,
-            "it has its own Strategy, as the tasks of celery-batches have: it is not called once "
-            "for each message, so that no lock, conflict or requeue would apply to a message. "
-            "Take the lock in its body, with lock(...), and leave out LockedTask",
-        )
-    value = {name: getattr(task, name) for name in OPTIONS}
+@contextmanager
+def _of(task: Any) -> Iterator[None]:
+    """Raise what a check raises as the error of this task."""
     try:
-        if value["lock_ttl"] is not None:
-            checked_ttl(value["lock_ttl"])
-        checked_wait(value["lock_wait"])
-        checked_wait(value["lock_retry_for"])
-        checked_ttl(value["unique_for"])
-        for name in COOLING_OPTIONS:
-            checked_seconds(name, value[name])
-        _check_name(task, value["lock_name"])
-        if callable(value["lock_slots"]):
-            _check_called(task, "lock_slots", value["lock_slots"])
-        else:
-            checked_slots(value["lock_slots"])
+        yield
     except (TypeError, ValueError) as error:
-        raise _error(task, str(error)) from error
-    for name in CHOICES:
-        _check_choice(task, name, value[name])
-    _check_debounce(task, value["debounce"], value["debounce_max"], value["unique_while"])
-    if not isinstance(value["lock_renew"], bool):
-        raise _error(task, f"lock_renew is a bool, not {value['lock_renew']!r}")
-    if not isinstance(value["lock_store"], str):
-        raise _error(task, f"lock_store is an alias, not {value['lock_store']!r}")
-    attempts = value["lock_max_attempts"]
-    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-        raise _error(task, f"lock_max_attempts is a number of runs >= 1, not {attempts!r}")
-    _check_guard(task, value["guard"])
-    if value["lock_slots"] != 1:
-        _check_together(task, value)
-
-
-def check_order(task: type[Task], locked: type[Task]) -> None:
-    """Raise `InvalidLockConfig` if a class comes after ``locked``, which is `LockedTask`, and has
-    what that has as well: Python would not use it, or call it later than the class expects."""
-    order, ours = task.__mro__, locked.__mro__
-    above = ours[: ours.index(Task)]
-    names = {name for each in above for name in vars(each) if not name.startswith("_")}
-    # Celery sets the second one on a class when it binds that to an app.
-    names = (names | {"__call__"}) - {"abstract", "reject_on_worker_lost"}
-    for each in order[order.index(locked) :]:
-        own = [] if each in ours else sorted(names & vars(each).keys())
-        if own:
-            raise _error(
-                task,
-                f"{each.__name__} comes after LockedTask, and has its own {', '.join(own)}. "
-                f"LockedTask comes last: class {task.__name__}({each.__name__}, LockedTask)",
-            )
-
-
-def _check_together(task: type[Task], value: Mapping[str, Any]) -> None:
-    """Refuse what relies on a lock that one run alone holds."""
-    if value["guard"] is not None:
-        raise _error(
-            task,
-            "its guard needs a lock that one run at a time holds, so lock_slots is 1. To let only "
-            "some of its runs work at once, use lock(..., slots=N) in the body",
-        )
-    if value["unique_while"] == "unfinished":
-        raise _error(
-            task, 'with lock_slots several calls may run, so unique_while is "queued" or None'
-        )
-
-
-def _mixins_of(task: type[Task]) -> list[type]:
-    """Return the bases that are no tasks: those that are were checked when they were made."""
-    return [each for each in task.__mro__ if each is not object and not issubclass(each, Task)]
-
-
-def _check_known(task: type[Task], attribute: str, value: Any) -> None:
-    if attribute in OPTIONS or attribute in _OF_CELERY or attribute.startswith("_"):
-        return
-    # Methods and properties may have any name.
-    if callable(value) or isinstance(value, property | staticmethod | classmethod):
-        return
-    message = _misspelt(attribute)
-    if message:
-        raise _error(task, message)
-
-
-def check_call(task: Any, options: Mapping[str, Any]) -> None:
-    """Raise `InvalidLockConfig` for options of one call that have no effect, or are wrong."""
-    for option, value in options.items():
-        if option in PER_CALL:
-            if task.unique_while is None:
-                raise _error(task, f"{option} has no effect: the task has no unique_while")
-            _check_per_call(task, option, value)
-        elif option in OPTIONS:
-            raise _error(
-                task,
-                f"{option} is an option of the task, not of one call: workers use the task's. "
-                f"A call may give {' and '.join(PER_CALL)}",
-            )
-        else:
-            message = _misspelt(option)
-            # Celery passes each stamp as an option with the stamp's name.
-            if message and option not in (options.get("stamped_headers") or ()):
-                raise _error(task, message)
-
-
-def _check_per_call(task: Any, option: str, value: Any) -> None:
-    if option in CHOICES:
-        _check_choice(task, option, value)
-        return
-    try:
-        checked_ttl(value)
-    except (TypeError, ValueError) as error:
-        raise _error(task, f"{option}: {error}") from error
-
-
-def _check_choice(task: Any, option: str, value: Any) -> None:
-    choices = CHOICES[option]
-    if value not in choices:
-        raise _error(task, f"{option} is one of {', '.join(map(str, choices))}, not {value!r}")
-
-
-@lru_cache(maxsize=256)
-def _misspelt(option: str) -> str | None:
-    """Return the error for a name that looks like one of `OPTIONS`; None if it does not."""
-    meant = get_close_matches(option, OPTIONS, n=1, cutoff=0.75)
-    if meant:
-        return f"there is no option {option}; did you mean {meant[0]}?"
-    if option.startswith(("lock_", "unique_", "debounce_")):
-        return f"there is no option {option}; there are {', '.join(OPTIONS)}"
-    return None
-
-
-def _check_called(task: type[Task], option: str, function: Any) -> None:
-    """Raise `TypeError` for a function that cannot be called with the arguments of the body."""
-    signature = body_signature(task)
-    if signature is None:
-        return
-    parameters = signature.parameters.values()
-    named = {p.name: None for p in parameters if p.kind is not p.VAR_KEYWORD}
-    try:
-        takes = signature_of(function)
-    except ValueError:
-        return  # Python does not know what it takes, as of some that are written in C.
-    try:
-        # With further keywords, a call may have any argument.
-        (takes.bind if len(named) == len(parameters) else takes.bind_partial)(**named)
-    except TypeError as error:
-        arguments = ", ".join(named) or "none"
-        raise TypeError(
-            f"{option} is called with the task's arguments by name ({arguments}), and without "
-            f"self: {error}"
-        ) from error
-
-
-def _check_name(task: type[Task], name: Any) -> None:
-    if name is None:
-        return
-    if callable(name) and not isinstance(name, str):
-        _check_called(task, "lock_name", name)
-        return
-    signature = body_signature(task)
-    if isinstance(name, ArgumentNames):
-        if signature is not None:
-            name.check(signature)
-    elif signature is not None:
-        NameTemplate(name, signature)
-    elif not isinstance(name, str):
-        raise TypeError(f"lock_name is a template or a callable, not {name!r}")
-
-
-def _check_debounce(task: type[Task], debounce: Any, debounce_max: Any, unique_while: Any) -> None:
-    for name, value in (("debounce", debounce), ("debounce_max", debounce_max)):
-        try:
-            if value is not None:
-                checked_ttl(value)
-        except (TypeError, ValueError) as error:
-            raise _error(task, f"{name}: {error}") from error
-    if debounce is None:
-        if debounce_max is not None:
-            raise _error(task, "debounce_max has no effect: the task has no debounce")
-        return
-    if debounce_max is not None and debounce_max < debounce:
-        raise _error(task, f"debounce_max is at least debounce, {debounce!r}, not {debounce_max!r}")
-    if unique_while is not None:
-        raise _error(
-            task,
-            "debounce and unique_while exclude each other: of two calls the one runs the last, "
-            "and the other sends the first",
-        )
-    expires = task.expires
-    if isinstance(expires, int | float) and expires <= debounce:
-        raise _error(
-            task, f"its messages expire after {expires!r} s, before their debounce is over"
-        )
-
-
-def _check_guard(task: type[Task], guard: Any) -> None:
-    if guard is None:
-        return
-    if not isinstance(guard, StatusGuard):
-        raise _error(task, f"guard is a StatusGuard, not {guard!r}")
-    signature = body_signature(task)
-    if signature is None or guard.pk in signature.parameters:
-        return
-    if not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
-        raise _error(
-            task, f"its guard takes the key from {guard.pk!r}, which is not an argument of it"
-        )
-
-
-def _error(task: Any, message: str) -> InvalidLockConfig:
-    return InvalidLockConfig(f"task {getattr(task, 'name', None) or task.__name__}: {message}")
+        name = getattr(task, "name", None) or task.__name__
+        raise InvalidLockConfig(f"task {name}: {error}") from error

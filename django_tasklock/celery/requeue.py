@@ -1,207 +1,222 @@
-"""Send a message back to its queue. The task's own retries are not used up."""
+"""Send a message back to its queue. The task's own retries are not used up.
+
+Nothing is acknowledged before its successor is sent: a message that cannot be sent is rejected, so
+that the broker delivers it again, or is tried again for as long as it takes.
+
+A message that a holder of its lock has refused has a turn. If each came back when it likes, many
+messages of one lock would either ask too often, or leave the lock free for seconds. A note of the
+store has the last turn that was given, and the next message gets the turn after it. The note is a
+hint, and ends with the turn that it names.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
-from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery import Task
+from celery.exceptions import Reject, SoftTimeLimitExceeded
 
-from .._compat.celery import delays_natively, queue_of, serializer_of, trouble_of_backend
+from .._compat.celery import delays_natively, queue_of, trouble_of_backend
 from .._values.chance import chance
-from ..exceptions import RequeueFailed
-from .base import TaskBase
-from .delivery import Delivery
-from .headers import ANYWAY, BROKERS_OWN, HEADER, REFUSED
-from .outcomes import tell_not_run
-from .redelivered import visibility_timeout
-from .sending import Sending
-from .turns import FIRST_RETRY_DELAY_SECONDS, LONGEST_RETRY_DELAY_SECONDS
+from .._values.describe import age
+from .._values.lock_info import LockInfo
+from ..exceptions import RequeueFailed, StoreUnavailable
+from .message import HEADER, REFUSED, CameBack, Message, tell
+from .options import TaskOptions
+from .sending import whole_seconds
 
 __all__ = [
-    "DeliverAgain",
-    "deliver_again",
-    "not_taken",
-    "requeue_redelivery",
-    "retry_later",
-]
+    "LONGEST_DELAY_SECONDS", "come_back", "deliver_again", "not_taken", "wait_for_lock",
+    "wait_for_store",
+]  # fmt: skip
 
 logger = logging.getLogger("django_tasklock")
 
+# The shortest delay of a message that waits for its lock, or for a store that does not answer.
+FIRST_DELAY_SECONDS = 0.5
+LONGEST_DELAY_SECONDS = 15.0
+# The longest delay of a redelivery, while it waits for the first run of the same message.
 LONGEST_REDELIVERY_DELAY_SECONDS = 60.0
-"""the longest delay of a redelivery, while it waits for the first run of the same message"""
+# Between two turns of a lock that is held for less: a few times what a delivery takes.
+SHORTEST_STEP_SECONDS = 0.15
+# How often a turn is taken anew, at most, where others take theirs at the same time.
+NOTE_ATTEMPTS = 5
+# The headers that RabbitMQ adds. A message that is sent anew must not have them: it would count as
+# delivered, and RabbitMQ drops a message that seems to go round between two queues.
+BROKERS_OWN = frozenset(
+    {"x-delivery-count", "x-acquired-count", "x-death"}
+    | {f"x-{a}-death-{b}" for a in ("first", "last") for b in ("exchange", "queue", "reason")}
+)
 
 
-class DeliverAgain(Reject):
-    """The broker has to deliver the message again: what was to go on with its work was not sent.
+def wait_for_lock(
+    message: Message, holder: LockInfo, error: Exception | None = None,
+    *, longest: float = LONGEST_DELAY_SECONDS, expires: bool = True,
+) -> NoReturn:  # fmt: skip
+    """Requeue a message whose lock ``holder`` has, until its turn.
 
-    A queue that counts deliveries would drop it in the end, so that its run sends it anew then.
+    ``error``: it is raised instead, ``lock_retry_for`` seconds after the message was first refused.
+    ``longest``: the longest delay in seconds. ``expires``: whether the message keeps its expiry.
+    Raises what `come_back` raises.
     """
-
-
-def requeue_redelivery(
-    delivery: Delivery,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    delay: float | None,
-    *,
-    why: str = "redelivery",
-) -> NoReturn:
-    """Requeue a message whose first run may not have ended, for about ``delay`` seconds.
-
-    None means the longest delay. When the message is delivered again it is dropped if the first
-    run has ended well, and it runs if that one has died. ``why``: the reason for `task_not_run`.
-    Raises `Ignore`, or what `retry_later` raises.
-    """
-    seconds = min(delay or LONGEST_REDELIVERY_DELAY_SECONDS, LONGEST_REDELIVERY_DELAY_SECONDS)
-    ours = {**delivery.ours, "copy": delivery.redelivery_requeues + 1}
-    # It reserves nothing: it may be dropped, and then no other call should have been refused.
-    _send(delivery, args, kwargs, ours, seconds, why, reserving=False)
-
-
-def retry_later(
-    delivery: Delivery,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    within: float | None = None,
-    error: Exception | None = None,
-    expires: bool = True,
-    turn: float | None = None,
-) -> NoReturn:
-    """Requeue a message that has to wait.
-
-    ``turn``: it waits for its turn, in so many seconds, because the lock is held. None: it waits
-    because of an outage, with a delay that doubles each time. ``within``: so many seconds after it
-    was first refused (None: never) it raises ``error`` instead. ``expires``: whether the message
-    keeps its expiry.
-
-    Raises `Ignore` when the message was sent, `Reject` when the broker has to deliver it again,
-    and `RequeueFailed` when it could not be sent and the broker does not have it any more.
-    """
-    now = time.time()
-    since = now if delivery.refused_since is None else delivery.refused_since
-    tries = int(delivery.ours.get("tries") or 0)
-    delay = _doubled(tries) * chance.uniform(0.75, 1.25) if turn is None else turn
+    now, within = time.time(), message.task.lock_retry_for
+    since = message.refused_since or now
+    delay = _turn(message, holder, now, max(0.0, now - since), longest)
     if error is not None and within is not None:
         left = since + within - now
         if left <= 0:
             raise error
         delay = min(delay, left)
-    ours = {**delivery.ours, "tries": tries + 1}
-    # After an outage nobody knows whether what the message wrote last has arrived, so it is as one
-    # that was not refused yet.
-    ours.pop(REFUSED, None)
-    if turn is not None:
-        ours[REFUSED] = [since, delivery.request.retries or 0]
-    if delivery.redelivered:
-        ours.setdefault("copy", 1)
-    why = "outage" if turn is None else "held"
-    _send(delivery, args, kwargs, ours, delay, why, expires=expires)
+    refused = [since, message.request.retries or 0]
+    _send(message, "held", delay, _waited(message, refused), expires=expires)
 
 
-def not_taken(task: TaskBase) -> tuple[type[Exception], ...]:
+def wait_for_store(message: Message) -> NoReturn:
+    """Requeue a message during an outage, with a delay that doubles each time. Raises what
+    `come_back` raises."""
+    delay = _doubled(message.count("tries")) * chance.uniform(0.75, 1.25)
+    # Nobody knows whether what the message wrote last has arrived, so it is as one that was not
+    # refused yet.
+    _send(message, "outage", delay, _waited(message, None))
+
+
+def _waited(message: Message, refused: Any) -> dict[str, Any]:
+    copies = message.count("copy") or (1 if message.redelivered else None)
+    return {"tries": message.count("tries") + 1, "copy": copies, REFUSED: refused}
+
+
+def come_back(message: Message, delay: float | None, why: str = "redelivery") -> NoReturn:
+    """Requeue a message another run of which may not have ended, for about ``delay`` seconds.
+
+    None means the longest delay. When it is delivered again it is dropped if that run has ended
+    well, and it runs if that one has died. ``why``: the reason for `task_not_run`.
+
+    Raises `CameBack` when the message was sent, `Reject` when the broker has to deliver it again,
+    and `RequeueFailed` when it can never be sent and the broker does not have it any more.
+    """
+    seconds = min(delay or LONGEST_REDELIVERY_DELAY_SECONDS, LONGEST_REDELIVERY_DELAY_SECONDS)
+    _send(message, why, seconds, {"copy": message.count("copy") + 1})
+
+
+def deliver_again(message: Message, cause: Exception) -> NoReturn:
+    """Have the message delivered again: what was to go on with its run's work could not be sent,
+    because of ``cause``. Celery would give the message up for a retry, and for a replacement call
+    the task failed. Raises `Reject`, or what `come_back` raises."""
+    logger.warning("%s could not go on: %s", message, cause)
+    if not message.rejectable:
+        come_back(message, FIRST_DELAY_SECONDS)
+    _pause(FIRST_DELAY_SECONDS)
+    raise Reject(cause, requeue=True) from cause
+
+
+def not_taken(task: TaskOptions) -> tuple[type[Exception], ...]:
     """Return what is raised if the broker does not take a message. In a process that also waits for
     results, sending asks the result backend as well. A broker that is silent until the soft time
     limit has not taken it either."""
     return (task.OperationalError, SoftTimeLimitExceeded, *trouble_of_backend(task.backend))
 
 
-def deliver_again(task: TaskBase, cause: Exception) -> NoReturn:
-    """Raise `DeliverAgain`, so that the broker delivers the message of the present run again.
+def _send(
+    message: Message, why: str, delay: float, ours: dict[str, Any], *, expires: bool = True
+) -> NoReturn:
+    """Requeue the message for ``delay`` seconds, with ``ours`` changed in its header."""
+    task = message.task
+    # A worker keeps a delayed message in memory. A broker with a visibility timeout (Redis, SQS)
+    # delivers it again if that takes longer than the timeout.
+    visibility = task.app.conf.broker_transport_options.get("visibility_timeout")
+    delay = min(delay, float(visibility) / 2) if visibility else delay
+    pause = _doubled(message.deliveries)
+    while True:
+        try:
+            _publish(message, delay, ours, expires=expires)
+        except Exception as error:
+            logger.warning("%s could not be requeued: %s", message, error)
+            # Arguments that cannot be serialized, for example: another try here would fail too.
+            if not (message.rejectable or isinstance(error, not_taken(task))):
+                tell(message, "given_up", "requeue_failed")
+                raise RequeueFailed(str(task.name), message.id, str(error)) from error
+            _pause(pause)
+            if message.rejectable:
+                tell(message, "requeued", why)
+                raise Reject(error, requeue=True) from error
+            pause = min(pause * 2, LONGEST_DELAY_SECONDS)
+        else:
+            tell(message, "requeued", why)
+            raise CameBack(f"requeued for {delay:.3g} s")
 
-    What was to go on with the run's work could not be sent, because of ``cause``. Celery would give
-    the message up for a retry, and for a replacement call the task failed.
+
+def _publish(message: Message, delay: float, ours: dict[str, Any], *, expires: bool) -> None:
+    task, request = message.task, message.request
+    given = request.headers or {}
+    headers: dict[str, Any] = {name: given[name] for name in given if name not in BROKERS_OWN}
+    merged = {**message.ours, **ours, "token": None}
+    headers[HEADER] = {key: value for key, value in merged.items() if value is not None}
+    # Without a parent of its own, Celery would make the present run the parent of its own message.
+    headers["parent_id"] = request.parent_id
+    sent = task.signature_from_request(
+        request, tuple(message.args), dict(message.kwargs), countdown=delay, headers=headers,
+        retries=request.retries,
+        queue=queue_of(task.app, request.delivery_info) if delays_natively(task.app) else None,
+    )  # fmt: skip
+    # What the events and the worker show of the arguments: the caller may hide some.
+    shown = {name: request.get(name) for name in ("argsrepr", "kwargsrepr")}
+    options = {**sent.options, **shown, "add_to_parent": False}
+    if not expires:
+        options["expires"] = None
+    # Not by the task's own `apply_async`: other classes have changed the arguments already. And one
+    # that sends when the transaction commits would lose the message: its run ends with an
+    # exception, which rolls back.
+    Task.apply_async(task, sent.args, sent.kwargs, **whole_seconds(task, options))
+
+
+def _turn(
+    message: Message, holder: LockInfo, now: float, waited: float, longest: float
+) -> float:  # fmt: skip
+    """Take the next turn of its lock for a message. Returns the delay in seconds.
+
+    A lock that is held is expected to be held for as long again as it has been (Lindy's law), and a
+    quarter longer: a message that comes too early is refused once more. A lock that cools says when
+    it ends, and how long that took.
+
+    A message comes one step after the last of the others, and not before the holder has ended. It
+    waits for an eighth of the time that it has waited at least, so that it asks ever less often for
+    a lock that is never free when it comes; and for ``longest`` at most. If its turn would be later
+    than that, it gets none, and asks again after ``longest``. The rule is the "virtual scheduling"
+    of the generic cell rate algorithm (ITU-T I.371), for a step that is guessed.
     """
-    logger.warning("%s[%s] could not go on: %s", task.name, task.request.id, cause)
-    _pause(FIRST_RETRY_DELAY_SECONDS)
-    raise DeliverAgain(cause, requeue=True) from cause
+    store, key = message.task.locks.store, f"turn {message.name}"
+    held = waited if holder.acquired_at is None else max(0.0, age(holder.acquired_at))
+    remaining = step = 1.25 * held
+    if holder.cooling and holder.ttl is not None:
+        remaining, step = holder.ttl, held + holder.ttl
+    shortest = 1.0 if delays_natively(message.task.app) else SHORTEST_STEP_SECONDS
+    step = min(max(step / message.slots, shortest), longest)
+    turn = max(FIRST_DELAY_SECONDS, min(remaining, longest))
+    with suppress(StoreUnavailable):
+        text = store.get_note(key)
+        for _ in range(NOTE_ATTEMPTS):
+            with suppress(ValueError):  # Of a text that is no turn.
+                last = float(text or 0.0) - now
+                turn = max(turn, step + (last if 0.0 < last <= LONGEST_DELAY_SECONDS else 0.0))
+            if turn > longest:
+                return longest * chance.uniform(0.75, 1.25)
+            other = store.reserve(key, repr(now + turn), turn, over=text or "")
+            if other is None:
+                break
+            text = str(other)
+    return min(max(turn, waited / 8), longest)
 
 
 def _doubled(tries: int) -> float:
     """Return the first delay, doubled with each try, up to the longest one. In seconds."""
     # A header may have any number: what is beyond the longest delay is not computed.
-    return min(FIRST_RETRY_DELAY_SECONDS * 2.0 ** min(tries, 10), LONGEST_RETRY_DELAY_SECONDS)
+    return min(FIRST_DELAY_SECONDS * 2.0 ** min(tries, 10), LONGEST_DELAY_SECONDS)
 
 
 def _pause(seconds: float) -> None:
     """Sleep. A time limit that comes meanwhile is for the body, and must not lose the message."""
     with suppress(SoftTimeLimitExceeded):
         time.sleep(seconds)
-
-
-def _send(
-    delivery: Delivery,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    ours: dict[str, Any],
-    delay: float,
-    why: str,
-    *,
-    reserving: bool = True,
-    expires: bool = True,
-) -> NoReturn:
-    task, request = delivery.task, delivery.request
-    ours.pop("token", None)
-    # The serializer of the message: the task's own may not be able to write these arguments.
-    serializer = serializer_of(ours.pop("content", None))
-    # A worker keeps a delayed message in memory. A broker with a visibility timeout (Redis, SQS)
-    # delivers it again if that takes longer than the timeout.
-    visibility = visibility_timeout(task.app)
-    if visibility:
-        delay = min(delay, visibility / 2)
-    headers = {
-        name: value for name, value in (request.headers or {}).items() if name not in BROKERS_OWN
-    }
-    # Without a parent of its own, Celery would make the present run the parent of its own message.
-    headers |= {HEADER: ours, "parent_id": request.parent_id}
-    rejectable, call = delivery.rejectable, (args, kwargs)
-    pause = _doubled(delivery.deliveries)
-    while True:
-        try:
-            queue = queue_of(task.app, request.delivery_info) if delays_natively(task.app) else None
-            message = task.signature_from_request(
-                request,
-                tuple(args),
-                dict(kwargs),
-                queue=queue,
-                countdown=delay,
-                retries=request.retries,
-                headers=headers,
-                **delivery.followed_by,
-            )
-            options = {**message.options, "add_to_parent": False, ANYWAY: not reserving}
-            # What the events and the worker show of the arguments: the caller may hide some.
-            options |= {shown: request.get(shown) for shown in ("argsrepr", "kwargsrepr")}
-            if not expires:
-                options["expires"] = None
-            if serializer is not None:
-                options["serializer"] = serializer
-            delivery.reserved = delivery.reserved or reserving
-            cast("Sending", task).send_again(message.args, message.kwargs, **options)
-        except not_taken(task) as error:
-            logger.warning("%s[%s] could not be requeued: %s", task.name, delivery.id, error)
-            _pause(pause)
-            if rejectable:
-                # The broker still has the message, and delivers it again.
-                tell_not_run(task, "requeued", why, delivery.id, call)
-                raise Reject(error, requeue=True) from error
-            pause = min(pause * 2, LONGEST_RETRY_DELAY_SECONDS)
-        except Exception as error:
-            # For example arguments that cannot be serialized: another try here would fail too.
-            if not rejectable:
-                tell_not_run(task, "given_up", "requeue_failed", delivery.id, call)
-                raise RequeueFailed(str(task.name), delivery.id, str(error)) from error
-            logger.warning(
-                "%s[%s] is rejected, so that the broker delivers it again: %s",
-                task.name, delivery.id, error,
-            )  # fmt: skip
-            _pause(pause)
-            tell_not_run(task, "requeued", why, delivery.id, call)
-            raise Reject(error, requeue=True) from error
-        else:
-            tell_not_run(task, "requeued", why, delivery.id, call)
-            raise Ignore(f"requeued for {delay:.3g} s")

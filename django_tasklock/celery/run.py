@@ -1,198 +1,285 @@
-"""One call of a locked task: its run under the lock, and what happens without it."""
+"""The life of one message: judge -> acquire -> start -> claim -> body -> finish -> release.
+
+A special behaviour is one file with one `Step`, which is asked at a named point. What ends a
+message is an exception: `Skip`, Celery's `Ignore` and `Reject`, or an error.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from contextvars import ContextVar
+from functools import partial
 from typing import Any, NoReturn
 
-from celery.exceptions import Ignore, Retry
-
-from .._compat.celery import delays_natively
+from .._engine.cooling import Cooling
 from .._engine.lease import Lease
 from .._engine.skipping import reason_of
+from .._engine.use import Use
 from .._values.lock_info import LockInfo
-from .._values.slots import base_of
 from ..exceptions import LockNotAcquired, StoreUnavailable
-from ..stores.base import Note
-from .beside import RunBeside
-from .claim import NoWork
-from .debounce import replaced_by
-from .ending import reached
-from .followup import FOLLOW_UP_CHECK_SECONDS
-from .locked_run import VerdictUnknown, beside_name, held_leases
-from .outcomes import tell_not_run
-from .requeue import DeliverAgain, requeue_redelivery, retry_later
-from .taking import Taking
-from .turns import FIRST_RETRY_DELAY_SECONDS, LONGEST_RETRY_DELAY_SECONDS, turn_of
-from .unique import give_up
+from ..operators.logs import log_run_beside
+from .message import Message, Skip, skip, tell
+from .requeue import come_back, wait_for_lock, wait_for_store
+from .row import Row
+from .sending import Call, Send
 
-__all__ = ["Run"]
+__all__ = ["Run", "Step", "runs"]
+
+logger = logging.getLogger("django_tasklock")
+
+# How long a message waits for a run of the same task id, which may just be ending.
+OWN_RUN_WAIT_SECONDS = 1.0
+# The result of a run that did not start: another run of its message has started or ended.
+NO_ROW = nullcontext()
+AGAIN = object()
+# How often a message is judged at most; each new one needs another run of it that starts or ends at
+# this very moment.
+MOST_VERDICTS = 10
 
 
-class Run(Taking):
-    """A call of ``task``. Calling it returns what the task returns, or raises.
+class Step:
+    """What a special behaviour does at the named points of a message's life. By default nothing."""
 
-    ``args`` and ``kwargs`` are for the body. ``call``: the direct call whose arguments another
-    class of the task has turned into these.
-    """
+    def send(self, call: Call, go: Send) -> Any:
+        """Called when a message is sent: ``go()`` sends it. Returns the result."""
+        return go()
+
+    def judge(self, run: Run) -> None:
+        """Called before the lock is asked for. Raises what ends the message."""
+
+    def adopt(self, run: Run) -> Lease | None:
+        """Called instead of the acquire. Returns a lease that is there already, or None."""
+        return None
+
+    def refused(self, run: Run, holder: LockInfo) -> bool:
+        """Called when another has the lock. Returns whether to ask once more."""
+        return False
+
+    def start(self, run: Run, lease: Lease) -> bool:
+        """Called under the lock, before the row is claimed. Returns False if the message is to be
+        judged again."""
+        return True
+
+    def beside(self, run: Run) -> None:
+        """Called instead of `start`, before a run without the lock that another has."""
+
+    def lost(self, run: Run, lease: Lease) -> None:
+        """Called when the release finds that the lease was lost. Raises, unless the run counts."""
+
+    def over(self, run: Run) -> None:
+        """Called when the message has ended, and does not come back. Raises nothing."""
+
+
+class Unleased:
+    """``self.lease`` of a run without the lock."""
+
+    token, fence, held, remaining = "", None, False, 0.0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def assert_held(self) -> None:
+        """Do nothing: there is no lease that could be lost."""
+
+    def _is_detached(self) -> bool:
+        return False
+
+
+class Run:
+    """One call of ``task``. Calling it returns what the task returns, or raises."""
+
+    def __init__(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.task = task
+        self.called = args, kwargs
+        self.message = message = Message(task, args, kwargs)
+        self.row = Row(message)
+        self.steps: Sequence[Step] = task.steps
+        self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
+        self.use = Use(None)  # Its lease is given up if a signal's exception loses this run.
+        self.use.template = task.naming.template
+        # The text of the note by which the message was judged.
+        self.seen: str | None = None
+        # The number of starts in that note, and the one that this run has written; 0 if none.
+        self.starts = self.counted = 0
+        # Whether the body, with the claim before it, has begun; and whether it has returned.
+        self.started = self.completed = False
+        self.error: BaseException | None = None
 
     def __call__(self) -> Any:
-        reached(self.delivery)
         try:
             return self._call()
+        except Skip as why:
+            self.over()
+            return skip(self.message, why)
         except BaseException as error:
-            if self.use.lease is not None and self.use.lease.held:
-                # A signal handler raised it between two steps of the run.
-                self.locked.release(self.use.lease, self.delivery.note_of_interruption())
-            if isinstance(error, DeliverAgain) and not self.delivery.rejectable:
-                delay = FIRST_RETRY_DELAY_SECONDS
-                requeue_redelivery(self.delivery, self.args, self.kwargs, delay)
-            if not self.delivery.comes_back(error):
-                self._end_relied_on()
+            self.use.drop()  # A signal's exception may have come between two steps.
+            if not self.message.comes_back(error):
+                self.over()
             raise
+        finally:
+            self.error = None  # Its traceback refers to this run.
 
     def _call(self) -> Any:
-        delivery = self.delivery
-        for lease in held_leases.get():
-            name = lease.name
-            if self.slots > 1:
-                name = "" if lease.slot is None else base_of(name, lease.owner.slots)
-            if name == self.name and lease.store == self.task.lock_store and lease.held:
-                # A call inside its own run, or one of another task with the same lock.
-                if self.locked.body.is_covered_by(lease):
-                    return self.task.call_body(lease, *self.called, own=delivery.own)
-                return self.locked.work(lease)
+        for run in runs.get():
+            if run.message.lock == self.message.lock and run.lease.held:
+                # A call inside a run with the same lock. That run may have its row as well.
+                claims = self.row.key not in [each.row.key for each in runs.get()]
+                return self._work(run.lease, claims=claims)
+        wait = self.task.lock_wait
         try:
-            verdict = self._carry_out_verdict()
-            later = None if verdict.starts else replaced_by(delivery, self.name)
-            if later is not None:
-                return self.locked.skip_replaced(later)
-            won = self._take()
+            for _ in range(MOST_VERDICTS):
+                won = self._ask(wait)
+                if isinstance(won, LockInfo):
+                    if not any(step.refused(self, won) for step in self.steps):
+                        return self._conflict(won)
+                    wait = 0  # It has waited.
+                elif (result := self._hold(won)) is not AGAIN:
+                    return result
+            come_back(self.message, None)
         except StoreUnavailable as error:
+            if self.started:
+                raise  # It is the body's.
             return self._outage(error)
-        return self._run_locked(won) if isinstance(won, Lease) else self._conflict(won)
 
-    def _run_locked(self, lease: Lease) -> Any:
+    def _ask(self, wait: float | None) -> Lease | LockInfo:
+        """Judge, then adopt or acquire. Returns the lease, or the holder."""
+        for step in self.steps:
+            step.judge(self)
+        for step in self.steps:
+            if (lease := step.adopt(self)) is not None:
+                return lease
+        won = self._acquire(wait)
+        if isinstance(won, LockInfo) and self.message.is_by(won) and not won.cooling:
+            return self._acquire(OWN_RUN_WAIT_SECONDS)
+        return won
+
+    def _acquire(self, wait: float | None) -> Lease | LockInfo:
+        task, message = self.task, self.message
+        if task.cooling_times is not None:
+            task.cooling_times.check(task.locks.store)
+        won: Lease | LockInfo = task.locks.try_acquire(
+            message.name, ttl=task.lock_ttl, wait=wait, renew=task.lock_renew, slots=message.slots,
+            task=task.name, task_id=message.id, token=message.token, use=self.use,
+            note=message.note_of_start(),
+        )  # fmt: skip
+        return won
+
+    def _hold(self, lease: Lease) -> Any:
+        """Start, claim, body, finish; and whatever happens, the release. Returns what the body
+        returns, or `AGAIN` if the message is to be judged once more."""
+        times = self.task.cooling_times
+        cooling = times and Cooling(times)
         try:
-            return self.locked(lease)
-        except VerdictUnknown as unknown:
-            outage = unknown.error
-        return self._outage(outage)
+            for step in self.steps:
+                if not step.start(self, lease):
+                    return AGAIN
+            return self._work(lease)
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            if not self._release(lease, cooling):
+                for step in self.steps:
+                    step.lost(self, lease)
 
-    def _conflict(self, holder: LockInfo, *, again: bool = True) -> Any:
-        """Do what ``on_conflict`` says. ``again``: the lock may be tried once more."""
-        task, delivery = self.task, self.delivery
-        if delivery.queued and (delivery.is_by(holder) or self._may_have_begun(holder)):
-            requeue_redelivery(delivery, self.args, self.kwargs, holder.ttl)
-        taken, cooling = LockNotAcquired(self.name, holder), holder.cooling
-        won: Lease | LockInfo | None = None
+    def _work(self, lease: Any, *, claims: bool = True, report: Any = None) -> Any:
+        """Claim the row, call the body, finish the row. ``report``: called before the body."""
+        self.started, self.lease = True, lease or Unleased(self.message.name)
+        mark = runs.set((*runs.get(), self))
         try:
-            if task.on_conflict == "retry" and delivery.queued:
-                with suppress(LockNotAcquired):
-                    within, turn = task.lock_retry_for, self._turn(holder)
-                    retry_later(
-                        delivery, self.args, self.kwargs, within=within, error=taken, turn=turn
-                    )
-            debounced = delivery.moment is not None
-            if debounced and task.on_conflict in ("skip", "coalesce"):
-                # Calls that it replaced rely on it. If a later one comes, it is replaced itself.
-                self._wait_in_queue(holder, FOLLOW_UP_CHECK_SECONDS)
-            coalesces = task.on_conflict == "coalesce" and delivery.queued
-            if coalesces and self.locked.followup.wait_for():
-                # A lock that cools ends when it says, unless an operator clears it.
-                longest = LONGEST_RETRY_DELAY_SECONDS if cooling else FOLLOW_UP_CHECK_SECONDS
-                self._wait_in_queue(holder, longest)
-            if again and task.unique_while is not None and delivery.queued:
-                # This message will not run. Calls that were refused because of it rely on a run
-                # that starts after them, so the lock is tried once more after the reservation.
-                give_up(delivery, self.name)
-                won = self._acquire(0)
-        except StoreUnavailable as error:
-            return self._outage(error)
-        if won is not None:
-            if isinstance(won, Lease):
-                return self._run_locked(won)
-            return self._conflict(won, again=False)
-        if task.on_conflict == "run":
-            return self._run_beside(holder)
-        if task.on_conflict in ("raise", "retry"):
-            tell_not_run(task, "given_up", "held", delivery.id, self.name)
-            raise taken
-        return self.locked.skip("coalesced" if coalesces else reason_of(holder), holder.owner)
+            with self.row.claimed(lease) if claims and self.task.guard else NO_ROW:
+                if report is not None:
+                    report()
+                result = self.task.call_body(self, *self.called)
+                self.completed = True
+            return result
+        finally:
+            runs.reset(mark)
 
-    def _wait_in_queue(self, holder: LockInfo, longest: float) -> NoReturn:
-        """Requeue the message, on which other calls rely, until the lock is free."""
-        turn = self._turn(holder, longest)
-        retry_later(self.delivery, self.args, self.kwargs, expires=False, turn=turn)
+    def _release(self, lease: Lease, cooling: Cooling | None) -> bool:
+        """Release the lease, and note how the run has ended. Returns False if it was lost before.
 
-    def _turn(self, holder: LockInfo, longest: float = LONGEST_RETRY_DELAY_SECONDS) -> float:
-        whole = delays_natively(self.task.app)
-        return turn_of(self.delivery, self.name, holder, self.slots, whole=whole, longest=longest)
-
-    def _run_beside(self, holder: LockInfo) -> Any:
-        """Run without the lock, which ``holder`` has."""
-        delivery = self.delivery
-        beside = RunBeside(delivery, self.name, self.args, self.kwargs, self.called, holder)
-        self.locked = beside
-        lease: Lease | None = None
-        if delivery.survives:
-            try:
-                won = self._acquire(0, beside_name(delivery.id), renew=True)
-            except StoreUnavailable as error:
-                return self._outage(error)
-            if not isinstance(won, Lease):
-                requeue_redelivery(delivery, self.args, self.kwargs, won.ttl)
-            lease = won
-        try:
-            return beside.alone() if lease is None else beside(lease)
-        except VerdictUnknown as unknown:
-            outage = unknown.error
-        except NoWork:
-            # Another run works on the row, or died while it did. It is left to the lock.
-            if delivery.queued:
-                retry_later(delivery, self.args, self.kwargs)
-            return beside.skip(reason_of(holder), holder.owner)
-        return self._outage(outage)
-
-    def _may_have_begun(self, holder: LockInfo) -> bool:
-        """Whether the message must not be skipped because no run of a message has the lock.
-
-        It may have begun to run: a broker delivers it again, or it is a retry. The holder is an
-        operator or other code, or the lock cools after a run that has ended, perhaps badly. So if
-        this message were skipped, its job could be lost.
+        If the store does not answer, what was done under the lease counts.
         """
-        begun = self.delivery.redelivered or bool(self.delivery.request.retries)
-        no_run = holder.cooling or not holder.owner.runs
-        return no_run and begun and self.task.on_conflict == "skip"
+        message, error, held = self.message, self.error, lease.held
+        # Neither: the message is judged once more.
+        note = message.note_of_end(error, self.counted) if self.completed or error else None
+        # A run that goes on leaves a lock that does not cool.
+        failed = isinstance(error, Exception) and not isinstance(error, Skip)
+        ended = self.completed if error is None else failed and not message.comes_back(error)
+        if cooling is not None and held and ended and self.started:
+            cooling.ended(failed=failed)
+            lease._cooling = cooling
+        try:
+            if not lease._is_detached():
+                return lease.release(note)
+            if note is not None:  # The body has handed the lease on.
+                self.task.locks.store.set_note(note)
+            return True
+        except StoreUnavailable as outage:
+            logger.warning("%s could not release its lock %s now: %s", message, lease.name, outage)
+            return held
 
-    def _note_end(self, note: Note | None) -> None:
-        """Note that a run without the lock has ended, if the store answers again."""
-        if note is not None:
-            with suppress(StoreUnavailable):
-                self.locked.write(note)
+    def over(self) -> None:
+        """End what the message has reserved: it does not come back."""
+        for step in self.steps:
+            step.over(self)
+
+    # ------------------------------------------------------------------- without the lock
+
+    def _conflict(self, holder: LockInfo) -> Any:
+        """Do what ``on_conflict`` says."""
+        task, message, why = self.task, self.message, Skip(reason_of(holder), holder.owner)
+        taken = LockNotAcquired(message.name, holder)
+        if task.on_conflict == "run":  # To watch what the lock would do.
+            for step in self.steps:
+                step.beside(self)
+            names = message.name, task.lock_store, holder, str(task.name), message.id
+            return self._alone(partial(wait_for_lock, message, holder), why, names)
+        if task.on_conflict == "retry" and message.queued:
+            with suppress(LockNotAcquired):
+                wait_for_lock(message, holder, taken)
+        if task.on_conflict in ("raise", "retry"):
+            tell(message, "given_up", "held")
+            raise taken
+        raise why
 
     def _outage(self, error: StoreUnavailable) -> Any:
         """Do what ``on_outage`` says."""
-        task, delivery, body = self.task, self.delivery, self.locked.body
+        task, message = self.task, self.message
         if task.on_outage == "run":
-            # Before the body reads anything, if the store answers again; if not, after it.
-            self._end_relied_on()
-            try:
-                result = body(None)
-                self._note_end(delivery.note_of_end())
-            except (Retry, Ignore):
-                self._note_end(delivery.note_of_end(goes_on=True))
-                raise
-            except NoWork as refused:
-                if body.is_claimed():
-                    # By another run, or by one that died: only the lock could show which.
-                    if delivery.queued:
-                        retry_later(delivery, self.args, self.kwargs)
-                    raise error from None
-                result = self.locked.skip_row(refused.row)
-            self._end_relied_on()
-            return result
-        if task.on_outage == "retry" and delivery.queued:
-            retry_later(delivery, self.args, self.kwargs)
-        tell_not_run(task, "given_up", "outage", delivery.id, self.name)
+            return self._alone(partial(wait_for_store, message), error)
+        if task.on_outage == "retry" and message.queued:
+            wait_for_store(message)
+        tell(message, "given_up", "outage")
         raise error
+
+    def _alone(self, wait: Callable[[], NoReturn], error: Exception, report: Any = ()) -> Any:
+        """Run without the lock, on the guard alone. The end is noted, if the store answers.
+
+        If a run has the row, which may have died, only the lock can tell: then it calls ``wait`` if
+        there is a message, and raises ``error`` if not. ``report``: what `log_run_beside` gets.
+        """
+        self.over()  # Before the body reads anything: calls that were refused rely on it.
+        try:
+            try:
+                return self._work(None, report=partial(log_run_beside, *report) if report else None)
+            except Skip:
+                if not self.row.is_claimed():
+                    raise
+                if self.message.queued:
+                    wait()
+                raise error from None
+        except BaseException as failed:
+            self.error = failed
+            raise
+        finally:
+            if (note := self.message.note_of_end(self.error, self.counted)) is not None:
+                with suppress(StoreUnavailable):
+                    self.task.locks.store.set_note(note)
+
+
+# The runs around this code, the innermost last.
+runs: ContextVar[tuple[Run, ...]] = ContextVar("tasklock_runs", default=())

@@ -1,107 +1,94 @@
-"""The last step before Celery sends a locked task, after all other classes of the task.
-
-Mixins override ``apply_async``: they send when the transaction commits, or turn objects into ids.
-Only after all of them it is known that a message is sent now, and with which arguments.
-"""
+"""One call that is sent: when it is due, when it expires, and how it is published."""
 
 from __future__ import annotations
 
 import math
 import time
-from contextlib import suppress
-from functools import partial
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any
 
 from celery import Task
 from celery.utils import uuid
+from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from .._compat.celery import delays_natively
-from ..exceptions import StoreUnavailable
-from .base import TaskBase
-from .body import Body
-from .debounce import debounces, send_debounced
-from .due import waiting_seconds
-from .handing import checked_handle, end_detached
-from .headers import ANYWAY, BESIDE, FIRST, HEADER, LEASE
-from .redelivered import is_uuid
-from .unique import concerns, own_options, send_once
+from .message import HEADER
+from .options import TaskOptions
 
-__all__ = ["Sending"]
+__all__ = ["ANYWAY", "Call", "Send", "waiting_seconds", "whole_seconds"]
 
+# The option of a call that is sent whatever is in the queue. It is an option because a mixin may
+# send later: mixins pass options on, but no context variables.
+ANYWAY = "tasklock_anyway"
 
-class Sending(Task):
-    """Does not send duplicates."""
-
-    abstract = True
-
-    def apply_async(  # type: ignore[override]
-        self,
-        args: Any = None,
-        kwargs: Any = None,
-        task_id: str | None = None,
-        **options: Any,
-    ) -> Any:
-        """As `celery.Task.apply_async`; a duplicate of a task with ``unique_while`` is not sent.
-
-        With ``debounce`` the message is delayed. Raises `AlreadyQueued` and `StoreUnavailable`.
-        """
-        task = cast("TaskBase", self)
-        anyway = options.pop(ANYWAY, False)
-        on_duplicate = own_options(task, options)
-        headers = options.get("headers") or {}
-        first = HEADER not in headers
-        handle = options.pop(LEASE, None)
-        if handle is not None:
-            handle = checked_handle(task, handle, args or (), kwargs or {})
-            headers = {**headers, HEADER: {"sent": time.time(), LEASE: handle}}
-            options["headers"] = headers
-        elif first:
-            # A task id may be used again: the time distinguishes one sending from another.
-            ours = {"sent": time.time()}
-            if options.get("retries"):
-                ours |= _first_try(task, task_id, options["retries"])
-            options["headers"] = {**headers, HEADER: ours}
-        if first and not anyway and debounces(task, task_id, options):
-            task_id = task_id or uuid()
-            send = partial(self._publish, args, kwargs, task_id=task_id)
-            return send_debounced(task, args or (), kwargs or {}, task_id, options, send)
-        if anyway or not concerns(task, task_id, options):
-            return self._publish(args, kwargs, task_id=task_id, **options)
-        task_id = task_id or uuid()
-        send = partial(self._publish, args, kwargs, task_id=task_id, **options)
-        sent = send_once(task, args or (), kwargs or {}, task_id, options, on_duplicate, send)
-        if handle is not None and sent.id != task_id:
-            # A duplicate: the message that is in the queue takes the lock itself.
-            with suppress(StoreUnavailable):
-                end_detached(task, handle)
-        return sent
-
-    def send_again(self, args: Any, kwargs: Any, **options: Any) -> Any:
-        """Send a message again at once, without the ``apply_async`` of other classes.
-
-        They have changed its arguments already. And a mixin that sends when the transaction commits
-        would lose it: the run of a requeued message ends with an exception, which rolls back.
-        """
-        return Sending.apply_async(self, args, kwargs, **options)
-
-    def _publish(self, args: Any, kwargs: Any, **options: Any) -> Any:
-        """Have Celery send the message, with a delay that the broker takes."""
-        app = self.app
-        delayed = options.get("countdown") or options.get("eta")
-        if delayed and not app.conf.task_always_eager and delays_natively(app):
-            wait = waiting_seconds(cast("TaskBase", self), options)
-            options |= {"countdown": math.ceil(wait), "eta": None}
-        return super().apply_async(args, kwargs, **options)
+# Sends a call, and returns its result.
+Send = Callable[[], Any]
 
 
-def _first_try(task: TaskBase, task_id: str | None, retries: int) -> dict[str, float]:
-    """`FIRST`, and `BESIDE`, for the next try of the message whose run sends it."""
-    request: Any = task.request
-    body: Body | None = getattr(request, "tasklock_body", None)
-    if body is None or task_id != request.id or retries <= (request.retries or 0):
-        return {}
-    body.retried = True  # Perhaps without `retry`.
-    # An id of the caller's own, of a sender that does not say when it has sent, may be used again.
-    known = body.first is not None or is_uuid(task_id)
-    ours: dict[str, float] = {FIRST: body.first or 0.0} if known else {}
-    return ours | {BESIDE: True} if body.goes_on else ours
+class Call:
+    """A call of ``task`` that is being sent, with the options of its message."""
+
+    def __init__(
+        self, task: TaskOptions, args: Any, kwargs: Any, task_id: str | None, options: Any
+    ) -> None:  # fmt: skip
+        self.task, self.args, self.kwargs = task, args, kwargs
+        self.id: str = task_id or uuid()
+        self.draws_id = task_id is None
+        self.anyway: bool = options.pop(ANYWAY, False)
+        self.options: dict[str, Any] = options
+        # Whether the call runs here, at once.
+        self.eager: bool = task.app.conf.task_always_eager
+
+    @property
+    def own(self) -> bool:
+        """Whether a run sends its own message again, as in a retry."""
+        return bool(self.options.get("retries")) or self.task.request.id == self.id
+
+    @property
+    def name(self) -> str:
+        """The name of the lock. Raises `TypeError` or `ValueError` for wrong arguments."""
+        return self.task.naming.name_of(self.args or (), self.kwargs or {})
+
+    @property
+    def slots(self) -> int:
+        """How many calls with this name may run at once."""
+        return self.task.naming.slots_of(self.args or (), self.kwargs or {})
+
+    def note(self, **ours: Any) -> None:
+        """Write into our header of the message."""
+        headers = self.options.get("headers") or {}
+        self.options["headers"] = {**headers, HEADER: {**(headers.get(HEADER) or {}), **ours}}
+
+    def publish(self) -> Any:
+        """Have Celery send the message. Returns and raises what Celery does."""
+        options = self.options if self.eager else whole_seconds(self.task, self.options)
+        return Task.apply_async(self.task, self.args, self.kwargs, task_id=self.id, **options)
+
+    def seconds_to_expiry(self) -> float:
+        """Return the seconds until the message expires; infinity if it does not."""
+        expires = self.options.get("expires", getattr(self.task, "expires", None))
+        return math.inf if expires is None else _until(self.task, expires)
+
+
+def whole_seconds(task: TaskOptions, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with a delay that the broker takes: RabbitMQ's quorum queues delay by
+    whole seconds of at least one."""
+    if (options.get("countdown") or options.get("eta")) and delays_natively(task.app):
+        seconds = math.ceil(waiting_seconds(task, options))
+        options = {**options, "countdown": seconds, "eta": None}
+    return options
+
+
+def waiting_seconds(task: TaskOptions, options: Mapping[str, Any]) -> float:
+    """Return the seconds until a message with these options may run."""
+    eta = options.get("eta")
+    return max(float(options.get("countdown") or 0), 0.0 if eta is None else _until(task, eta))
+
+
+def _until(task: TaskOptions, moment: Any) -> float:
+    """Return the seconds until an ETA or an expiry in any form that Celery takes."""
+    if isinstance(moment, int | float):
+        return float(moment)
+    aware: datetime = maybe_make_aware(maybe_iso8601(moment), task.app.timezone)  # type: ignore[arg-type]
+    return aware.astimezone(timezone.utc).timestamp() - time.time()

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, cast
 
 from celery.exceptions import Reject
 
-from .base import TaskBase, known_tasks
-from .body import Body
-from .calling import called, note_calls
-from .ending import is_of_hook
-from .handing import detached, handed_on
-from .headers import ANYWAY, LEASE
-from .options import check_call, check_options, check_order
+from .._engine.lease import Lease
+from .coalesce import Coalesce
+from .debounce import Debounce
+from .handing import Handing, detached
+from .message import LEASE
+from .options import TaskOptions, check_call, check_options, check_order
+from .redelivery import Redelivery
 from .requeue import deliver_again, not_taken
-from .run import Run
-from .sending import Sending
+from .run import Run, Step
+from .sending import ANYWAY, Call, Send
+from .unique import Unique
 
 __all__ = ["LockedTask"]
 
 
-class LockedTask(TaskBase, Sending):
+class LockedTask(TaskOptions):
     """A task of which one call at a time runs for each lock name.
 
     In the body, ``self.lease`` is the lease. A direct call of the task, and a call inside its own
@@ -89,8 +93,6 @@ class LockedTask(TaskBase, Sending):
         super().__init_subclass__(**kwargs)
         check_options(cls)
         check_order(cls, LockedTask)
-        note_calls(cls, LockedTask.__call__)
-        known_tasks.add(cls)
 
     @classmethod
     def bind(cls, app: Any) -> Any:
@@ -100,38 +102,104 @@ class LockedTask(TaskBase, Sending):
             check_options(cls)
         return bound
 
-    def worker_request(self, given: Any) -> Any:
+    def worker_request(self, given: Any, consumer: Any) -> Any:
         """Return our request class, combined with the one that the project has given the task.
 
         Raises `InvalidLockConfig` if that is no request class of Celery's.
         """
         # Here, because only a worker is to import what Celery's requests need.
-        from .request import combined
+        from .request import children, combined
 
+        children.use(consumer)
         return combined(self, given)
 
+    @property
+    def lease(self) -> Lease:
+        """The lease that this run holds. Raises `RuntimeError` outside a locked run."""
+        if self._run is None:
+            raise RuntimeError(f"{self.name} holds no lease: it was not called as a locked task")
+        return cast("Lease", self._run.lease)
+
+    @cached_property
+    def steps(self) -> Sequence[Step]:
+        """The special behaviours that this task has. Their order counts: a redelivery that is to be
+        dropped or to wait is so whatever else it is."""
+        chosen = {
+            Debounce: self.debounce is not None, Unique: self.unique_while is not None,
+            Coalesce: self.on_conflict == "coalesce",
+        }  # fmt: skip
+        return [Handing(), Redelivery(), *(step() for step, is_on in chosen.items() if is_on)]
+
+    # ---------------------------------------------------------------------------- a call
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = called.get()
-        if call is not None and call.task is not self:
-            call = None
-        hook = is_of_hook(self.request, *(call[1:] if call else (args, kwargs)))
-        if hook:
-            self.push_request(args=args, kwargs=kwargs)  # That of a direct call.
-        # If a call is noted, it is this one. Calls inside the body are other calls.
-        mark = called.set(None)
+        return Run(self, args, kwargs)()
+
+    def call_body(self, run: Run, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call the task's body, in which ``run`` is known to the request.
+
+        If Celery made the request for this very call, the body gets that one, as in a plain task:
+        changes that it makes, to its chain for example, are not lost.
+        """
+        request: Any = self.request
+        if run.message.own:
+            request.tasklock_run = run
+            try:
+                return self.run(*args, **kwargs)
+            finally:
+                request.tasklock_run = None  # It stays: calls in hooks are no run of the message.
+        # Creates the list of children now, so that both requests share it.
+        _ = request.children
+        # Without explicit headers, Celery would take the run for a header.
+        self.push_request(args=args, kwargs=kwargs, headers=request.headers or {}, tasklock_run=run)
         try:
-            return Run(self, args, kwargs, call)()
+            return super().__call__(*args, **kwargs)
         finally:
-            called.reset(mark)
-            if hook:
-                self.pop_request()
+            self.pop_request()
+
+    def retry(self, *args: Any, **options: Any) -> Any:
+        """As `celery.Task.retry`. Raises `LeaseLost` in a run whose lease is lost: a redelivery may
+        work, and what this run sends would come on top. The run starts over instead. With
+        ``acks_late`` the message comes back if the broker does not take the retry."""
+        self._assert_in_time()
+        try:
+            return super().retry(*args, **options)
+        except Reject as error:
+            # Celery's, of what could not be sent. Any other error ends the task, as after the last
+            # retry.
+            self._come_back_if_not_taken(error.args[0])
+            raise
+
+    def on_replace(self, sig: Any) -> Any:
+        """As `celery.Task.on_replace`; the guard's row waits for the replacement. Raises as `retry`
+        does."""
+        self._assert_in_time()
+        if self._run is not None:
+            self._run.row.hand_on(at_once=bool(self.request.is_eager))
+        try:
+            return super().on_replace(sig)
+        except Exception as error:
+            self._come_back_if_not_taken(error)
+            raise
+
+    @property
+    def _run(self) -> Run | None:
+        return cast("Run | None", self.request.__dict__.get("tasklock_run"))
+
+    def _assert_in_time(self) -> None:
+        run = self._run
+        if run is not None and run.message.survives and not run.lease._is_detached():
+            run.lease.assert_held()
+
+    def _come_back_if_not_taken(self, error: object) -> None:
+        run = self._run
+        if run is not None and run.message.survives and isinstance(error, not_taken(self)):
+            deliver_again(run.message, error)
+
+    # ---------------------------------------------------------------------------- sending
 
     def apply_async(  # type: ignore[override]
-        self,
-        args: Any = None,
-        kwargs: Any = None,
-        task_id: str | None = None,
-        **options: Any,
+        self, args: Any = None, kwargs: Any = None, task_id: str | None = None, **options: Any
     ) -> Any:
         """As `celery.Task.apply_async`; with ``unique_while`` a duplicate is not sent.
 
@@ -143,24 +211,26 @@ class LockedTask(TaskBase, Sending):
         Raises `InvalidLockConfig` for the task's other options and for misspelt ones,
         `AlreadyQueued` where ``on_duplicate`` is "raise", and `StoreUnavailable`; for a ``lease``
         `LeaseLost`, and `ValueError` if it is of another lock or store, or of a run around this
-        call that has not finished the row of this call, or whose row has no fence.
+        call that has a row to finish.
         """
         check_call(self, options)
-        if options.get(LEASE) is None:
-            return super().apply_async(args, kwargs, task_id=task_id, **options)
-        with handed_on(self, options, args, kwargs):
-            # `Sending` looks for a duplicate at the moment when the message is sent.
-            return super().apply_async(args, kwargs, task_id=task_id, **options)
+        call = Call(self, args, kwargs, task_id, options)
+        # A task id may be used again: the time distinguishes one sending from another.
+        call.note(sent=time.time())
+        send: Send = call.publish
+        for step in reversed(self.steps):
+            send = partial(step.send, call, send)
+        return send()
 
     def apply_async_on_commit(  # type: ignore[override]
-        self, *args: Any, **options: Any
+        self, args: Any = None, kwargs: Any = None, **options: Any
     ) -> None:
         """As `DjangoTask.apply_async_on_commit`. A ``lease`` is detached now, since the block that
         holds it may end before the transaction; after a rollback it ends with its ttl."""
         check_call(self, options)
-        given = dict(zip(("args", "kwargs"), args, strict=False))
-        detached(self, options, *((given | options).get(of) for of in ("args", "kwargs")))
-        super().apply_async_on_commit(*args, **options)
+        if options.get(LEASE) is not None:
+            options[LEASE] = detached(Call(self, args, kwargs, None, options))
+        super().apply_async_on_commit(args, kwargs, **options)
 
     def apply(self, *args: Any, **options: Any) -> Any:
         """As `celery.Task.apply`, under the lock. Raises `InvalidLockConfig` as `apply_async`."""
@@ -172,43 +242,3 @@ class LockedTask(TaskBase, Sending):
     def send_anyway(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """As `apply_async`, but sends a duplicate as well. The message reserves nothing."""
         return self.apply_async(args, kwargs, **{**options, ANYWAY: True})
-
-    def retry(self, *args: Any, **options: Any) -> Any:
-        """As `celery.Task.retry`. Raises `LeaseLost` in a run whose lease is lost: a redelivery may
-        work, and what this run sends would come on top. The run starts over instead. With
-        ``acks_late`` it raises `Reject` if the broker does not take the retry, and the broker
-        delivers the message of this run again."""
-        body = self._body_in_time()
-        if body is not None:
-            throw = args[3] if len(args) > 3 else options.get("throw", True)
-            body.retrying(goes_on=not throw)
-        try:
-            return super().retry(*args, **options)
-        except Reject as error:
-            # Celery's, of what could not be sent. Any other error ends the task, as after the last
-            # retry.
-            self._deliver_again_if_not_taken(body, error.args[0])
-            raise
-
-    def on_replace(self, sig: Any) -> Any:
-        """As `celery.Task.on_replace`; the guard's row waits for the replacement. Raises
-        `LeaseLost` and `Reject` as `retry` does."""
-        body = self._body_in_time()
-        if body is not None:
-            body.hand_on(at_once=bool(self.request.is_eager))
-        try:
-            return super().on_replace(sig)
-        except Exception as error:
-            self._deliver_again_if_not_taken(body, error)
-            raise
-
-    def _deliver_again_if_not_taken(self, body: Body | None, error: object) -> None:
-        if body is not None and body.survives and isinstance(error, not_taken(self)):
-            deliver_again(self, error)
-
-    def _body_in_time(self) -> Body | None:
-        """The body that runs now, if any. Raises `LeaseLost` if it may not send what goes on."""
-        body: Body | None = getattr(self.request, "tasklock_body", None)
-        if body is not None:
-            body.assert_in_time(getattr(self.request, "tasklock_lease", None))
-        return body

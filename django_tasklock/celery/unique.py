@@ -1,4 +1,4 @@
-"""Uniqueness in the queue: of one job, one message may wait, or one may be unfinished.
+"""``unique_while``: of one job, one message may wait, or one may be unfinished.
 
 A job is a task and the name of its lock. While a message waits, a reservation holds its task id:
 
@@ -10,23 +10,16 @@ A job is a task and the name of its lock. While a message waits, a reservation h
 
 It does not apply to a message of a group, chord or chain, to one with callbacks, or to one that
 replaces a task: others would wait for a result that belongs to another message. What a run sends
-of itself, its retries and its requeued message, is never refused.
-
-A message that ends in any other way ends its reservation too, before it reaches its run (`ending`)
-or in it. If the store does not answer then, later calls learn from the result backend that it has
-ended.
+of itself, as its retries, is never refused.
 
 A refused call relies on a run that starts after the call. So a run ends its reservation before it
-reads anything, unless it runs without the store (``on_outage="run"``): then it does so as soon as
-the store answers, at its end if need be. A message that ends its reservation without a run tries
-the lock once more.
+reads anything, and a message that is to be skipped ends it, and tries the lock once more.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -34,232 +27,146 @@ from .._engine.lease import Lease
 from .._engine.renewal import renewal
 from .._values.describe import printable
 from .._values.lock_info import LockInfo
-from ..exceptions import AlreadyQueued, ListingNotSupported, StoreUnavailable
+from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..operators.reservations import key_of
 from ..stores.base import Note
-from .base import TaskBase
-from .delivery import Delivery
-from .due import seconds_to_expiry, waiting_seconds
-from .headers import UNIQUE_FOR
-from .outcomes import tell_not_run
-from .redelivered import is_uuid
-from .stored_result import has_ended, keeps_results
+from .message import tell
+from .options import TaskOptions
+from .run import Run, Step
+from .sending import Call, Send, waiting_seconds
 
-__all__ = [
-    "Reservation",
-    "concerns",
-    "give_up",
-    "is_own",
-    "own_options",
-    "reserve_again",
-    "send_once",
-    "unique_for",
-]
+__all__ = ["UNIQUE_FOR", "Unique", "duplicate_of", "end_reservation"]
 
 logger = logging.getLogger("django_tasklock")
 
-CANVAS = ("group_id", "chord", "link", "link_error", "replaced_task_nesting")
-"""options of a message on which other messages depend"""
+# The message header with a call's own ``unique_for``: its retries reserve for the same time.
+UNIQUE_FOR = "tasklock_unique_for"
+# Options of a message on which other messages depend.
+CANVAS = ("group_id", "chord", "chain", "link", "link_error", "replaced_task_nesting")
 
 
-class Reservation:
-    """The reservation of one job in the queue, for one task id."""
+class Unique(Step):
+    """Does not send duplicates."""
 
-    def __init__(self, task: TaskBase, name: str, task_id: str) -> None:
-        self._task = task
-        self._store = task.locks.store
-        self._name = name
-        self._key = key_of(task.name, name)
-        self._id = task_id
-        self._unfinished = task.unique_while == "unfinished"
+    def send(self, call: Call, go: Send) -> Any:
+        """Send the call unless its job is in the queue. Returns the result of the job's message.
 
-    def take(self, ttl: float, *, running: bool = False) -> str | LockInfo | None:
-        """Reserve for ``ttl`` seconds.
-
-        ``running``: this message's own run holds the lock, so the lock may be held. Returns None
-        if it is reserved, or else the task id or the lease of which this is a duplicate. Raises
-        `StoreUnavailable`.
+        Raises `AlreadyQueued` with ``on_duplicate="raise"``, and `StoreUnavailable`, except with
+        ``on_outage="run"``.
         """
-        held = self._name if self._unfinished and not running else None
-        other = self._store.reserve(self._key, self._id, ttl, unless_held=held)
-        if isinstance(other, LockInfo) and not self._is_same_job(other):
-            other = self._store.reserve(self._key, self._id, ttl)
-        if isinstance(other, str) and not running and self._has_ended(other):
-            other = self._store.reserve(self._key, self._id, ttl, over=other)
-        return other
-
-    def _is_same_job(self, holder: LockInfo) -> bool:
-        """Return whether the holder is a run of this task that has a message and will end. One that
-        cools has ended: no run would come after the call."""
-        owner = holder.owner
-        if holder.cooling or owner.task != self._task.name or not owner.runs:
-            return False
-        return bool(self._task.acks_late) or owner.alive() is not False
-
-    def _has_ended(self, task_id: str) -> bool:
-        """Return whether the message that has the reservation will not start any more.
-
-        Its worker could not end the reservation, because the store did not answer.
-        """
-        task = self._task
-        if not keeps_results(task):
-            return False
-        # A reservation lasts until ``unique_for`` after its message was due. A result from before
-        # that moment is of an earlier use of the task id.
-        earliest = time.time() - task.unique_for
-        return has_ended(task, task_id, earliest) and (
-            has_ended(task, task_id, earliest + self._left())
-        )
-
-    def _left(self) -> float:
-        """Return for how many more seconds the job is reserved; 0 if the store cannot tell."""
+        task, options = call.task, call.options
+        on_duplicate = options.pop("on_duplicate", task.on_duplicate)
+        if "unique_for" in options:
+            own_time = {UNIQUE_FOR: float(options.pop("unique_for"))}
+            options["headers"] = {**(options.get("headers") or {}), **own_time}
+        if not _concerns(call):
+            return go()
+        ttl = waiting_seconds(task, options) + _unique_for(task, options.get("headers"))
+        ttl = max(min(ttl, call.seconds_to_expiry()), 0.001)
         try:
-            found = self._store.reservations(f"{self._task.name} {self._name}")
-        except ListingNotSupported:
-            return 0.0
-        return next((each.ttl or 0.0 for each in found if each.key == self._key), 0.0)
-
-    def peek(self) -> str | LockInfo | None:
-        """Return what `take` would return for a new call. Reserves nothing."""
-        other = self._store.get_note(self._key)
-        if other is not None:
-            return None if self._has_ended(other) else other
-        holder = self._store.get(self._name) if self._unfinished else None
-        return holder if holder is not None and self._is_same_job(holder) else None
-
-    def give_up(self) -> None:
-        """End the reservation, if it has this task id."""
-        self._store.unreserve(self._key, self._id)
-
-    def give_up_soon(self, seconds: float) -> None:
-        """`give_up`, as soon as the store answers within so many seconds. Raises nothing.
-
-        Not for an id of the caller's own: by then it may have been used again.
-        """
-        if not is_uuid(self._id):
-            return
-        note = Note(self._key, self._id, seconds)
-        renewal.owe(self._name, note, seconds, self._store, undo=True)
-
-
-def give_up(delivery: Delivery, name: str) -> None:
-    """End the reservation of a message that starts, or that will not run.
-
-    Only once: if the task id is used again, a later reservation belongs to another message. Raises
-    `StoreUnavailable`; the next call tries again.
-    """
-    if delivery.queued and delivery.reserved and delivery.task.unique_while is not None:
-        Reservation(delivery.task, name, delivery.id).give_up()
-        delivery.reserved = False
-
-
-def reserve_again(delivery: Delivery, name: str, lease: Lease, error: BaseException) -> None:
-    """Reserve for a message that waits in the queue again because its run was interrupted.
-
-    Called with the run's error before its ``lease`` is released. If that was lost, a redelivery may
-    have started, which does not end the reservation a second time.
-    """
-    task = delivery.task
-    if isinstance(error, Exception) and not getattr(error, "requeue", False):
-        return
-    if delivery.survives and task.unique_while is not None:
-        with suppress(StoreUnavailable):
-            ttl = unique_for(task, delivery.request.headers)
-            reservation = Reservation(task, name, delivery.id)
-            reservation.take(ttl, running=True)
-            if not (lease.held or lease._is_detached()):
-                # Asked afterwards, since this run may be held up between the two.
-                reservation.give_up()
-
-
-def send_once(
-    task: TaskBase,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    task_id: str,
-    options: Mapping[str, Any],
-    on_duplicate: str,
-    send: Callable[[], Any],
-) -> Any:
-    """Call ``send`` unless the job is in the queue already. Returns the result of its message.
-
-    With ``on_duplicate="raise"`` it raises `AlreadyQueued` for a duplicate. Raises
-    `StoreUnavailable`, except with ``on_outage="run"``.
-    """
-    name = task.lock_name_of(args, kwargs)
-    reservation = Reservation(task, name, task_id)
-    ttl = _lifetime(task, options)
-    own = is_own(task, task_id, options)
-    try:
-        other = reservation.take(ttl, running=own)
-    except StoreUnavailable:
-        if not own and task.on_outage != "run":
-            reservation.give_up_soon(ttl)  # It may have been made, and nothing is sent.
+            other = _reserve(call, ttl)
+        except StoreUnavailable:
+            if call.own or task.on_outage == "run":
+                return go()
+            if call.draws_id:  # It may be reserved, and nothing is sent with this id.
+                note = Note(key_of(task.name, call.name), call.id, ttl)
+                renewal.owe(call.name, note, ttl, task.locks.store, undo=True)
             raise
-        return send()
-    if other is not None and not own:
-        return _duplicate(task, name, other, on_duplicate)
-    try:
-        return send()
-    except BaseException:
-        # A retry that cannot be sent ends its task; with acks_late its message comes back, and
-        # `reserve_again` reserves for it. What is requeued is tried again, or has a message still.
-        again = (options.get("retries") or 0) > (task.request.retries or 0)
-        if not own or again or hasattr(task.request, "tasklock_lease"):
+        if other is not None and not call.own:
+            return _duplicate(call, other, on_duplicate)
+        try:
+            return go()
+        except BaseException:
             with suppress(StoreUnavailable):
-                reservation.give_up()
-        raise
+                end_reservation(task, call.name, call.id)
+            raise
+
+    def refused(self, run: Run, holder: LockInfo) -> bool:
+        """End the reservation of a message that is not to run, and try the lock once more."""
+        again = run.message.reserved and run.task.on_conflict not in ("retry", "coalesce")
+        if again:
+            self._end(run)
+        return again
+
+    def start(self, run: Run, lease: Lease) -> bool:
+        """End the reservation, before the body reads anything."""
+        self._end(run)
+        return True
+
+    def over(self, run: Run) -> None:
+        """End the reservation as soon as the store answers."""
+        message, task = run.message, run.task
+        if message.reserved:
+            seconds = _unique_for(task, message.request.headers)
+            message.end(key_of(task.name, message.name), seconds)
+            message.reserved = False
+
+    def _end(self, run: Run) -> None:
+        message = run.message
+        if message.reserved:
+            end_reservation(message.task, message.name, message.id)
+            # Only once: if the task id is used again, a later reservation is another message's.
+            message.reserved = False
 
 
-def own_options(task: TaskBase, options: dict[str, Any]) -> str:
-    """Remove the options of one call from ``options``, and return its ``on_duplicate``.
-
-    A ``unique_for`` goes into the message's headers.
-    """
-    if "unique_for" in options:
-        headers = options.get("headers") or {}
-        options["headers"] = {**headers, UNIQUE_FOR: float(options.pop("unique_for"))}
-    return str(options.pop("on_duplicate", task.on_duplicate))
+def end_reservation(task: TaskOptions, name: str, task_id: str) -> None:
+    """End the job's reservation, if it is for this task id. Raises `StoreUnavailable`."""
+    task.locks.store.unreserve(key_of(task.name, name), task_id)
 
 
-def unique_for(task: TaskBase, headers: Mapping[str, Any] | None) -> float:
-    """Return for how many seconds a message with these headers may wait."""
-    own = (headers or {}).get(UNIQUE_FOR)
-    return float(own) if isinstance(own, int | float) and own > 0 else task.unique_for
+def duplicate_of(task: TaskOptions, name: str) -> str | LockInfo | None:
+    """Return the task id or the lease of which a call would be a duplicate now. Raises
+    `StoreUnavailable`."""
+    store = task.locks.store
+    other = store.get_note(key_of(task.name, name))
+    if other is not None or task.unique_while != "unfinished":
+        return other
+    holder = store.get(name)
+    return holder if holder is not None and _is_same_job(task, holder) else None
 
 
-def concerns(task: TaskBase, task_id: str | None, options: Mapping[str, Any]) -> bool:
-    """Return whether a message with these options must be unique."""
-    if task.unique_while is None or task.app.conf.task_always_eager:
+def _reserve(call: Call, ttl: float) -> str | LockInfo | None:
+    """Reserve for ``ttl`` seconds. Returns what is in the way, or None."""
+    task, name = call.task, call.name
+    store, key = task.locks.store, key_of(task.name, name)
+    held = name if task.unique_while == "unfinished" and not call.own else None
+    other = store.reserve(key, call.id, ttl, unless_held=held)
+    if isinstance(other, LockInfo) and not _is_same_job(task, other):
+        other = store.reserve(key, call.id, ttl)
+    return other
+
+
+def _is_same_job(task: TaskOptions, holder: LockInfo) -> bool:
+    """Whether the holder is a run of this task that has a message and will end. One that cools has
+    ended: no run would come after the call."""
+    owner = holder.owner
+    if holder.cooling or owner.task != task.name or not owner.runs:
         return False
-    if any(options.get(option) for option in CANVAS) or options.get("chain") is not None:
+    return bool(task.acks_late) or owner.alive() is not False
+
+
+def _concerns(call: Call) -> bool:
+    if call.eager or call.anyway or any(call.options.get(option) for option in CANVAS):
         return False
-    # A callback has a parent among its options, but a retry or a requeued message has one too.
-    return not options.get("parent_id") or is_own(task, task_id, options)
+    # A callback has a parent among its options, but a retry has one too.
+    return not call.options.get("parent_id") or call.own
 
 
-def is_own(task: TaskBase, task_id: str | None, options: Mapping[str, Any]) -> bool:
-    """Return whether a run sends its own message again: a retry, or a requeue."""
-    return bool(options.get("retries")) or (task_id is not None and task.request.id == task_id)
-
-
-def _duplicate(task: TaskBase, name: str, other: str | LockInfo, on_duplicate: str) -> Any:
+def _duplicate(call: Call, other: str | LockInfo, on_duplicate: str) -> Any:
+    task, name = call.task, call.name
+    holder = other if isinstance(other, LockInfo) else None
     task_id = other.owner.task_id if isinstance(other, LockInfo) else other
-    where = "running" if isinstance(other, LockInfo) else "queued"
-    tell_not_run(task, "duplicate", where, task_id, name)
+    tell(call, "duplicate", "running" if holder else "queued", task_id)
     if on_duplicate == "raise":
-        raise AlreadyQueued(name, other if isinstance(other, LockInfo) else None, task_id)
+        raise AlreadyQueued(name, holder, task_id)
     logger.info(
         "a call of %s was not sent: %s %s already, lock %s",
-        task.name, printable(task_id), "runs" if isinstance(other, LockInfo) else "waits", name,
+        task.name, printable(task_id), "runs" if holder else "waits", name,
     )  # fmt: skip
     return task.AsyncResult(task_id or "")
 
 
-def _lifetime(task: TaskBase, options: Mapping[str, Any]) -> float:
-    """Return for how many seconds a message may wait.
-
-    That is until its ETA and ``unique_for`` longer, but not after it expires.
-    """
-    ttl = waiting_seconds(task, options) + unique_for(task, options.get("headers"))
-    return max(min(ttl, seconds_to_expiry(task, options)), 0.001)
+def _unique_for(task: TaskOptions, headers: Mapping[str, Any] | None) -> float:
+    """Return for how many seconds a message with these headers may wait."""
+    own = (headers or {}).get(UNIQUE_FOR)
+    return own if isinstance(own, int | float) and own > 0 else task.unique_for

@@ -8,7 +8,6 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from .._engine.service import locks
 from .._values.describe import duration, printable
 from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable
@@ -21,7 +20,12 @@ from .tables import json_row, write_fields
 
 __all__ = ["add_arguments", "explain_task"]
 
-OUTCOMES = {"skip": "skipped", "retry": "put back, to come again later", "raise": "an error"}
+OUTCOMES = {
+    "skip": "skipped",
+    "retry": "put back, to come again later",
+    "raise": "an error",
+    "coalesce": "done by a follow-up run",
+}
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -44,7 +48,7 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     found = _explained(options["task_name"], options["arguments"])
     row, copy, held, verdict = row_of(found), None, [], ""
     try:
-        service = locks.using(found.store)
+        service = found.task.locks
         # With slots a call takes a permit: the lock of that name itself is another one.
         if found.slots > 1:
             held = held_permits(service, found.name)
@@ -54,18 +58,19 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
         verdict = _verdict(found, held, copy, row)
     except StoreUnavailable as error:
         verdict = f"Not known: {error}"
+    fields = vars(found) | {"task": found.task.name}
     if options["format"] == "json":
-        more = {
+        fields |= {
             "verdict": verdict,
             "held": [json_row(info) for info in held],
             "duplicate_of": copy.owner.task_id if isinstance(copy, LockInfo) else copy,
             "row": row._asdict() if isinstance(row, RowNow) else row,
         }
-        command.stdout.write(json.dumps(found.as_json() | more, indent=2))
+        command.stdout.write(json.dumps(fields, indent=2, default=str))
         return
     command.stdout.write(f"{printable(verdict)}\n")
     now = {f"permit #{info.slot} now" if info.slot else "lock now": sentence(info) for info in held}
-    write_fields(command, found.as_json() | {"row now": row} | now)
+    write_fields(command, fields | {"row now": row} | now)
 
 
 def _explained(task: str, arguments: str) -> Explanation:
@@ -91,11 +96,11 @@ def _verdict(
     row: RowNow | str | None,
 ) -> str:
     """What a call would meet now, in one sentence."""
-    name = found.name
+    name, task = found.name, found.task
     if isinstance(copy, LockInfo):
         return f"Would not be sent: the run {copy.owner.task_id} does this job."
     if copy is not None:
-        clear = command_line("clear", name, store=found.store, options="--queued")
+        clear = command_line("clear", name, store=task.lock_store, options="--queued")
         said = f"Would not be sent: the message {copy} is to do this job."
         return f"{said} If that message is gone: {clear}"
     if len(held) < found.slots:
@@ -104,12 +109,12 @@ def _verdict(
         if found.slots == 1:
             return f"Would run now: nobody holds {name}."
         return f"Would run now: {len(held)} of {found.slots} permits of {name} are held."
-    if found.on_conflict == "run":
+    if task.on_conflict == "run":
         return f"Would run all the same, and report that {name} is held."
-    outcome = OUTCOMES[found.on_conflict]
-    if found.wait != 0:
-        wait = "as long as it takes" if found.wait is None else f"up to {duration(found.wait)}"
-        return f"Would wait {wait} for {name}, then be {outcome}."
+    outcome = OUTCOMES[task.on_conflict]
+    if (wait := task.lock_wait) != 0:
+        how_long = "as long as it takes" if wait is None else f"up to {duration(wait)}"
+        return f"Would wait {how_long} for {name}, then be {outcome}."
     why = " for a while: it is cooling" if held[0].cooling else ""
     why = " by an operator" if held[0].held_by is not None else why
     return f"Would be {outcome}: {name} is held{why}."

@@ -91,7 +91,7 @@ def works_by_rows() -> Iterable[list[Work]]:
     found: dict[Any, list[Work]] = {}
     for work in works():
         try:
-            work.guard.check_fields()
+            _ = work.guard.model
             _ = stores[work.store]
         except InvalidLockConfig:
             continue  # The system checks report it; and the task cannot run.

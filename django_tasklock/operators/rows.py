@@ -121,10 +121,11 @@ def row_of(explanation: Explanation) -> RowNow | str | None:
     A text if that cannot be found out: the model can have no such key, the database or the store
     failed, or the guard is wrong. The rest of the explanation is true without it.
     """
-    if explanation.claims is None:
+    task, guard = explanation.task, explanation.task.guard
+    if guard is None:
         return None
     try:
-        return row_now(*explanation.claims, stores[explanation.store])
+        return row_now(guard, guard.pk_of(explanation.arguments), stores[task.lock_store])
     except ValidationError as error:
         return f"not known: {' '.join(error.messages)}"
     except Exception as error:

@@ -7,7 +7,7 @@ no Celery, and a web process need not import its tasks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -45,39 +45,19 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a call of a task would do about its lock.
+    """What a call of a task has to do with locks.
 
-    ``why`` says how the name comes about, ``arguments`` what it is made of; ``ttl`` and
-    ``wait`` are in seconds, ``wait`` None for ever; ``guard`` is None for a task without one, and
-    ``unique_while``, with ``unique_for`` in seconds and ``on_duplicate``, for one whose calls all
-    count. ``debounce`` and ``debounce_max`` are in seconds, and None for a task without them.
-    ``guard_options`` are those of the guard's other parameters that are set, as text. ``claims`` is
-    the guard, and the key of the row that the call would claim. ``slots`` is how many calls may run
-    under the name at once.
+    ``task`` is the task itself, with its options as attributes. ``why`` says how the lock's name
+    comes about. ``slots`` is how many calls may run under it at once. ``options`` are the task's
+    options that have not the default.
     """
 
-    task: str
+    task: Any
     name: str
-    store: str
     why: str
-    arguments: Mapping[str, str]
-    ttl: float
-    wait: float | None
-    renew: bool
-    on_conflict: str
-    guard: str | None
-    guard_options: Mapping[str, str] = field(default_factory=dict)
-    unique_while: str | None = None
-    unique_for: float | None = None
-    on_duplicate: str | None = None
-    debounce: float | None = None
-    debounce_max: float | None = None
-    claims: tuple[StatusGuard, Any] | None = None
-    slots: int = 1
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields as JSON-able values, without ``claims``."""
-        return {name: value for name, value in vars(self).items() if name != "claims"}
+    arguments: Mapping[str, Any]
+    slots: int
+    options: Mapping[str, Any]
 
 
 class Tasks(Protocol):

@@ -4,71 +4,54 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from celery.exceptions import Reject, WorkerShutdown
+from django.db import OperationalError, connection
 
 from django_tasklock import lock, locks
 from django_tasklock.exceptions import TooManyAttempts
-from django_tasklock.signals import lock_acquired
+from tests.app.models import Job
+from tests.celery_tasks.conftest import job_guard, status
 from tests.conftest import UseRedis
-from tests.mailroom import Mailroom, Message, mailroom
+from tests.mailroom import Mailroom, Message, killed_in_body
 from tests.nights import by_day
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import Meanwhile, Traffic, killed_in_child, waiting
+from tests.steps import LONG, Meanwhile, Traffic, killed_in_child, waiting
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow  # Most of them kill a process.
+Note = Callable[[], int]
 
 
 @pytest.fixture
-def room(use_redis: UseRedis, redis_server: RedisServer) -> Iterator[Mailroom]:
-    use_redis()
-    with mailroom(redis_server.url) as room:
-        yield room
+def note(tmp_path: Path) -> Note:
+    """Notes a run, in whatever process. Returns how many there were."""
+    path = tmp_path / "runs"
+
+    def note(times: int = 1) -> int:
+        with path.open("a") as file:
+            file.write("x" * times)
+        return path.stat().st_size
+
+    return note
 
 
-class Ledger:
-    """The runs of a body, in whatever process."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        path.touch()
-
-    def note(self, job: Any) -> None:
-        with self._path.open("a") as file:
-            file.write(f"{job}\n")
-
-    @property
-    def runs(self) -> int:
-        return len(self._path.read_text().splitlines())
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "ledger")
-
-
-def die() -> NoReturn:
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("unreachable")
-
-
-def poison(room: Mailroom, ledger: Ledger, **options: Any) -> Any:
-    """A task that kills its process."""
+def poison(room: Mailroom, note: Note, **options: Any) -> Message:
+    """The message of a task that kills its process."""
 
     def work(self: Any, job: Any) -> None:
-        ledger.note(job)
-        die()
+        note()
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    return room.task(work, acks_late=True, **options)
+    room.task(work, acks_late=True, **options).delay(1)
+    return room.take()
 
 
 def assert_given_up(room: Mailroom, message: Message, runs: int) -> None:
@@ -78,113 +61,90 @@ def assert_given_up(room: Mailroom, message: Message, runs: int) -> None:
     assert not locks.is_locked("job:1")
 
 
-def test_a_message_that_kills_its_worker_each_time_is_given_up(
-    room: Mailroom, ledger: Ledger
-) -> None:
-    poison(room, ledger, lock_max_attempts=3).delay(1)
-    message = room.take()
+def test_a_message_that_kills_its_worker_each_time_is_given_up(room: Mailroom, note: Note) -> None:
+    message = poison(room, note, lock_max_attempts=3)
     for number in range(3):
         killed_in_child(partial(room.deliver, message, redelivered=number > 0))
-    assert_given_up(room, message, 3)
-    assert_given_up(room, message, 3)
-    assert ledger.runs == 3
+    for _ in range(2):
+        assert_given_up(room, message, 3)
+    assert note() == 4
 
 
-def test_a_run_that_waited_for_its_lock_counts_too(room: Mailroom, ledger: Ledger) -> None:
+@pytest.mark.parametrize("silent", [False, True], ids=["", "its database is silent"])
+def test_the_row_of_a_message_that_is_given_up_has_failed(
+    room: Mailroom, row: Job, silent: bool
+) -> None:
+    room.task(acks_late=True, lock_max_attempts=1, guard=job_guard()).delay(row.pk)
+    killed_in_body(room, message := room.take())
+    assert status(row) == "working"
+
+    def no_answer(*_: Any) -> None:
+        raise OperationalError("no answer")
+
+    with connection.execute_wrapper(no_answer) if silent else ExitStack():
+        state, error = room.deliver(message, redelivered=True)
+    assert (state, type(error)) == ("FAILURE", TooManyAttempts)
+    assert status(row) == ("working" if silent else "failed")
+
+
+def test_a_run_that_waited_for_its_lock_counts_too(room: Mailroom, note: Note) -> None:
     """The lock is handed over to it in its last holder's release."""
-    poison(room, ledger, lock_max_attempts=1, lock_wait=30).delay(1)
-    message = room.take()
+    message = poison(room, note, lock_max_attempts=1, lock_wait=30)
+    held: list[bool] = []
 
     def release_when_waited_for() -> None:
-        with lock("job:1", ttl=60):
+        with lock("job:1", ttl=LONG):
             held.append(True)
             until(lambda: waiting("job:1"), "a waiter")
 
-    held: list[bool] = []
     first = Meanwhile(release_when_waited_for)
     until(lambda: held, "the first holder")
     killed_in_child(lambda: room.deliver(message))
     first.result()
     assert_given_up(room, message, 1)
-    assert ledger.runs == 1
+
+
+def test_the_deaths_of_an_original_and_its_redelivery_count(room: Mailroom, note: Note) -> None:
+    message = poison(room, note, lock_max_attempts=2)
+    for redelivered in (True, False):
+        killed_in_child(partial(room.deliver, message, redelivered=redelivered))
+    assert_given_up(room, message, 2)
 
 
 @pytest.mark.parametrize("how", ["rejects", "is interrupted"])
-def test_an_orderly_end_does_not_count(room: Mailroom, ledger: Ledger, how: str) -> None:
-    def work(self: Any, job: Any) -> str:
-        ledger.note(job)
-        if ledger.runs > 6:
-            return "done"
+def test_an_orderly_end_neither_counts_nor_hides_the_others(
+    room: Mailroom, note: Note, how: str
+) -> None:
+    here = os.getpid()
+
+    def work(self: Any, job: Any) -> None:
+        note()
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
         if how == "rejects":
             raise Reject("not now", requeue=True)
         raise WorkerShutdown
 
-    room.task(work, acks_late=True, lock_max_attempts=1).delay(1)
+    room.task(work, acks_late=True, lock_max_attempts=2).delay(1)
     message = room.take()
-    for number in range(6):
-        try:
-            state, _ = room.deliver(message, redelivered=number > 0)
-        except WorkerShutdown:
-            assert how == "is interrupted"
-        else:
-            assert state == "REJECTED"
-    assert room.deliver(message, redelivered=True) == ("SUCCESS", "done")
-    assert ledger.runs == 7
+    for number in range(2):
+        with suppress(WorkerShutdown):
+            assert room.deliver(message, redelivered=number > 0)[0] == "REJECTED"
+        killed_in_child(lambda: room.deliver(message, redelivered=True))
+    assert_given_up(room, message, 2)
+    assert note() == 5
 
 
-def test_orderly_ends_do_not_hide_the_others(room: Mailroom, ledger: Ledger) -> None:
+def test_33_a_body_that_ends_its_process_itself_counts(room: Mailroom) -> None:
     def work(self: Any, job: Any) -> None:
-        ledger.note(job)
-        if ledger.runs % 2:
-            raise Reject("not now", requeue=True)
-        die()
+        raise SystemExit
 
     room.task(work, acks_late=True, lock_max_attempts=2).delay(1)
     message = room.take()
-    for number in range(4):
-        if number % 2:
-            killed_in_child(lambda: room.deliver(message, redelivered=True))
-        else:
-            assert room.deliver(message, redelivered=number > 0)[0] == "REJECTED"
-    assert_given_up(room, message, 2)
-    assert ledger.runs == 4
-
-
-@pytest.mark.nightly
-def test_a_message_that_only_waited_for_its_lock_runs(room: Mailroom, ledger: Ledger) -> None:
-    task = room.task(
-        lambda self, job: ledger.note(job), acks_late=True, lock_max_attempts=1, on_conflict="retry"
-    )
-    task.delay(1)
-    with lock("job:1", ttl=60):
-        message = room.take()
-        for number in range(3):
-            assert room.deliver(message, redelivered=number > 0)[0] == "IGNORED"
-            message = room.take()
-    assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
-    assert ledger.runs == 1
-
-
-def test_a_run_that_was_interrupted_while_it_took_its_lock_does_not_count(
-    room: Mailroom, ledger: Ledger
-) -> None:
-    """Redis has granted the lock and written the note; the worker goes down before it begins."""
-
-    def go_down(**_: Any) -> NoReturn:
-        raise SystemExit
-
-    task = room.task(lambda self, job: ledger.note(job), acks_late=True, lock_max_attempts=1)
-    task.delay(1)
-    message = room.take()
-    lock_acquired.connect(go_down)
-    try:
+    for redelivered in (False, True):
         with pytest.raises(SystemExit):
-            room.deliver(message)
-    finally:
-        lock_acquired.disconnect(go_down)
-    until(lambda: not locks.is_locked("job:1"), "the release")
-    assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
-    assert ledger.runs == 1
+            room.deliver(message, redelivered=redelivered)
+    assert_given_up(room, message, 2)
 
 
 class TestTheStoreIsSilent:
@@ -197,100 +157,57 @@ class TestTheStoreIsSilent:
         return cut_proxy
 
     def ask_in_vain(
-        self, room: Mailroom, proxy: CutProxy, message: Message, lost: bytes = b"job:1", **how: bool
+        self, room: Mailroom, proxy: CutProxy, message: Message, **how: bool
     ) -> Message:
         """Redis grants the lock, and writes the note, and the worker gets no answer. Returns the
         message that is in the queue then."""
-        proxy.drop_reply(to=lost, times=99)
+        proxy.drop_reply(to=b"job:1", times=99)
         assert room.deliver(message, **how)[0] == "IGNORED"
         proxy.drop_reply(times=0)
-        self.until_released()
-        return room.take()
-
-    def until_released(self) -> None:
         until(lambda: not locks.count("job:1"), "the release of what nobody wants")
+        return room.take()
 
     @pytest.mark.parametrize(("wait", "slots"), by_day((0, 1), (5, 1), (5, 2)))
     def test_an_acquire_without_an_answer_does_not_count(
-        self, room: Mailroom, proxy: CutProxy, ledger: Ledger, wait: float, slots: int
+        self, room: Mailroom, proxy: CutProxy, note: Note, wait: float, slots: int
     ) -> None:
         options = {"lock_max_attempts": 1, "lock_wait": wait, "lock_slots": slots}
-        room.task(lambda self, job: ledger.note(job), acks_late=True, **options).delay(1)
+        room.task(lambda self, job: note(), acks_late=True, **options).delay(1)
         message = self.ask_in_vain(room, proxy, room.take())
         # It was prefetched by a worker that was killed before it came to it.
-        assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
-        assert ledger.runs == 1
+        assert room.deliver(message, redelivered=True) == ("SUCCESS", 1)
 
-    def test_deaths_before_it_count(self, room: Mailroom, proxy: CutProxy, ledger: Ledger) -> None:
-        poison(room, ledger, lock_max_attempts=2).delay(1)
-        message = room.take()
+    def test_deaths_before_it_count(self, room: Mailroom, proxy: CutProxy, note: Note) -> None:
+        message = poison(room, note, lock_max_attempts=2)
         killed_in_child(lambda: room.deliver(message))
         locks.clear("job:1")
         for _ in range(2):
             message = self.ask_in_vain(room, proxy, message, redelivered=True)
         killed_in_child(lambda: room.deliver(message, redelivered=True))
         assert_given_up(room, message, 2)
-        assert ledger.runs == 2
+        assert note() == 3
 
     @pytest.mark.parametrize("cooldown", by_day(0, 0.5))
     def test_a_run_whose_release_got_no_answer_is_not_run_again(
-        self, room: Mailroom, proxy: CutProxy, ledger: Ledger, cooldown: float
+        self, room: Mailroom, proxy: CutProxy, note: Note, cooldown: float
     ) -> None:
         def work(self: Any, job: Any) -> None:
-            ledger.note(job)
+            note()
             proxy.refuse()
             proxy.cut()
 
-        room.task(work, acks_late=True, lock_cooldown=cooldown).delay(1)
+        room.task(work, acks_late=True, lock_ttl=3600, lock_cooldown=cooldown).delay(1)
         message = room.take()
         assert room.deliver(message)[0] == "SUCCESS"
         proxy.accept()
-        self.until_released()
+        until(lambda: not locks.count("job:1"), "the release")
         assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-        assert not room.waiting()
-        assert ledger.runs == 1
-
-
-WORKER = """
-import sys, threading, time
-import django; django.setup()
-from celery import Celery
-from celery.app.trace import build_tracer
-from django_tasklock.celery import LockedTask
-app = Celery("x", broker="memory://", backend="cache+memory://", fixups=[])
-begun = threading.Event()
-def body(self, job):
-    begun.set()
-    time.sleep(60)
-task = app.task(
-    body, bind=True, name="left", base=LockedTask, lock_name="job:{job}", acks_late=True
-)
-app.finalize()
-trace = build_tracer(task.name, task, app=app)
-request = {"id": "once", "is_eager": False, "delivery_info": {}}
-threading.Thread(target=trace, args=("once", (1,), {}, request), daemon=True).start()
-assert begun.wait(20)
-"""
-
-
-@pytest.mark.nightly
-def test_a_run_that_its_processs_exit_cuts_short_does_not_count(
-    room: Mailroom, ledger: Ledger, process_env: Callable[[], dict[str, str]]
-) -> None:
-    """As a cold shutdown does with greenlets: their bodies never come to their end."""
-    done = subprocess.run([sys.executable, "-c", WORKER], env=process_env(), timeout=60)
-    assert done.returncode == 0
-    assert locks.is_locked("job:1")
-    options = {"name": "left", "acks_late": True, "lock_max_attempts": 1}
-    room.task(lambda self, job: ledger.note(job), **options)
-    room.app.send_task("left", (1,), task_id="once")
-    assert room.deliver(room.take(), redelivered=True)[0] == "SUCCESS"
-    assert ledger.runs == 1
+        assert (room.ids(), note()) == ([], 2)
 
 
 @pytest.mark.parametrize("wait", by_day(0, 30))
 def test_to_remember_starts_takes_no_round_trip(
-    room: Mailroom, redis_server: RedisServer, use_redis: UseRedis, wait: float
+    room: Mailroom, redis_server: RedisServer, wait: float
 ) -> None:
     room.app.conf.task_ignore_result = True
     task = room.task(lambda self, job: None, acks_late=True, lock_wait=wait)
@@ -299,14 +216,13 @@ def test_to_remember_starts_takes_no_round_trip(
     first, *others = [room.take() for _ in range(3)]
     if wait:
         # A process that has waited before waits in the queue with its first question.
-        with lock("job:0", ttl=60):
+        with lock("job:0", ttl=LONG):
             waiter = Meanwhile(lambda: room.deliver(first))
             until(lambda: waiting("job:0"), "a waiter")
         waiter.result()
     traffic = Traffic(redis_server)
     for message in others:
         assert room.deliver(message) == ("SUCCESS", None)
-    commands = traffic.commands()
-    assert traffic.scripts() == 4
+    assert traffic.scripts() == 2 * len(others)
     # The lock, the note of the start, and that of the end.
-    assert commands["set"] == 3 * len(others)
+    assert traffic.commands()["set"] == 3 * len(others)

@@ -14,7 +14,6 @@ CELERY_BROKER_URL = "memory://"
 """
 CELERY = """
 import os
-
 from celery import Celery
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "mysite.settings")
@@ -23,7 +22,11 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 """
 MODELS = """
+import sys
+from django.core.checks import register
 from django.db import models
+
+register(lambda **_: print("checks run, Celery:", "celery" in sys.modules) or [], "counted")
 
 class Video(models.Model):
     status = models.CharField(max_length=20, default="uploaded")
@@ -51,22 +54,17 @@ def no_end(video_id): ...
 @shared_task(base=LockedTask, guard=StatusGuard("videos.Video", **GUARD))
 def right(video_id): ...
 """
-OWN_TASK = """
+NO_MODULE = "import no_such_library\n"
+WRONG_SHARED = TASKS.replace("lock_renew=False", "lock_tll=5")
+WRONG_OWN = """
 from mysite.celery import app
 from django_tasklock.celery import LockedTask
 
 @app.task(base=LockedTask, lock_tll=5)
 def wrong(): ...
-"""
-COUNT = """
-from django.apps import AppConfig
-from django.core.checks import register
 
-class VideosConfig(AppConfig):
-    name = "videos"
-
-    def ready(self):
-        register(lambda **_: print("checks run") or [], "counted")
+@app.task(base=LockedTask, lock_tll=5)
+def as_wrong(): ...
 """
 
 
@@ -79,104 +77,58 @@ def project(tmp_path: Path) -> Project:
     project.write("mysite/__init__.py", "from .celery import app as celery_app\n")
     project.write("videos/__init__.py", "")
     project.write("videos/models.py", MODELS)
-    project.write("videos/apps.py", COUNT)
     project.write("videos/tasks.py", TASKS)
     return project
 
 
 def test_check_sees_the_tasks_of_an_ordinary_project(project: Project) -> None:
+    """Also beside some that cannot be made: Celery stops at the first of these."""
+    project.write("videos/tasks.py", WRONG_OWN, append=True)
     said = project.run("python", "manage.py", "check", fails=True)
     assert "(django_tasklock.E003) task videos.tasks.no_fence: " in said
     assert "(django_tasklock.E004) task videos.tasks.no_store: " in said
     assert "(django_tasklock.E005) task videos.tasks.small_fence: the fence field " in said
     assert "(django_tasklock.W004) task videos.tasks.no_end: " in said
+    assert "W005) A task of the Celery app 'mysite' cannot be made, and is not checked: " in said
+    assert "there is no option lock_tll; did you mean lock_ttl?" in said
+    assert "HINT: A worker fails with the same error: celery --app mysite worker" in said
     assert "tasks.right" not in said
-    assert said.count("(django_tasklock.") == 5  # W001: the cache is a LocMemCache.
+    assert said.count("(django_tasklock.") == 6  # W001: the cache is a LocMemCache.
     assert said.count("checks run") == 1
     # So does every command that runs the checks.
     assert "no_fence" in project.run("python", "manage.py", "migrate", fails=True)
     assert "no_fence" not in project.run("python", "manage.py", "migrate", "--skip-checks")
 
 
-def test_correct_tasks_give_no_message(project: Project) -> None:
-    project.write("videos/tasks.py", TASKS.partition("@shared_task")[0])
+def test_what_cannot_be_imported_is_a_warning(project: Project) -> None:
+    project.write("videos/tasks.py", NO_MODULE)
     said = project.run("python", "manage.py", "check")
-    assert said.count("(django_tasklock.") == 1
-    assert "W001" in said
-
-
-def test_what_cannot_be_loaded_is_a_warning(project: Project) -> None:
-    project.write("videos/tasks.py", "import no_such_library\n")
-    said = project.run("python", "manage.py", "check")
-    assert "(django_tasklock.W005) Tasks of the Celery app 'mysite' cannot be loaded" in said
+    assert "W005) Tasks of the Celery app 'mysite' cannot be loaded, and are not checked" in said
     assert "ModuleNotFoundError: No module named 'no_such_library'" in said
-    assert "HINT: A worker fails with the same error: celery --app mysite worker" in said
-    project.run("python", "manage.py", "migrate")
-
-
-def test_a_wrong_option_is_reported(project: Project) -> None:
-    project.write("videos/tasks.py", TASKS.replace("lock_renew=False", "lock_tll=5"))
-    said = project.run("python", "manage.py", "check", fails=True)
-    assert "(django_tasklock.W005) A task of the Celery app 'mysite' cannot be made" in said
-    assert "there is no option lock_tll; did you mean lock_ttl?" in said
-    assert "no_fence" in said, "the others are checked all the same"
-    assert "no_store" in said
-
-
-def test_every_task_that_cannot_be_made_is_reported_once(project: Project) -> None:
-    """Celery makes the tasks in the order of a set, and stops at the first of these."""
-    wrong = TASKS.replace("lock_renew=False", "lock_tll=5").replace('"nowhere"', "5")
-    project.write("videos/tasks.py", wrong + OWN_TASK)
-    said = project.run("python", "manage.py", "check", fails=True)
-    assert said.count("W005") == 3
-    assert said.count("task videos.tasks.no_end: there is no option lock_tll;") == 1
-    assert said.count("task videos.tasks.no_store: lock_store is an alias, not 5") == 1
-    assert said.count("task videos.tasks.wrong: there is no option lock_tll;") == 1
-    assert "(django_tasklock.E003) task videos.tasks.no_fence: " in said
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("tasks", "error"),
-    [
-        ("import no_such_library", "No module named 'no_such_library'"),
-        (TASKS.replace("lock_renew=False", "lock_tll=5"), "there is no option lock_tll"),
-        (
-            OWN_TASK,
-            "there is no option lock_tll",
-        ),
-    ],
-    ids=["import", "shared", "own"],
-)
-def test_a_worker_fails_over_what_its_checks_met(project: Project, tasks: str, error: str) -> None:
+@pytest.mark.parametrize("tasks", [NO_MODULE, WRONG_SHARED, WRONG_OWN])
+def test_a_worker_fails_over_what_its_checks_met(project: Project, tasks: str) -> None:
     """Or it would throw the messages of missing tasks away."""
     project.write("videos/tasks.py", tasks)
     said = project.run("celery", "--app", "mysite", "worker", "--pool", "solo", fails=True)
-    assert error in said
+    assert ("no_such_library" if tasks == NO_MODULE else "there is no option lock_tll") in said
     assert "ready." not in said
 
 
 def test_an_app_that_nothing_imports_is_a_warning(project: Project) -> None:
     """Its tasks would be sent to a RabbitMQ on localhost."""
     project.write("mysite/__init__.py", "")
-    for views in ("", "import videos.tasks\n"):
+    for views in ("import videos.tasks\n", ""):
         project.write("mysite/urls.py", f"{views}urlpatterns = []\n")
         said = project.run("python", "manage.py", "check")
         assert "(django_tasklock.W006) mysite.celery was not imported" in said
         assert "HINT: Import it in mysite/__init__.py: from .celery import app as" in said
-    project.write("mysite/settings.py", "import mysite.celery\n", append=True)
-    assert "W006" not in project.run("python", "manage.py", "check", fails=True)
-
-
-def test_without_celery_there_is_nothing_to_load(project: Project) -> None:
+    # Without Celery there is nothing to load
     (project.folder / "mysite/celery.py").unlink()
-    project.write("mysite/__init__.py", "")
-    project.write("videos/apps.py", COUNT.replace("print(", "print('celery' in sys.modules, "))
-    project.write(
-        "videos/apps.py", "import sys\n" + (project.folder / "videos/apps.py").read_text()
-    )
     said = project.run("python", "manage.py", "check")
-    assert "False checks run" in said
+    assert "checks run, Celery: False" in said
     assert said.count("(django_tasklock.") == 1
 
 
@@ -185,9 +137,12 @@ def test_a_worker_loads_its_tasks_once(project: Project) -> None:
     project.write("videos/tasks.py", 'print("tasks imported")\n' + TASKS)
     said = project.run(
         "python", "-c", "from mysite import celery_app as app\n"
-        "app.loader.import_default_modules()\napp.finalize()\n"
-        'print(sorted(name for name in app.tasks if "videos" in name))',
+        "app.loader.import_default_modules(), app.finalize()\n"
+        "from django.urls import get_script_prefix, set_script_prefix\n"
+        "from django_tasklock.celery.task_checks import load_tasks\n"
+        "set_script_prefix('/of-a-request/'), load_tasks()\n"
+        "print(get_script_prefix(), 'videos.tasks.right' in app.tasks)\n",
     )  # fmt: skip
-    assert said.count("tasks imported") == 1
-    assert said.count("checks run") == 1
-    assert "videos.tasks.no_fence" in said
+    assert (said.count("tasks imported"), said.count("checks run")) == (1, 1)
+    # A page that loads them keeps its request's prefix
+    assert "/of-a-request/ True" in said

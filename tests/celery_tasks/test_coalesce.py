@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
 from typing import Any
 
 import pytest
-from celery.exceptions import SoftTimeLimitExceeded
 
 from django_tasklock import lock
 from django_tasklock._values import clock
 from django_tasklock.exceptions import TooManyAttempts
-from django_tasklock.signals import lock_released
-from tests.mailroom import Mailroom, elsewhere
-from tests.seeds import drawn_seed
-from tests.steps import Meanwhile, taken, waiting
+from tests.conftest import UseRedis
+from tests.mailroom import Mailroom, elsewhere, mailroom
+from tests.proxy import CutProxy
+from tests.servers import RedisServer
+from tests.steps import Meanwhile
 from tests.waiting import until
-
-BURSTS = int(os.environ.get("COALESCE_BURSTS", "20"))
 
 
 def follow_ups(room: Mailroom) -> list[str]:
@@ -52,23 +47,40 @@ def test_all_that_comes_during_a_run_becomes_one_follow_up(room: Mailroom) -> No
     assert runs == sent[:2]
 
 
-def test_a_run_that_started_meanwhile_does_it_for_the_follow_up(room: Mailroom) -> None:
+def test_a_call_during_the_follow_up_becomes_the_next_one(room: Mailroom) -> None:
+    """It came after that one has read what it works on. A follow-up does not expire."""
     runs: list[str] = []
 
     def work(self: Any, job: Any) -> None:
         runs.append(self.request.id)
-        if len(runs) == 1:
-            sent.append(task.delay(job).id)
-            elsewhere(room, room.take())
+        if len(runs) < 3:
+            sent.append(task.apply_async([job], expires=60).id)
+            assert elsewhere(room, room.take(sent[-1]))[0] == "IGNORED"
+            assert room.waiting()[-1].headers["expires"] is None
 
     task = room.task(work, on_conflict="coalesce")
     sent = [task.delay(1).id]
-    room.deliver(room.take())
-    newcomer = task.delay(1).id
-    assert room.deliver(room.take(newcomer))[0] == "SUCCESS"
-    ((state, marker),) = room.work_off()
-    assert (state, marker["reason"]) == ("SUCCESS", "coalesced")
-    assert runs == [sent[0], newcomer]
+    room.work_off()
+    assert runs == sent
+
+
+def test_a_follow_up_runs_whatever_has_run_before_it(room: Mailroom) -> None:
+    """Rather one run too many: the one that came later, and got the lock first, may have failed."""
+    runs: list[str] = []
+
+    def work(self: Any, job: Any) -> None:
+        runs.append(self.request.id)
+        if self.request.id == "newcomer":
+            raise LookupError
+
+    task = room.task(work, on_conflict="coalesce")
+    sent = task.delay(1).id
+    with lock("job:1", ttl=60):
+        assert elsewhere(room, room.take())[0] == "IGNORED"
+    task.apply_async([1], task_id="newcomer")
+    assert room.deliver(room.take("newcomer"))[0] == "FAILURE"
+    assert room.work_off() == [("SUCCESS", None)]
+    assert runs == ["newcomer", sent]
 
 
 def test_follow_ups_of_two_tasks_under_one_lock_do_not_replace_each_other(room: Mailroom) -> None:
@@ -85,53 +97,23 @@ def test_follow_ups_of_two_tasks_under_one_lock_do_not_replace_each_other(room: 
     assert sorted(runs) == ["first", "second"]
 
 
-def test_a_redelivery_of_an_ended_run_does_not_count_as_the_follow_up(room: Mailroom) -> None:
-    """It is dropped, so it must not write that a run has started."""
+def test_a_follow_up_that_was_interrupted_runs_again(room: Mailroom) -> None:
     runs: list[str] = []
 
     def work(self: Any, job: Any) -> None:
         runs.append(self.request.id)
         if len(runs) == 1:
-            elsewhere(room, message, redelivered=True)
-            sent.append(task.delay(job).id)
-            elsewhere(room, room.take(sent[1]))
-
-    task = room.task(work, on_conflict="coalesce", acks_late=True)
-    sent = [task.delay(1).id]
-    message = room.take()
-    assert room.deliver(message)[0] == "SUCCESS"
-    assert room.deliver(room.take(sent[0]))[0] == "IGNORED"
-    assert room.deliver(room.take(sent[1]))[0] == "SUCCESS"
-    assert runs == sent
-    assert room.waiting() == []
-
-
-def test_a_follow_up_that_was_killed_runs_again(room: Mailroom) -> None:
-    """Its redelivery finds its own note, "started", and runs all the same."""
-    runs: list[str] = []
-
-    def work(self: Any, job: Any) -> None:
-        runs.append(self.request.id)
-        if len(runs) == 2:
             raise SystemExit(1)
 
     task = room.task(work, on_conflict="coalesce", acks_late=True)
-    task.delay(1)
+    sent = task.delay(1).id
     with lock("job:1", ttl=60):
-        elsewhere(room, room.take())
-    first = task.delay(1).id
-    follow_up = room.take(follow_ups(room)[0])
-    room.deliver(room.take(first))
-    room.deliver(follow_up)  # Done by the first.
-    assert runs == [first]
-    with lock("job:1", ttl=60):
-        task.delay(1)
         elsewhere(room, room.take())
     follow_up = room.take()
     with pytest.raises(SystemExit):
         room.deliver(follow_up)
     assert room.deliver(follow_up, redelivered=True)[0] == "SUCCESS"
-    assert runs == [first, follow_up.id, follow_up.id]
+    assert runs == [sent] * 2
 
 
 def test_a_message_that_refused_calls_rely_on_is_never_skipped(room: Mailroom) -> None:
@@ -159,23 +141,12 @@ def test_a_message_that_refused_calls_rely_on_is_never_skipped(room: Mailroom) -
     assert runs == [("beside", 1), (first, 2)]
 
 
-def test_a_follow_up_does_not_expire(room: Mailroom) -> None:
-    """Refused calls rely on it: the last change would be lost with it."""
-    task = room.task(on_conflict="coalesce")
-    task.apply_async((1,), expires=0.5)
-    with lock("job:1", ttl=60):
-        assert elsewhere(room, room.take())[0] == "IGNORED"
-    (message,) = room.waiting()
-    assert message.ours.get("tries")
-    assert message.headers["expires"] is None
-
-
-def the_next_call_follows(room: Mailroom, task: Any) -> None:
+def the_next_call_follows(room: Mailroom, task: Any, result: Any = None) -> None:
     with lock("job:1", ttl=60):
         sent = task.delay(1).id
         assert elsewhere(room, room.take(sent))[0] == "IGNORED"
         assert follow_ups(room) == [sent]
-    assert room.work_off() == [("SUCCESS", None)]
+    assert room.work_off() == [("SUCCESS", result)]
 
 
 def test_the_next_call_follows_after_a_follow_up_that_failed(
@@ -202,67 +173,20 @@ def test_the_next_call_follows_after_a_follow_up_that_failed(
     the_next_call_follows(room, task)
 
 
-def test_the_next_call_follows_after_a_follow_up_that_was_interrupted(
-    room: Mailroom,
+def test_the_next_call_follows_after_a_follow_up_that_ran_in_an_outage(
+    use_redis: UseRedis, redis_server: RedisServer, cut_proxy: CutProxy
 ) -> None:
-    """A soft time limit, while it waits for the lock."""
-    task = room.task(lambda self, job: None, on_conflict="coalesce", lock_wait=1)
-    task.delay(1)
-
-    def too_long(*_: Any) -> None:
-        raise SoftTimeLimitExceeded
-
-    def limit() -> None:
-        until(lambda: waiting("job:1"), "a waiter")
-        os.kill(os.getpid(), signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, too_long)
-    try:
-        lease = Meanwhile(lambda: taken("job:1", ttl=60)).result()
-        assert room.deliver(room.take())[0] == "IGNORED"
-        limited = Meanwhile(limit)
-        state, error = room.deliver(room.take())
-        limited.result()
-        lease.release()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert (state, type(error)) == ("FAILURE", SoftTimeLimitExceeded)
-    the_next_call_follows(room, task)
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-def test_a_follow_up_runs_if_the_run_before_it_has_failed(room: Mailroom, at_once: bool) -> None:
-    """That one came later, got the lock first, and was to do its work."""
-    runs: list[str] = []
-
-    def work(self: Any, job: Any) -> None:
-        if self.request.id == newcomer:
-            raise LookupError
-        runs.append(self.request.id)
-
-    task = room.task(work, on_conflict="coalesce", acks_late=True)
-    sent = task.delay(1).id
-    with lock("job:1", ttl=60):
-        assert elsewhere(room, room.take())[0] == "IGNORED"
-    follow_up = room.take()
-    newcomer = task.delay(1).id
-    message = room.take()
-    followed: list[str] = []
-
-    def follow(**_: Any) -> None:
-        if not followed:
-            followed.append("")
-            followed[0] = elsewhere(room, follow_up)[0]
-
-    if at_once:
-        lock_released.connect(follow)
-    try:
-        assert room.deliver(message)[0] == "FAILURE"
-    finally:
-        lock_released.disconnect(follow)
-    follow()
-    assert followed == ["SUCCESS"]
-    assert runs == [sent]
+    """``on_outage="run"``: its note is taken back as soon as the store answers."""
+    use_redis(cut_proxy.url)
+    with mailroom(redis_server.url) as room:
+        task = room.task(on_conflict="coalesce", on_outage="run", ignore_result=True)
+        task.delay(1)
+        with lock("job:1", ttl=60):
+            assert elsewhere(room, room.take())[0] == "IGNORED"
+        with cut_proxy.away():
+            assert room.deliver(room.take()) == ("SUCCESS", "done:1")
+        until(lambda: not room.redis.keys(f"*next {task.name} *"), "the note is taken back")
+        the_next_call_follows(room, task, "done:1")
 
 
 def test_a_direct_call_is_no_follow_up(room: Mailroom) -> None:
@@ -270,76 +194,3 @@ def test_a_direct_call_is_no_follow_up(room: Mailroom) -> None:
     with lock("job:1", ttl=60):
         assert Meanwhile(lambda: task(1)).result()["reason"] == "already_processing"
     assert room.waiting() == []
-
-
-class Burst:
-    """A counter, a task that reads it, and changes that come whenever they like."""
-
-    def __init__(self, room: Mailroom, chance: random.Random, *, redeliver: bool) -> None:
-        self.room = room
-        self.chance = chance
-        self.redeliver = redeliver
-        self.changes = 0
-        self.seen: list[int] = []
-        self.runs: list[str] = []
-        self.refused_by: dict[str, int] = {}
-        """for each message that found the lock held, the number of the run that held it"""
-        self.task = room.task(self.run, on_conflict="coalesce", acks_late=redeliver)
-
-    def run(self, task: Any, job: int) -> None:
-        self.runs.append(task.request.id)
-        self.seen.append(self.changes)
-        for _ in range(self.chance.choice([0, 1, 2, 4, 8])):
-            self.step(running=task.request.id)
-
-    def step(self, running: str | None = None) -> None:
-        """One change, or one delivery of whichever message, some of them more than once."""
-        waiting = [message for message in self.room.waiting() if message.id != running]
-        if not waiting or self.chance.random() < 0.5:
-            if self.changes < 8:
-                self.changes += 1
-                self.task.delay(1)
-            return
-        message = self.chance.choice(waiting)
-        redelivered = self.redeliver and self.chance.random() < 0.3
-        if not redelivered:
-            self.room.take(message.id)
-        if running:
-            self.refused_by.setdefault(message.id, len(self.runs))
-            elsewhere(self.room, message, redelivered=redelivered)
-        else:
-            self.room.deliver(message, redelivered=redelivered)
-
-    def play(self) -> None:
-        for _ in range(self.chance.randrange(1, 6)):
-            self.step()
-        deliveries = 0
-        while waiting := self.room.waiting():
-            deliveries += 1
-            assert deliveries < 500, "the queue does not get empty"
-            self.room.deliver(self.room.take(self.chance.choice(waiting).id))
-        assert max(self.seen, default=0) == self.changes
-        if not self.redeliver:
-            followed = [self.refused_by[run] for run in self.runs if run in self.refused_by]
-            assert len(followed) == len(set(followed)), "a run has two follow-ups"
-
-
-@pytest.mark.parametrize(
-    "redeliver",
-    [False, pytest.param(True, marks=pytest.mark.nightly)],
-    ids=["once", "redelivered"],
-)
-def test_the_last_change_of_a_random_burst_is_always_seen(
-    room: Mailroom, redeliver: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And no run has more than one follow-up. ``SEED=…`` plays the same ones again, and
-    ``COALESCE_BURSTS=…`` more of them."""
-    # The run that a redelivery would wait for is in the call that delivers it.
-    monkeypatch.setattr("django_tasklock.celery.taking.REDELIVERY_WAIT_SECONDS", 0.001)
-    seed = drawn_seed()
-    runs = refused = 0
-    for number in range(BURSTS):
-        burst = Burst(room, random.Random(f"{seed}-{redeliver}-{number}"), redeliver=redeliver)
-        burst.play()
-        runs, refused = runs + len(burst.runs), refused + len(burst.refused_by)
-    assert refused > BURSTS < runs

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
 from celery.exceptions import Ignore, Reject
 
-from django_tasklock import InvalidLockConfig, Lease, LockNotAcquired, StoreUnavailable, lock, locks
+from django_tasklock import InvalidLockConfig, locks
 from django_tasklock.celery import LockedTask
-from django_tasklock.celery.request import LockedRequest
 from django_tasklock.celery.task_checks import check_tasks
-from django_tasklock.celery.unique import Reservation
+from django_tasklock.celery.unique import duplicate_of
 from django_tasklock.guards import StatusGuard
-from django_tasklock.stores import stores
 from tests.app.models import Job
-from tests.celery_tasks.test_locked_task import MakeTask, task
-from tests.conftest import UseCaches, UseRedis
-from tests.mailroom import Mailroom, mailroom
-from tests.proxy import CutProxy
-from tests.servers import RedisServer
+from tests.celery_tasks.test_locked_task import MakeTask, app, task
+from tests.conftest import UseCaches
+from tests.mailroom import Mailroom, killed_in_body
 from tests.steps import LONG, holder
-from tests.waiting import until
 
-__all__ = ["task"]
+__all__ = ["app", "task"]
 LATER = 300.0
 """seconds after which no test looks"""
 ALL = {
@@ -43,13 +39,6 @@ def cooling(name: str = "job:1") -> bool:
     return info is not None and info.cooling
 
 
-def left(name: str = "job:1") -> float:
-    info = holder(name)
-    assert info.cooling
-    assert info.ttl is not None
-    return info.ttl
-
-
 def raising(error: BaseException) -> Any:
     def work(self: Any, job: Any) -> None:
         raise error
@@ -60,9 +49,8 @@ def raising(error: BaseException) -> Any:
 # ------------------------------------------------------------------------------ who is refused
 
 
-@pytest.mark.parametrize("late", [True, False])
-def test_the_second_call_is_skipped_while_the_lock_cools(room: Mailroom, late: bool) -> None:
-    made = room.task(acks_late=late, lock_cooldown=LATER)
+def test_the_second_call_is_skipped_while_the_lock_cools(room: Mailroom) -> None:
+    made = room.task(lock_cooldown=LATER)
     first = made.delay(1)
     made.delay(1)
     assert room.work_off() == [
@@ -79,31 +67,23 @@ def test_the_second_call_is_skipped_while_the_lock_cools(room: Mailroom, late: b
     assert made(1)["reason"] == "cooling_down"
 
 
-def test_each_outcome_has_its_own_time(room: Mailroom) -> None:
-    room.task(lock_cooldown=LATER, lock_cooldown_after_error=3 * LATER).delay(1)
-    room.work_off()
-    assert LATER - LONG < left() <= LATER
-    locks.clear("job:1")
-    failing = raising(KeyError("x"))
-    room.task(failing, lock_cooldown=LATER, lock_cooldown_after_error=3 * LATER).delay(1)
-    assert room.work_off()[0][0] == "FAILURE"
-    assert 3 * LATER - LONG < left() <= 3 * LATER
-    locks.clear("job:1")
-    room.task(failing, lock_cooldown=LATER).delay(1)
-    assert room.work_off()[0][0] == "FAILURE"
-    assert not locks.is_locked("job:1")
-    room.task(failing, lock_hold_at_least=LATER).delay(1)
-    assert room.work_off()[0][0] == "FAILURE"
-    assert LATER - LONG < left() <= LATER
-
-
-def test_raise_says_that_it_cools(room: Mailroom) -> None:
-    made = room.task(lock_cooldown=LATER, on_conflict="raise")
-    assert made(1) == "done:1"
-    made.delay(1)
-    state, error = room.work_off()[0]
-    assert (state, type(error)) == ("FAILURE", LockNotAcquired)
-    assert "cooling down for" in str(error)
+@pytest.mark.parametrize(
+    ("options", "fails", "seconds"),
+    [
+        ({"lock_cooldown": LATER, "lock_cooldown_after_error": 3 * LATER}, False, LATER),
+        ({"lock_cooldown": LATER, "lock_cooldown_after_error": 3 * LATER}, True, 3 * LATER),
+        ({"lock_cooldown": LATER}, True, 0),
+        ({"lock_hold_at_least": LATER}, True, LATER),
+    ],
+)
+def test_each_outcome_has_its_own_time(
+    room: Mailroom, options: dict[str, float], fails: bool, seconds: float
+) -> None:
+    room.task(raising(KeyError("x")) if fails else None, **options).delay(1)
+    assert room.work_off()[0][0] == ("FAILURE" if fails else "SUCCESS")
+    info = locks.get("job:1")
+    left = info.ttl or 0 if info and info.cooling else 0
+    assert seconds - LONG < left <= seconds
 
 
 @pytest.mark.parametrize("on_conflict", ["retry", "coalesce"])
@@ -118,93 +98,52 @@ def test_retry_and_coalesce_wait_until_it_is_cool(room: Mailroom, on_conflict: s
     assert room.work_off() == [("SUCCESS", "done:1")]
 
 
-def test_a_worker_may_wait_until_it_is_cool(room: Mailroom) -> None:
-    made = room.task(lock_hold_at_least=1.5, lock_wait=LONG)
-    assert made(1) == "done:1"
-    assert cooling()
-    made.delay(1)
-    assert room.work_off() == [("SUCCESS", "done:1")]
-
-
 # ------------------------------------------------------------------------------ which runs cool
 
 
-@pytest.mark.parametrize("late", [True, False])
-def test_a_retry_does_not_meet_its_own_cooling(room: Mailroom, late: bool) -> None:
-    runs: list[int] = []
-
-    def work(self: Any, job: Any) -> str:
-        runs.append(self.request.retries)
-        if self.request.retries < 2:
-            raise self.retry(countdown=0)
-        return "charged"
-
-    room.task(work, acks_late=late, **ALL).delay(1)
-    assert room.deliver(room.take())[0] == "RETRY"
-    assert not locks.is_locked("job:1")
-    assert room.deliver(room.take())[0] == "RETRY"
-    assert room.work_off() == [("SUCCESS", "charged")]
-    assert runs == [0, 1, 2]
-    assert cooling()
+def retrying(self: Any, job: Any) -> Any:
+    return self.retry(countdown=0) if self.request.retries < 1 else "went on"
 
 
-def test_autoretry_cools_after_the_last_error(room: Mailroom) -> None:
-    options = {"autoretry_for": (KeyError,), "max_retries": 1, "retry_backoff": False}
-    room.task(raising(KeyError("x")), default_retry_delay=0, **options, **ALL).delay(1)
-    assert room.deliver(room.take())[0] == "RETRY"
-    assert not locks.is_locked("job:1")
-    assert room.deliver(room.take())[0] == "FAILURE"
-    assert cooling()
+def losing(self: Any, job: Any) -> None:
+    locks.clear(self.lease.name)
+    assert not self.lease.extend()
+    self.lease.assert_held()
+
+
+def replaced(self: Any, job: Any) -> Any:
+    if self.request.replaced_task_nesting:
+        return "went on"
+    return self.replace(self.s(job))
 
 
 @pytest.mark.parametrize(
-    "error",
-    [Ignore(), Reject(requeue=True), SystemExit(1), KeyboardInterrupt()],
-    ids=["Ignore", "Reject with requeue", "SystemExit", "KeyboardInterrupt"],
+    ("work", "cools"),
+    [
+        (retrying, False),
+        (replaced, False),
+        (losing, False),
+        (raising(Ignore()), False),
+        (raising(Reject(requeue=True)), False),
+        (raising(Reject(requeue=False)), True),
+        (raising(SystemExit(1)), False),
+        (raising(KeyboardInterrupt()), False),
+    ],
+    ids=["retry", "replace", "lost", "Ignore", "requeue", "Reject", "SystemExit", "interrupt"],
 )
-def test_a_run_that_goes_on_elsewhere_does_not_cool(room: Mailroom, error: BaseException) -> None:
-    room.task(raising(error), acks_late=True, **ALL).delay(1)
-    message = room.take()
-    try:
-        room.deliver(message)
-    except (SystemExit, KeyboardInterrupt):
-        pass
-    assert not locks.is_locked("job:1")
-
-
-def test_a_rejected_message_that_does_not_come_back_has_failed(room: Mailroom) -> None:
-    room.task(raising(Reject(requeue=False)), acks_late=True, **ALL).delay(1)
-    room.deliver(room.take())
-    assert cooling()
-
-
-def test_a_task_that_is_replaced_does_not_cool(room: Mailroom) -> None:
-    """The one that replaces it may need the same lock."""
-    other = room.task(**ALL)
-
-    def work(self: Any, job: Any) -> Any:
-        return self.replace(other.s(job))
-
+def test_a_run_that_goes_on_elsewhere_does_not_cool(room: Mailroom, work: Any, cools: bool) -> None:
+    """What goes on may need the same lock, and cools it in the end."""
     room.task(work, acks_late=True, **ALL).delay(1)
-    assert room.deliver(room.take())[0] == "IGNORED"
-    assert not locks.is_locked("job:1")
-    assert room.work_off() == [("SUCCESS", "done:1")]
-    assert cooling()
+    with contextlib.suppress(SystemExit, KeyboardInterrupt):
+        room.deliver(room.take())
+    assert cooling() is cools
+    if work in (retrying, replaced):
+        assert room.work_off() == [("SUCCESS", "went on")]
+        assert cooling()
 
 
-def test_a_lost_lease_does_not_cool(room: Mailroom) -> None:
-    def work(self: Any, job: Any) -> None:
-        locks.clear(self.lease.name)
-        assert not self.lease.extend()
-        self.lease.assert_held()
-
-    room.task(work, acks_late=True, **ALL).delay(1)
-    assert room.deliver(room.take())[0] == "IGNORED"
-    assert not locks.is_locked("job:1")
-
-
-def test_a_row_without_work_does_not_cool(room: Mailroom, rows: StatusGuard) -> None:
-    """The next message may find work there."""
+def test_a_message_that_is_not_worked_on_does_not_cool(room: Mailroom, rows: StatusGuard) -> None:
+    """Its row has no work, but the next message may find some; or it has died too often."""
     row = Job.objects.create(status="done")
     made = room.task(guard=rows, **ALL)
     made.delay(row.pk)
@@ -214,20 +153,10 @@ def test_a_row_without_work_does_not_cool(room: Mailroom, rows: StatusGuard) -> 
     made.delay(row.pk)
     assert room.work_off() == [("SUCCESS", f"done:{row.pk}")]
     assert cooling(f"job:{row.pk}")
-
-
-def test_a_message_that_has_died_too_often_does_not_cool(room: Mailroom) -> None:
-    made = room.task(acks_late=True, lock_max_attempts=1, **ALL)
-    made.delay(1)
+    locks.clear(f"job:{row.pk}")
+    room.task(acks_late=True, lock_max_attempts=1, **ALL).delay(1)
     message = room.take()
-    # A worker that is killed in its body.
-    made.push_request(id=message.id, headers=message.headers, is_eager=False, called_directly=False)
-    from django_tasklock.celery.delivery import Delivery
-
-    note = Delivery(made).note_of_start()
-    made.pop_request()
-    assert note is not None
-    stores["default"].set_note(note)
+    killed_in_body(room, message)
     assert room.deliver(message, redelivered=True)[0] == "FAILURE"
     assert not locks.is_locked("job:1")
 
@@ -235,161 +164,52 @@ def test_a_message_that_has_died_too_often_does_not_cool(room: Mailroom) -> None
 # ------------------------------------------------------------------------------ redeliveries
 
 
-def test_a_late_redelivery_is_dropped_by_its_note(room: Mailroom) -> None:
-    """The note is written with a release that cools, too."""
-    runs: list[int] = []
-    room.task(lambda self, job: runs.append(job), acks_late=True, ignore_result=True, **ALL).delay(
-        1
-    )
-    message = room.take()
-    assert room.deliver(message)[0] == "SUCCESS"
-    assert cooling()
-    assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-    assert room.waiting() == []
-    assert runs == [1]
-    assert cooling()
-
-
-def test_a_redelivery_waits_until_the_lock_of_another_message_is_cool(room: Mailroom) -> None:
-    """Its own run may have died, so it is what is left of its job."""
-    made = room.task(acks_late=True, lock_cooldown=LATER)
-    made.delay(1)
-    message = room.take()
-    assert made(1) == "done:1"
-    for _ in range(2):
-        assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-        (message,) = room.waiting()
-        room.take()
-    locks.clear("job:1")
-    assert room.deliver(message) == ("SUCCESS", "done:1")
-
-
-@pytest.mark.parametrize("by", ["operator", "other code"])
+@pytest.mark.parametrize("by", ["operator", "other code", "another run", "its own run"])
 def test_a_redelivery_waits_for_a_holder_that_is_no_run(room: Mailroom, by: str) -> None:
-    """Such a holder does not do the job, which may have begun."""
-    made = room.task(acks_late=True)
+    """Such a holder does not do the job, which may have begun: also a lock that cools."""
+    tries: list[int] = []
+
+    def work(self: Any, job: Any) -> str:
+        tries.append(job)
+        if by == "its own run" and len(tries) == 1:
+            raise KeyError(job)
+        return f"done:{job}"
+
+    made = room.task(work, acks_late=True, **ALL)
     made.delay(1)
     message = room.take()
     if by == "operator":
         assert locks.hold("job:1", LONG, "alice", "a migration")
-    else:
+    elif by == "other code":
         assert locks.acquire("job:1", ttl=LONG)
+    elif by == "another run":
+        assert made(1) == "done:1"
+    else:  # Its worker died before it could acknowledge the message.
+        assert room.deliver(message)[0] == "FAILURE"
     assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+    assert room.deliver(room.take())[0] == "IGNORED"
     locks.clear("job:1")
-    assert room.work_off() == [("SUCCESS", "done:1")]
-
-
-def test_a_run_beside_the_holder_leaves_nothing_that_cools(room: Mailroom) -> None:
-    made = room.task(acks_late=True, on_conflict="run", lock_cooldown=LATER)
-    with lock("job:1", ttl=LONG):
-        made.delay(1)
-        assert room.work_off() == [("SUCCESS", "done:1")]
-        assert [info.name for info in locks.list()] == ["job:1"]
-
-
-def test_a_retry_waits_until_the_lock_of_another_message_is_cool(room: Mailroom) -> None:
-    def work(self: Any, job: Any) -> str:
-        if self.request.id == first.id and not self.request.retries:
-            raise self.retry(countdown=0)
-        return str(self.request.id)
-
-    made = room.task(work, acks_late=True, lock_cooldown=LATER)
-    first = made.delay(1)
-    assert room.deliver(room.take())[0] == "RETRY"
-    second = made.delay(1)
-    assert room.deliver(room.take(second.id)) == ("SUCCESS", second.id)
-    assert room.deliver(room.take(first.id))[0] == "IGNORED"
-    locks.clear("job:1")
-    assert room.work_off() == [("SUCCESS", first.id)]
-
-
-def test_a_redelivery_that_meets_its_own_cooling_lock_is_not_skipped(room: Mailroom) -> None:
-    """Its run had failed, and its worker died before it could acknowledge the message."""
-    made = room.task(raising(KeyError("x")), acks_late=True, **ALL)
-    made.delay(1)
-    message = room.take()
-    assert room.deliver(message)[0] == "FAILURE"
-    assert cooling()
-    assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-    assert room.ids() == [message.id]
-
-
-def test_a_child_that_dies_after_its_run_leaves_the_lock_cooling(room: Mailroom) -> None:
-    """The main process clears the lease of a dead child, unless the child has released it."""
-    made = room.task(acks_late=True, **ALL)
-    made.delay(1)
-    message = room.take()
-    token = "x" * 22
-    message.headers["tasklock"] = {**message.ours, "token": token}
-    assert room.deliver(message)[0] == "SUCCESS"
-    assert holder("job:1").token == token
-    request: Any = LockedRequest.__new__(LockedRequest)
-    request._task, request._token, request._args, request._kwargs = made, token, [1], {}
-    request._already_revoked, request._ended, request._handle = False, None, None
-    request.id = message.id
-    request._clear_lease()
-    assert cooling()
-    locks.clear("job:1")
-    lease = locks.try_acquire("job:1", ttl=LONG, task_id=message.id)
-    assert isinstance(lease, Lease)
-    request._token = lease.token
-    request._clear_lease()
-    assert not locks.is_locked("job:1")
+    outcomes = room.work_off()
+    assert outcomes == [("SUCCESS", "done:1")]
 
 
 # ------------------------------------------------------------------------------ in the queue
 
 
-@pytest.mark.parametrize("unique", ["queued", "unfinished"])
-def test_a_call_is_no_duplicate_of_a_run_that_has_ended(room: Mailroom, unique: str) -> None:
+def test_a_call_is_no_duplicate_of_a_run_that_has_ended(room: Mailroom) -> None:
     """No run would come after it. It is sent, and skipped or run when it is delivered."""
-    made = room.task(acks_late=True, unique_while=unique, lock_cooldown=LATER)
+    made = room.task(acks_late=True, unique_while="unfinished", lock_cooldown=LATER)
     made.delay(1)
     assert room.work_off() == [("SUCCESS", "done:1")]
     assert cooling()
     sent = made.delay(1)
     assert room.ids() == [sent.id]
-    assert Reservation(made, "job:1", sent.id).peek() == sent.id
+    assert duplicate_of(made, "job:1") == sent.id
     assert room.work_off()[0][1]["reason"] == "cooling_down"
-    assert Reservation(made, "job:1", sent.id).peek() is None
+    assert duplicate_of(made, "job:1") is None
 
 
 # ------------------------------------------------------------------------------ trouble
-
-
-def test_an_outage_at_the_release_ends_in_cooling(
-    use_redis: UseRedis, redis_server: RedisServer, cut_proxy: CutProxy
-) -> None:
-    use_redis(cut_proxy.url, SOCKET_TIMEOUT=10.0, SOCKET_CONNECT_TIMEOUT=10.0)
-
-    def work(self: Any, job: Any) -> str:
-        cut_proxy.refuse()
-        cut_proxy.cut()
-        return "charged"
-
-    with mailroom(redis_server.url) as room:
-        made = room.task(work, acks_late=True, lock_ttl=LONG, lock_cooldown=LATER)
-        made.delay(1)
-        message = room.take()
-        assert room.deliver(message) == ("SUCCESS", "charged")
-        with pytest.raises(StoreUnavailable):
-            locks.get("job:1")
-        cut_proxy.accept()
-        until(cooling, "the cooling")
-        assert made(1)["reason"] == "cooling_down"
-
-
-@pytest.mark.parametrize(
-    "option", ["lock_hold_at_least", "lock_cooldown", "lock_cooldown_after_error"]
-)
-@pytest.mark.parametrize("value", [True, "1", None, -1, float("nan"), float("inf")])
-def test_a_wrong_option_is_an_error_when_the_task_is_made(
-    task: MakeTask, option: str, value: Any
-) -> None:
-    def charge(self: Any, video: int) -> None: ...
-
-    with pytest.raises(InvalidLockConfig, match=option):
-        task(charge, **{option: value})
 
 
 def test_a_store_that_cannot_do_it(task: MakeTask, use_caches: UseCaches) -> None:

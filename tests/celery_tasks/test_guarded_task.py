@@ -1,312 +1,444 @@
-"""LockedTask with a guard, without a worker: the row says whether there is still work."""
+"""LockedTask with a guard: the row says whether there is still work, and whose result counts."""
 
 from __future__ import annotations
 
-import copy
 import logging
+import os
+import signal
+import threading
+from functools import partial
 from typing import Any
 
 import pytest
-from celery.exceptions import Retry, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from django_tasklock import StatusConflict, StoreUnavailable, locks
+from django_tasklock import Lease, LeaseLost, StatusConflict, StoreUnavailable, lock, locks, signals
+from django_tasklock.celery import LockedTask
+from django_tasklock.celery.message import Message as OwnMessage
+from django_tasklock.celery.row import Row
+from django_tasklock.celery.run import Run
 from django_tasklock.guards import StatusGuard
+from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.celery_tasks.test_locked_task import MakeTask, on_redis, process, task
-from tests.conftest import UseRedis
-from tests.servers import free_port
-from tests.steps import taken
+from tests.celery_tasks.conftest import FENCES, job_guard, status
+from tests.mailroom import Mailroom
+from tests.steps import LONG, Meanwhile, killed_in_child, taken
+from tests.waiting import PATIENCE, until
 
-__all__ = ["on_redis", "task"]
+HOW = pytest.mark.parametrize("how", ["directly", "eagerly"])
 
-GUARD = StatusGuard(
-    "app.Job",
-    pk="video",
-    source=["queued", "again"],
-    to="working",
-    done="done",
-    failed="failed",
-    fence_field="lock_fence",
+
+def call(task: Any, how: str, *args: Any) -> Any:
+    return task(*args) if how == "directly" else task.apply(args).get(disable_sync_subtasks=False)
+
+
+@HOW
+def test_a_row_is_claimed_and_finished(room: Mailroom, row: Job, how: str) -> None:
+    def work(self: Any, job: int) -> str:
+        found = Job.objects.get(pk=job)
+        assert (found.status, found.lock_fence) == ("working", self.lease.fence)
+        return "done"
+
+    task, name = room.task(work, guard=job_guard()), f"job:{row.pk}"
+    lease = taken(name)
+    assert call(task, how, row.pk)["reason"] == "already_processing"
+    assert status(row) == "queued"
+    lease.release()
+    assert call(task, how, row.pk) == "done"
+    assert status(row) == "done"
+
+
+def test_row_in_no_state_to_be_worked_on_is_skipped(
+    room: Mailroom, row: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "django_tasklock")
+    Job.objects.update(status="done")
+    task, name = room.task(guard=job_guard()), f"job:{row.pk}"
+    marker = {"status": "skipped", "reason": "invalid_state", "lock": name, "holder": None}
+    assert task(row.pk) == marker
+    task.delay(row.pk)
+    assert room.work_off() == [("SUCCESS", marker)]
+    assert not locks.is_locked(name)
+    said = [text for text in caplog.messages if text.startswith(f"skipped {task.name}[")]
+    wanted = f"]: its row app.Job {row.pk} is not in a state to be worked on, lock {name}"
+    assert said[0].endswith(wanted)
+
+
+def test_a_row_of_a_dead_run_is_worked_on_again(room: Mailroom, row: Job) -> None:
+    Job.objects.update(status="working", lock_fence=1)
+    assert room.task(guard=job_guard())(row.pk) == f"done:{row.pk}"
+    assert status(row) == "done"
+
+
+# ------------------------------------------------------------------------------ how a run ends
+
+
+ENDS = (
+    (LookupError(), "failed"),
+    (SoftTimeLimitExceeded(), "failed"),
+    (Ignore(), "failed"),
+    (Retry("later"), "queued"),
+    (Reject("later", requeue=True), "queued"),
+    (SystemExit(), "queued"),
 )
+ENDINGS = [(where, *end) for where in ("claim", "body") for end in ENDS] + [("finish", *ENDS[1])]
 
 
-def replaced(guard: StatusGuard, fence_field: str | None) -> StatusGuard:
-    """The guard with another fence field, or with none."""
-    other = copy.copy(guard)
-    other.fence_field = fence_field
-    return other
+@FENCES
+@pytest.mark.parametrize(("where", "error", "left_as"), ENDINGS)
+def test_no_row_stays_claimed_after_an_error(
+    room: Mailroom, row: Job, where: str, error: BaseException, left_as: str, fence: str | None
+) -> None:
+    """A row of a body that will be repeated waits again."""
+
+    class Interrupted(StatusGuard):
+        def claim(self, pk: Any, fence: int | None = None) -> bool:
+            claimed = super().claim(pk, fence)
+            if where == "claim":
+                raise error
+            return claimed
+
+        def finish(self, pk: Any, fence: int | None = None) -> None:
+            if where == "finish":
+                raise error
+            super().finish(pk, fence)
+
+    def work(self: Any, job: int) -> None:
+        raise error
+
+    task = room.task(work if where == "body" else None, guard=job_guard(fence, Interrupted))
+    with pytest.raises(type(error)):
+        task(row.pk)
+    assert status(row) == left_as
+    assert not locks.is_locked(f"job:{row.pk}")
 
 
-def of_class(kind: type[StatusGuard], fence_field: str | None) -> StatusGuard:
-    """A guard of the same rows, of a class of its own."""
-    return kind(
-        "app.Job", pk="video", source="queued", to="working", done="done", failed="failed",
-        fence_field=fence_field,
-    )  # fmt: skip
+@FENCES
+def test_a_row_that_was_finished_at_the_time_limit_is_done(
+    room: Mailroom, row: Job, fence: str | None
+) -> None:
+    class Interrupted(StatusGuard):
+        def finish(self, pk: Any, fence: int | None = None) -> None:
+            super().finish(pk, fence)
+            raise SoftTimeLimitExceeded
+
+    with pytest.raises(SoftTimeLimitExceeded):
+        room.task(guard=job_guard(fence, Interrupted))(row.pk)
+    assert status(row) == "done"
 
 
-@pytest.mark.django_db
-class TestGuard:
-    """In a TestCase's own transaction, as a user's tests run."""
+def test_a_guard_may_override_how_its_row_is_reopened(room: Mailroom, row: Job) -> None:
+    class Again(StatusGuard):
+        def reopen(self, pk: Any, fence: int | None = None) -> bool:
+            return super().reopen(pk, fence) and bool(Job.objects.update(done_count=7))
 
-    @pytest.fixture
-    def row(self) -> Job:
-        row: Job = Job.objects.create()
-        return row
+    def work(self: Any, job: int) -> Any:
+        return self.request.retries or self.retry(countdown=0)
 
-    def status(self, row: Job) -> str:
-        row.refresh_from_db()
-        return row.status
+    assert call(room.task(work, guard=job_guard(kind=Again)), "eagerly", row.pk) == 1
+    assert (status(row), row.done_count) == ("done", 7)
 
-    @pytest.mark.parametrize("fence_field", ["lock_fence", None], ids=["", "without-a-fence"])
-    @pytest.mark.parametrize(
-        ("interruption", "left_as"),
-        [(SoftTimeLimitExceeded, "failed"), (SystemExit, "queued"), (LookupError, "working")],
-    )
-    def test_run_that_is_interrupted_in_its_claim_does_not_leave_its_row_claimed(
-        self,
-        task: MakeTask,
-        row: Job,
-        fence_field: str | None,
-        interruption: type[BaseException],
-        left_as: str,
-    ) -> None:
-        """Any other error is the database's: of its row, nothing is known."""
 
-        class Interrupted(StatusGuard):
-            def claim(self, pk: Any, fence: int | None = None) -> bool:
-                assert super().claim(pk, fence)
-                raise interruption
+def test_a_row_that_somebody_changed_meanwhile_is_a_conflict(room: Mailroom, row: Job) -> None:
+    def work(self: Any, job: int) -> None:
+        Job.objects.update(status="elsewhere")
 
-        guard = of_class(Interrupted, fence_field)
-        with pytest.raises(interruption):
-            task(process, guard=guard)(row.pk)
-        assert self.status(row) == left_as
-        assert not locks.is_locked(f"video:{row.pk}")
+    with pytest.raises(StatusConflict):
+        room.task(work, guard=job_guard())(row.pk)
+    assert status(row) == "elsewhere"
+    assert not locks.is_locked(f"job:{row.pk}")
 
-    @pytest.mark.parametrize("how", ["directly", "eagerly"])
-    def test_row_is_claimed_and_finished(self, task: MakeTask, row: Job, how: str) -> None:
-        seen = []
 
-        def look(self: Any, video: int) -> str:
-            found = Job.objects.get(pk=video)
-            seen.append((found.status, found.lock_fence == self.lease.fence))
-            return "done"
+@HOW
+def test_a_call_inside_another_run_claims_a_row_of_its_own(
+    room: Mailroom, row: Job, how: str
+) -> None:
+    """A task with the same lock, and the task itself for another row; not for its own."""
+    other = Job.objects.create()
+    seen: list[tuple[int, str]] = []
 
-        made = task(look, guard=GUARD)
-        assert (made(row.pk) if how == "directly" else made.delay(row.pk).get()) == "done"
-        assert seen == [("working", True)]
-        assert self.status(row) == "done"
+    def look(self: Any, job: int, then: int | None = None) -> Any:
+        seen.append((job, Job.objects.get(pk=job).status))
+        return then and call(inner, how, then)
 
-    @pytest.mark.parametrize("fence_field", ["lock_fence", None], ids=["", "without-a-fence"])
-    @pytest.mark.parametrize(("written", "left_as"), [(False, "failed"), (True, "done")])
-    def test_run_whose_finish_meets_its_time_limit_does_not_leave_its_row_claimed(
-        self, task: MakeTask, row: Job, written: bool, left_as: str, fence_field: str | None
-    ) -> None:
-        """Its task has failed, and no other run comes."""
+    options = {"base": LockedTask, "bind": True, "lock_name": "all", "guard": job_guard()}
+    inner = room.register(look, name="inner", **options)
+    outer = room.task(lambda self, job: call(inner, how, job), lock_name="all")
+    outer(row.pk)
+    assert (seen, status(row)) == ([(row.pk, "working")], "done")
+    assert outer(row.pk)["reason"] == "invalid_state"
+    Job.objects.update(status="queued")
+    inner(row.pk, other.pk)
+    assert seen[1:] == [(row.pk, "working"), (other.pk, "working")]
+    assert (status(row), status(other)) == ("done", "done")
+    Job.objects.update(status="queued")
+    inner(row.pk, row.pk)
+    assert status(row) == "done"
+    assert not locks.is_locked("all")
 
-        class Interrupted(StatusGuard):
-            def finish(self, pk: Any, fence: int | None = None) -> None:
-                if written:
-                    super().finish(pk, fence)
-                raise SoftTimeLimitExceeded
 
-        guard = of_class(Interrupted, fence_field)
-        with pytest.raises(SoftTimeLimitExceeded):
-            task(process, guard=guard)(row.pk)
-        assert self.status(row) == left_as
-        assert not locks.is_locked(f"video:{row.pk}")
+# ------------------------------------------------------------------------------ outages
 
-    def test_row_in_no_state_to_be_worked_on_is_skipped(
-        self, task: MakeTask, row: Job, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        caplog.set_level(logging.INFO, "django_tasklock")
-        made = task(process, guard=GUARD)
-        assert made(row.pk) == f"{row.pk} as hls"
-        assert made(row.pk) == {
-            "status": "skipped",
-            "reason": "invalid_state",
-            "lock": f"video:{row.pk}",
-            "holder": None,
-        }
-        assert not locks.is_locked(f"video:{row.pk}")
-        (said,) = [text for text in caplog.messages if text.startswith("skipped")]
-        assert said.startswith(f"skipped {made.name}[")
-        assert said.endswith(
-            f"]: its row app.Job {row.pk} is not in a state to be worked on, lock video:{row.pk}"
-        )
 
-    def test_row_of_a_dead_run_is_worked_on_again(self, task: MakeTask, row: Job) -> None:
-        Job.objects.update(status="working", lock_fence=1)
-        assert task(process, guard=GUARD)(row.pk) == f"{row.pk} as hls"
-        assert self.status(row) == "done"
+@HOW
+@pytest.mark.parametrize("on_outage", ["raise", "retry"])
+def test_an_outage_is_never_a_skip(room: Mailroom, how: str, on_outage: str) -> None:
+    """Without a queue to go back to, the caller is told."""
+    with outage(), pytest.raises(StoreUnavailable):
+        call(room.task(on_outage=on_outage), how, 7)
 
-    def test_row_of_a_body_that_raised_has_failed(self, task: MakeTask, row: Job) -> None:
-        def fail(self: Any, video: int) -> None:
-            raise KeyError("boom")
 
-        with pytest.raises(KeyError):
-            task(fail, guard=GUARD)(row.pk)
-        assert self.status(row) == "failed"
+@FENCES
+def test_in_an_outage_the_guard_alone_may_do(room: Mailroom, row: Job, fence: str | None) -> None:
+    task = room.task(on_outage="run", guard=job_guard(fence))
+    with outage():
+        assert task(row.pk) == f"done:{row.pk}"
+        assert status(row) == "done"
+        assert task(row.pk)["reason"] == "invalid_state"
+        # Whether another run lives that has the row, only the lock could say.
+        Job.objects.update(status="working", lock_fence=5)
+        with pytest.raises(StoreUnavailable):
+            task(row.pk)
+    assert (status(row), row.lock_fence) == ("working", 5)
 
-    def test_row_of_a_body_that_will_be_repeated_waits_again(
-        self, task: MakeTask, row: Job
-    ) -> None:
-        def retry(self: Any, video: int) -> None:
-            raise Retry("later")
 
-        with pytest.raises(Retry):
-            task(retry, guard=GUARD)(row.pk)
-        assert self.status(row) == "queued"
+def test_who_claims_under_the_lock_meanwhile_is_not_overwritten(room: Mailroom, row: Job) -> None:
+    """The store is back before the run that began without it has ended."""
+    fence = 1_700_000_000_000_000
 
-    def test_a_guard_may_override_how_its_row_is_reopened(self, task: MakeTask, row: Job) -> None:
-        reopened = []
+    def work(self: Any, job: int) -> None:
+        assert job_guard().claim(job, fence)
 
-        class Noting(StatusGuard):
-            def reopen(self, pk: Any, fence: int | None = None) -> bool:
-                reopened.append(pk)
-                return super().reopen(pk, fence)
+    Job.objects.update(lock_fence=7)
+    with outage(), pytest.raises(StatusConflict):
+        room.task(work, on_outage="run", guard=job_guard())(row.pk)
+    assert (status(row), row.lock_fence) == ("working", fence)
 
-        guard = Noting("app.Job", pk="video", source="queued", to="working", done="done")
 
-        def retry(self: Any, video: int) -> None:
-            raise Retry("later")
+# ------------------------------------------------------------------------------ done again
 
-        with pytest.raises(Retry):
-            task(retry, guard=guard)(row.pk)
-        assert reopened == [row.pk]
-        assert self.status(row) == "queued"
 
-    def test_retries_of_an_eager_task_finish_the_row(self, task: MakeTask, row: Job) -> None:
-        def retry(self: Any, video: int) -> str:
-            if self.request.retries < 2:
-                raise self.retry(countdown=0)
-            return "third time"
+def again(self: Any, job: int) -> None:
+    """Counts in the row how often it was worked on."""
+    Job.objects.filter(pk=job).update(done_count=Job.objects.get(pk=job).done_count + 1)
 
-        result = task(retry, guard=GUARD, max_retries=3).delay(row.pk)
-        assert result.get() == "third time"
-        assert self.status(row) == "done"
 
-    def test_row_of_a_body_that_was_interrupted_waits_again(self, task: MakeTask, row: Job) -> None:
-        def leave(self: Any, video: int) -> None:
+REPEATED = job_guard(source=["queued", "done"])
+
+
+def test_41_each_call_works_on_it_and_a_redelivery_after_the_end_does_not(
+    room: Mailroom, row: Job
+) -> None:
+    task = room.task(again, guard=REPEATED, acks_late=True)
+    for calls in (1, 2):
+        task.delay(row.pk)
+        message = room.take()
+        assert room.deliver(message)[0] == "SUCCESS"
+        assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+        assert (status(row), row.done_count) == ("done", calls)
+
+
+def test_41_a_run_that_was_killed_before_its_result_was_stored_is_not_done_again(
+    room: Mailroom, row: Job
+) -> None:
+    """Its note says that it has ended. Its message ends as a success, with the marker."""
+    room.task(again, guard=REPEATED, acks_late=True).delay(row.pk)
+    message = room.take()
+
+    def killed_after_release() -> None:
+        release = Run._release
+
+        def release_and_die(*args: Any) -> bool:
+            release(*args)
+            os.kill(os.getpid(), signal.SIGKILL)
+            return True
+
+        Run._release = release_and_die  # type: ignore[assignment,method-assign]
+        room.deliver(message)
+
+    killed_in_child(killed_after_release)
+    state, marker = room.deliver(message, redelivered=True)
+    assert (state, marker["reason"]) == ("SUCCESS", "invalid_state")
+    assert (status(row), row.done_count) == ("done", 1)
+
+
+def test_41_a_row_that_another_call_has_done_is_not_marked_as_failed(
+    room: Mailroom, row: Job
+) -> None:
+    """By a message that is given up: its own runs have left the row in another status."""
+    Job.objects.update(status="done")
+    with lock(f"job:{row.pk}", ttl=LONG) as lease:
+        Row(OwnMessage(room.task(again, guard=REPEATED), [row.pk], {})).refuse(lease.fence)
+    assert status(row) == "done"
+
+
+# ------------------------------------------------------------------------------ late runs
+
+SECONDS = 0.3
+"""of a late run's lease, which is over before the run goes on"""
+
+
+class Late:
+    """The run of a message that is held up at some point until its lease is over, and `goes_on`."""
+
+    def __init__(self, room: Mailroom, task: Any, row: Job, **delivered: bool) -> None:
+        self.leases: list[Any] = []
+        self._on = threading.Event()
+        task.lock_ttl, task.lock_renew = SECONDS, False
+        task.delay(row.pk)
+        self.message = room.take()
+        self._deliver = partial(room.deliver, self.message, **delivered)
+        self._task, self._name = task, f"job:{row.pk}"
+
+    def here(self, lease: Any) -> bool:
+        """Hold the first one up. Returns whether it is the first."""
+        self.leases.append(lease)
+        if len(self.leases) > 1:
+            return False
+        assert self._on.wait(PATIENCE)
+        return True
+
+    def is_late(self) -> None:
+        """Begin it, and wait until its lease is over. Those of others last."""
+        self._run = Meanwhile(self._deliver)
+        until(lambda: self.leases, "the first lease")
+        self._task.lock_ttl = LONG
+        until(lambda: not locks.is_locked(self._name), "the end of the lease")
+
+    def goes_on(self) -> tuple[str, Any]:
+        """Let it come to its end."""
+        self._on.set()
+        return self._run.result()
+
+
+@pytest.mark.parametrize("where", ["before the claim", "in the claim", "in the body"])
+@pytest.mark.parametrize("redelivery", ["has ended", "went back", "is at work, and then dies"])
+def test_a_late_run_leaves_the_row_and_the_message_to_its_redelivery(
+    room: Mailroom, row: Job, where: str, redelivery: str
+) -> None:
+    """Its own end does not acknowledge the message: the redelivery may still be cut short."""
+    runs: list[bool] = []
+    late: Late
+
+    class Slow(StatusGuard):
+        def claim(self, pk: Any, fence: int | None = None) -> bool:
+            if where == "in the claim":
+                late.here(fence)
+            return super().claim(pk, fence)
+
+    def work(self: Any, job: Any) -> None:
+        if where == "in the body" and late.here(self.lease):
+            return
+        runs.append(True)
+        if len(runs) == 1 and redelivery != "has ended":
+            if redelivery != "went back":
+                assert late.goes_on()[0] == "IGNORED"
             raise SystemExit
 
-        with pytest.raises(SystemExit):
-            task(leave, guard=GUARD)(row.pk)
-        assert self.status(row) == "queued"
+    def granted(lease: Lease, **_: Any) -> None:
+        if where == "before the claim":
+            late.here(lease)
 
-    def test_row_that_somebody_changed_meanwhile_is_a_conflict(
-        self, task: MakeTask, row: Job
-    ) -> None:
-        def change(self: Any, video: int) -> str:
-            Job.objects.update(status="elsewhere")
-            return "not so"
-
-        with pytest.raises(StatusConflict):
-            task(change, guard=GUARD)(row.pk)
-        assert self.status(row) == "elsewhere"
-        assert not locks.is_locked(f"video:{row.pk}")
-
-    def test_call_inside_its_own_run_does_not_claim_again(self, task: MakeTask, row: Job) -> None:
-        def again(self: Any, video: int, inner: bool = False) -> str:
-            return "inner" if inner else again_task(video, True)
-
-        again_task = task(again, guard=GUARD)
-        assert again_task(row.pk) == "inner"
-        assert self.status(row) == "done"
-
-    @pytest.mark.parametrize("how", ["directly", "eagerly"])
-    def test_call_inside_another_run_claims_a_row_of_its_own(
-        self, task: MakeTask, row: Job, how: str
-    ) -> None:
-        """A task with the same lock, and the task itself for another row: each has its guard."""
-        other = Job.objects.create()
-        seen: list[tuple[int, str]] = []
-
-        def look(self: Any, video: int, then: int | None = None) -> Any:
-            seen.append((video, Job.objects.get(pk=video).status))
-            return then and call(inner, then)
-
-        def hand_over(self: Any, video: int) -> Any:
-            return call(inner, video)
-
-        def call(made: Any, *args: int) -> Any:
-            return made(*args) if how == "directly" else made.delay(*args).get()
-
-        inner = task(look, guard=GUARD, lock_name="all")
-        outer = task(hand_over, lock_name="all")
-        outer(row.pk)
-        assert (seen, self.status(row)) == ([(row.pk, "working")], "done")
-        assert outer(row.pk)["reason"] == "invalid_state"
-        Job.objects.update(status="queued")
-        inner(row.pk, other.pk)
-        assert seen[1:] == [(row.pk, "working"), (other.pk, "working")]
-        assert (self.status(row), self.status(other)) == ("done", "done")
-        assert not locks.is_locked("all")
-
-    def test_taken_lock_leaves_the_row_alone(self, task: MakeTask, row: Job) -> None:
-        taken(f"video:{row.pk}")
-        assert task(process, guard=GUARD)(row.pk)["reason"] == "already_processing"
-        assert self.status(row) == "queued"
+    task = room.task(work, acks_late=True, guard=job_guard(kind=Slow))
+    signals.lock_acquired.connect(granted)
+    try:
+        late = Late(room, task, row)
+        late.is_late()
+        try:
+            state, _ = room.deliver(late.message, redelivered=True)
+        except SystemExit:
+            state = "cut short"
+        assert state == ("SUCCESS" if redelivery == "has ended" else "cut short")
+        if redelivery != "is at work, and then dies":
+            assert late.goes_on()[0] == "IGNORED"
+        elif where != "in the body":
+            room.deliver(late.message, redelivered=True)
+        room.work_off()
+    finally:
+        signals.lock_acquired.disconnect(granted)
+    assert status(row) == "done"
+    assert len(runs) == (1 if redelivery == "has ended" else 2)
+    assert not locks.is_locked(f"job:{row.pk}")
 
 
-class TestOutage:
-    @pytest.fixture(autouse=True)
-    def nowhere(self, use_redis: UseRedis) -> None:
-        use_redis(f"redis://127.0.0.1:{free_port()}/0", SOCKET_CONNECT_TIMEOUT=1)
+@pytest.mark.parametrize(
+    ("where", "guarded"),
+    [
+        ("in the body", False),
+        ("in the body", True),
+        ("in the finish", True),
+        ("at the release", False),
+    ],
+)
+def test_without_a_fence_a_late_run_does_not_take_its_redelivery_along(
+    room: Mailroom, row: Job, monkeypatch: pytest.MonkeyPatch, where: str, guarded: bool
+) -> None:
+    """Where it is at work while the late run ends, and then dies."""
+    runs: list[bool] = []
+    release = Run._release
 
-    @pytest.mark.parametrize("on_outage", ["raise", "retry"])
-    def test_it_is_never_a_skip(self, task: MakeTask, on_outage: str) -> None:
-        """Without a queue to go back to, the caller is told."""
-        made = task(process, on_outage=on_outage)
-        with pytest.raises(StoreUnavailable):
-            made(7)
-        with pytest.raises(StoreUnavailable):
-            made.delay(7).get()
+    class Slow(StatusGuard):
+        def finish(self, pk: Any, fence: int | None = None) -> None:
+            if where == "in the finish":
+                late.here(fence)
+            super().finish(pk, fence)
 
-    @pytest.mark.django_db
-    def test_guard_alone_may_do(self, task: MakeTask) -> None:
-        def body(self: Any, video: int) -> str:
-            return "ran"
+    def released(self: Run, lease: Any, *cooling: Any) -> bool:
+        if where == "at the release":
+            late.here(lease)
+        return release(self, lease, *cooling)
 
-        row = Job.objects.create()
-        made = task(body, on_outage="run", guard=GUARD)
-        assert made(row.pk) == "ran"
-        row.refresh_from_db()
-        assert row.status == "done"
-        assert made(row.pk)["reason"] == "invalid_state"
+    def work(self: Any, job: Any) -> None:
+        runs.append(True)
+        if where == "in the body" and late.here(self.lease):
+            return
+        if len(runs) == 2:
+            assert late.goes_on()[0] == "IGNORED"
+            raise SystemExit
 
-    @pytest.mark.django_db
-    @pytest.mark.parametrize("fence_field", ["lock_fence", None], ids=["fence", "no fence"])
-    def test_row_of_another_run_is_left_to_it(
-        self, task: MakeTask, fence_field: str | None
-    ) -> None:
-        """Whether that run lives only the lock could say."""
-        row = Job.objects.create(status="working", lock_fence=5)
-        runs: list[int] = []
+    monkeypatch.setattr(Run, "_release", released)
+    guard = job_guard(None, Slow) if guarded else None
+    late = Late(room, room.task(work, acks_late=True, guard=guard), row)
+    late.is_late()
+    with pytest.raises(SystemExit):
+        room.deliver(late.message, redelivered=True)
+    room.work_off()
+    assert len(runs) == (2 if where == "in the finish" else 3), "the row is done"
+    assert not guarded or status(row) == "done"
 
-        def body(self: Any, video: int) -> None:
-            runs.append(video)
 
-        made = task(body, on_outage="run", guard=replaced(GUARD, fence_field))
-        with pytest.raises(StoreUnavailable):
-            made(row.pk)
-        row.refresh_from_db()
-        assert (runs, row.status, row.lock_fence) == ([], "working", 5)
+def test_a_late_start_of_a_redelivery_is_no_death(room: Mailroom, row: Job) -> None:
+    """The message is a redelivery twice, and may die once."""
 
-    @pytest.mark.django_db
-    def test_who_claims_it_under_the_lock_meanwhile_is_not_overwritten(
-        self, task: MakeTask
-    ) -> None:
-        """The store is back before the run that began without it has ended."""
+    def work(self: Any, job: Any) -> str:
+        assert late.goes_on()[0] == "IGNORED"
+        return "done"
 
-        def body(self: Any, video: int) -> str:
-            assert GUARD.claim(video, 1_700_000_000_000_000)
-            return "ran"
+    def granted(lease: Lease, **_: Any) -> None:
+        late.here(lease)
 
-        row = Job.objects.create(lock_fence=7)
-        made = task(body, on_outage="run", guard=GUARD)
-        with pytest.raises(StatusConflict):
-            made(row.pk)
-        row.refresh_from_db()
-        assert (row.status, row.lock_fence) == ("working", 1_700_000_000_000_000)
+    signals.lock_acquired.connect(granted)
+    try:
+        task = room.task(work, acks_late=True, guard=job_guard(), lock_max_attempts=1)
+        late = Late(room, task, row, redelivered=True)
+        late.is_late()
+        assert room.deliver(late.message, redelivered=True) == ("SUCCESS", "done")
+    finally:
+        signals.lock_acquired.disconnect(granted)
+
+
+def test_a_late_run_whose_row_another_message_has_says_that_its_lease_is_lost(
+    room: Mailroom, row: Job
+) -> None:
+    def work(self: Any, job: Any) -> str:
+        if not late.here(self.lease):
+            with pytest.raises(LeaseLost):
+                raise late.goes_on()[1]
+        return "done"
+
+    task = room.task(work, acks_late=True, guard=job_guard())
+    late = Late(room, task, row)
+    late.is_late()
+    task.delay(row.pk)
+    assert room.deliver(room.take()) == ("SUCCESS", "done")
+    assert status(row) == "done"

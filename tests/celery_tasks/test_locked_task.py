@@ -1,9 +1,9 @@
-"""LockedTask without a worker: called directly, and eagerly."""
+"""LockedTask without a worker: called directly, and eagerly; its name, its permits, its store."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,12 +11,21 @@ import pytest
 from celery import Celery, chain, chord, group
 from django.test.utils import override_settings
 
-from django_tasklock import LeaseLost, LockNotAcquired, locks
+from django_tasklock import LeaseLost, LockInfo, LockNotAcquired, lock, locks
+from django_tasklock._engine import history
+from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.tokens import new_token
 from django_tasklock.celery import LockedTask
+from django_tasklock.stores.base import BaseStore, Grant
+from tests.celery_tasks.conftest import lose
 from tests.conftest import UseRedis
-from tests.steps import LONG, all_of, holder, taken
+from tests.mailroom import Mailroom, elsewhere, mailroom
+from tests.servers import RedisServer
+from tests.steps import LONG, Meanwhile, all_of, holder, taken, waiting
+from tests.waiting import until
 
 MakeTask = Callable[..., Any]
+HOW = pytest.mark.parametrize("how", ["directly", "eagerly"])
 
 
 @pytest.fixture(autouse=True)
@@ -25,10 +34,15 @@ def on_redis(use_redis: UseRedis) -> None:
 
 
 @pytest.fixture
-def task() -> MakeTask:
-    """``task(body, **options)``: a bound, locked task of an app of its own."""
+def app() -> Any:
     app = Celery("locked", broker="memory://", set_as_current=False, fixups=[])
     app.conf.update(task_always_eager=True, result_backend="cache+memory://")
+    return app
+
+
+@pytest.fixture
+def task(app: Any) -> MakeTask:
+    """``task(body, **options)``: a bound, locked task of an app of its own."""
 
     def make(body: Callable[..., Any], **options: Any) -> Any:
         defaults = {"base": LockedTask, "bind": True, "lazy": False, "lock_name": "video:{video}"}
@@ -39,204 +53,359 @@ def task() -> MakeTask:
     return make
 
 
+def call(task: Any, how: str, *args: Any) -> Any:
+    return task(*args) if how == "directly" else task.apply(args).get(disable_sync_subtasks=False)
+
+
 def process(self: Any, video: Any, how: str = "hls") -> str:
     self.lease.assert_held()
     assert holder(self.lease.name).token == self.lease.token
     return f"{video} as {how}"
 
 
-class TestCalls:
-    @pytest.mark.parametrize("how", ["directly", "eagerly"])
-    def test_body_runs_under_the_lock(self, task: MakeTask, how: str) -> None:
-        made = task(process)
-        call = made if how == "directly" else lambda *args: made.delay(*args).get()
-        assert call(7) == "7 as hls"
-        assert not locks.is_locked("video:7")
+@HOW
+def test_a_body_runs_under_the_lock(task: MakeTask, how: str) -> None:
+    made = task(process)
+    assert call(made, how, 7) == "7 as hls"
+    assert not locks.is_locked("video:7")
+    with pytest.raises(TypeError):
+        made(7, colour="red")
+    with pytest.raises(RuntimeError, match="holds no lease"):
+        _ = made.lease
+    taken("video:7")
 
-    def test_owner_names_the_task_and_its_id(self, task: MakeTask) -> None:
-        def look(self: Any, video: int) -> list[str | None]:
-            owner = holder("video:7").owner
-            return [owner.task, owner.task_id]
+    def body(self: Any, video: int) -> str:
+        return "ran"
 
-        made = task(look)
-        assert made.apply((7,), task_id="id-1").get() == ["videos.look", "id-1"]
-        assert made(7) == ["videos.look", None]
-
-    def test_lock_is_released_when_the_body_raises(self, task: MakeTask) -> None:
-        def fail(self: Any, video: int) -> None:
-            raise KeyError(video)
-
-        with pytest.raises(KeyError):
-            task(fail)(7)
-        assert task(fail).delay(7).state == "FAILURE"
-        assert not locks.is_locked("video:7")
-
-    def test_run_is_the_way_past_the_lock(self, task: MakeTask) -> None:
-        def body(self: Any, video: int) -> str:
-            return "ran"
-
-        taken("video:7")
-        assert task(body).run(7) == "ran"
-
-    def test_there_is_no_lease_outside_a_run(self, task: MakeTask) -> None:
-        with pytest.raises(RuntimeError, match="holds no lease"):
-            _ = task(process).lease
-
-    def test_each_thread_sees_its_own_lease(self, task: MakeTask) -> None:
-        together = threading.Barrier(4)
-
-        def body(self: Any, video: int) -> bool:
-            together.wait(LONG)
-            seen = self.lease.name
-            together.wait(LONG)
-            return bool(seen == self.lease.name == f"video:{video}")
-
-        made = task(body)
-        assert all_of(*(lambda n=n: made(n) for n in range(4))) == [True] * 4
-
-    def test_lost_lease_is_no_success(self, task: MakeTask) -> None:
-        def lose(self: Any, video: int) -> str:
-            assert locks.clear(self.lease.name)
-            return "not so"
-
-        with pytest.raises(LeaseLost):
-            task(lose)(7)
-        assert task(lose).delay(7).state == "FAILURE"
+    assert task(body).run(7) == "ran", "the way past the lock"
 
 
-class TestNames:
-    def test_without_a_name_the_arguments_tell_it(self, task: MakeTask) -> None:
-        names = []
+@HOW
+def test_the_lock_of_a_body_that_raises_is_released(task: MakeTask, how: str) -> None:
+    def fail(self: Any, video: int) -> None:
+        raise KeyError(video)
 
-        def look(self: Any, video: int, how: str = "hls") -> None:
-            names.append(self.lease.name)
-
-        made = task(look, lock_name=None)
-        for args, kwargs in (((7,), {}), ((7, "hls"), {}), ((), {"how": "hls", "video": 7})):
-            made(*args, **kwargs)
-            made.apply(args, kwargs)
-        assert len(set(names)) == 1
-        assert names[0].startswith("videos.look:")
-        made(8)
-        assert len(set(names)) == 2
-
-    def test_callable_may_name_it(self, task: MakeTask) -> None:
-        def look(self: Any, video: int, how: str = "hls") -> str:
-            return str(self.lease.name)
-
-        made = task(look, lock_name=lambda video, how: f"{how}-{video % 10}")
-        assert made(17) == "hls-7"
-
-    def test_callable_that_names_nothing_is_an_error(self, task: MakeTask) -> None:
-        with pytest.raises(TypeError, match="name is a str"):
-            task(process, lock_name=lambda **_: None)(7)
-
-    def test_wrong_arguments_are_the_calls_own_error(self, task: MakeTask) -> None:
-        with pytest.raises(TypeError):
-            task(process)(7, colour="red")
+    with pytest.raises(KeyError):
+        call(task(fail), how, 7)
+    assert not locks.is_locked("video:7")
 
 
-class TestConflict:
-    def test_skipped_call_returns_a_plain_marker(self, task: MakeTask) -> None:
-        locks.try_acquire("video:7", ttl=LONG, task="videos.process", task_id="id-1")
-        made = task(process)
-        for said in (made(7), made.delay(7).get()):
-            assert json.loads(json.dumps(said)) == {
-                "status": "skipped",
-                "reason": "already_processing",
-                "lock": "video:7",
-                "holder": "id-1",
-            }
-        assert made(8) == "8 as hls"
+@HOW
+def test_a_lost_lease_is_no_success(task: MakeTask, how: str) -> None:
+    def late(self: Any, video: int) -> str:
+        assert locks.clear(self.lease.name)
+        return "not so"
 
-    def test_holder_that_is_no_task_has_no_id(self, task: MakeTask) -> None:
-        taken("video:7")
-        assert task(process)(7)["holder"] is None
-
-    @pytest.mark.parametrize("on_conflict", ["raise", "retry"])
-    def test_call_without_a_queue_to_go_back_to_raises(
-        self, task: MakeTask, on_conflict: str
-    ) -> None:
-        lease = taken("video:7")
-        made = task(process, on_conflict=on_conflict)
-        with pytest.raises(LockNotAcquired) as refused:
-            made(7)
-        assert refused.value.holder is not None
-        assert refused.value.holder.token == lease.token
-        with pytest.raises(LockNotAcquired):
-            made.delay(7).get()
-
-    def test_it_waits_if_it_is_told_to(self, task: MakeTask) -> None:
-        lease = taken("video:7")
-        made = task(process, lock_wait=LONG)
-        with_release = threading.Timer(0.1, lease.release)
-        with_release.start()
-        assert made(7) == "7 as hls"
-
-    def test_another_store_is_another_lock(self, task: MakeTask) -> None:
-        def look(self: Any, video: int) -> bool:
-            return locks.using("other").is_locked("video:7")
-
-        taken("video:7")
-        with override_settings(TASKLOCK={"default": {}, "other": {"KEY_PREFIX": "other"}}):
-            assert task(look, lock_store="other")(7) is True
+    with pytest.raises(LeaseLost):
+        call(task(late), how, 7)
 
 
-class TestAgain:
-    """A task that is called inside its own run."""
+def test_the_owner_names_the_task_and_its_id(task: MakeTask) -> None:
+    def look(self: Any, video: int) -> list[Any]:
+        owner = holder("video:7").owner
+        return [owner.task, owner.task_id, owner.runs]
 
-    @pytest.mark.parametrize("how", ["directly", "eagerly"])
-    def test_it_is_let_in_and_keeps_the_lock(self, task: MakeTask, how: str) -> None:
-        def again(self: Any, video: int, left: int = 2) -> list[str]:
-            token = self.lease.token
-            if not left:
-                return [token]
-            inner = (
-                again_task(video, left - 1)
-                if how == "directly"
-                else again_task.apply((video, left - 1)).get(disable_sync_subtasks=False)
-            )
-            assert holder("video:7").token == token
-            assert self.lease.token == token
-            return [token, *inner]
-
-        again_task = task(again)
-        assert len(set(again_task(7))) == 1
-        assert not locks.is_locked("video:7")
-
-    def test_another_thread_is_not_let_in(self, task: MakeTask) -> None:
-        def again(self: Any, video: int, inner: bool = False) -> Any:
-            return "ran" if inner else all_of(lambda: again_task(video, True))[0]
-
-        again_task = task(again)
-        assert again_task(7)["reason"] == "already_processing"
-
-    def test_another_name_is_another_lock(self, task: MakeTask) -> None:
-        def nested(self: Any, video: int) -> str:
-            return str(self.lease.name) if video == 8 else nested_task(8) + self.lease.name
-
-        nested_task = task(nested)
-        assert nested_task(7) == "video:8video:7"
+    made = task(look)
+    assert made.apply((7,), task_id="id-1").get() == ["videos.look", "id-1", True]
+    assert made(7)[:2] == ["videos.look", None]
 
 
-class TestWorkflows:
-    def test_links_of_a_chain_may_need_the_same_lock(self, task: MakeTask) -> None:
-        made = task(process)
-        result: Any = chain(made.si(7), made.si(7, "dash")).apply()
-        assert result.get() == "7 as dash"
-        assert result.parent.get() == "7 as hls"
+# ------------------------------------------------------------------------------ conflicts
 
-    def test_skipped_link_does_not_stop_a_chain(self, task: MakeTask) -> None:
-        taken("video:7")
-        made = task(process)
-        assert chain(made.si(7), made.si(8)).apply().get() == "8 as hls"
 
-    def test_groups_and_chords_go_on(self, task: MakeTask) -> None:
-        def collect(self: Any, results: list[Any], video: int) -> int:
-            return len(results)
+def test_a_skipped_call_returns_a_plain_marker(task: MakeTask) -> None:
+    marker = {"status": "skipped", "reason": "already_processing", "lock": "video:7"}
+    locks.try_acquire("video:7", ttl=LONG, task="videos.process", task_id="id-1")
+    made = task(process)
+    for said in (made(7), made.delay(7).get()):
+        assert json.loads(json.dumps(said)) == marker | {"holder": "id-1"}
+    assert made(8) == "8 as hls"
+    locks.clear("video:7")
+    taken("video:7")
+    assert made(7) == marker | {"holder": None}, "a holder that is no task has no id"
 
-        taken("video:7")
-        made = task(process)
-        parts = group(made.si(7), made.si(8))
-        assert [type(each) for each in parts.apply().get()] == [dict, str]
-        assert chord(parts, task(collect).s(9)).apply().get() == 2
+
+@HOW
+@pytest.mark.parametrize("on_conflict", ["raise", "retry"])
+def test_a_call_without_a_queue_to_go_back_to_raises(
+    task: MakeTask, on_conflict: str, how: str
+) -> None:
+    lease = taken("video:7")
+    with pytest.raises(LockNotAcquired) as refused:
+        call(task(process, on_conflict=on_conflict), how, 7)
+    assert refused.value.holder is not None
+    assert refused.value.holder.token == lease.token
+
+
+def test_an_operators_hold_is_a_holder_with_a_name_and_a_reason(task: MakeTask) -> None:
+    assert locks.hold("video:7", LONG, "alice", "a migration") is not None
+    marker = {
+        "status": "skipped", "reason": "held_by_operator", "lock": "video:7", "holder": None,
+        "held_by": "alice", "hold_reason": "a migration",
+    }  # fmt: skip
+    made = task(process)
+    assert json.loads(json.dumps([made(7), made.delay(7).get()])) == [marker] * 2
+    with pytest.raises(LockNotAcquired, match=r"operator alice \(a migration\)"):
+        task(process, on_conflict="raise", name="raises")(7)
+    waits = Meanwhile(lambda: task(process, lock_wait=LONG, name="waits")(7))
+    until(lambda: waiting("video:7") == 1)
+    assert locks.clear("video:7")
+    assert waits.result() == "7 as hls"
+
+
+def test_a_hold_is_no_run_of_which_a_call_could_be_a_duplicate(room: Mailroom) -> None:
+    task = room.task(unique_while="unfinished")
+    assert locks.hold("job:1", LONG, "alice", "a migration") is not None
+    sent = task.delay(1)
+    assert room.ids() == [sent.id]
+
+
+def test_another_store_is_another_lock(task: MakeTask) -> None:
+    def look(self: Any, video: int) -> bool:
+        return locks.using("other").is_locked("video:7")
+
+    taken("video:7")
+    with override_settings(TASKLOCK={"default": {}, "other": {"KEY_PREFIX": "other"}}):
+        assert task(look, lock_store="other")(7) is True
+
+
+def test_links_groups_and_chords_go_on_under_one_lock_and_after_a_skip(task: MakeTask) -> None:
+    def collect(self: Any, results: list[Any], video: int) -> int:
+        return len(results)
+
+    made = task(process)
+    result: Any = chain(made.si(7), made.si(7, "dash")).apply()
+    assert (result.get(), result.parent.get()) == ("7 as dash", "7 as hls")
+    taken("video:7")
+    assert chain(made.si(7), made.si(8)).apply().get() == "8 as hls"
+    parts = group(made.si(7), made.si(8))
+    assert [type(each) for each in parts.apply().get()] == [dict, str]
+    assert chord(parts, task(collect).s(9)).apply().get() == 2
+
+
+# ------------------------------------------------------------------------------ again
+
+
+@HOW
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_task_that_calls_itself_keeps_its_lock(task: MakeTask, how: str, slots: int) -> None:
+    def again(self: Any, video: int, left: int = 2) -> list[str]:
+        mine = self.lease.token, self.lease.slot
+        inner = call(again_task, how, video, left - 1) if left else []
+        assert (self.lease.token, self.lease.slot) == mine
+        assert self.lease.held
+        return [mine, *inner]
+
+    again_task = task(again, lock_slots=slots)
+    tokens = again_task(7)
+    assert (len(tokens), len({*tokens})) == (3, 1)
+    assert locks.list() == []
+
+
+def test_another_thread_and_another_name_are_not_let_in(task: MakeTask) -> None:
+    def again(self: Any, video: int, inner: bool = False) -> Any:
+        if video == 8:
+            return self.lease.name
+        assert again_task(8) == "video:8"
+        return "ran" if inner else all_of(lambda: again_task(video, True))[0]
+
+    again_task = task(again)
+    assert again_task(7)["reason"] == "already_processing"
+
+
+# ------------------------------------------------------------------------------ lock_slots
+
+
+def another_runs(permit: str, task: str, task_id: str) -> str:
+    """A run on another machine."""
+    token = new_token()
+    record = {**owner_record(task, task_id), "boot": "another-machine", "slots": 2}
+    assert isinstance(locks.store.acquire(permit, token, LONG, record), Grant)
+    return token
+
+
+def test_as_many_run_as_the_callable_says(room: Mailroom) -> None:
+    slots: list[Any] = []
+    outcomes: list[Any] = []
+
+    def work(self: Any, job: Any) -> None:
+        slots.append(self.lease.slot)
+        if len(slots) < 4:
+            made.delay(job)
+            outcomes.append(elsewhere(room, room.take()))
+
+    made = room.task(work, lock_slots=lambda job, other: 3 if job == "large" else 2)
+    for job, seen in (("small", [1, 2]), ("large", [1, 2, 3])):
+        slots.clear()
+        made.delay(job)
+        assert room.deliver(room.take())[0] == "SUCCESS"
+        assert slots == seen
+    _, marker = outcomes[0]
+    assert (marker["reason"], marker["lock"]) == ("already_processing", "job:small")
+    assert marker["holder"]
+    assert locks.list() == []
+
+
+@pytest.mark.parametrize("redelivered", [True, False])
+def test_a_message_does_not_get_another_permit_beside_its_own_run(
+    room: Mailroom, redelivered: bool
+) -> None:
+    task = room.task(lock_slots=2, acks_late=True)
+    sent = task.delay(1)
+    token = another_runs("job:1#1", task.name, sent.id)
+    assert room.deliver(room.take(), redelivered=redelivered)[0] == "IGNORED"
+    assert room.ids() == [sent.id]
+    assert not locks.is_locked("job:1#2")
+    # When that run is over without an end, the message runs.
+    assert locks.clear("job:1#1", token)
+    assert room.work_off() == [("SUCCESS", "done:1")]
+
+
+def test_who_is_refused_a_permit_may_be_retried_or_raise(room: Mailroom) -> None:
+    held = [taken("job:1", slots=2) for _ in range(2)]
+    room.task(lock_slots=2, on_conflict="retry").delay(1)
+    assert room.deliver(room.take())[0] == "IGNORED"
+    raises = room.task(lock_slots=2, on_conflict="raise").delay(1)
+    state, error = room.deliver(room.take(raises.id))
+    assert (state, type(error), error.name) == ("FAILURE", LockNotAcquired, "job:1")
+    held[0].release()
+    assert room.work_off() == [("SUCCESS", "done:1")]
+
+
+def test_a_run_that_lost_its_permit_starts_over_though_another_has_that_one(
+    room: Mailroom,
+) -> None:
+    runs: list[int] = []
+
+    def work(self: Any, job: Any) -> None:
+        runs.append(self.lease.slot)
+        if len(runs) == 1:
+            lose(self.lease)
+            another_runs("job:1#1", self.name, "another message")
+            self.lease.assert_held()
+
+    room.task(work, lock_slots=2, acks_late=True).delay(1)
+    assert room.deliver(room.take())[0] == "IGNORED"
+    assert room.work_off() == [("SUCCESS", None)]
+    assert runs == [1, 2]
+    assert holder("job:1#1").owner.task_id == "another message"
+
+
+# ------------------------------------------------------------------------------ locks inside
+
+
+def hold() -> LockInfo:
+    with lock("inside"):
+        return holder("inside")
+
+
+def hold_on_a_loop() -> LockInfo:
+    async def hold_it() -> LockInfo:
+        async with lock("inside"):
+            return holder("inside")
+
+    return asyncio.run(hold_it())
+
+
+def hold_by_a_verb() -> LockInfo:
+    lease = taken("inside")
+    found = holder("inside")
+    lease.release()
+    return found
+
+
+def adopt() -> LockInfo:
+    lease = locks.adopt(Meanwhile(lambda: taken("inside").detach()).result())
+    assert lease is not None
+    found = holder("inside")
+    lease.release()
+    return found
+
+
+@pytest.mark.parametrize("work", [hold, hold_on_a_loop, hold_by_a_verb, adopt])
+def test_a_lock_inside_a_task_of_any_class_records_the_task_and_its_id(app: Any, work: Any) -> None:
+    plain = app.task(work, name="plain", shared=False)
+    owner = plain.apply_async(task_id="id-7").get().owner
+    assert (owner.task, owner.task_id, owner.inside) == ("plain", "id-7", True)
+    assert work().owner.task is None
+    # A function that is called is no task of its own.
+    assert (plain().owner.task, plain().owner.task_id) == (None, None)
+
+    def call_plain() -> Any:
+        return plain().owner.task
+
+    caller = app.task(call_plain, name="caller", shared=False)
+    assert caller.apply_async(task_id="id-7").get() == "caller"
+    locked = app.task(work, name="locked", base=LockedTask, shared=False)
+    owner = locked.apply_async(task_id="id-7").get().owner
+    assert (owner.task, owner.task_id, owner.runs) == ("locked", "id-7", False)
+
+
+def test_a_lock_inside_a_task_is_no_run_of_it(
+    room: Mailroom, app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does no call's work, and the task may take two permits. Who is refused is found by id."""
+    monkeypatch.setattr(history, "BATCH_SECONDS", LONG)
+    unique = room.task(lambda self, job: hold_next(job), unique_while="unfinished")
+    late = room.task(acks_late=True)
+
+    def hold_next(job: int) -> None:
+        with lock(f"job:{job + 1}"):
+            assert job > 1 or unique.delay(job + 1).id != unique.request.id
+
+    unique.delay(1)
+    assert len(room.work_off()) == 2
+    late.delay(1)
+    message = room.take()
+
+    def work() -> str:
+        with lock("pool", slots=2), lock("pool", slots=2, wait=0):
+            pass
+        with lock("job:1", ttl=LONG):
+            return str(elsewhere(room, message, redelivered=True)[0])
+
+    plain = app.task(work, name="plain", shared=False)
+    assert plain.apply_async(task_id="id-7").get() == "IGNORED"
+    assert [state for state, _ in room.work_off()] == ["SUCCESS"]
+
+    def ask() -> Any:
+        return locks.acquire("busy")
+
+    asks = app.task(ask, name="asks", shared=False)
+    with lock("busy"):
+        assert asks.apply_async(task_id="id-8").get() is None
+    (event,) = locks.history(task_id="id-8")
+    assert (event.kind, event.count, event.owner.task) == ("refused", 1, "asks")
+
+
+# ------------------------------------------------------------------------------ each store
+
+
+def test_what_tasks_keep_is_kept_in_each_store(
+    each_store: BaseStore, redis_server: RedisServer
+) -> None:
+    """The lock, the note of a run that has ended, the reservation. The broker is Redis."""
+    runs: list[str] = []
+
+    def work(self: Any, job: Any) -> str:
+        runs.append(self.request.id)
+        assert holder("job:1").token == self.lease.token
+        _, skipped = elsewhere(room, other)
+        assert skipped["reason"] == "already_processing"
+        return "ran"
+
+    with mailroom(redis_server.url) as room:
+        task = room.task(work, acks_late=True, ignore_result=True)
+        task.delay(1)
+        task.delay(1)
+        message, other = room.take(), room.take()
+        assert room.deliver(message, redelivered=True) == ("SUCCESS", "ran")
+        assert not locks.is_locked("job:1")
+        for redelivered in (True, False):
+            assert room.deliver(message, redelivered=redelivered)[0] == "IGNORED"
+        assert runs == [message.id]
+        unique = room.task(unique_while="queued")
+        first = unique.delay(1)
+        assert unique.delay(1).id == first.id
+        assert room.work_off() == [("SUCCESS", "done:1")]
+        assert unique.delay(1).id != first.id

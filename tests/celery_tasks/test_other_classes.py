@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import abc
-import json
 from dataclasses import replace
 from typing import Any
 
-import celery
 import pytest
 from celery import Task
 from django.db import transaction
 
-from django_tasklock import InvalidLockConfig, LockNotAcquired, lock
+from django_tasklock import InvalidLockConfig, lock
 from django_tasklock.celery import LockedTask
 from django_tasklock.exceptions import AlreadyQueued, RequeueFailed
-from tests.conftest import UseRedis
-from tests.mailroom import Mailroom, mailroom
-from tests.servers import RedisServer
-
-MODES = ["queued", "unfinished"]
+from tests.mailroom import Mailroom
 
 
 class OnCommit(Task):
@@ -63,34 +57,18 @@ class Atomic(Task):
             return super().__call__(*args, **kwargs)
 
 
-class Deferred(OnCommit, LockedTask): ...
+class Both(WithEvents, OnCommit, LockedTask): ...
 
 
-class Converted(WithEvents, LockedTask): ...
-
-
-class Both(WithEvents, Deferred): ...
-
-
-class InTransaction(Atomic, OnCommit, LockedTask): ...
-
-
-DEFERRED = [Deferred, Both]
-CONVERTED = [Converted, Both]
-
-
-def unique(room: Mailroom, base: Any, mode: str = "queued", **options: Any) -> Any:
-    return room.task(base=base, unique_while=mode, **options)
+class InTransaction(Atomic, Both): ...
 
 
 # ------------------------------------------------------------------------------ sent on commit
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("base", DEFERRED)
-def test_what_is_rolled_back_reserves_nothing(room: Mailroom, base: Any, mode: str) -> None:
-    task = unique(room, base, mode)
+def test_what_is_rolled_back_reserves_nothing(room: Mailroom) -> None:
+    task = room.task(base=Both, unique_while="queued")
     with transaction.atomic():
         assert task.delay(1) is None
         task.delay_on_commit(1)
@@ -102,29 +80,21 @@ def test_what_is_rolled_back_reserves_nothing(room: Mailroom, base: Any, mode: s
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("base", DEFERRED)
-def test_what_is_committed_is_sent_once(room: Mailroom, base: Any, mode: str) -> None:
-    task = unique(room, base, mode)
-    with transaction.atomic():
-        for _ in range(3):
-            task.delay(1)
-            task.s(1).apply_async()
-            task.delay_on_commit(1)
-        assert room.waiting() == []
-    assert len(room.waiting()) == 1
-    task.delay(1)
-    (message,) = room.waiting()
-    assert room.deliver(room.take())[0] == "SUCCESS"
-    task.delay(1)
-    assert len(room.waiting()) == 1
-    assert room.ids() != [message.id]
+def test_what_is_committed_is_sent_once(room: Mailroom) -> None:
+    task = room.task(base=Both, unique_while="queued")
+    for _ in range(2):
+        with transaction.atomic():
+            for _ in range(3):
+                task.delay(1)
+                task.s(1).apply_async()
+                task.delay_on_commit(1)
+            assert room.waiting() == []
+        assert [state for state, _ in room.work_off()] == ["SUCCESS"]
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("base", DEFERRED)
-def test_options_of_one_call_reach_the_moment_of_sending(room: Mailroom, base: Any) -> None:
-    task = unique(room, base)
+def test_options_of_one_call_reach_the_moment_of_sending(room: Mailroom) -> None:
+    task = room.task(base=Both, unique_while="queued")
     with transaction.atomic():
         task.apply_async([1], unique_for=86400, on_duplicate="raise", headers={"mine": 1})
         task.send_anyway([1])
@@ -141,71 +111,34 @@ def test_options_of_one_call_reach_the_moment_of_sending(room: Mailroom, base: A
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("robust", [False, True])
-@pytest.mark.parametrize("base", [LockedTask, *DEFERRED])
-def test_a_duplicate_that_is_found_at_commit_raises_there(
-    room: Mailroom, base: Any, robust: bool
-) -> None:
-    """As any error of a callback does: the data is saved, and callbacks after it are not called;
-    a robust one is logged by Django."""
-    task = unique(room, base, on_duplicate="raise")
+def test_a_duplicate_that_is_found_at_commit_raises_there(room: Mailroom) -> None:
+    """As any error of a callback does: the data is saved, and callbacks after it are not called."""
+    task = room.task(base=Both, unique_while="queued", on_duplicate="raise")
     task.apply_async([1], task_id="first")
     after: list[int] = []
 
     def send() -> None:
         with transaction.atomic():
-            transaction.on_commit(lambda: task.delay(1), robust=robust)
+            task.delay(1)
             transaction.on_commit(lambda: after.append(1))
 
-    if robust:
+    with pytest.raises(AlreadyQueued, match="first"):
         send()
-    else:
-        with pytest.raises(AlreadyQueued, match="first"):
-            send()
-    assert after == [1] * robust
+    assert after == []
     assert room.ids() == ["first"]
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("base", DEFERRED)
-def test_eager_calls_and_canvas_are_as_before(room: Mailroom, base: Any) -> None:
-    task = unique(room, base)
-    task.delay(1)
-    celery.group([task.s(1), task.s(1)])()
-    (task.s(1) | task.si(1)).apply_async()
-    assert len(room.waiting()) == 4
-    assert [state for state, _ in room.work_off()] == ["SUCCESS"] * 5
-    room.app.conf.task_always_eager = True
-    task.delay(1)
-    assert task.apply([1]).state == "SUCCESS"
-    assert room.waiting() == []
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("conflict", ["retry", "coalesce"])
-def test_a_requeued_message_does_not_wait_for_a_commit(room: Mailroom, conflict: str) -> None:
-    """The transaction in which it would be sent is rolled back, since it ends by `Ignore`."""
-    task = unique(room, InTransaction, on_conflict=conflict)
-    task.apply_async([1], task_id="it")
-    with lock("job:1", ttl=60):
-        assert room.deliver(room.take())[0] == "IGNORED"
-        assert room.ids() == ["it"]
-    assert room.work_off() == [("SUCCESS", "done:1")]
 
 
 # ------------------------------------------------------------------------------ other arguments
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("base", CONVERTED)
-@pytest.mark.parametrize("mode", MODES)
-def test_the_reservation_has_the_name_of_the_run(room: Mailroom, base: Any, mode: str) -> None:
+def test_the_reservation_has_the_name_of_the_run(room: Mailroom) -> None:
     names: list[str] = []
 
     def work(self: Any, job: Any) -> None:
         names.append(f"{self.lease.name}, {job.pk}")
 
-    task = room.task(work, base=base, unique_while=mode)
+    task = room.task(work, base=Both, unique_while="unfinished")
     for _ in range(2):
         task.delay(Event(1))
         task.delay(job=Event(1))
@@ -225,13 +158,12 @@ def work(self: Any, event: Event) -> str:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("unique_while", [None, *MODES])
 @pytest.mark.parametrize("conflict", ["retry", "coalesce"])
-@pytest.mark.parametrize("base", CONVERTED)
 def test_a_waiting_message_is_requeued_with_its_own_arguments(
-    room: Mailroom, base: Any, conflict: str, unique_while: Any
+    room: Mailroom, conflict: str
 ) -> None:
-    task = room.task(work, base=base, on_conflict=conflict, unique_while=unique_while)
+    """And not at the commit: it ends by `Ignore`, so its transaction is rolled back."""
+    task = room.task(work, base=InTransaction, on_conflict=conflict, unique_while="queued")
     with lock("job:1", ttl=60):
         task.delay(Event(1))
         for _ in range(3):
@@ -242,23 +174,8 @@ def test_a_waiting_message_is_requeued_with_its_own_arguments(
     assert room.work_off() == [("SUCCESS", "job:1, 1")]
 
 
-@pytest.mark.parametrize("base", CONVERTED)
-def test_a_message_in_an_outage_is_requeued_with_its_own_arguments(
-    use_redis: UseRedis, own_redis_server: RedisServer, redis_server: RedisServer, base: Any
-) -> None:
-    use_redis(own_redis_server.url)
-    with mailroom(redis_server.url) as room:
-        task = room.task(work, base=base, unique_while="queued")
-        task.send_again([1], {}, tasklock_anyway=True)
-        own_redis_server.kill()
-        for _ in range(2):
-            assert room.deliver(room.take())[0] == "IGNORED"
-        assert room.waiting()[0].args == [1]
-
-
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("base", CONVERTED)
-def test_its_retries_have_its_own_arguments(room: Mailroom, base: Any) -> None:
+def test_its_retries_have_its_own_arguments(room: Mailroom) -> None:
     """Celery's ``autoretry_for``, and ``retry``."""
     seen: list[str] = []
 
@@ -269,7 +186,7 @@ def test_its_retries_have_its_own_arguments(room: Mailroom, base: Any) -> None:
         raise LookupError
 
     task = room.task(
-        failing, base=base, unique_while="unfinished", autoretry_for=(LookupError,),
+        failing, base=Both, unique_while="unfinished", autoretry_for=(LookupError,),
         max_retries=2, default_retry_delay=0,
     )  # fmt: skip
     task.delay(Event(1))
@@ -281,15 +198,10 @@ def test_its_retries_have_its_own_arguments(room: Mailroom, base: Any) -> None:
     assert seen == ["job:1, 1"] * 3
 
 
-@pytest.mark.parametrize("conflict", ["retry", "coalesce"])
 @pytest.mark.parametrize("late", [True, False])
-def test_a_message_that_cannot_be_written_again_is_not_lost(
-    room: Mailroom, conflict: str, late: bool
-) -> None:
+def test_a_message_that_cannot_be_written_again_is_not_lost(room: Mailroom, late: bool) -> None:
     """The broker has it still; or it has failed, and nobody is told that it will run."""
-    task = room.task(
-        on_conflict=conflict, acks_late=late, unique_while="queued", default_retry_delay=0
-    )
+    task = room.task(on_conflict="retry", acks_late=late, unique_while="queued")
     task.apply_async([1], task_id="it")
     message = replace(room.take(), kwargs={"other": object()})
     with lock("job:1", ttl=60):
@@ -308,52 +220,6 @@ def test_a_message_that_cannot_be_written_again_is_not_lost(
         assert room.waiting() == []
     else:
         assert room.work_off() == [("SUCCESS", "done:1")]
-
-
-def test_a_message_is_requeued_with_its_own_serializer(room: Mailroom) -> None:
-    """By the serializer of the call, which only the worker's main process sees."""
-    task = room.task(on_conflict="retry")
-    task.delay(1)
-    message = room.take()
-    message.headers["tasklock"]["content"] = "application/x-python-serialize"
-    with lock("job:1", ttl=60):
-        assert room.deliver(message)[0] == "IGNORED"
-    (raw,) = room.redis.lrange(room.queue, 0, -1)
-    sent = json.loads(raw)
-    assert sent["content-type"] == "application/x-python-serialize"
-    assert "content" not in sent["headers"]["tasklock"]
-
-
-# ------------------------------------------------------------------------------ called directly
-
-
-class EventsTwice(Converted):
-    """One more class with a call of its own."""
-
-    def __call__(self, job: Any, *args: Any) -> Any:
-        """Call the next class's, with what that one makes an event of."""
-        return super().__call__(int(job), *args)
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("base", [*CONVERTED, EventsTwice])
-def test_a_direct_call_has_the_name_of_the_same_job_in_the_queue(room: Mailroom, base: Any) -> None:
-    def nested(self: Any, event: Event) -> list[str]:
-        # A call inside the body is a call of its own.
-        inner = self(event.pk - 1) if event.pk else []
-        return [*inner, work(self, event)]
-
-    task = room.task(nested, base=base, on_conflict="raise")
-    expected = ["job:0, 0", "job:1, 1"]
-    assert task(1) == expected
-    assert task.apply([1]).get() == expected
-    with lock("job:1", ttl=60):
-        assert task(0) == expected[:1]
-        with pytest.raises(LockNotAcquired, match="job:1"):
-            task(1)
-    with pytest.raises(TypeError):
-        task()
-    assert task(0) == expected[:1]
 
 
 # ------------------------------------------------------------------------------ order of classes

@@ -1,19 +1,33 @@
-"""The signal `task_not_run`: what becomes of calls that do not run, each with its reason."""
+"""What becomes of calls that do not run: the signal `task_not_run`, and in the history each skip,
+with the reason and the holder."""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from django_tasklock import LockNotAcquired, StoreUnavailable, lock, locks
-from django_tasklock._values import clock
+from django_tasklock._engine import history
 from django_tasklock.celery import by
 from django_tasklock.exceptions import AlreadyQueued
 from django_tasklock.signals import OUTCOMES, lock_acquired, lock_released, task_not_run
+from django_tasklock.tasks import locked
 from django_tasklock.testing import outage
+from tests.app.models import Job
+from tests.celery_tasks.conftest import job_guard, lose
 from tests.mailroom import Mailroom, elsewhere
-from tests.steps import sent
+from tests.steps import LONG, Meanwhile, sent, taken
+
+PATIENT_NO_MORE = {"on_conflict": "retry", "lock_retry_for": 0}
+
+
+@pytest.fixture(autouse=True)
+def _all_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever happens is of one second."""
+    monkeypatch.setattr(history, "BATCH_SECONDS", LONG)
 
 
 def outcomes(told: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -22,75 +36,99 @@ def outcomes(told: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(one["outcome"], one["reason"]) for one in told]
 
 
-def test_a_skip_says_what_was_skipped_and_why(room: Mailroom) -> None:
-    task = room.task()
-    task.delay(1)
-    with sent(task_not_run) as told, lock("job:1", ttl=60):
-        message = room.take()
-        assert room.deliver(message)[0] == "SUCCESS"
-    assert outcomes(told) == [("skipped", "already_processing")]
-    (skipped,) = told
-    assert (skipped["task"], skipped["task_id"]) == (task.name, message.id)
-    assert (skipped["name"], skipped["template"]) == ("job:1", "job:{job}")
-    assert (skipped["store"], skipped["sender"]) == ("default", type(task))
+def skip_of(task_id: str) -> Any:
+    """The one skip of a task id in the history."""
+    (event,) = [event for event in locks.history(task_id=task_id) if event.kind == "skipped"]
+    assert (event.owner.task_id, event.count, event.store) == (task_id, 1, "default")
+    return event
 
 
-def test_a_call_that_runs_sends_nothing(room: Mailroom) -> None:
-    room.task().delay(1)
-    with sent(task_not_run) as told:
-        assert room.work_off() == [("SUCCESS", "done:1")]
-    assert told == []
-
-
-def test_a_message_that_waits_for_the_lock_is_requeued_each_time(room: Mailroom) -> None:
-    task = room.task(on_conflict="retry")
-    task.delay(1)
-    with sent(task_not_run) as told:
-        with lock("job:1", ttl=60):
-            for _ in range(2):
-                assert room.deliver(room.take())[0] == "IGNORED"
-        assert room.work_off() == [("SUCCESS", "done:1")]
-    assert outcomes(told) == [("requeued", "held")] * 2
-    assert {one["name"] for one in told} == {"job:1"}
-
-
-def test_a_message_that_an_outage_sends_back_is_requeued_for_it(room: Mailroom) -> None:
-    room.task().delay(1)
-    with sent(task_not_run) as told, outage():
-        assert room.deliver(room.take())[0] == "IGNORED"
-    assert outcomes(told) == [("requeued", "outage")]
-
-
-@pytest.mark.parametrize("options", [{"on_conflict": "raise"}, {"on_conflict": "retry"}])
-def test_a_call_that_may_not_wait_any_more_is_given_up(
-    room: Mailroom, options: dict[str, Any]
+@pytest.mark.parametrize(
+    ("options", "while_", "state", "outcome", "reason"),
+    [
+        ({}, "", "SUCCESS", None, None),
+        ({}, "held", "SUCCESS", "skipped", "already_processing"),
+        ({}, "on hold", "SUCCESS", "skipped", "held_by_operator"),
+        ({}, "cooling", "SUCCESS", "skipped", "cooling_down"),
+        ({"on_conflict": "retry"}, "held", "IGNORED", "requeued", "held"),
+        ({"on_conflict": "coalesce"}, "held", "IGNORED", "requeued", "held"),
+        ({"on_conflict": "raise"}, "held", LockNotAcquired, "given_up", "held"),
+        (PATIENT_NO_MORE, "held", LockNotAcquired, "given_up", "held"),
+        ({}, "an outage", "IGNORED", "requeued", "outage"),
+        ({"on_outage": "raise"}, "an outage", StoreUnavailable, "given_up", "outage"),
+    ],
+)
+def test_of_a_message_that_does_not_run_it_is_told_why(
+    room: Mailroom, options: dict[str, Any], while_: str, state: Any, outcome: Any, reason: Any
 ) -> None:
-    task = room.task(lock_retry_for=0, **options)
+    task = room.task(**options)
     task.delay(1)
-    with sent(task_not_run) as told, lock("job:1", ttl=60):
-        state, error = room.deliver(room.take())
-    assert (state, type(error)) == ("FAILURE", LockNotAcquired)
-    assert outcomes(told) == [("given_up", "held")]
+    message = room.take()
+    if while_ == "held":
+        Meanwhile(lambda: taken("job:1")).result()
+    elif while_ == "on hold":
+        locks.hold("job:1", LONG, "alice", "a migration")
+    elif while_ == "cooling":
+        with lock("job:1", cooldown=LONG):
+            pass
+    with sent(task_not_run) as told, outage() if while_ == "an outage" else ExitStack():
+        ended, value = room.deliver(message)
+    assert state in (ended, type(value))
+    assert outcomes(told) == ([(outcome, reason)] if outcome else [])
+    for one in told:
+        assert (one["task"], one["task_id"], one["store"]) == (task.name, message.id, "default")
+        assert (one["name"], one["template"]) == ("job:1", "job:{job}")
+        assert one["sender"] is type(task)
+    if outcome == "skipped":
+        event = skip_of(message.id)
+        assert (event.name, event.reason, event.owner.task) == ("job:1", reason, task.name)
+        hold = ("alice", "a migration") if while_ == "on hold" else (None, None)
+        assert (event.holder.held_by, event.holder.reason) == hold
 
 
-def test_a_call_without_an_answer_of_the_store_is_given_up(room: Mailroom) -> None:
-    room.task(on_outage="raise").delay(1)
-    with sent(task_not_run) as told, outage():
-        state, error = room.deliver(room.take())
-    assert (state, type(error)) == ("FAILURE", StoreUnavailable)
-    assert outcomes(told) == [("given_up", "outage")]
+def test_a_skip_names_the_task_that_holds_the_lock_and_two_skips_are_two_events(
+    room: Mailroom,
+) -> None:
+    skipped: list[str] = []
 
-
-def test_a_follow_up_is_requeued_and_later_calls_are_coalesced(room: Mailroom) -> None:
-    task = room.task(on_conflict="coalesce")
-    for _ in range(3):
-        task.delay(1)
-    with sent(task_not_run) as told, lock("job:1", ttl=60):
-        for _ in range(3):
+    def work(self: Any, job: int) -> None:
+        for _ in range(2):
+            skipped.append(task.delay(job).id)
             elsewhere(room, room.take())
-    assert sorted(outcomes(told)) == [
-        ("coalesced", "follow_up"), ("coalesced", "follow_up"), ("requeued", "held"),
-    ]  # fmt: skip
+
+    task = room.task(work)
+    first = task.delay(1)
+    assert room.deliver(room.take())[0] == "SUCCESS"
+    for each in skipped:
+        holder = skip_of(each).holder
+        assert (holder.task, holder.task_id) == (task.name, first.id)
+    assert len([event for event in locks.history() if event.kind == "skipped"]) == 2
+
+
+def test_a_row_without_work_is_in_the_history(room: Mailroom, row: Job) -> None:
+    Job.objects.update(status="done")
+    result = room.task(guard=job_guard()).delay(row.pk)
+    with sent(task_not_run) as told:
+        room.work_off()
+    event = skip_of(result.id)
+    assert (event.name, event.reason, event.holder) == (f"job:{row.pk}", "invalid_state", None)
+    assert outcomes(told) == [("skipped", "invalid_state")]
+
+
+def test_coalesced_and_debounced_calls_name_who_does_their_work(room: Mailroom) -> None:
+    task = room.task(on_conflict="coalesce")
+    follow_up, other = task.delay(1), task.delay(1)
+    with sent(task_not_run) as told, lock("job:1", ttl=LONG):
+        for _ in range(2):
+            elsewhere(room, room.take())
+    assert outcomes(told) == [("requeued", "held"), ("coalesced", "follow_up")]
+    assert skip_of(other.id).reason == "coalesced"
+    assert [event.kind for event in locks.history(task_id=follow_up.id)] == ["refused"]
+    task = room.task(debounce=0.01, lock_name="burst:{job}")
+    first, last = task.delay(1), task.delay(1)
+    room.work_off()
+    event = skip_of(first.id)
+    assert (event.reason, event.holder.task_id) == ("debounced", last.id)
 
 
 def test_a_duplicate_is_told_by_its_sender(room: Mailroom) -> None:
@@ -104,11 +142,10 @@ def test_a_duplicate_is_told_by_its_sender(room: Mailroom) -> None:
 
 def test_a_run_that_lost_its_lease_is_requeued_and_at_last_given_up(room: Mailroom) -> None:
     def work(self: Any, job: Any) -> None:
-        self.lease._deadline = clock.now() - 1
+        lose(self.lease)
         self.lease.assert_held()
 
-    task = room.task(work, acks_late=True, lock_max_attempts=1)
-    task.delay(1)
+    room.task(work, acks_late=True, lock_max_attempts=1).delay(1)
     with sent(task_not_run) as told:
         assert [state for state, _ in room.work_off()] == ["IGNORED", "FAILURE"]
     assert outcomes(told) == [("requeued", "lease_lost"), ("given_up", "too_many_attempts")]
@@ -124,43 +161,18 @@ def test_a_redelivery_of_a_run_that_has_ended_is_dropped(room: Mailroom) -> None
 
 
 @pytest.mark.parametrize("lock_name", ["job:{job}", by("job"), None])
-def test_the_lease_of_a_run_has_the_template(room: Mailroom, lock_name: Any) -> None:
+def test_the_lease_of_a_run_has_the_template_an_adopted_one_too(
+    room: Mailroom, lock_name: Any
+) -> None:
     task = room.task(lock_name=lock_name)
     task.delay(1)
     with sent(lock_acquired) as acquired, sent(lock_released) as released:
         assert room.work_off() == [("SUCCESS", "done:1")]
-    assert [one["template"] for one in (*acquired, *released)] == [task.name_template] * 2
-
-
-def test_a_run_beside_the_holder_counts_under_a_name_of_its_own(room: Mailroom) -> None:
-    task = room.task(on_conflict="run", acks_late=True)
-    task.delay(1)
-    with lock("job:1", ttl=60), sent(lock_acquired) as acquired:
+    task.apply_async((1,), lease=locks.acquire(task.naming.name_of((1,), {})))
+    with sent(lock_released) as adopted:
         assert room.work_off() == [("SUCCESS", "done:1")]
-    assert [one["template"] for one in acquired] == ["beside:{task_id}"]
-
-
-def test_a_run_that_adopts_its_callers_lease_gives_it_the_template(room: Mailroom) -> None:
-    task = room.task()
-    lease = locks.acquire("job:1", ttl=60)
-    task.apply_async((1,), lease=lease)
-    with sent(lock_released) as released:
-        assert room.work_off() == [("SUCCESS", "done:1")]
-    assert [one["template"] for one in released] == ["job:{job}"]
-
-
-def test_every_kind_of_lock_name_has_a_template_without_values(room: Mailroom) -> None:
-    named = {
-        "job:{job}": "job:{job}",
-        None: "{task}:{{arguments}}",
-        by("job", "other"): "{task}:{{job}}:{{other}}",
-    }
-    for name, template in named.items():
-        task = room.task(lock_name=name)
-        expected = template if name == "job:{job}" else template.format(task=task.name)
-        assert task.name_template == expected
-    task = room.task(lock_name=lambda job, other=None: f"of {job}")
-    assert task.name_template == f"{task.name}:{{lock_name}}"
+    told = [*acquired, *released, *adopted]
+    assert [one["template"] for one in told] == [task.naming.template] * 3
 
 
 def test_a_receiver_that_fails_changes_nothing(room: Mailroom) -> None:
@@ -170,8 +182,30 @@ def test_a_receiver_that_fails_changes_nothing(room: Mailroom) -> None:
     room.task().delay(1)
     task_not_run.connect(broken)
     try:
-        with lock("job:1", ttl=60):
-            state, marker = room.deliver(room.take())
+        with lock("job:1", ttl=LONG):
+            assert room.deliver(room.take())[1]["reason"] == "already_processing"
     finally:
         task_not_run.disconnect(broken)
-    assert (state, marker["reason"]) == ("SUCCESS", "already_processing")
+
+
+@pytest.mark.usefixtures("room")
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_skip_of_a_django_task_is_in_the_history_too(asynchronous: bool) -> None:
+    class Context:
+        class task_result:
+            id = "id-1"
+
+    @locked("job:{job}")
+    def work(context: Any, job: int) -> None: ...
+
+    @locked("job:{job}")
+    async def work_async(context: Any, job: int) -> None: ...
+
+    assert locks.hold("job:1", LONG, "alice", "a migration") is not None
+    if asynchronous:
+        asyncio.run(work_async(Context(), 1))
+    else:
+        work(Context(), 1)
+    event = skip_of("id-1")
+    assert (event.name, event.reason) == ("job:1", "held_by_operator")
+    assert event.holder.held_by == "alice"

@@ -1,182 +1,458 @@
-"""A message that is delivered again: what it continues, and what it must not repeat."""
+"""A message that is delivered again, or that starts when its redelivery has run: what it continues,
+and what it must not repeat. With real workers: ``tests/hard_cases/test_redelivery.py``."""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
+from celery import Celery, chord
+from celery.exceptions import SoftTimeLimitExceeded
+from celery.result import denied_join_result
 
 from django_tasklock import lock, locks
-from django_tasklock._values import clock
-from django_tasklock.guards import StatusGuard
+from django_tasklock._compat.celery import counts_parts_once
+from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.conftest import UseRedis
-from tests.mailroom import Mailroom, mailroom
-from tests.proxy import CutProxy
+from tests.celery_tasks.conftest import job_guard, lose, status
+from tests.mailroom import Mailroom, elsewhere, killed_in_body
 from tests.servers import RedisServer
+from tests.steps import LONG, Meanwhile, killed_in_child, taken, waiting
 from tests.waiting import until
 
-
-def test_a_redelivery_of_a_try_that_ended_in_a_retry_is_dropped(room: Mailroom) -> None:
-    """The next try is in the queue already: a second one would run beside it."""
-    runs: list[int] = []
-
-    def work(self: Any, job: Any) -> None:
-        runs.append(self.request.retries)
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-
-    room.task(work, acks_late=True).delay(1)
-    first = room.take()
-    assert room.deliver(first)[0] == "RETRY"
-    assert room.deliver(first, redelivered=True)[0] == "IGNORED"
-    assert len(room.waiting()) == 1
-    assert room.work_off() == [("SUCCESS", None)]
-    assert runs == [0, 1]
+RESULTS = pytest.mark.parametrize("results", [True, False], ids=["results", "no-results"])
 
 
-def test_a_redelivery_of_a_task_that_was_replaced_is_dropped(room: Mailroom) -> None:
+def counting(room: Mailroom, **options: Any) -> tuple[Any, list[str]]:
+    """A task, and the ids of the runs of its body."""
     runs: list[str] = []
-    other = room.task(lambda self, job: runs.append("other"), lock_name="other:{job}")
+    work = lambda self, job: runs.append(self.request.id)  # noqa: E731
+    return room.task(work, **{"acks_late": True, **options}), runs
+
+
+@pytest.mark.parametrize("how", ["retries", "is replaced"])
+def test_a_redelivery_of_a_run_that_went_on_in_another_message_is_dropped(
+    room: Mailroom, how: str
+) -> None:
+    other, runs = counting(room, lock_name="other:{job}")
 
     def work(self: Any, job: Any) -> Any:
-        runs.append("task")
-        return self.replace(other.s(job))
-
-    task = room.task(work, acks_late=True)
-    task.delay(1)
-    first = room.take()
-    assert room.deliver(first)[0] == "IGNORED"
-    assert room.deliver(first, redelivered=True)[0] == "IGNORED"
-    assert room.work_off() == [("SUCCESS", None)]
-    assert runs == ["task", "other"]
-
-
-def test_a_run_that_lost_its_lease_by_its_own_clock_alone_starts_over(room: Mailroom) -> None:
-    """The store still has the lease: it extended the lease, but its reply was lost."""
-    runs: list[int] = []
-
-    def work(self: Any, job: Any) -> None:
-        runs.append(job)
-        if len(runs) == 1:
-            self.lease._deadline = clock.now() - 1
-            self.lease.assert_held()
+        runs.append(self.request.id)
+        if how == "is replaced":
+            return self.replace(other.s(job))
+        return self.request.retries or self.retry(countdown=0)
 
     room.task(work, acks_late=True).delay(1)
-    assert room.deliver(room.take())[0] == "IGNORED"
-    assert not locks.is_locked("job:1")
-    assert room.work_off() == [("SUCCESS", None)]
-    assert runs == [1, 1]
+    first = room.take()
+    assert room.deliver(first)[0] == ("RETRY" if how == "retries" else "IGNORED")
+    assert room.deliver(first, redelivered=True)[0] == "IGNORED"
+    assert [state for state, _ in room.work_off()] == ["SUCCESS"]
+    assert runs == [first.id] * 2
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("how", ["a lock", "a direct call"])
-def test_a_body_that_loses_another_lock_of_its_own_has_failed(room: Mailroom, how: str) -> None:
-    """The lease of its own run is held, so there is no reason to start over."""
-    guard = StatusGuard(
-        "app.Job", pk="job", source="queued", to="working", done="done", failed="failed"
-    )
-    row = Job.objects.create()
-    runs: list[str] = []
-
-    def lose(self: Any, job: Any) -> None:
-        self.lease._deadline = clock.now() - 1
-        self.lease.assert_held()
-
-    other = room.task(lose, lock_name="other:{job}")
-
-    def work(self: Any, job: Any) -> None:
-        runs.append(self.request.id)
-        if how == "a direct call":
-            other(job)
-        with lock(f"other:{job}", ttl=60) as lease:
-            locks.clear(lease.name)
-            assert not lease.extend()
-            lease.assert_held()
-
-    room.task(work, acks_late=True, guard=guard).delay(row.pk)
-    state, error = room.deliver(room.take())
-    assert (state, error.name) == ("FAILURE", f"other:{row.pk}")
-    assert room.waiting() == []
-    row.refresh_from_db()
-    assert (row.status, len(runs)) == ("failed", 1)
-    assert not locks.is_locked(f"job:{row.pk}")
-
-
-def test_a_message_is_kept_where_its_run_is_interrupted_while_redis_is_away(
-    use_redis: UseRedis, redis_server: RedisServer, cut_proxy: CutProxy
-) -> None:
-    """A redelivery that a cold shutdown interrupts is not acknowledged, and does not fail."""
-    use_redis(cut_proxy.url, SOCKET_TIMEOUT=10.0, SOCKET_CONNECT_TIMEOUT=10.0)
-
-    def work(self: Any, job: Any) -> None:
-        cut_proxy.refuse()
-        cut_proxy.cut()
-        raise SystemExit
-
-    with mailroom(redis_server.url) as room:
-        room.task(work, acks_late=True).delay(1)
-        with pytest.raises(SystemExit):
-            room.deliver(room.take(), redelivered=True)
-        cut_proxy.accept()
-
-
-def test_a_release_that_failed_is_tried_again(
-    use_redis: UseRedis, redis_server: RedisServer, cut_proxy: CutProxy
-) -> None:
-    """A short outage of Redis must not leave the lock taken for hours."""
-    use_redis(cut_proxy.url, SOCKET_TIMEOUT=10.0, SOCKET_CONNECT_TIMEOUT=10.0)
-
-    def work(self: Any, job: Any) -> str:
-        cut_proxy.refuse()
-        cut_proxy.cut()
-        return "done"
-
-    with mailroom(redis_server.url) as room:
-        room.task(work, lock_ttl=3600).delay(1)
-        assert room.deliver(room.take()) == ("SUCCESS", "done")
-        cut_proxy.accept()
-        until(lambda: not locks.is_locked("job:1"), "the release")
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_guarded_run_whose_lease_ended_while_redis_was_away_starts_over(
-    use_redis: UseRedis, redis_server: RedisServer, cut_proxy: CutProxy
-) -> None:
-    """Without a fence it is not known which run has the row: the row is not changed."""
-    use_redis(cut_proxy.url, SOCKET_TIMEOUT=10.0, SOCKET_CONNECT_TIMEOUT=10.0)
-    guard = StatusGuard("app.Job", pk="job", source="queued", to="working", done="done")
-    row = Job.objects.create()
-    runs: list[int] = []
-
-    def work(self: Any, job: Any) -> None:
-        runs.append(job)
-        if len(runs) == 1:
-            cut_proxy.refuse()
-            cut_proxy.cut()
-            self.lease._deadline = clock.now() - 1
-            self.lease.assert_held()
-
-    with mailroom(redis_server.url) as room:
-        room.task(work, acks_late=True, guard=guard).delay(row.pk)
-        assert room.deliver(room.take())[0] == "IGNORED"
-        cut_proxy.accept()
-        locks.clear(f"job:{row.pk}")
-        assert room.work_off() == [("SUCCESS", None)]
-    row.refresh_from_db()
-    assert (row.status, runs) == ("done", [row.pk, row.pk])
-
-
-def test_a_redelivery_whose_result_is_stored_is_dropped_after_the_note_of_its_run_has_ended(
+def test_the_result_tells_that_a_run_has_ended_when_its_note_is_gone(
     room: Mailroom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The note lasts for minutes, a result mostly for a day."""
-    monkeypatch.setattr("django_tasklock.celery.received.END_NOTE_WITH_RESULT_SECONDS", 0.001)
-    runs: list[Any] = []
-    room.task(lambda self, job: runs.append(job), acks_late=True).delay(1)
+    monkeypatch.setattr("django_tasklock.celery.message.END_NOTE_WITH_RESULT_SECONDS", 0.001)
+    task, runs = counting(room)
+    task.delay(1)
     message = room.take()
-    assert room.deliver(message) == ("SUCCESS", None)
+    assert room.deliver(message)[0] == "SUCCESS"
     time.sleep(0.05)
     assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-    assert runs == [1]
+    assert len(runs) == 1
+
+
+def test_a_redelivery_that_waited_for_its_own_run_is_judged_again_without_the_lock(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others would be skipped because of it."""
+    held: list[bool] = []
+    over, begun = threading.Event(), threading.Event()
+
+    def work(self: Any, job: Any) -> None:
+        assert not begun.is_set(), "it runs twice"
+        begun.set()
+        assert over.wait(LONG)
+
+    task = room.task(work, acks_late=True)
+    backend = type(task.backend)
+    ask = backend.get_task_meta
+
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        held.append(locks.is_locked("job:1"))
+        return ask(*args, **kwargs)
+
+    monkeypatch.setattr(backend, "get_task_meta", asked)
+    task.delay(1)
+    message = room.take()
+    original = Meanwhile(lambda: room.deliver(message))
+    assert begun.wait(LONG)
+    again = Meanwhile(lambda: room.deliver(message, redelivered=True))
+    until(lambda: waiting("job:1"), "the redelivery waits")
+    over.set()
+    assert (original.result()[0], again.result()[0]) == ("SUCCESS", "IGNORED")
+    assert held[0] is True
+    assert held[1:] == [False]
+
+
+@pytest.mark.parametrize("what", ["cools", "is held by an operator", "is held by other code"])
+@pytest.mark.parametrize("begun", ["", "redelivered", "a retry"])
+def test_a_message_that_may_have_begun_is_not_skipped_where_no_run_does_its_work(
+    room: Mailroom, what: str, begun: str
+) -> None:
+    """One that has not is, however long it was in the queue."""
+    if what == "is held by other code":
+        Meanwhile(lambda: taken("job:1", ttl=LONG)).result()
+    elif what == "is held by an operator":
+        locks.hold("job:1", LONG, by="alice", reason="")
+    else:
+        with lock("job:1", cooldown=LONG):
+            pass
+    task, runs = counting(room)
+    task.apply_async([1], retries=int(begun == "a retry"))
+    message = room.take()
+    message.ours["sent"] -= 7200.0
+    state, said = room.deliver(message, redelivered=begun == "redelivered")
+    if begun:
+        assert (state, room.ids()) == ("IGNORED", [message.id])
+        locks.clear("job:1")
+        assert [state for state, _ in room.work_off()] == ["SUCCESS"]
+    else:
+        assert (state, said["status"], room.ids(), runs) == ("SUCCESS", "skipped", [], [])
+
+
+def test_a_message_is_kept_where_its_run_is_interrupted_in_an_outage(room: Mailroom) -> None:
+    def work(self: Any, job: Any) -> None:
+        silent.enter_context(outage())
+        raise SystemExit
+
+    room.task(work, acks_late=True).delay(1)
+    with ExitStack() as silent, pytest.raises(SystemExit):
+        room.deliver(room.take(), redelivered=True)
+
+
+# ------------------------------------------------------------------------------ lost leases
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["", "the store is silent"])
+def test_a_run_that_lost_its_lease_starts_over(room: Mailroom, row: Job, silent: bool) -> None:
+    """By its own clock: the store extended the lease, but its reply was lost. Without a fence it is
+    not known which run has the row: the row is not changed."""
+    seen: list[str] = []
+
+    def work(self: Any, job: Any) -> None:
+        seen.append(status(row))
+        if len(seen) == 1:
+            lose(self.lease, clear=False)
+            if silent:
+                outages.enter_context(outage())
+            self.lease.assert_held()
+
+    room.task(work, acks_late=True, guard=job_guard(None)).delay(row.pk)
+    with ExitStack() as outages:
+        assert room.deliver(room.take())[0] == "IGNORED"
+    assert locks.is_locked(f"job:{row.pk}") is silent, "nobody has to wait for its end"
+    locks.clear(f"job:{row.pk}")
+    assert status(row) == "working"
+    assert room.work_off() == [("SUCCESS", None)]
+    assert (status(row), len(seen)) == ("done", 2)
+
+
+@pytest.mark.parametrize("how", ["retries", "is replaced", "is retried"])
+def test_a_late_run_sends_no_second_successor_and_uses_up_no_retry(
+    room: Mailroom, how: str
+) -> None:
+    """Its redelivery works then, or has worked, and goes on with it too."""
+    starts: list[int] = []
+    second, ends = counting(room, lock_name="other:{job}")
+
+    def work(self: Any, job: Any) -> Any:
+        if self.request.retries and how != "is retried":
+            return ends.append(self.request.id)
+        starts.append(self.request.retries)
+        if len(starts) == 1:
+            lose(self.lease)
+            elsewhere(room, message, redelivered=True)
+            if how == "is retried":
+                self.lease.assert_held()
+        if how == "is retried":
+            return ends.append(self.request.id)
+        return self.retry(countdown=0) if how == "retries" else self.replace(second.s(job))
+
+    options = {"autoretry_for": (Exception,)} if how == "is retried" else {}
+    room.task(work, acks_late=True, **options).delay(1)
+    message = room.take()
+    room.deliver(message)
+    room.work_off()
+    assert ends == [message.id]
+    assert starts == [0, 0]
+
+
+def test_without_acks_late_a_late_run_retries(room: Mailroom) -> None:
+    """Nobody else has its message."""
+
+    def work(self: Any, job: Any) -> str:
+        if self.request.retries:
+            return "done"
+        lose(self.lease)
+        raise self.retry(countdown=0)
+
+    room.task(work).delay(1)
+    assert [state for state, _ in room.work_off()] == ["RETRY", "SUCCESS"]
+
+
+@pytest.mark.parametrize("how", ["a lock", "a direct call"])
+def test_28_a_body_that_loses_another_lock_of_its_own_has_failed(
+    room: Mailroom, row: Job, how: str
+) -> None:
+    """The lease of its own run is held, so there is no reason to start over."""
+
+    def lost(self: Any, job: Any) -> None:
+        lose(self.lease)
+        self.lease.assert_held()
+
+    other = room.task(lost, lock_name="other:{job}")
+
+    def work(self: Any, job: Any) -> None:
+        if how == "a direct call":
+            other(job)
+        with lock(f"other:{job}", ttl=LONG) as lease:
+            lose(lease)
+            lease.assert_held()
+
+    room.task(work, acks_late=True, guard=job_guard(None)).delay(row.pk)
+    state, error = room.deliver(room.take())
+    assert (state, error.name, room.ids()) == ("FAILURE", f"other:{row.pk}", [])
+    assert (status(row), locks.is_locked(f"job:{row.pk}")) == ("failed", False)
+
+
+# ------------------------------------------------------------------------------ late originals
+
+
+@RESULTS
+@pytest.mark.parametrize("slots", [1, 2])
+def test_an_original_that_starts_after_its_redelivery_is_dropped(
+    room: Mailroom, slots: int, results: bool
+) -> None:
+    """Nothing marks it. A worker had it all the time, until its ETA or behind a long task."""
+    task, runs = counting(room, ignore_result=not results, lock_slots=slots)
+    task.delay(1)
+    message = room.take()
+    assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
+    assert room.deliver(message)[0] == "IGNORED"
+    assert (len(runs), locks.count("job:1")) == (1, 0)
+
+
+def _all_wait(number: int) -> bool:
+    return waiting("job:1") == number
+
+
+def test_an_original_that_was_handed_the_lock_is_dropped_too(room: Mailroom) -> None:
+    """In a process that has waited before: its first question is that of a waiter."""
+    task, runs = counting(room, ignore_result=True, lock_wait=30)
+    ended: list[str] = []
+    for redelivered in ([False], [True, False]):
+        task.delay(1)
+        message = room.take()
+        with lock("job:1", ttl=LONG):
+            late = [
+                Meanwhile(partial(room.deliver, message, redelivered=each)) for each in redelivered
+            ]
+            until(partial(_all_wait, len(late)), "the waiters")
+        ended = sorted(each.result()[0] for each in late)
+    assert ended == ["IGNORED", "SUCCESS"]
+    assert len(runs) == 2
+
+
+def test_a_requeued_message_and_a_redelivery_of_what_it_replaced_are_one_job(
+    room: Mailroom,
+) -> None:
+    """Its worker was killed after it had requeued the message, and before it acknowledged it."""
+    task, runs = counting(room, on_conflict="retry")
+    task.delay(1)
+    message = room.take()
+    with lock("job:1", ttl=LONG):
+        assert elsewhere(room, message)[0] == "IGNORED"
+    assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
+    assert [state for state, _ in room.work_off()] == ["IGNORED"]
+    assert len(runs) == 1
+
+
+def test_an_original_runs_if_others_rely_on_it(room: Mailroom) -> None:
+    """It has become a follow-up after its redelivery had run."""
+    task, runs = counting(room, on_conflict="coalesce")
+    task.delay(1)
+    message = room.take()
+    assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
+    with lock("job:1", ttl=LONG):
+        assert elsewhere(room, message)[0] == "IGNORED"
+        other = task.delay(1).id
+        assert elsewhere(room, room.take(other))[1]["reason"] == "coalesced"
+    assert room.work_off() == [("SUCCESS", None)]
+    assert len(runs) == 2
+
+
+def test_one_whose_redelivery_failed_runs_again(room: Mailroom) -> None:
+    """As a redelivery of it would."""
+    runs: list[int] = []
+
+    def work(self: Any, job: Any) -> None:
+        runs.append(job)
+        if len(runs) == 1:
+            raise LookupError
+
+    room.task(work, acks_late=True).delay(1)
+    message = room.take()
+    assert room.deliver(message, redelivered=True)[0] == "FAILURE"
+    assert room.deliver(message)[0] == "SUCCESS"
+
+
+# ------------------------------------------------------------------------------ reused task ids
+
+
+@RESULTS
+def test_29_each_message_of_a_reused_task_id_runs_once(room: Mailroom, results: bool) -> None:
+    """As of a daily job with a fixed id. A killed worker had prefetched the later ones; the result
+    of the day before is still stored."""
+    task, runs = counting(room, ignore_result=not results)
+    messages = []
+    for day in range(1, 4):
+        task.apply_async((1,), task_id="daily")
+        messages.append(room.take())
+        assert room.deliver(messages[-1], redelivered=day > 1)[0] == "SUCCESS"
+        for message in messages:
+            assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+    assert len(runs) == 3
+
+
+def test_sendings_by_name_under_one_id_cannot_be_told_apart_but_none_is_lost(
+    room: Mailroom,
+) -> None:
+    """The sender does not know the task, and does not say when it was sent."""
+    task, runs = counting(room, ignore_result=True)
+    with Celery("sender", broker=room.app.conf.broker_url, set_as_current=False, fixups=[]) as app:
+        for _ in range(2):
+            app.send_task(task.name, [1], task_id="daily", queue=room.queue)
+            message = room.take()
+            assert not message.ours
+            assert room.deliver(message)[0] == "SUCCESS"
+            assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+        app.send_task(task.name, [1], task_id="daily", queue=room.queue)
+    message = room.take()
+    killed_in_body(room, message)
+    assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
+    assert len(runs) == 3
+
+
+def test_a_replacement_is_not_confused_with_the_task_that_it_replaces(room: Mailroom) -> None:
+    """Both have the same task id."""
+    task, runs = counting(room, ignore_result=True)
+    room.task(lambda self, job: self.replace(task.s(job)), acks_late=True).delay(1)
+    assert room.deliver(room.take())[0] == "IGNORED"
+    replacement = room.take()
+    assert room.deliver(replacement, redelivered=True)[0] == "SUCCESS"
+    assert room.deliver(replacement, redelivered=True)[0] == "IGNORED"
+    assert len(runs) == 1
+
+
+# ------------------------------------------------------------------------------ silent results
+
+
+@pytest.mark.parametrize("on_outage", ["run", "retry", "raise"])
+@pytest.mark.parametrize("before", ["nothing", "a run that ended", "a run that died"])
+def test_27_while_the_result_backend_is_silent_a_redelivery_waits_unless_its_run_died(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch, before: str, on_outage: str
+) -> None:
+    """That is no outage of the lock's store. Who waits does not hold the lock."""
+    task, runs = counting(room, on_outage=on_outage)
+    task.delay(1)
+    message = room.take()
+    if before == "a run that ended":
+        assert room.deliver(message)[0] == "SUCCESS"
+        [key] = room.redis.scan_iter(match=f"*run {message.id}*")
+        room.redis.pexpire(key, 10_000)
+    elif before == "a run that died":
+        killed_in_body(room, message)
+    ran = len(runs)
+
+    def silent(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(task.backend), "get_task_meta", silent)
+        with lock("job:1", ttl=LONG) if before != "a run that died" else ExitStack():
+            state, _ = room.deliver(message, redelivered=True)
+    if before == "a run that died":
+        assert (state, len(runs), room.ids()) == ("SUCCESS", ran + 1, [])
+        return
+    assert (state, len(runs)) == ("IGNORED", ran)
+    assert room.waiting()[0].ours["copy"] == 1
+    if before == "a run that ended":
+        assert room.redis.pttl(key) > 60_000, "the only record of the end is kept"
+    room.work_off()
+    assert len(runs) == 1
+
+
+def test_a_soft_time_limit_is_not_the_backends_silence(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_long(*_: Any) -> None:
+        raise SoftTimeLimitExceeded
+
+    task, runs = counting(room)
+    task.delay(1)
+    monkeypatch.setattr(type(task.backend), "get_task_meta", too_long)
+    state, error = room.deliver(room.take(), redelivered=True)
+    assert (state, type(error), runs, room.ids()) == ("FAILURE", SoftTimeLimitExceeded, [], [])
+
+
+# ------------------------------------------------------------------------------ parts of chords
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+@pytest.mark.parametrize("counted", [False, True], ids=["killed before it counts", "counted"])
+@pytest.mark.parametrize("which", [0, 1], ids=["first", "last"])
+def test_a_redelivered_part_of_a_chord_is_counted_once(
+    room: Mailroom, redis_server: RedisServer, counted: bool, which: int
+) -> None:
+    """The body of the chord runs, and runs once."""
+    # A killed process does not take these results along.
+    room.app.conf.update(result_backend=redis_server.url)
+    app: Any = room.app
+    results = app.backend
+    if not counts_parts_once(results):
+        pytest.skip("this Celery counts a part of a chord twice")
+    # Nothing waits for results here, and what is left of them must not look for their server.
+    results.remove_pending_result = lambda result: result
+    gathered: list[list[str]] = []
+    part = room.task(acks_late=True)
+
+    def gather(done: list[str]) -> None:
+        gathered.append(done)
+
+    body = app.task(gather, name="gather", shared=False)
+    with denied_join_result():
+        chord([part.s(1), part.s(2)])(body.s())
+        parts = [room.take(), room.take()]
+
+        def killed() -> None:
+            results.on_chord_part_return = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            room.deliver(parts[which])
+
+        for number, each in enumerate(parts):
+            if number == which and not counted:
+                killed_in_child(killed)
+            else:
+                room.deliver(each)
+        assert room.deliver(parts[which], redelivered=True)[0] == "IGNORED"
+        room.work_off()
+    results.client.connection_pool.disconnect()
+    assert gathered == [["done:1", "done:2"]]

@@ -1,271 +1,356 @@
-"""A task's options are checked when its class is made."""
+"""A task's options are checked when its class is made, and a call's when it is made; the name and
+the slots that they give."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import date
 from typing import Any, ClassVar
 
 import pytest
-from celery import Celery, Task
-from django.db.models import Q
+from celery import Celery, Task, group, shared_task
+from kombu import Producer
 
-from django_tasklock import InvalidLockConfig
-from django_tasklock.celery import LockedTask
-from django_tasklock.celery.options import OPTIONS
+from django_tasklock import InvalidLockConfig, lock
+from django_tasklock.celery import LockedTask, by
+from django_tasklock.celery.options import OPTIONS, PER_CALL, check_call
+from django_tasklock.exceptions import AlreadyQueued
 from django_tasklock.guards import StatusGuard
+from tests.mailroom import Mailroom
 
 GUARD = StatusGuard("app.Job", pk="video", source="queued", to="working", done="done")
+OTHER_GUARD = StatusGuard("app.Job", source="queued", to="working", done="done")
+ASYNC = "its body is async or a generator, of which Celery runs nothing. Write a plain def, and "
 
 
-class Batches(Task):
-    """What celery-batches has of a task."""
-
-    def Strategy(  # type: ignore[override]
-        self, task: Any, app: Any, consumer: Any
-    ) -> Any:
-        """Collect messages, and call the task with many of them."""
-
-    def apply(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        """Call it with one."""
-        return super().apply(([args],), kwargs, *rest, **options)
+def process(self: Any, video: int, how: str = "hls") -> None: ...
 
 
-def made(annotations: Any = None, **options: Any) -> Any:
+def made(annotations: Any = None, body: Any = process, **options: Any) -> Any:
     """A task of an app of its own, made at once."""
     app = Celery("options", broker="memory://", set_as_current=False, fixups=[])
     app.conf.task_annotations = annotations
-
-    def process(self: Any, video: int, how: str = "hls") -> None: ...
-
     defaults = {"name": "process", "base": LockedTask, "bind": True, "lazy": False}
     defaults["shared"] = False  # Not in every app of this process.
-    return app.task(process, **defaults | options)
+    return app.task(body, **defaults | options)
 
 
-@pytest.mark.parametrize(
-    ("typo", "meant"),
-    [
-        ("lock_tll", "lock_ttl"),
-        ("gaurd", "guard"),
-        ("lock_nmae", "lock_name"),
-        ("lock_names", "lock_name"),
-        ("on_conflit", "on_conflict"),
-        ("onconflict", "on_conflict"),
-        ("on_outrage", "on_outage"),
-        ("lock_retry_fro", "lock_retry_for"),
-        ("lock_timeout", None),
-        ("lock_ttl_seconds", None),
-    ],
-)
-def test_option_that_does_not_exist_is_an_error(typo: str, meant: str | None) -> None:
-    with pytest.raises(InvalidLockConfig, match=f"task process: there is no option {typo}") as no:
-        made(**{typo: 5})
-    if meant:
-        assert f"did you mean {meant}?" in str(no.value)
-    else:
-        assert any(name in str(no.value) for name in OPTIONS)
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"lock_ttl": 0}, "lock_ttl is a number of seconds from 0.001 to ten years, not 0"),
+    ({"lock_ttl": "60"}, "lock_ttl is a number of seconds, not str: '60'"),
+    ({"lock_ttl": True}, "lock_ttl is a number of seconds, not bool: True"),
+    ({"unique_for": None}, "unique_for is a number of seconds, not NoneType: None"),
+    ({"debounce": float("inf")}, "debounce is a number of seconds from 0.001 to ten years"),
+    ({"debounce": 5, "debounce_max": -1}, "debounce_max is a number of seconds from 0.001"),
+    ({"lock_wait": -1}, "lock_wait is None or a number of seconds >= 0, not -1"),
+    ({"lock_retry_for": "5"}, "lock_retry_for is a number of seconds, not str: '5'"),
+    ({"lock_hold_at_least": -1}, "lock_hold_at_least is a number of seconds from 0 to ten years"),
+    ({"lock_cooldown": None}, "lock_cooldown is a number of seconds, not NoneType: None"),
+    ({"lock_cooldown_after_error": "1"}, "lock_cooldown_after_error is a number of seconds"),
+    ({"lock_slots": 1001}, "lock_slots is a number from 1 to 1000, not 1001"),
+    ({"lock_slots": True}, "lock_slots is a whole number, not True"),
+    ({"lock_renew": "yes"}, "lock_renew is a bool, not 'yes'"),
+    ({"lock_store": None}, "lock_store is an alias, not None"),
+    ({"lock_max_attempts": 0}, "lock_max_attempts is a number of runs >= 1, not 0"),
+    ({"lock_max_attempts": True}, "lock_max_attempts is a number of runs >= 1, not True"),
+    ({"on_conflict": None}, "on_conflict is one of skip, retry, raise, coalesce, run, not None"),
+    ({"on_outage": "skip"}, "on_outage is one of retry, raise, run, not 'skip'"),
+    ({"unique_while": "sent"}, "unique_while is one of None, queued, unfinished, not 'sent'"),
+    ({"on_duplicate": "skip"}, "on_duplicate is one of return, raise, not 'skip'"),
+    ({"guard": "app.Job"}, "guard is a StatusGuard, not 'app.Job'"),
+    ({"guard": OTHER_GUARD}, "guard names the argument 'pk', and there is no such parameter"),
+    ({"lock_name": 7}, "lock_name is a template, by(...) or a callable, not 7"),
+    ({"lock_name": "v:{vidoe}"}, "'v:{vidoe}' names the argument 'vidoe', and there is no such "),
+    ({"lock_name": "v:{self.pk}"}, "names the argument 'self', and there is no such parameter"),
+    ({"lock_name": by("user", "how")}, "by('user', 'how') names the argument 'user', and there"),
+    ({"lock_name": ""}, "a lock's name cannot be empty"),
+    ({"lock_name": lambda video: ""}, "lock_name is called with video, how by name, without self"),
+    ({"lock_slots": lambda video, how, x: 1}, "lock_slots is called with video, how by name"),
+    # Together
+    ({"lock_slots": 2, "guard": GUARD}, "its guard needs a lock that one run at a time holds: "),
+    ({"lock_slots": 2, "unique_while": "unfinished"}, "with lock_slots several calls may run: "),
+    ({"debounce": 5, "debounce_max": 4.9}, "debounce_max is at least debounce, 5, not 4.9"),
+    ({"debounce_max": 5}, "debounce_max has no effect: the task has no debounce"),
+    ({"debounce": 5, "unique_while": "queued"}, "debounce and unique_while exclude each other"),
+    ({"debounce": 5, "expires": 5}, "its messages expire after 5 s, before their debounce is over"),
+    # Misspelt
+    ({"lock_tll": 5}, "there is no option lock_tll; did you mean lock_ttl? An attribute of your "),
+    ({"gaurd": GUARD}, "there is no option gaurd; did you mean guard?"),
+    ({"onconflict": "skip"}, "there is no option onconflict; did you mean on_conflict?"),
+    ({"lock_ttl_seconds": 5}, "there is no option lock_ttl_seconds; there are lock_name, lock_sl"),
+    ({"debounce_interval": 5}, "there is no option debounce_interval; there are lock_name"),
+    # Of other packages
+    ({"timeout": 5}, "there is no option timeout; did you mean lock_ttl?"),
+    ({"blocking_timeout": 5}, "there is no option blocking_timeout; did you mean lock_wait?"),
+    ({"lock_timeout": None}, "there is no option lock_timeout; did you mean lock_ttl?"),
+    ({"lock_expiry": 5}, "there is no option lock_expiry; did you mean unique_for, or lock_ttl"),
+    ({"once": {"keys": []}}, "there is no option once; did you mean unique_while?"),
+    ({"unique_on": ["video"]}, "there is no option unique_on; did you mean lock_name?"),
+    ({"Strategy": "shop.bulk:strategy"}, "its own Strategy, as in celery-batches, calls it once"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"lock_ttl": 0}, "ttl is a number of seconds"),
-        ({"lock_ttl": -1}, "ttl is a number of seconds"),
-        ({"lock_slots": 0}, "from 1 to 1000"),
-        ({"lock_slots": 1001}, "from 1 to 1000"),
-        ({"lock_slots": True}, "slots is a whole number"),
-        ({"lock_slots": "2"}, "slots is a whole number"),
-        ({"lock_slots": 2, "guard": GUARD, "lock_name": "{video}"}, "its guard needs a lock"),
-        ({"lock_slots": 2, "unique_while": "unfinished"}, "unique_while"),
-        ({"lock_ttl": float("nan")}, "ttl"),
-        ({"lock_ttl": "60"}, "ttl is a number of seconds, not str"),
-        ({"lock_ttl": True}, "ttl is a number of seconds, not bool"),
-        ({"lock_wait": -1}, "wait is None or"),
-        ({"lock_wait": "5"}, "wait is a number"),
-        ({"lock_retry_for": -1}, "wait is None or"),
-        ({"lock_renew": "yes"}, "lock_renew is a bool"),
-        ({"lock_store": None}, "lock_store is an alias"),
-        ({"lock_max_attempts": 0}, "lock_max_attempts"),
-        ({"lock_max_attempts": True}, "lock_max_attempts"),
-        ({"lock_max_attempts": 2.5}, "lock_max_attempts"),
-        ({"on_conflict": "ignore"}, "on_conflict is one of skip, retry, raise"),
-        ({"on_conflict": None}, "on_conflict is one of"),
-        ({"on_outage": "skip"}, "on_outage is one of retry, raise, run"),
-        ({"debounce": 0}, "debounce: ttl is a number of seconds"),
-        ({"debounce": "5"}, "debounce: ttl is a number of seconds, not str"),
-        ({"debounce": True}, "debounce: ttl is a number of seconds, not bool"),
-        ({"debounce": float("inf")}, "debounce: ttl"),
-        ({"debounce": 5, "debounce_max": -1}, "debounce_max: ttl is a number of seconds"),
-        ({"debounce": 5, "debounce_max": 4.9}, "debounce_max is at least debounce, 5, not 4.9"),
-        ({"debounce_max": 5}, "debounce_max has no effect: the task has no debounce"),
-        ({"debounce": 5, "unique_while": "queued"}, "debounce and unique_while exclude each"),
-        ({"debounce": 5, "expires": 5}, "its messages expire after 5 s, before their debounce"),
-        ({"debounc": 5}, "there is no option debounc; did you mean debounce?"),
-        ({"debounce_for": 5}, "there is no option debounce_for"),
-        ({"guard": "app.Job"}, "guard is a StatusGuard"),
-        ({"guard": Q(status="queued")}, "guard is a StatusGuard"),
-        ({"guard": StatusGuard("app.Job", source="a", to="b", done="c")}, "key from 'pk'"),
-        ({"lock_name": "v:{vidoe}"}, "'vidoe', and there is no such parameter.*video, how"),
-        ({"lock_name": "v:{self.pk}"}, "'self', and there is no such parameter"),
-        ({"lock_name": "v:{}"}, "no name"),
-        ({"lock_name": "v:{video"}, "expected"),
-        ({"lock_name": "v:{video.__class__.__module__}"}, "reads a special attribute"),
-        ({"lock_name": ""}, "empty"),
-        ({"lock_name": "a video:{video}"}, "no spaces"),
-        ({"lock_name": "x" * 201}, "at most 200"),
-        ({"lock_name": 7}, "template is a str"),
-    ],
-    ids=str,
-)
-def test_wrong_value_is_an_error(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidLockConfig, match=f"task process: .*{says}"):
-        made(**options)
+@pytest.mark.parametrize(("options", "says"), WRONG, ids=[says for _, says in WRONG])
+def test_a_wrong_option_is_an_error_when_the_task_is_made(
+    options: dict[str, Any], says: str
+) -> None:
+    """Also where the setting ``task_annotations`` gives it, when the app takes the task up."""
+    for ways in (options, {"annotations": {"process": options}}, {"annotations": {"*": options}}):
+        with pytest.raises(InvalidLockConfig, match=f"task process: .*{re.escape(says)}"):
+            made(**ways)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"lock_ttl": 0.5, "lock_wait": None, "lock_retry_for": None},
-        {"lock_name": "v:{video}:{how}"},
-        {"lock_name": lambda video, how: "x"},
-        {"lock_name": None},
-        {"guard": GUARD},
-        {"on_conflict": "run"},
-        {"debounce": 0.5},
+        {"lock_ttl": 0.5, "lock_wait": None, "lock_retry_for": None, "lock_name": None},
+        {"lock_name": lambda video, **_: "x", "lock_slots": lambda video, how, x=1: 2},
+        {"guard": GUARD, "on_conflict": "run"},
         {"debounce": 5, "debounce_max": 5, "expires": 6},
-        {"rate_limit": "5/m", "acks_late": True},
-        {"colour": "red", "page_size": 5},
+        {"rate_limit": "5/m", "acks_late": True, "colour": "red", "page_size": 5},
+        {"timeout": object(), "_lock_ttl": 5, "lock_up": print},
+        {"lock_colour": property(lambda _: "red"), "unique_url": functools.cached_property(print)},
     ],
-    ids=lambda options: "-".join(options) or "nothing",
+    ids=lambda options: "-".join(options),
 )
-def test_correct_value_is_accepted(options: dict[str, Any]) -> None:
-    task = made(**options)
-    for name, value in options.items():
-        assert vars(type(task))[name] == value
+def test_a_correct_option_is_accepted(options: dict[str, Any]) -> None:
+    assert vars(type(made(**options))).items() >= options.items()
+    assert made(annotations={"*": {"lock_ttl": 7}}).lock_ttl == 7
 
 
-@pytest.mark.parametrize("option", ["lock_name", "lock_slots"])
-def test_function_that_does_not_take_the_arguments_is_an_error(option: str) -> None:
-    """All of them, by name: those that have defaults too."""
-    wrong: list[Any] = [lambda video: video, lambda video, how, more: video]
-    for function in wrong:
-        with pytest.raises(InvalidLockConfig, match=f"{option} is called .*video, how"):
-            made(**{option: function})
-    right: list[Any] = [lambda video, **_: video, lambda video, how, x=1: video]
-    for function in right:
-        assert made(**{option: function})
-
-    def further(video: int, **more: Any) -> None: ...
-
-    def define(function: Any) -> Any:
-        app: Any = Celery(set_as_current=False)
-        return app.task(further, base=LockedTask, lazy=False, shared=False, **{option: function})
-
-    define(wrong[1])
-    with pytest.raises(InvalidLockConfig, match=f"{option} is called .*video"):
-        define(lambda how: how)
+def of(body: Any, **attributes: Any) -> Any:
+    return type("Made", (LockedTask,), {"run": body, **attributes})
 
 
-class TestClasses:
-    def test_class_without_a_body_is_checked_as_far_as_it_can_be(self) -> None:
-        class Base(LockedTask):
-            abstract = True
-            lock_name: ClassVar[Any] = "v:{video}"
-            lock_ttl: ClassVar[Any] = 5
+def test_functions_get_what_further_keywords_a_body_has() -> None:
+    def body(self: Any, video: int, **more: Any) -> None: ...
 
-        with pytest.raises(InvalidLockConfig, match="no such parameter"):
+    of(body, lock_name=staticmethod(lambda video, how, more: "x"), guard=OTHER_GUARD)
+    with pytest.raises(InvalidLockConfig, match="lock_name is called with video by name"):
+        of(body, lock_name=staticmethod(lambda how: how))
+    of(staticmethod(lambda video: None), lock_name="v:{video}")
+    with pytest.raises(InvalidLockConfig, match=r"lock_name is called .*'self'"):
+        of(process, lock_name=lambda self, video: "x")
+    named = of(body, lock_name=classmethod(lambda cls, video, **_: f"v:{video}"))
+    assert named().naming.name_of((7,), {}) == "v:7"
 
-            class Task(Base):
-                def run(self, job: int) -> None: ...
 
-        with pytest.raises(InvalidLockConfig, match="template or a callable"):
+def test_a_class_without_a_body_is_checked_as_far_as_it_can_be() -> None:
+    class Base(LockedTask):
+        abstract = True
+        lock_name: ClassVar[Any] = "v:{video}"
 
-            class Wrong(LockedTask):
-                lock_name: ClassVar[Any] = 5
+    with pytest.raises(InvalidLockConfig, match="no such parameter"):
+        type("Made", (Base,), {"run": lambda self, job: None})
+    with pytest.raises(InvalidLockConfig, match="task Made: lock_name is a template"):
+        type("Made", (LockedTask,), {"lock_name": 7})
 
-    def test_typo_in_a_class_is_an_error(self) -> None:
-        with pytest.raises(InvalidLockConfig, match="did you mean lock_ttl"):
 
-            class Task(LockedTask):
-                lock_tll = 5
+def test_the_options_of_a_mixin_are_checked_and_its_own_words_are_its_own() -> None:
+    type("Made", (type("Mixin", (), {"timeout": 5}), LockedTask), {})
+    with pytest.raises(InvalidLockConfig, match="did you mean lock_ttl"):
+        type("Made", (type("Mixin", (), {"lock_tll": 5}), LockedTask), {})
+    bulk = type("Bulk", (Task,), {"Strategy": lambda *_: None})  # As of celery-batches.
+    for bases in ((bulk, LockedTask), (LockedTask, bulk)):
+        with pytest.raises(InvalidLockConfig, match=r"its own Strategy.*use lock\(\.\.\.\) in the"):
+            type("Made", bases, {})
 
-    def test_method_that_makes_a_name_is_an_error(self) -> None:
-        """It is called without the task: as a class method it may be one."""
-        with pytest.raises(InvalidLockConfig, match=r"lock_name is called .*'self'"):
 
-            class Method(LockedTask):
-                def lock_name(self, video: int) -> str:
-                    return f"v:{video}"
+async def awaited(self: Any, video: int) -> None: ...
 
-                def run(self, video: int) -> None: ...
 
-        class ClassMethod(LockedTask):
-            @classmethod
-            def lock_name(cls, video: int) -> str:
-                return f"v:{video}"
+async def many(self: Any, video: int) -> AsyncIterator[int]:
+    yield 1
 
-            def run(self, video: int) -> None: ...
 
-        assert ClassMethod().lock_name_of((7,), {}) == "v:7"
+def one_by_one(self: Any, video: int) -> Iterator[int]:
+    yield 1
 
-    def test_typo_in_a_mixin_is_an_error(self) -> None:
-        class Options:
-            lock_tll = 5
 
-        with pytest.raises(InvalidLockConfig, match="did you mean lock_ttl"):
+@pytest.mark.parametrize("body", [awaited, many, one_by_one])
+def test_a_body_of_which_celery_runs_nothing_is_refused(body: Any) -> None:
+    static: Any = staticmethod(body)
+    for make, given in ((made, {"body": body}), (of, {"body": body}), (of, {"body": static})):
+        with pytest.raises(InvalidLockConfig, match=ASYNC + r"call asyncio\.run.*async_to_sync"):
+            make(**given)
 
-            class Task(Options, LockedTask):
-                pass
 
-    @pytest.mark.parametrize("bases", [(Batches, LockedTask), (LockedTask, Batches)])
-    def test_class_whose_messages_do_not_reach_the_run_is_an_error(self, bases: Any) -> None:
-        """As those of celery-batches, which call the body once for many messages."""
-        with pytest.raises(InvalidLockConfig, match=r"task Bulk: .*with lock\(\.\.\.\)"):
-            type("Bulk", bases, {})
+def test_a_lock_over_a_task_is_refused_with_what_to_write() -> None:
+    app: Any = Celery("decorated", set_as_current=False, fixups=[])
+    for task in (
+        made(base=Task),
+        app.task(process, shared=False),
+        shared_task(process),
+        of(process)(),
+    ):
+        with pytest.raises(TypeError, match="Use base=LockedTask, or put @shared_task above @lock"):
+            lock("v:{video}")(task)
 
-    @pytest.mark.parametrize("annotated", ["process", "*"])
-    @pytest.mark.parametrize(
-        ("options", "says"),
-        [
-            ({"lock_tll": 5}, "did you mean lock_ttl"),
-            ({"on_conflict": "ignore"}, "on_conflict is one of"),
-            ({"debounce": 5}, "exclude each other"),
-            ({"Strategy": "shop.bulk:strategy"}, "its own Strategy"),
-        ],
-        ids=["typo", "wrong", "together", "strategy"],
+
+# ------------------------------------------------------------------------------ names and slots
+
+
+def test_one_job_has_one_name_however_it_is_called() -> None:
+    named = {
+        "v:{video}:{how}": ("v:7:hls", "v:{video}:{how}"),
+        by("how", "video"): ("process:hls:7", "process:{how}:{video}"),
+        (lambda video, how: f"{how}:{video}"): ("hls:7", "process:{lock_name}"),
+        None: (r"process:\w+", "process:{arguments}"),
+    }
+    for lock_name, (name, template) in named.items():
+        naming = made(lock_name=lock_name).naming
+        ways: Any = (
+            ((7,), {}),
+            ((), {"video": 7}),
+            ((7, "hls"), {}),
+            ((), {"how": "hls", "video": 7}),
+        )
+        names = {naming.name_of(*way) for way in ways}
+        names.add(naming.name_from(naming.arguments_of((7,), {})))
+        assert re.fullmatch(name, names.pop())
+        assert (names, naming.template) == (set(), template)
+        with pytest.raises(TypeError):
+            naming.name_of((), {})
+
+
+def test_slots_may_depend_on_the_arguments() -> None:
+    task = made(lock_name="v:{video}", lock_slots=lambda video, how: video)
+    assert task.naming.locks_of((2,), {}) == ["v:2#1", "v:2#2"]
+    assert made(lock_name="v:{video}").naming.locks_of((2,), {}) == ["v:2"]
+    for wrong in (0, 1001, "2", None, 2.5, True):
+        with pytest.raises((TypeError, ValueError), match="lock_slots of the task process is a"):
+            task.naming.slots_of((wrong,), {})
+
+
+# ------------------------------------------------------------------------------ options of a call
+
+DAY_SECONDS = 86400.0
+
+
+def reserved_for(room: Mailroom, task: Any) -> float:
+    """Seconds that the reservation of the task's only job lasts from now on."""
+    (key,) = room.redis.keys(f"*queued {task.name} *")
+    return float(room.redis.pttl(key)) / 1000
+
+
+def test_an_eta_may_be_whatever_celery_takes(room: Mailroom) -> None:
+    room.task().apply_async([1], eta=date(2100, 1, 1))
+    assert len(room.ids()) == 1
+
+
+def test_a_call_may_say_what_becomes_of_a_duplicate(room: Mailroom) -> None:
+    task = room.task(unique_while="queued")
+    loud = room.task(unique_while="queued", on_duplicate="raise")
+    first, other = task.delay(1), loud.delay(1)
+    for ask in (task.apply_async, lambda args, **o: task.s(*args).set(**o).apply_async()):
+        with pytest.raises(AlreadyQueued, match=first.id):
+            ask([1], on_duplicate="raise")
+    assert task.delay(1).id == first.id
+    assert loud.apply_async([1], on_duplicate="return").id == other.id
+    assert room.ids() == [first.id, other.id]
+
+
+def test_a_call_may_say_for_how_long_it_is_unique_and_its_retries_keep_it(room: Mailroom) -> None:
+    def work(self: Any, job: Any) -> None:
+        raise self.retry(countdown=0)
+
+    task = room.task(work, unique_while="queued", unique_for=60, on_conflict="retry")
+    task.apply_async([1], unique_for=DAY_SECONDS, countdown=100, headers={"mine": 1})
+    assert DAY_SECONDS < reserved_for(room, task) <= DAY_SECONDS + 100
+    for _ in range(2):
+        message = room.take()
+        assert (message.headers["mine"], message.headers.get("unique_for")) == (1, None)
+        assert room.deliver(message)[0] == "RETRY"
+        assert reserved_for(room, task) > DAY_SECONDS / 2
+    with lock("job:1", ttl=60):
+        assert room.deliver(room.take())[0] == "IGNORED"
+    assert reserved_for(room, task) > DAY_SECONDS / 2
+
+
+def test_a_message_of_a_group_takes_them_and_is_sent_as_it_is(room: Mailroom) -> None:
+    part = room.task(unique_while="queued").s(1).set(on_duplicate="raise", unique_for=5)
+    assert len(group([part, part])().results) == len(room.waiting()) == 2
+    room.app.conf.task_always_eager = True
+    assert part.apply_async().get() == "done:1"
+
+
+WRONG_IN_A_CALL: list[tuple[dict[str, Any], str]] = [
+    *(
+        ({each: getattr(LockedTask, each)}, f"{each} is an option of the task: a call may give ")
+        for each in OPTIONS
+        if each not in PER_CALL
+    ),
+    ({"unique_for": 0}, "unique_for is a number of seconds from 0.001 to ten years, not 0"),
+    ({"on_duplicate": None}, "on_duplicate is one of return, raise, not None"),
+    ({"uniqe_for": 5}, "there is no option uniqe_for; did you mean unique_for?"),
+    ({"lock_tll": 5}, "there is no option lock_tll; did you mean lock_ttl?"),
+    ({"unique_anywhere": 5}, "there is no option unique_anywhere; there are lock_name"),
+    ({"once": {"timeout": 5}}, "there is no option once; did you mean unique_while?"),
+]
+
+
+def test_a_wrong_option_of_a_call_is_refused(room: Mailroom, subtests: Any) -> None:
+    task = room.task(unique_while="queued")
+    calls = (task.apply_async, task.apply, lambda args, **o: task.s(*args).set(**o).delay())
+    for options, says in WRONG_IN_A_CALL:
+        with subtests.test(says):
+            for call in calls:
+                with pytest.raises(InvalidLockConfig, match=f"{task.name}: {re.escape(says)}"):
+                    call([1], **options)
+    for option in PER_CALL:
+        with pytest.raises(InvalidLockConfig, match=f"{option} has no effect: the task has no uni"):
+            room.task().apply_async([1], **{option: getattr(LockedTask, option)})
+    assert room.waiting() == []
+
+
+def test_neither_celerys_own_options_nor_stamps_look_like_ours(room: Mailroom) -> None:
+    functions: list[Callable[..., Any]] = [
+        Task.apply_async, Task.apply, Celery.send_task, Producer.publish, room.app.amqp.as_task_v2
+    ]  # fmt: skip
+    theirs = {name for each in functions for name in inspect.signature(each).parameters}
+    theirs |= {"delivery_mode", "soft_time_limit", "immediate", "mandatory", "message_id", "type"}
+    theirs |= {"correlation_id", "expiration", "user_id", "app_id", "cluster_id"}
+    check_call(room.task(), dict.fromkeys(theirs))
+    signature = room.task().s(1)
+    signature.stamp(lock_owner="me")
+    signature.apply_async()
+    assert list(room.take().headers["stamps"]) == ["lock_owner"]
+
+
+# ------------------------------------------------------------------------------ Celery's own
+
+SOURCE = """
+import warnings
+warnings.simplefilter("error")
+import django; django.setup()
+from celery import Celery, Task
+from django_tasklock.celery import LockedTask
+app = Celery("x", broker="memory://", fixups=[])
+def body(): pass
+options = {"lock_name": "a", "unique_while": "queued", "on_conflict": "coalesce"}
+first, second = (
+    app.task(body, name=name, base=LockedTask, **options) for name in ("first", "second")
+)
+plain = app.task(body, name="plain")
+app.conf.task_annotations = {"second": {"rate_limit": "10/s"}}
+app.conf.task_acks_late = True
+app.finalize()
+print(Task.__dict__["__bound__"], LockedTask.__bound__, second.rate_limit, second.acks_late)
+print(len({id(task.request_stack) for task in (first, second, plain)}))
+"""
+
+
+def test_the_tasks_of_a_process_do_not_share_what_is_each_ones_own(
+    process_env: Callable[[], dict[str, str]],
+) -> None:
+    """Requests, annotations and the app's settings: a class that is made binds no base class."""
+    asked = [sys.executable, "-c", SOURCE]
+    done = subprocess.run(
+        asked, env=process_env(), text=True, capture_output=True, timeout=180, check=False
     )
-    def test_annotation_that_is_wrong_is_an_error(
-        self, annotated: str, options: dict[str, Any], says: str
-    ) -> None:
-        """The setting ``task_annotations`` changes a task when its app takes it up."""
-        annotations = {annotated: options}
-        with pytest.raises(InvalidLockConfig, match=says):
-            made(annotations=annotations, unique_while="queued")
-        assert made(annotations={annotated: {"lock_ttl": 7}}).lock_ttl == 7
-
-    def test_methods_may_have_any_name(self) -> None:
-        class Task(LockedTask):
-            lock_up: ClassVar[int]
-
-            def lock_video(self) -> None: ...
-
-            @property
-            def lock_colour(self) -> str:
-                return "red"
-
-        assert issubclass(Task, LockedTask)
-
-    def test_body_may_be_a_static_method_or_take_anything(self) -> None:
-        class Static(LockedTask):
-            lock_name = "v:{video}"
-
-            @staticmethod
-            def run(video: int) -> None: ...
-
-        class Anything(LockedTask):
-            lock_name = "v:{video}"
-            guard = GUARD
-
-            def run(self, **kwargs: Any) -> None: ...
-
-        assert Static.lock_name == Anything.lock_name
+    assert done.stdout.split() == ["False", "False", "10/s", "True", "3"], done.stderr

@@ -16,6 +16,7 @@ from django.core.management import load_command_class
 from django.dispatch import Signal
 
 from django_tasklock import LockService, conf, exceptions, lock, signals
+from django_tasklock.celery import LockedTask
 from django_tasklock.celery.options import OPTIONS
 from django_tasklock.contrib.measures import COUNTERS, HISTOGRAMS
 from django_tasklock.guards import StatusGuard
@@ -194,7 +195,10 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
             flag: ["yes" if getattr(store, flag) else "no" for store in STORES] for flag in FLAGS
         },
     ),
-    "options of tasks": (lambda: defaults(TASKS, "Options", "Option"), lambda: OPTIONS),
+    "options of tasks": (
+        lambda: defaults(TASKS, "Options", "Option"),
+        lambda: {name: getattr(LockedTask, name) for name in OPTIONS},
+    ),
     "guard": (lambda: defaults(TASKS, "Guards", "Parameter"), lambda: parameters(StatusGuard)),
     "signals": (
         lambda: named(SIGNALS, "Signals", "Signal"),

@@ -134,25 +134,6 @@ class TestRunOfATask:
             assert_over("job:1", where)
         assert number > 100
 
-    def test_one_that_was_to_end_its_process_is_no_start(self, room: Mailroom) -> None:
-        """Its message comes back, and is given up after the first run that killed its worker."""
-
-        def begun(task: Any, job: Any) -> None:
-            sys.settrace(None)
-
-        task = room.task(begun, acks_late=True, lock_ttl=LONG, lock_max_attempts=1)
-        number, missed = before_first(), 0
-        while missed < 3:
-            number += EVERY
-            task.delay(number)
-            message = room.take()
-            with interrupted(number, error=OfTheWorker) as where:
-                room.deliver(message)
-            missed = 0 if where else missed + 1
-            if where:
-                assert room.deliver(message, redelivered=True)[0] == "SUCCESS", where
-        assert number > 100
-
 
 class TestReleaseThatFailed:
     @pytest.fixture(autouse=True)

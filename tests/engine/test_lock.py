@@ -273,6 +273,8 @@ class TestDecorator:
         for function in (many, one_by_one, functools.partial(one_by_one), OneByOne()):
             with pytest.raises(TypeError, match=r"Use `with lock"):
                 lock("report")(function)
+        with pytest.raises(TypeError, match=r"OneByOne: .* Decorate the method that does the work"):
+            lock("report")(OneByOne)
 
     def test_wrong_argument_of_a_call_is_the_calls_own_error(self) -> None:
         @lock("report:{date}")

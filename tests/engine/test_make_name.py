@@ -146,8 +146,8 @@ def test_by_takes_names(names: tuple[Any, ...]) -> None:
 
 def test_a_tasks_name_comes_before_the_arguments_it_chose() -> None:
     task = made(lock_name=by("how", "video"))
-    assert task.lock_name_of((7,), {}) == "process:hls:7"
-    assert task.lock_name_of((), {"video": " ", "how": "x"}) == "process:x:%20"
+    assert task.naming.name_of((7,), {}) == "process:hls:7"
+    assert task.naming.name_of((), {"video": " ", "how": "x"}) == "process:x:%20"
 
 
 def test_an_argument_that_does_not_exist_is_said_when_the_task_is_defined() -> None:

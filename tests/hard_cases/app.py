@@ -25,16 +25,4 @@ def note_received(request: Any, **kwargs: Any) -> None:
 @signals.task_prerun.connect(weak=False)
 def note_prerun(task_id: str, task: Any, args: Any, **kwargs: Any) -> None:
     """The pool is about to call the task."""
-    ledger.write(
-        "prerun",
-        task_id=task_id,
-        task=task.name,
-        retries=task.request.retries,
-        worker=task.request.hostname,
-    )
-
-
-@signals.task_revoked.connect(weak=False)
-def note_revoked(request: Any, **kwargs: Any) -> None:
-    """The main process reports the task as revoked."""
-    ledger.write("revoked", task_id=request.id)
+    ledger.write("prerun", task_id=task_id, task=task.name, worker=task.request.hostname)

@@ -51,16 +51,6 @@ class RedisBroker:
         held = [json.loads(value) for value in self.client.hvals("unacked")]
         return int(self.client.llen(queue)) + len([each for each in held if each[2] == queue])
 
-    def messages(self, queue: str) -> list[dict[str, Any]]:
-        """The messages waiting in the queue, oldest first."""
-        return [json.loads(value) for value in reversed(self.client.lrange(queue, 0, -1))]
-
-    def deliver_again(self, queue: str, message: dict[str, Any]) -> None:
-        """Requeue a message as the transport does when it was not acknowledged in time."""
-        message["headers"]["redelivered"] = True
-        message["properties"]["delivery_info"]["redelivered"] = True
-        self.client.lpush(queue, json.dumps(message))
-
     @contextmanager
     def still(self) -> Iterator[set[str]]:
         """No message moves meanwhile; yields the ids of those in the queue and unacknowledged.

@@ -11,7 +11,6 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,33 +37,24 @@ class Entry:
 
 @dataclass(frozen=True)
 class Run:
-    """One execution of a task body: ``end`` is infinite while nothing says that it is over."""
+    """One execution of a task body: ``end`` is infinite if it did not say that it is over."""
 
     start: Entry
     end: float
     completed: bool
-    killed: bool
-    """Nothing but the death of its process says that it is over."""
 
     def lasts_into(self, later: Run) -> bool:
-        """Whether this run was not over yet when a later one started."""
-        if later.start.at >= self.end:
-            return False
-        if self.killed and self.start.processes == later.start.processes:
-            # Who watches for a death notes it when it gets to it: who starts looks for itself.
+        """Whether this run was not over yet when a later one started. Of a run that was killed,
+        the later one knows: it has looked whether its process lived."""
+        if self.end == float("inf"):
             return self.start.run in later.start.beside
-        return True
+        return later.start.at < self.end
 
 
 def write(event: str, **data: Any) -> None:
     """Append one entry to the ledger named by the environment."""
-    append(os.environ[PATH_VARIABLE], event, **data)
-
-
-def append(path: str | Path, event: str, **data: Any) -> None:
-    """Append one entry to this ledger; ``at`` and ``pid`` may be given, else they are ours, now."""
     line = json.dumps({"event": event, "at": time.monotonic(), "pid": os.getpid(), **data})
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    handle = os.open(os.environ[PATH_VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(handle, line.encode() + b"\n")
     finally:
@@ -82,25 +72,20 @@ class Ledger:
 
     def entries(self, *events: str, **match: Any) -> list[Entry]:
         """Every entry of these events (all, if none is named) whose data match."""
-        return _matching(self._read(), events, match)
+        return [
+            entry
+            for entry in self._read()
+            if (not events or entry.event in events) and match.items() <= entry.data.items()
+        ]
 
     def runs(self, **match: Any) -> list[Run]:
-        """The executions of task bodies, oldest first.
-
-        A run is over at its own ``end`` entry, or at the ``death`` entry of its process.
-        """
-        entries = self._read()
-        ends = {entry.run: entry.at for entry in entries if entry.event in ("end", "broke")}
-        completed = {entry.run for entry in entries if entry.event == "end"}
-        deaths: dict[int, list[float]] = {}
-        for entry in entries:
-            if entry.event == "death":
-                deaths.setdefault(int(entry.data["of"]), []).append(entry.at)
+        """The executions of task bodies, oldest first."""
+        ends = {entry.run: entry for entry in self.entries("end", "broke")}
         runs = []
-        for start in _matching(entries, ("start",), match):
-            later = [at for at in deaths.get(start.pid, []) if at >= start.at]
-            end = min([ends.get(start.run, float("inf")), *later])
-            runs.append(Run(start, end, start.run in completed, start.run not in ends))
+        for start in self.entries("start", **match):
+            end = ends.get(start.run)
+            at, completed = (end.at, end.event == "end") if end else (float("inf"), False)
+            runs.append(Run(start, at, completed))
         return sorted(runs, key=lambda run: run.start.at)
 
     def overlaps(self, **match: Any) -> list[tuple[Run, Run]]:
@@ -122,20 +107,12 @@ class Ledger:
         """Now, by the clock of the entries."""
         return time.monotonic()
 
-    def tail(self, lines: int = 200) -> str:
-        """The last lines as text, for a failing test."""
-        if not self.path.exists():
-            return "(empty)"
-        return "\n".join(self.path.read_text().splitlines()[-lines:])
-
     def _read(self) -> list[Entry]:
         if not self.path.exists():
             return []
-        with self._reading:
-            with self.path.open("rb") as file:
-                file.seek(self._next)
-                # The last line may be written right now.
-                whole = file.read().rpartition(b"\n")[0]
+        with self._reading, self.path.open("rb") as file:
+            file.seek(self._next)
+            whole = file.read().rpartition(b"\n")[0]  # The last line may be written right now.
             for line in whole.splitlines():
                 data = json.loads(line)
                 entry = Entry(data.pop("event"), data.pop("at"), data.pop("pid"), data)
@@ -143,17 +120,6 @@ class Ledger:
             if whole:
                 self._next += len(whole) + 1
             return self._entries.copy()
-
-
-def _matching(
-    entries: Iterable[Entry], events: tuple[str, ...], match: dict[str, Any]
-) -> list[Entry]:
-    return [
-        entry
-        for entry in entries
-        if (not events or entry.event in events)
-        and all(entry.data.get(key) == value for key, value in match.items())
-    ]
 
 
 @cache

@@ -2,7 +2,7 @@
 
 A script is a list of steps, one a run; the last one serves for all later runs. A step is a dict:
 
-* ``kind`` and ``seconds``: what to be busy with, see ``bodies``;
+* ``kind`` and ``seconds``: what to be busy with: "sleep", "child", "compute" or "stuck";
 * ``gate``: a file to wait for instead;
 * ``check``: assert the lease when the busy part is over;
 * ``then``: "return" (default), "retry", "raise", "reject" (back to the queue), "exit" (`sys.exit`),
@@ -11,17 +11,20 @@ A script is a list of steps, one a run; the last one serves for all later runs. 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import subprocess
 import sys
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from celery.exceptions import Reject
 
 from tests.hard_cases import ledger
-from tests.hard_cases.bodies import BODIES
 from tests.hard_cases.workers import gone
 from tests.waiting import until
 
@@ -29,6 +32,41 @@ Step = dict[str, Any]
 PROCESSES = os.readlink("/proc/self/ns/pid")
 """within which a number means one process"""
 GATE_SECONDS = 120.0  # seconds after which a body stops waiting for its gate
+
+
+def sleep(seconds: float) -> None:
+    """Wait, with the interpreter's lock given away."""
+    time.sleep(seconds)
+
+
+def child(seconds: float) -> None:
+    """Wait for a subprocess."""
+    subprocess.run(
+        [sys.executable, "-S", "-E", "-c", f"import time; time.sleep({seconds})"], check=True
+    )
+
+
+def compute(seconds: float) -> None:
+    """Keep the interpreter busy; other threads get their turns."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(10_000))
+
+
+def stuck(seconds: float) -> None:
+    """A C call that keeps the interpreter's lock: no other thread runs, and signals wait until it
+    is over, as they do for C code that goes on after an interruption."""
+    library = ctypes.PyDLL(None)
+    request = (ctypes.c_long * 2)(int(seconds), int(seconds % 1 * 1e9))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        library.nanosleep(request, None)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+KINDS: tuple[Callable[[float], None], ...] = (sleep, child, compute, stuck)
+BODIES = {kind.__name__: kind for kind in KINDS}
 
 
 class Boom(Exception):
@@ -44,19 +82,11 @@ def perform(task: Any, job: int, script: list[Step] | None = None) -> str:
     run = uuid.uuid4().hex
     lease = getattr(task, "lease", None)
     ledger.write(
-        "start",
-        run=run,
-        job=job,
-        task=task.name,
-        task_id=request.id,
-        retries=request.retries,
-        fence=getattr(lease, "fence", None),
-        planned=step.get("seconds"),
-        mark=getattr(request, "trace_mark", None),
-        worker=request.hostname,
-        processes=PROCESSES,
+        "start", run=run, job=job, task=task.name, task_id=request.id, retries=request.retries,
+        fence=getattr(lease, "fence", None), planned=step.get("seconds"),
+        mark=getattr(request, "trace_mark", None), worker=request.hostname, processes=PROCESSES,
         beside=[run.start.run for run in book.runs(job=job) if lives(run)],
-    )
+    )  # fmt: skip
     over = "broke"
     try:
         work(step)
@@ -71,8 +101,8 @@ def perform(task: Any, job: int, script: list[Step] | None = None) -> str:
 
 def lives(run: ledger.Run) -> bool:
     """Whether it may still do something, as far as this process can tell."""
-    going_on = run.end == float("inf") and run.start.processes == PROCESSES
-    return going_on and not gone(run.start.pid)
+    said_nothing = run.end == float("inf") and run.start.processes == PROCESSES
+    return said_nothing and not gone(run.start.pid)
 
 
 def work(step: Step) -> None:
@@ -85,16 +115,17 @@ def work(step: Step) -> None:
 
 def follow(task: Any, then: str) -> None:
     """Do what the step says after the work."""
-    if then == "retry":
-        raise task.retry(countdown=0)
-    if then == "raise":
-        raise Boom("as the script says")
-    if then == "reject":
-        raise Reject("as the script says", requeue=True)
-    if then == "exit":
-        sys.exit(3)
-    if then == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if then == "kill main":
-        os.kill(os.getppid(), signal.SIGKILL)
-        signal.pause()
+    match then:
+        case "retry":
+            raise task.retry(countdown=0)
+        case "raise":
+            raise Boom("as the script says")
+        case "reject":
+            raise Reject("as the script says", requeue=True)
+        case "exit":
+            sys.exit(3)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "kill main":
+            os.kill(os.getppid(), signal.SIGKILL)
+            signal.pause()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 
 SECRET_KEY = "hard-cases"
 USE_TZ = True
 DEBUG = False
-INSTALLED_APPS = ["tests.hard_cases.site"]
-if importlib.util.find_spec("django_tasklock.apps"):
-    INSTALLED_APPS.append("django_tasklock")
+INSTALLED_APPS = ["tests.hard_cases.site", "django_tasklock"]
 INSTALLED_APPS += os.environ.get("HARD_CASES_APPS", "").split()
 DATABASES = {
     "default": {

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import kombu.pools
 from celery import Celery
@@ -24,6 +24,16 @@ from tests.hard_cases.ledger import Entry, Ledger
 from tests.hard_cases.workers import ROOT, Worker
 from tests.servers import RedisServer
 from tests.waiting import until
+
+SETTING_UP = "import django; django.setup()\n"
+
+
+class Begun(NamedTuple):
+    """A job whose body has started: its row, its result and its start."""
+
+    job: int
+    result: AsyncResult[Any]
+    start: Entry
 
 
 class Stage:
@@ -41,6 +51,7 @@ class Stage:
         self.ledger = Ledger(folder / "ledger")
         self.database = folder / "jobs.sqlite3"
         self.workers: list[Worker] = []
+        self._gates: list[Path] = []
         self.conf: dict[str, Any] = {
             "broker_url": broker.url,
             "broker_transport_options": broker.options,
@@ -68,13 +79,10 @@ class Stage:
             )
 
     def use_quorum_queue(self, limit: int) -> None:
-        """From now on, the queue is a quorum queue, which drops what it has delivered too often.
+        """From now on, the queue is a quorum queue, which delivers a message again ``limit`` times.
 
         It is not the default queue, and workers consume from it alone. It takes all messages
         whose routing key begins with its name.
-
-        Args:
-            limit: how often it delivers a message again.
         """
 
         def queue(name: str) -> dict[str, Any]:
@@ -103,27 +111,21 @@ class Stage:
         concurrency: int = 1,
         conf: dict[str, Any] | None = None,
         options: tuple[str, ...] = (),
-        machine: str | None = None,
+        prefix: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
         wait: bool = True,
     ) -> Worker:
         """Start a worker, and wait until it is ready."""
         name = f"w{len(self.workers) + 1}"
         worker = Worker(
-            name,
-            self.folder / f"{name}.log",
-            {
-                **self.environment,
-                **(environment or {}),
-                "HARD_CASES_CELERY": json.dumps({**self.conf, **(conf or {})}),
-            },
-            pool=pool,
-            concurrency=concurrency,
-            options=options,
-            machine=machine,
-        )
+            name, self.folder / f"{name}.log", self._settings(conf) | (environment or {}),
+            pool=pool, concurrency=concurrency, options=options, prefix=prefix,
+        )  # fmt: skip
         self.workers.append(worker)
         return worker.wait_ready() if wait else worker
+
+    def _settings(self, conf: dict[str, Any] | None = None) -> dict[str, str]:
+        return {**self.environment, "HARD_CASES_CELERY": json.dumps({**self.conf, **(conf or {})})}
 
     def pair(self, **options: Any) -> tuple[Worker, Worker]:
         """Two workers of the same kind, started at the same time."""
@@ -152,8 +154,9 @@ class Stage:
         with self.rows() as connection:
             found = connection.execute(
                 "SELECT status, lock_fence FROM hard_cases_job WHERE id = ?", [job]
-            ).fetchone()
-        return found[0], found[1]
+            )
+            status, fence = found.fetchone()
+        return status, fence
 
     def send(
         self, task: str, job: int, script: Sequence[dict[str, Any]] = (), **options: Any
@@ -161,22 +164,40 @@ class Stage:
         """Publish one message."""
         return self.client.send_task(task, [job, list(script)], **options)
 
+    def begin(self, task: str, *script: dict[str, Any], **options: Any) -> Begun:
+        """Publish the message of a new job, and wait until its body has started."""
+        job = self.job()
+        result = self.send(task, job, script, **options)
+        return Begun(job, result, self.started(job))
+
+    @contextmanager
+    def busy(self, task: str = "skip", *, check: bool = False, **options: Any) -> Iterator[Begun]:
+        """A job whose body works as long as the block; or until `open_gates`."""
+        step = {"gate": str(self.gate()), "check": check}
+        yield self.begin(task, step, **options)
+        self.open_gates()
+
+    def open_gates(self) -> None:
+        """End the work of every body that waits for a gate."""
+        for gate in self._gates:
+            gate.touch()
+
     def sig(self, task: str, *args: Any, **options: Any) -> Any:
         """A signature for a canvas."""
         return self.client.signature(task, args=args, **options)
 
     def script(self, source: str, within: float = 60.0) -> str:
         """Run Python source beside the workers, with their settings; returns what it printed."""
-        done = subprocess.run(
-            [sys.executable, "-c", source],
-            cwd=ROOT,
-            env={**os.environ, **self.environment, "HARD_CASES_CELERY": json.dumps(self.conf)},
-            capture_output=True,
-            text=True,
-            timeout=within,
-        )
+        done = self.process(source, within)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def process(self, source: str, within: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """A process that has run Python source, and may have been killed."""
+        return subprocess.run(
+            [sys.executable, "-c", SETTING_UP + source], cwd=ROOT,
+            env={**os.environ, **self._settings()}, capture_output=True, text=True, timeout=within,
+        )  # fmt: skip
 
     # -- what happened
 
@@ -194,30 +215,23 @@ class Stage:
 
     def kill(self, pid: int) -> float:
         """SIGKILL one process and wait for its death; returns the time of the signal."""
-        return workers.kill(pid, self.ledger.path)
+        return workers.kill(pid)
 
-    def watch(self, pid: int) -> None:
-        """Have the ledger learn of a process's death at the moment it dies."""
-        workers.watch(pid, self.ledger.path)
-
-    def until_dead(self, pid: int, within: float = 60.0) -> None:
-        """Wait until a watched process has died, and the ledger says so."""
-        until(lambda: self.ledger.entries("death", of=pid), f"the death of {pid}", within)
-
-    def state(self, task_id: str) -> str:
-        """The task's state as it is stored now."""
-        return str(self.client.backend.get_task_meta(task_id)["status"])
+    def until_dead(self, pid: int) -> None:
+        """Wait until a process has died."""
+        until(lambda: workers.gone(pid), f"the death of {pid}")
 
     def gate(self) -> Path:
         """The path of a gate for a script; it opens when the file is made."""
-        return self.folder / f"gate-{uuid.uuid4().hex[:8]}"
+        self._gates.append(self.folder / f"gate-{len(self._gates)}")
+        return self._gates[-1]
 
-    def deliveries(self, task_id: str, times: int, within: float = 60.0) -> None:
-        """Wait until workers have received a message of this id so many times."""
+    def deliveries(self, task_id: str, times: int, event: str = "received") -> None:
+        """Wait until workers have received a message of this id so many times; or, with "prerun",
+        until their pools have called its task."""
         until(
-            lambda: len(self.ledger.entries("received", task_id=task_id)) >= times,
-            f"{task_id} received {times} times",
-            within,
+            lambda: len(self.ledger.entries(event, task_id=task_id)) >= times,
+            f"{task_id} {event} {times} times",
         )
 
     def held(self) -> list[str]:
@@ -258,9 +272,15 @@ class Stage:
         assert self.ledger.completions(job=job) == 1
         assert self.row(job)[0] == "done"
 
+    def assert_well(self, job: int, result: AsyncResult[Any]) -> None:
+        """The job's result is its work, done once, and nothing is left."""
+        assert result.get(timeout=60) == f"done:{job}"
+        self.assert_settled()
+        self.assert_done_once(job)
+
     def report(self) -> str:
         """Everything a failing test wants to show."""
-        parts = [f"--- ledger\n{self.ledger.tail()}"]
+        parts = [str(entry) for entry in self.ledger.entries()[-200:]]
         parts += [f"--- {worker.name}\n{worker.text()[-6000:]}" for worker in self.workers]
         return "\n".join(parts)
 

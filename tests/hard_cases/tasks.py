@@ -8,8 +8,6 @@ from typing import Any
 
 from celery import Task
 from celery.worker.request import Request
-from django.db import transaction
-from pydantic import BaseModel
 
 from django_tasklock import lock
 from django_tasklock.celery import LockedTask
@@ -25,15 +23,9 @@ LOCK_TTL_SECONDS = float(os.environ.get("HARD_CASES_TTL", "30"))
 def job_guard(*, to: str, source: tuple[str, ...] = ("new",)) -> StatusGuard:
     """A guard of the jobs' rows, which have the status ``to`` while they are worked on."""
     return StatusGuard(
-        "hard_cases.Job",
-        pk="job",
-        field="status",
-        source=source,
-        to=to,
-        done="done",
-        failed="failed",
-        fence_field="lock_fence",
-    )
+        "hard_cases.Job", pk="job", field="status", source=source, to=to, done="done",
+        failed="failed", fence_field="lock_fence",
+    )  # fmt: skip
 
 
 GUARD = job_guard(to="running")
@@ -41,15 +33,9 @@ GUARD = job_guard(to="running")
 
 def scripted(name: str, **options: Any) -> Any:
     """A task that locks ``job:<number>``, with these options."""
-    options = {
-        "base": LockedTask,
-        "acks_late": True,
-        "lock_name": "job:{job}",
-        "lock_ttl": LOCK_TTL_SECONDS,
-        **options,
-    }
+    usual = {"base": LockedTask, "acks_late": True, "lock_name": "job:{job}"}
 
-    @app.task(bind=True, name=name, **options)
+    @app.task(bind=True, name=name, **{**usual, "lock_ttl": LOCK_TTL_SECONDS, **options})
     def task(self: Any, job: int, script: list[Step] | None = None) -> str:
         return perform(self, job, script)
 
@@ -83,12 +69,10 @@ class WithOwnRequest(Task):
     Request: Any = OwnRequest
 
 
-class OwnBefore(WithOwnRequest, LockedTask):
-    """Its class of requests comes before ours."""
+class OwnBefore(WithOwnRequest, LockedTask): ...
 
 
-class OwnAfter(LockedTask, WithOwnRequest):
-    """Its class of requests comes after ours."""
+class OwnAfter(LockedTask, WithOwnRequest): ...
 
 
 class OfTenant(Task):
@@ -117,11 +101,9 @@ waiting = scripted("waiting", on_conflict="raise", lock_wait=60)
 guarded_waiting = scripted("guarded_waiting", on_conflict="raise", lock_wait=60, guard=GUARD)
 poison = scripted("poison", lock_max_attempts=3, guard=GUARD)
 once = scripted("once", lock_max_attempts=1, guard=GUARD)
-early = scripted("early", acks_late=False, guard=GUARD)
 early_retry = scripted("early_retry", acks_late=False, on_conflict="retry")
 coalesced = scripted("coalesced", on_conflict="coalesce")
 debounced = scripted("debounced", debounce=0.4, debounce_max=0.6)
-limited = scripted("limited", rate_limit="2/s")
 autoretry = scripted(
     "autoretry",
     guard=GUARD,
@@ -153,38 +135,11 @@ def plain_with_a_lock(self: Any, job: int, script: list[Step] | None = None) -> 
         return lease.owner.task, lease.owner.task_id
 
 
-@app.task(
-    bind=True,
-    base=LockedTask,
-    name="itself",
-    acks_late=True,
-    lock_name="job:{job}",
-    lock_ttl=LOCK_TTL_SECONDS,
-)
+@app.task(bind=True, base=LockedTask, name="itself", lock_name="job:{job}", lock_ttl=30)
 def itself(self: Any, job: int, depth: int) -> list[Any]:
     """Calls itself directly, inside its own run; returns the fences it saw."""
     fences = [self.lease.fence]
     return fences + itself(job, depth - 1) if depth else fences
-
-
-class Order(BaseModel):
-    """A task's argument in pydantic's form."""
-
-    number: int
-    amount: float
-
-
-@app.task(
-    base=LockedTask,
-    name="modelled",
-    pydantic=True,
-    lock_name="order:{number}",
-    lock_ttl=LOCK_TTL_SECONDS,
-)
-def modelled(number: int, order: Order) -> Order:
-    """Takes and returns a pydantic model."""
-    assert isinstance(order, Order)
-    return Order(number=number, amount=order.amount * 2)
 
 
 @app.task(name="collect")
@@ -204,12 +159,3 @@ def errback(request: Any, error: Any, traceback: Any, label: str) -> None:
 def own_attributes(task: str) -> list[str]:
     """What is set on the shared instance of a task."""
     return sorted(vars(app.tasks[task]))
-
-
-@app.task(name="on_commit")
-def on_commit(task: str, job: int, commit: bool) -> None:
-    """Sends a task at the end of a transaction, which is committed or rolled back."""
-    with transaction.atomic():
-        locked: Any = app.tasks[task]
-        locked.delay_on_commit(job)
-        transaction.set_rollback(not commit)

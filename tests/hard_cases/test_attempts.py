@@ -1,4 +1,4 @@
-"""What is held against a message, and what is not: cases 21, 22, 23 and 33."""
+"""What is held against a message, and what is not: cases 11, 21, 22, 23 and 33."""
 
 from __future__ import annotations
 
@@ -8,9 +8,42 @@ import pytest
 
 from django_tasklock import TooManyAttempts
 from tests.hard_cases.conftest import MakeStage, need_pool, on_all_pools, on_both_brokers
+from tests.hard_cases.stage import Stage
+from tests.nights import by_day
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
+LONG = {"seconds": 60}
+
+
+def assert_given_up(stage: Stage, job: int, runs: int) -> None:
+    """It has failed after so many runs, and the lock is left to others."""
+    assert len(stage.ledger.runs(job=job)) == runs
+    assert stage.row(job)[0] == "failed"
+    until(lambda: not stage.held(), "the lock is free", 10)
+
+
+@pytest.mark.parametrize("then", by_day("kill", "kill main"))
+def test_11_a_job_that_always_kills_its_process_is_given_up(
+    make_stage: MakeStage, then: str
+) -> None:
+    """At most lock_max_attempts runs, then FAILURE. The count survives the main process; a new one
+    is started each time, as a supervisor does."""
+    stage = make_stage("rabbitmq")
+    job = stage.job()
+    result = stage.send("poison", job, [{"then": then}])
+    for _ in range(4 if then == "kill main" else 1):
+        # It may be killed before anybody sees that it is ready.
+        worker = stage.worker(wait=False)
+        until(
+            lambda worker=worker: not worker.running or result.state == "FAILURE",  # type: ignore[misc]
+            "killed, or given up",
+            90,
+        )
+    with pytest.raises(TooManyAttempts):
+        result.get(timeout=60)
+    assert_given_up(stage, job, runs=3)
+    stage.assert_settled()
 
 
 @on_both_brokers
@@ -21,10 +54,7 @@ def test_21_a_job_that_rejects_itself_runs_again_each_time(
     stage = make_stage(broker)
     stage.worker()
     job = stage.job()
-    result = stage.send("once", job, [*[{"then": "reject"}] * 6, {}])
-    assert result.get(timeout=60) == f"done:{job}"
-    stage.assert_settled()
-    stage.assert_done_once(job)
+    stage.assert_well(job, stage.send("once", job, [*[{"then": "reject"}] * 6, {}]))
     assert len(stage.ledger.runs(job=job)) == 7
 
 
@@ -35,19 +65,14 @@ def test_22_a_job_that_a_killed_worker_had_only_prefetched_runs(
     """It was never begun: the death of that worker is not its doing."""
     stage = make_stage(broker, visibility=2)
     worker = stage.worker(conf={"worker_prefetch_multiplier": 4})
-    first, prefetched = stage.job(), stage.job()
-    stage.send("guarded", first, [{"seconds": 60}, {}])
-    started = stage.started(first)
+    first, prefetched = stage.begin("guarded", LONG, {}), stage.job()
     result = stage.send("once", prefetched)
     stage.deliveries(result.id, 1)
-    stage.watch(started.pid)
     stage.kill(worker.pid)
     assert stage.ledger.runs(job=prefetched) == []
     stage.worker()
-    assert result.get(timeout=60) == f"done:{prefetched}"
-    stage.assert_settled()
-    stage.assert_done_once(prefetched)
-    stage.assert_done_once(first)
+    stage.assert_well(prefetched, result)
+    stage.assert_done_once(first.job)
 
 
 @on_both_brokers
@@ -57,15 +82,10 @@ def test_23_a_job_that_a_cold_shutdown_cut_short_runs_again(
     """The worker is told to stop at once, by SIGQUIT: an orderly end for the job."""
     stage = make_stage(broker)
     worker = stage.worker()
-    job = stage.job()
-    result = stage.send("once", job, [{"seconds": 60}, {"seconds": 0.1}])
-    stage.watch(stage.started(job).pid)
-    worker.send(signal.SIGQUIT)
-    until(lambda: not worker.running, "the worker has stopped", 60)
+    job, result, _ = stage.begin("once", LONG, {})
+    worker.stop(signal.SIGQUIT)
     stage.worker()
-    assert result.get(timeout=60) == f"done:{job}"
-    stage.assert_settled()
-    stage.assert_done_once(job)
+    stage.assert_well(job, result)
     assert len(stage.ledger.runs(job=job)) == 2
 
 
@@ -77,13 +97,12 @@ def test_33_a_job_that_leaves_by_sys_exit_is_given_up(make_stage: MakeStage, poo
     stage = make_stage("rabbitmq")
     job = stage.job()
     result = stage.send("once", job, [{"then": "exit"}])
-    for _ in range(2):
-        before = len(stage.ledger.entries("broke"))
+    for runs in (1, 2):
         worker = stage.worker(pool=pool, wait=False)
         until(
-            lambda before=before: (  # type: ignore[misc]
+            lambda runs=runs: (  # type: ignore[misc]
                 result.state == "FAILURE"
-                or (len(stage.ledger.entries("broke")) > before and not stage.held())
+                or (len(stage.ledger.entries("broke")) == runs and not stage.held())
             ),
             "the run has ended, or the job is given up",
             90,
@@ -91,24 +110,4 @@ def test_33_a_job_that_leaves_by_sys_exit_is_given_up(make_stage: MakeStage, poo
         worker.end()
     with pytest.raises(TooManyAttempts):
         result.get(timeout=60)
-    assert len(stage.ledger.runs(job=job)) == 1
-    assert stage.row(job)[0] == "failed"
-    assert stage.held() == []
-
-
-@pytest.mark.nightly
-def test_33_a_shutdown_of_the_worker_is_not_counted_with_the_exits(make_stage: MakeStage) -> None:
-    """Three runs may end by themselves; the one that a cold shutdown ends comes on top."""
-    stage = make_stage()
-    worker = stage.worker()
-    job = stage.job()
-    result = stage.send("poison", job, [{"then": "exit"}, {"seconds": 60}, {"then": "exit"}])
-    stage.watch(stage.started(job, 2).pid)
-    worker.send(signal.SIGQUIT)
-    until(lambda: not worker.running, "the worker has stopped", 60)
-    stage.worker()
-    with pytest.raises(TooManyAttempts):
-        result.get(timeout=60)
-    assert len(stage.ledger.runs(job=job)) == 4
-    assert stage.row(job)[0] == "failed"
-    stage.assert_settled()
+    assert_given_up(stage, job, runs=1)

@@ -6,6 +6,7 @@ import celery
 import pytest
 
 from django_tasklock import LockNotAcquired
+from tests.hard_cases.conftest import MakeStage
 from tests.hard_cases.stage import Stage
 from tests.waiting import until
 
@@ -13,69 +14,51 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def stage(shared_stage: Stage) -> Stage:
-    """One for all: nothing is killed here."""
-    return shared_stage
+def stage(make_stage: MakeStage) -> Stage:
+    """A stage with a worker of four children."""
+    stage = make_stage()
+    stage.worker(concurrency=4)
+    return stage
 
 
-def test_14_chains_groups_and_chords_complete_with_the_marker_of_a_skipped_task(
+def test_14_canvases_complete_with_the_marker_of_a_skipped_task_and_errbacks_run(
     stage: Stage,
 ) -> None:
-    """on_conflict="skip" returns a plain value, so whatever comes next goes on."""
-    busy, gate = stage.job(), stage.gate()
-    holder = stage.send("skip", busy, [{"gate": str(gate)}])
-    stage.started(busy)
-    marker = {
-        "status": "skipped",
-        "reason": "already_processing",
-        "lock": f"job:{busy}",
-        "holder": holder.id,
-    }
-    other = stage.job()
-    pair = [stage.sig("skip", busy), stage.sig("skip", other)]
-    chain = (stage.sig("skip", busy) | stage.sig("collect", "chain")).apply_async()
-    group = celery.group(pair, app=stage.client).apply_async()
-    chord = celery.chord(pair, app=stage.client)(stage.sig("collect", "chord"))
-    assert chain.get(timeout=60) == marker
-    # The job of the two headers may find its own lock held: then it is skipped as well.
-    assert group.get(timeout=60)[0] == marker
-    assert chord.get(timeout=60)[0] == marker
-    assert {entry.label for entry in stage.ledger.entries("collected")} >= {"chain", "chord"}
-    gate.touch()
+    """on_conflict="skip" returns a plain value, so whatever comes next goes on. "raise" is
+    LockNotAcquired, in a chain and in a chord; both end as failures."""
+    both = {"chain", "chord"}
+    with stage.busy() as (busy, holder, _):
+        marker = {
+            "status": "skipped", "reason": "already_processing", "lock": f"job:{busy}",
+            "holder": holder.id,
+        }  # fmt: skip
+        pair = [stage.sig("skip", busy), stage.sig("skip", stage.job())]
+        chain = (pair[0] | stage.sig("collect", "chain")).apply_async()
+        group = celery.group(pair, app=stage.client).apply_async()
+        chord = celery.chord(pair, app=stage.client)(stage.sig("collect", "chord"))
+        # The job of the two headers may find its own lock held: then it is skipped as well.
+        assert chain.get(timeout=60) == marker
+        assert group.get(timeout=60)[0] == chord.get(timeout=60)[0] == marker
+
+        failing = stage.sig("raising", busy) | stage.sig("collect", "never")
+        failing.link_error(stage.sig("errback", "chain"))
+        refused = failing.apply_async()
+        body = stage.sig("collect", "never").on_error(stage.sig("errback", "chord"))
+        chord = celery.chord([stage.sig("raising", busy), pair[1]], app=stage.client)(body)
+        with pytest.raises(LockNotAcquired):
+            refused.parent.get(timeout=60)
+        until(lambda: chord.state == "FAILURE", "the chord failed", 60)
+        until(lambda: {each.label for each in stage.ledger.entries("errback")} == both, "errbacks")
+        assert {each.label for each in stage.ledger.entries("collected")} == both
     assert holder.get(timeout=60) == f"done:{busy}"
-    stage.assert_settled()
-
-
-def test_14_errbacks_run_when_a_busy_lock_raises(stage: Stage) -> None:
-    """on_conflict="raise": LockNotAcquired, in a chain and in a chord; both end as failures."""
-    busy, gate = stage.job(), stage.gate()
-    stage.send("skip", busy, [{"gate": str(gate)}])
-    stage.started(busy)
-    chain = stage.sig("raising", busy) | stage.sig("collect", "never")
-    chain.link_error(stage.sig("errback", "chain"))
-    chain = chain.apply_async()
-    body = stage.sig("collect", "never").on_error(stage.sig("errback", "chord"))
-    header = [stage.sig("raising", busy), stage.sig("skip", stage.job())]
-    chord = celery.chord(header, app=stage.client)(body)
-    with pytest.raises(LockNotAcquired):
-        chain.parent.get(timeout=60)
-    until(lambda: chord.state == "FAILURE", "the chord failed", 60)
-    until(
-        lambda: {entry.label for entry in stage.ledger.entries("errback")} == {"chain", "chord"},
-        "both errbacks",
-        10,
-    )
-    assert stage.ledger.entries("collected", label="never") == []
-    gate.touch()
     stage.assert_settled()
 
 
 def test_19_the_second_of_two_chained_tasks_never_finds_their_lock_busy(stage: Stage) -> None:
     """Released before the next link is sent: twenty chains, four processes, none refused."""
     jobs = [stage.job() for _ in range(20)]
-    second = {"immutable": True}
     chains = [
-        (stage.sig("raising", job) | stage.sig("raising", job, **second)).apply_async()
+        (stage.sig("raising", job) | stage.sig("raising", job, immutable=True)).apply_async()
         for job in jobs
     ]
     for job, chain in zip(jobs, chains, strict=True):
@@ -85,19 +68,12 @@ def test_19_the_second_of_two_chained_tasks_never_finds_their_lock_busy(stage: S
     stage.assert_settled()
 
 
-def test_19_a_task_that_calls_itself_goes_on_under_its_own_lease(stage: Stage) -> None:
-    """Re-entrant: the inner calls see the very lease of the outer run."""
-    fences = stage.client.send_task("itself", [stage.job(), 2]).get(timeout=60)
-    assert len(fences) == 3
-    assert len(set(fences)) == 1
-    stage.assert_settled()
-
-
-def test_19_direct_calls_and_eager_mode_lock_but_never_send_a_message(stage: Stage) -> None:
-    """``task()``, ``apply()`` and task_always_eager: run if free, refused if busy, no requeue."""
+def test_19_direct_calls_chunks_and_eager_mode_lock_but_never_send_a_message(stage: Stage) -> None:
+    """``task()``, ``apply()`` and task_always_eager: run if free, refused if busy, no requeue. The
+    calls of a chunk are direct calls in a worker: the busy one is skipped, others run. A task that
+    calls itself goes on under its own lease."""
     job = stage.job()
     said = stage.script(f"""
-import django; django.setup()
 from django_tasklock import LockNotAcquired, locks
 from tests.hard_cases.app import app
 from tests.hard_cases.tasks import raising, retry, skip
@@ -119,16 +95,15 @@ print(raising.run.__name__, lease.release())
     assert stage.queued() == 0
     assert stage.held() == []
 
+    fences = stage.client.send_task("itself", [stage.job(), 2]).get(timeout=60)
+    assert len(fences) == 3
+    assert len(set(fences)) == 1
 
-def test_19_chunks_lock_each_call(stage: Stage) -> None:
-    """The calls of a chunk are direct calls in a worker: the busy one is skipped, others run."""
-    busy, gate = stage.job(), stage.gate()
-    stage.send("skip", busy, [{"gate": str(gate)}])
-    stage.started(busy)
-    jobs = [stage.job(), busy, stage.job()]
-    calls = {"task": stage.sig("skip"), "it": [[job] for job in jobs]}
-    chunk = stage.client.signature("celery.starmap", kwargs=calls).apply_async()
-    first, skipped, last = chunk.get(timeout=60)
-    assert [first, skipped["status"], last] == [f"done:{jobs[0]}", "skipped", f"done:{jobs[2]}"]
-    gate.touch()
+    with stage.busy() as (busy, _, _):
+        jobs = [stage.job(), busy, stage.job()]
+        calls = {"task": stage.sig("skip"), "it": [[job] for job in jobs]}
+        chunk = stage.client.signature("celery.starmap", kwargs=calls).apply_async()
+        first, skipped, last = chunk.get(timeout=60)
+        assert [first, last] == [f"done:{jobs[0]}", f"done:{jobs[2]}"]
+        assert skipped["status"] == "skipped"
     stage.assert_settled()

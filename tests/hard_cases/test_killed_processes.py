@@ -1,56 +1,50 @@
-"""Pool children and main processes that are killed: cases 1, 2, 10, 11 and 17."""
+"""Pool children and main processes that are killed: cases 1, 2, 10, 17, 24 and 38."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 import pytest
+from celery.exceptions import TimeLimitExceeded, WorkerLostError
 
 from tests.hard_cases.conftest import MakeStage, on_both_brokers
 from tests.hard_cases.stage import Stage
-from tests.hard_cases.workers import elsewhere_works
+from tests.hard_cases.workers import elsewhere, elsewhere_works
+from tests.nights import by_day
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
-LONG_SECONDS = 60.0  # seconds a body would run if it were not killed
+LONG = {"seconds": 60.0}
+KILL = {"then": "kill"}
+ROUNDS = 4
+SHORT_TTL_SECONDS = 6.0
 
 
 @on_both_brokers
+@pytest.mark.parametrize("task", by_day("guarded", "skip"))
 def test_01_a_job_whose_child_is_killed_runs_again_at_once_and_completes_once(
-    make_stage: MakeStage, broker: str
+    make_stage: MakeStage, broker: str, task: str
 ) -> None:
-    """The same task id runs again, in a small part of the lease of 30 s, and completes once."""
+    """The same task id runs again, in a small part of the lease of 30 s, and completes once. Its
+    row said "running" and no process worked on it: it is claimed again, by fence (case 17). Nothing
+    but the lock is needed for that: no row, and no stored result."""
     stage = make_stage(broker)
     stage.worker()
-    job = stage.job()
-    result = stage.send("guarded", job, [{"seconds": LONG_SECONDS}, {"seconds": 0.2}])
-    first = stage.started(job)
+    job, _, first = stage.begin(task, LONG, {}, ignore_result=task == "skip")
+    if task == "guarded":
+        assert stage.row(job) == ("running", first.fence)
     killed = stage.kill(first.pid)
     again = stage.started(job, 2)
     assert again.at - killed < 3
     assert (again.task_id, again.retries) == (first.task_id, 0)
     assert again.fence > first.fence
-    assert result.get(timeout=60) == f"done:{job}"
-    stage.assert_done_once(job)
-    stage.assert_settled()
-
-
-@on_both_brokers
-@pytest.mark.nightly
-def test_01_a_job_without_guard_or_result_survives_its_child_too(
-    make_stage: MakeStage, broker: str
-) -> None:
-    """Nothing but the lock is needed for that: no row, and no stored result."""
-    stage = make_stage(broker)
-    stage.worker()
-    job = stage.job()
-    stage.send("skip", job, [{"seconds": LONG_SECONDS}, {"seconds": 0.2}], ignore_result=True)
-    killed = stage.kill(stage.started(job).pid)
-    assert stage.started(job, 2).at - killed < 3
     stage.completed(job)
     stage.assert_settled()
     assert stage.ledger.completions(job=job) == 1
     assert stage.ledger.overlaps(job=job) == []
+    if task == "guarded":
+        assert stage.row(job) == ("done", again.fence)
 
 
 @on_both_brokers
@@ -60,39 +54,33 @@ def test_02_after_the_main_process_is_killed_a_new_worker_here_takes_over_at_onc
     """The redelivered message finds a dead owner and runs, though the lease has 30 s to go."""
     stage = make_stage(broker, visibility=2)
     worker = stage.worker()
-    job = stage.job()
-    result = stage.send("guarded", job, [{"seconds": LONG_SECONDS}, {"seconds": 0.2}])
-    stage.watch(stage.started(job).pid)
+    job, result, _ = stage.begin("guarded", LONG, {})
     stage.kill(worker.pid)
     stage.worker()
     again = stage.started(job, 2)
     received = stage.ledger.entries("received", task_id=result.id)[-1].at
     assert again.at - received < 1.5
-    assert result.get(timeout=60) == f"done:{job}"
-    stage.assert_done_once(job)
-    stage.assert_settled()
+    stage.assert_well(job, result)
 
 
+@pytest.mark.parametrize("where", ["another machine", "takeover off"])
 @pytest.mark.nightly
-def test_02_after_the_main_process_is_killed_another_machine_takes_over_within_a_lease(
-    make_stage: MakeStage, tmp_path: Path
+def test_02_who_cannot_tell_whether_the_owner_lives_waits_for_the_end_of_its_lease(
+    make_stage: MakeStage, tmp_path: Path, where: str
 ) -> None:
-    """Another machine cannot tell whether the owner lives, so it waits for the lease's end."""
-    if not elsewhere_works(tmp_path):
+    """On another machine, or with ``TAKEOVER`` off (case 24)."""
+    if where == "another machine" and not elsewhere_works(tmp_path):
         pytest.skip("this system does not allow a new process namespace")
-    ttl = 6.0
-    stage = make_stage("rabbitmq", ttl=ttl)
+    stage = make_stage("rabbitmq", ttl=SHORT_TTL_SECONDS)
+    if where == "takeover off":
+        stage.environment["HARD_CASES_TAKEOVER"] = "off"
     worker = stage.worker()
-    job = stage.job()
-    result = stage.send("guarded", job, [{"seconds": LONG_SECONDS}, {"seconds": 0.2}])
-    stage.watch(stage.started(job).pid)
-    stage.worker(machine="elsewhere")
+    job, result, first = stage.begin("guarded", LONG, {})
+    stage.worker(prefix=elsewhere(tmp_path) if where == "another machine" else ())
     killed = stage.kill(worker.pid)
-    again = stage.started(job, 2)
-    assert 2 < again.at - killed < ttl + 3
-    assert result.get(timeout=60) == f"done:{job}"
-    stage.assert_done_once(job)
-    stage.assert_settled()
+    stage.until_dead(first.pid)
+    assert 2 < stage.started(job, 2).at - killed < SHORT_TTL_SECONDS + 3
+    stage.assert_well(job, result)
 
 
 def test_10_a_job_killed_after_the_release_still_ends_as_a_success(stage: Stage) -> None:
@@ -112,71 +100,80 @@ def test_10_a_job_killed_after_the_release_still_ends_as_a_success(stage: Stage)
     bare, guarded = jobs.values()
     assert stage.ledger.entries("collected")[0].value == f"done:{bare}"
     assert len(stage.ledger.runs(job=bare)) == 2
-    assert stage.row(guarded)[0] == "done"
-    assert stage.ledger.completions(job=guarded) == 1
+    stage.assert_done_once(guarded)
 
 
-def test_11_a_job_that_always_kills_its_child_is_given_up(stage: Stage) -> None:
-    """At most lock_max_attempts runs, then FAILURE, and the lock is left to others."""
+@on_both_brokers
+@pytest.mark.parametrize("task", by_day("guarded", "skip"))
+def test_24_the_lease_of_a_killed_child_stands_until_its_end(
+    make_stage: MakeStage, broker: str, task: str
+) -> None:
+    """``TAKEOVER`` is off, for work that leaves subprocesses behind. One lives on; the job runs
+    again when the lease is over, and no later call does before that."""
+    stage = make_stage(broker, ttl=SHORT_TTL_SECONDS)
+    stage.environment["HARD_CASES_TAKEOVER"] = "off"
     stage.worker()
-    job = stage.job()
-    result = stage.send("poison", job, [{"then": "kill"}])
-    until(lambda: result.state == "FAILURE", "the poison is reported as FAILURE", 30)
+    left_behind = {"seconds": 2 * SHORT_TTL_SECONDS, "kind": "child"}
+    job, result, first = stage.begin(task, left_behind, {"seconds": 0.1})
+    killed = stage.kill(first.pid)
+    assert stage.held() == [f"job:{job}"]
+    other = stage.send(task, job).get(timeout=SHORT_TTL_SECONDS)
+    assert (other["reason"], other["holder"]) == ("already_processing", result.id)
+    # A lease is renewed after a third: half of it is left at any moment.
+    assert SHORT_TTL_SECONDS / 2 < stage.started(job, 2).at - killed < SHORT_TTL_SECONDS + 4
+    assert result.get(timeout=60) == f"done:{job}"
     stage.assert_settled()
-    assert len(stage.ledger.runs(job=job)) == 3
-    assert stage.row(job)[0] == "failed"
+    assert stage.ledger.completions(job=job) == 1
+
+
+@pytest.mark.parametrize("task", by_day("own_before", "own_after"))
+def test_38_an_own_request_class_and_ours_both_do_their_part(stage: Stage, task: str) -> None:
+    """The main process clears the lock of a child that died, and notes a hard limit twice."""
+    # A hard limit in case that a killed child's message is not noticed.
+    stage.worker(conf={"task_time_limit": 20})
+    again = stage.job()
+    stage.assert_well(again, stage.send(task, again, [KILL, {}]))
+
+    gone = stage.job()
+    with pytest.raises(WorkerLostError):
+        # Nobody takes the lock over: its message does not come back, and no other one comes.
+        stage.send(f"{task}_dropped", gone, [KILL]).get(timeout=60)
+    until(lambda: not stage.held(), "the lock is free", 10)
+
+    limited = stage.job()
+    result = stage.send(task, limited, [{"kind": "stuck", "seconds": 20}], time_limit=1.0)
+    with pytest.raises(TimeLimitExceeded):
+        result.get(timeout=60)
+    until(lambda: stage.ledger.entries("own on_timeout", task_id=result.id), "theirs", 10)
+    until(lambda: stage.row(limited)[0] == "failed", "the row says failed", 10)
+    stage.assert_settled()
 
 
 @pytest.mark.nightly
-def test_11_a_job_that_always_kills_its_main_process_is_given_up(make_stage: MakeStage) -> None:
-    """The count survives the worker; a new one is started each time, as a supervisor does."""
-    stage = make_stage("rabbitmq")
-    job = stage.job()
-    result = stage.send("poison", job, [{"then": "kill main"}])
-    for _ in range(5):
-        # It may be killed before anybody sees that it is ready.
-        worker = stage.worker(wait=False)
-        until(
-            lambda worker=worker: not worker.running or result.state == "FAILURE",  # type: ignore[misc]
-            "killed, or given up",
-            90,
-        )
-    assert result.state == "FAILURE"
-    stage.assert_settled()
-    assert len(stage.ledger.runs(job=job)) == 3
-    assert stage.row(job)[0] == "failed"
-
-
-def test_17_a_row_claimed_by_a_killed_child_is_claimed_again_by_fence(stage: Stage) -> None:
-    """The row says "running" but no process works on it: the redelivery claims it and ends it."""
+def test_recovery_from_a_killed_child_is_not_slower_than_without_a_lock(stage: Stage) -> None:
+    """Measured and printed; only a wide bound is asserted, because a machine may be busy."""
     stage.worker()
-    job = stage.job()
-    stage.send("guarded", job, [{"seconds": LONG_SECONDS}, {"seconds": 0.2}])
-    first = stage.started(job)
-    assert stage.row(job) == ("running", first.fence)
-    stage.kill(first.pid)
-    again = stage.started(job, 2)
-    assert stage.row(job) == ("running", again.fence)
+    free, locked = zip(*(recovery(stage, "guarded") for _ in range(ROUNDS)), strict=True)
+    plain = [recovery(stage, "plain")[1] for _ in range(ROUNDS)]
+    print(
+        f"after SIGKILL of a pool child, median of {ROUNDS}: "
+        f"lock free in {median(free):.3f} s, running again in {median(locked):.3f} s; "
+        f"without a lock running again in {median(plain):.3f} s "
+        f"(ratio {median(locked) / median(plain):.2f})"
+    )
+    assert median(free) < 1
+    assert median(locked) < max(1.0, 1.5 * median(plain))
+
+
+def recovery(stage: Stage, task: str) -> tuple[float, float]:
+    """Kill one run; seconds until its lease was gone, and until the next run."""
+    job, _, first = stage.begin(task, {"seconds": 60}, {})
+    key = stage.lock_key(f"job:{job}")
+    lease = stage.redis.get(key)
+    killed = stage.kill(first.pid)
+    until(lambda: stage.redis.get(key) != lease or lease is None, "free", 30, every=0.001)
+    free = stage.ledger.clock() - killed
+    again = stage.started(job, 2).at - killed
     stage.completed(job)
-    until(lambda: stage.row(job) == ("done", again.fence), "the row is done", 10)
     stage.assert_settled()
-    stage.assert_done_once(job)
-
-
-def test_17_a_guard_inside_a_transaction_says_clearly_that_it_cannot_work(stage: Stage) -> None:
-    """Others would not see the claim before the commit: an error that names atomic()."""
-    job = stage.job()
-    said = stage.script(f"""
-import django; django.setup()
-from django.db import transaction
-from tests.hard_cases.tasks import guarded
-try:
-    with transaction.atomic():
-        guarded({job})
-except Exception as error:
-    print(type(error).__name__, error)
-""")
-    assert "atomic" in said
-    assert stage.row(job) == ("new", None)
-    assert stage.ledger.runs(job=job) == []
-    assert stage.held() == []
+    return free, again

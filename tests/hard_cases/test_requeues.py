@@ -1,14 +1,14 @@
-"""What a message that waits goes through in its broker: cases 34, 35 and 37."""
+"""What a message that waits, or that is retried, goes through: cases 12, 13, 15, 34, 35 and 37."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from django_tasklock import LockNotAcquired
 from tests.hard_cases.conftest import MakeStage
 from tests.hard_cases.stage import Stage
 from tests.nights import by_day
@@ -17,44 +17,89 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def quorum_stage(make_stage: MakeStage) -> Callable[[int], Stage]:
-    """Makes a stage on a quorum queue with an ``x-delivery-limit``, and starts its worker."""
-
-    def make(limit: int) -> Stage:
-        stage = make_stage("rabbitmq")
-        stage.use_quorum_queue(limit)
-        stage.worker(concurrency=2, options=("-Q", stage.queue))
-        return stage
-
-    return make
-
-
 def received(stage: Stage, task_id: str) -> list[float]:
     """When the message was delivered."""
     return [entry.at for entry in stage.ledger.entries("received", task_id=task_id)]
 
 
+def test_12_ten_polls_of_a_busy_lock_cost_none_of_the_tasks_own_retries(
+    make_stage: MakeStage,
+) -> None:
+    """max_retries=2 and two retries of its own: ``retries`` is 0, 1, 2, the headers are intact."""
+    # What waits in a worker's memory must not time out there, so polls are at most 1 s apart.
+    stage = make_stage(visibility=2)
+    stage.pair()
+    with stage.busy() as (job, holder, _):
+        script = [{"then": "retry"}, {"then": "retry"}, {}]
+        result = stage.send("retry", job, script, headers={"trace_mark": "kept"})
+        stage.deliveries(result.id, 10, "prerun")
+    assert holder.get(timeout=60) == result.get(timeout=60) == f"done:{job}"
+    starts = stage.ledger.entries("start", task_id=result.id)
+    assert [(start.retries, start.mark) for start in starts] == [(n, "kept") for n in range(3)]
+    assert stage.ledger.overlaps(job=job) == []
+    stage.assert_settled()
+
+
+def test_13_a_wait_longer_than_its_budget_ends_as_configured(stage: Stage) -> None:
+    """LockNotAcquired after lock_retry_for; the shared task instance is left as it was."""
+    stage.pair()
+    with stage.busy() as (job, _, start):
+        result = stage.send("budget", job)
+        with pytest.raises(LockNotAcquired):
+            result.get(timeout=60)
+        polls = stage.ledger.entries("prerun", task_id=result.id)
+        assert polls[-1].at - polls[0].at >= 2.5
+        assert polls[-1].at - start.at < 10
+        # The child that holds the lock is busy: this is answered by the one that polled.
+        attributes = stage.client.send_task("own_attributes", ["budget"]).get(timeout=60)
+        assert "override_max_retries" not in attributes
+    stage.assert_settled()
+    assert len(stage.ledger.runs(job=job)) == 1
+
+
+def test_15_autoretry_without_delay_on_two_workers_neither_overlaps_nor_skips_nor_waits(
+    make_stage: MakeStage,
+) -> None:
+    """The retry is published before the lock is released: the other worker may be that quick."""
+    ttl = 10.0
+    stage = make_stage(ttl=ttl)
+    stage.pair(concurrency=2)
+    jobs = [stage.job() for _ in range(12)]
+    script = [{"seconds": 0.02, "then": "raise"}, {"seconds": 0.02, "then": "raise"}, {}]
+    results = [stage.send("autoretry", job, script) for job in jobs]
+    for job, result in zip(jobs, results, strict=True):
+        assert result.get(timeout=60) == f"done:{job}"
+    stage.assert_settled()
+    spans = []
+    for job in jobs:
+        starts = stage.ledger.entries("start", job=job)
+        assert [start.retries for start in starts] == [0, 1, 2]
+        stage.assert_done_once(job)
+        spans += [later.at - start.at for start, later in pairwise(starts)]
+    print("longest time between two tries:", round(max(spans), 3))
+    assert max(spans) < ttl / 2
+
+
 @pytest.mark.parametrize("task", by_day("retry", "early_retry", "coalesced", "retry routed"))
 def test_34_a_message_of_a_quorum_queue_waits_there_for_its_lock(
-    quorum_stage: Callable[[int], Stage], task: str
+    make_stage: MakeStage, task: str
 ) -> None:
     """With and without acks_late, and as a follow-up; from a queue that is not the default one,
     also if the message came there by a routing key that fits the pattern of the queue.
 
-    RabbitMQ delays it, by a second at least, so that no worker is asked in vain all the time.
+    RabbitMQ delays it, by a second at least, so that no worker is asked in vain all the time. It is
+    delivered more often than the queue delivers one message again (case 35).
     """
-    stage = quorum_stage(20)
-    job, gate = stage.job(), stage.gate()
+    stage = make_stage("rabbitmq")
+    stage.use_quorum_queue(limit=1)
+    stage.worker(concurrency=2, options=("-Q", stage.queue))
     task, _, routed = task.partition(" ")
     where: dict[str, Any] = {"queue": stage.queue}
     if routed:
         where = {"exchange": stage.queue, "routing_key": f"{stage.queue}.encode"}
-    holder = stage.send(task, job, [{"gate": str(gate)}], **where)
-    stage.started(job)
-    result = stage.send(task, job, **where)
-    stage.deliveries(result.id, 3)
-    gate.touch()
+    with stage.busy(task, **where) as (job, holder, _):
+        result = stage.send(task, job, **where)
+        stage.deliveries(result.id, 3)
     assert holder.get(timeout=60) == result.get(timeout=60) == f"done:{job}"
     assert all(later - at > 0.9 for at, later in pairwise(received(stage, result.id)))
     assert stage.ledger.overlaps(job=job) == []
@@ -63,13 +108,14 @@ def test_34_a_message_of_a_quorum_queue_waits_there_for_its_lock(
 
 
 def test_34_debounced_calls_are_sent_to_a_quorum_queue(
-    quorum_stage: Callable[[int], Stage],
+    make_stage: MakeStage,
 ) -> None:
     """By less than a second, and by what is left of ``debounce_max``: the last call runs."""
-    stage = quorum_stage(20)
+    stage = make_stage("rabbitmq")
+    stage.use_quorum_queue(limit=1)
+    stage.worker(concurrency=2, options=("-Q", stage.queue))
     job = stage.job()
     said = stage.script(f"""
-import django; django.setup()
 import time
 from tests.hard_cases.tasks import debounced
 for _ in range(3):
@@ -82,52 +128,32 @@ for _ in range(3):
     stage.assert_settled()
 
 
-def test_35_waiting_for_a_lock_does_not_use_up_the_deliveries_of_a_queue(
-    quorum_stage: Callable[[int], Stage],
-) -> None:
-    """It is delivered more often than the queue delivers one message again."""
-    stage = quorum_stage(1)
-    job, gate = stage.job(), stage.gate()
-    stage.send("skip", job, [{"gate": str(gate)}], queue=stage.queue)
-    stage.started(job)
-    result = stage.send("retry", job, queue=stage.queue)
-    stage.deliveries(result.id, 3)
-    gate.touch()
-    assert result.get(timeout=60) == f"done:{job}"
-    assert stage.ledger.overlaps(job=job) == []
-    stage.assert_settled()
-
-
 def test_37_what_hides_the_arguments_of_a_call_hides_them_while_it_waits(stage: Stage) -> None:
     """In the events and in ``inspect``, whatever the message has been through."""
-    worker = stage.worker(concurrency=2, options=("-E",))
-    job, gate = stage.job(), stage.gate()
-    stage.send("skip", job, [{"gate": str(gate)}])
-    stage.started(job)
+    stage.worker(concurrency=2, options=("-E",))
     shown: list[tuple[str, str]] = []
 
     def note(event: dict[str, str]) -> None:
         if event["uuid"] == result.id:
             shown.append((event["args"], event["kwargs"]))
 
-    with stage.client.connection() as connection:
-        events = stage.client.events.Receiver(connection, handlers={"task-received": note})
-        listening = events.itercapture(limit=None, timeout=None, wakeup=False)
-        next(listening)
-        result = stage.send("retry", job, argsrepr="(<hidden>)", kwargsrepr="{<hidden>}")
-        for _ in listening:
-            if len(shown) == 3:
-                break
-    inspect = stage.client.control.inspect()
-    waiting = until(
-        lambda: [each for found in (inspect.scheduled() or {}).values() for each in found],
-        "the message in a worker",
-    )
-    assert [str(each["request"]["args"]) for each in waiting] == ["(<hidden>)"]
-    gate.touch()
+    with stage.busy() as (job, _, _):
+        with stage.client.connection() as connection:
+            events = stage.client.events.Receiver(connection, handlers={"task-received": note})
+            listening = events.itercapture(limit=None, timeout=None, wakeup=False)
+            next(listening)
+            result = stage.send("retry", job, argsrepr="(<hidden>)", kwargsrepr="{<hidden>}")
+            for _ in listening:
+                if len(shown) == 3:
+                    break
+        inspect = stage.client.control.inspect()
+        waiting = until(
+            lambda: [each for found in (inspect.scheduled() or {}).values() for each in found],
+            "the message in a worker",
+        )
+        assert [str(each["request"]["args"]) for each in waiting] == ["(<hidden>)"]
     assert result.get(timeout=60) == f"done:{job}"
     assert set(shown) == {("(<hidden>)", "{<hidden>}")}
-    assert worker.running
     stage.assert_settled()
 
 

@@ -22,7 +22,7 @@ from django_tasklock._values.event import Event
 from django_tasklock._values.owner import Owner
 from django_tasklock._values.owner_record import owner_record
 from django_tasklock.celery.debounce import Burst
-from django_tasklock.celery.runnote import RunNote
+from django_tasklock.celery.message import RunNote
 from django_tasklock.cli.tables import json_row, lock_cells
 from django_tasklock.models import Lock
 from django_tasklock.stores import stores
@@ -94,8 +94,8 @@ def notes(data: bytes) -> None:
     json.dumps(RunNote.read(text).starts + 1)
     burst = Burst.read(text)
     if burst is not None:
-        assert Burst.read(burst.text()) == burst
-        # What `send_debounced` counts with.
+        assert Burst.read(json.dumps(burst)) == burst
+        # What a call that is sent counts with.
         float((burst.first - time.time_ns()) / 1e9)
         json.dumps(burst.last + 1000)
     for keyspace in (Keyspace(str, "lock", prepends=prepends) for prepends in (True, False)):
@@ -117,10 +117,10 @@ SEEDS: Mapping[Callable[[bytes], None], Sequence[bytes]] = {
     message: [f"{FENCE}:{FENCE}".encode(), f"={FENCE}:{FENCE}:60000:value".encode()],
     event: [text_of(EVENT).encode()],
     notes: [
-        RunNote.started(2).encode(),
-        Burst(1, "task", 1, 1).text().encode(),
+        b'{"starts": 2, "by": "x"}',
+        json.dumps(Burst(1, 1, "task")).encode(),
         # Numbers with which nothing can be counted.
-        Burst(-(10**30), "task", 10**400, 10**30).text().encode(),
+        json.dumps(Burst(10**30, -(10**30), "task")).encode(),
         json.dumps({"starts": 10**400}).encode(),
     ],
     form: [

@@ -261,7 +261,7 @@ class TestConfig:
         self, model: Any, options: dict[str, Any], says: str
     ) -> None:
         with pytest.raises(InvalidLockConfig, match=says):
-            StatusGuard(model, source="a", to="b", done="c", **options).check_fields()
+            StatusGuard(model, source="a", to="b", done="c", **options).fence_trouble()
 
     def test_key_is_taken_from_the_argument_it_names(self) -> None:
         by_name = guard(pk="job_id")
@@ -273,6 +273,15 @@ class TestConfig:
 class Wide(models.IntegerField):
     def db_type(self, connection: Any) -> str:
         return "bigint"
+
+
+def test_a_guard_shows_what_was_given() -> None:
+    """`locks explain` prints it."""
+    assert repr(guard(filter=Q(done_count=0), fence_field="lock_fence")) == (
+        "StatusGuard('app.Job', pk='pk', field='status', source=['queued', 'again'], "
+        "to='working', done='done', failed='failed', filter=<Q: (AND: ('done_count', 0))>, "
+        "fence_field='lock_fence')"
+    )
 
 
 CANNOT_HOLD = r"the fence field app\.Row\d+\.fence cannot hold a fence.*Use BigIntegerField\("

@@ -12,11 +12,10 @@ from tests.hard_cases.conftest import (
     broker_server,
     lock_server,
     make_stage,
-    pytest_runtest_makereport,
 )
 from tests.hard_cases.stage import Stage
 
-__all__ = ["broker_server", "lock_server", "make_stage", "pytest_runtest_makereport"]
+__all__ = ["broker_server", "lock_server", "make_stage"]
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from django.db import transaction
 from django_tasklock.celery import LockedTask
 from tests.hard_cases import ledger
 from tests.hard_cases.app import app
-from tests.hard_cases.bodies import sleep
-from tests.hard_cases.scripted import perform
+from tests.hard_cases.scripted import perform, sleep
 from tests.hard_cases.tasks import LOCK_TTL_SECONDS, job_guard, scripted
 from tests.waiting import until
 
@@ -60,16 +59,9 @@ class Mixed(WithRows, OnCommit, LockedTask):
 
 
 @app.task(
-    bind=True,
-    base=Mixed,
-    name="mixed",
-    acks_late=True,
-    lock_name="job:{job}",
-    lock_ttl=LOCK_TTL_SECONDS,
-    guard=GUARD,
-    unique_while="queued",
-    on_conflict="retry",
-)
+    bind=True, base=Mixed, name="mixed", acks_late=True, lock_name="job:{job}", guard=GUARD,
+    lock_ttl=LOCK_TTL_SECONDS, unique_while="queued", on_conflict="retry",
+)  # fmt: skip
 def mixed(self: Any, job: Any, script: Any = None) -> str:
     """A task with other base classes, whose body gets the row."""
     return perform(self, job.pk, script)
@@ -95,18 +87,13 @@ def count(self: Any, job: int, seconds: float = 0.0, gate: str | None = None) ->
     return saw
 
 
-def two_per_tenant(job: int, tenant: str, script: Any = None) -> int:
-    """How many jobs of a tenant run at once."""
-    return 3 if tenant == "large" else 2
-
-
 @app.task(
     bind=True,
     base=LockedTask,
     name="tenants_job",
     acks_late=True,
     lock_name="tenant:{tenant}",
-    lock_slots=two_per_tenant,
+    lock_slots=2,
     lock_ttl=LOCK_TTL_SECONDS,
     lock_wait=0,
     on_conflict="retry",

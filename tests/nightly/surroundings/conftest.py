@@ -6,7 +6,6 @@ from tests.hard_cases.conftest import (
     broker_server,
     lock_server,
     make_stage,
-    pytest_runtest_makereport,
 )
 
-__all__ = ["broker_server", "lock_server", "make_stage", "pytest_runtest_makereport"]
+__all__ = ["broker_server", "lock_server", "make_stage"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -72,7 +73,7 @@ def test_failures_are_reported_and_nothing_else(make_stage: MakeStage, sentry: S
     stage.assert_settled()
 
     # What a process has not sent yet it sends when it ends.
-    process.stop()
+    process.stop(signal.SIGTERM)
     assert sorted(sentry.errors()) == [("Boom", failed.id), ("LockNotAcquired", refused.id)]
     assert not [text for text in sentry.messages() if "lock" in text.lower()]
     for task_id in (recovered.id, recovered.double, retried.id, requeued.id, failed.id):

@@ -1,4 +1,4 @@
-"""Uniqueness in the queue, with many senders and real workers."""
+"""Many senders, and a ``celery beat``, with real workers: what they send is unique in the queue."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.celery_tasks.queue.beside import environment
+from tests.celery_tasks.queue.beside import beat, environment
 from tests.hard_cases.conftest import on_both_brokers
 from tests.hard_cases.stage import Stage
 from tests.hard_cases.workers import ROOT
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 OnStage = Callable[..., Stage]
@@ -77,10 +79,11 @@ def test_100_calls_from_4_processes_send_one_message(on_stage: OnStage, broker: 
 
 
 @on_both_brokers
-def test_calls_after_a_child_is_killed_send_no_second_message(
+def test_calls_after_a_child_is_killed_send_one_message_more_at_most(
     on_stage: OnStage, broker: str
 ) -> None:
-    """Its message is delivered again, and all calls meanwhile return its id."""
+    """Its message is delivered again. Before that one call may be sent, and the lock keeps the two
+    apart."""
     stage = on_stage(broker)
     stage.worker()
     job, gate = stage.job(), stage.gate()
@@ -89,12 +92,74 @@ def test_calls_after_a_child_is_killed_send_no_second_message(
     start = stage.started(job)
     senders = sending(stage, [job, script], "unfinished")
     stage.kill(start.pid)
-    assert sent(senders) == {"unfinished": [first]}
+    known = {first, *sent(senders)["unfinished"]}
     stage.started(job, 2)
-    assert burst(stage, [job, script], "unfinished", calls=8) == {"unfinished": [first]}
-    assert stage.queued() == 1
+    known |= {*burst(stage, [job, script], "unfinished", calls=8)["unfinished"]}
+    assert len(known) <= 2
+    assert stage.queued() <= 2
     gate.touch()
     stage.assert_settled()
-    assert stage.ledger.completions(job=job) == 1
-    assert burst(stage, [job], "unfinished", calls=8)["unfinished"] != [first]
+    assert stage.ledger.overlaps(job=job) == []
+    assert known.isdisjoint(burst(stage, [job], "unfinished", calls=8)["unfinished"])
+    stage.assert_settled()
+
+
+# ------------------------------------------------------------------------------ beat
+
+
+def entry(task: str, job: int, gate: Path, **options: Any) -> dict[str, Any]:
+    """Due ten times a second."""
+    args = [job, [{"gate": str(gate)}]]
+    return {"task": task, "schedule": 0.1, "args": args, "options": options}
+
+
+def until_due(log: Path, times: int) -> None:
+    """Wait until beat has sent what is due so many times more."""
+
+    def sendings() -> int:
+        return log.read_text(errors="replace").count("Sending due task often")
+
+    before = sendings()
+    until(lambda: sendings() >= before + times, f"{times} more are due", 60)
+
+
+@on_both_brokers
+def test_unfinished_beat_sends_nothing_while_one_runs_and_says_so(
+    on_stage: OnStage, tmp_path: Path, broker: str
+) -> None:
+    stage = on_stage(broker)
+    job, gate = stage.job(), stage.gate()
+    one = entry("unfinished", job, gate, unique_for=600, expires=3600)
+    stage.conf["beat_schedule"] = {"often": one}
+    stage.worker()
+    with beat(stage, tmp_path) as log:
+        first = stage.started(job).task_id
+        until_due(log, 10)
+        assert stage.queued() == 1
+        text = log.read_text(errors="replace")
+        assert f"a call of unfinished was not sent: {first} runs already, lock job:{job}" in text
+        assert "Traceback" not in text
+    gate.touch()
+    stage.assert_settled()
+    assert stage.ledger.overlaps(job=job) == []
+
+
+def test_an_outage_stops_no_beat(on_stage: OnStage, tmp_path: Path) -> None:
+    """What is due meanwhile is not sent; what is due afterwards is."""
+    stage = on_stage()
+    job, gate = stage.job(), stage.gate()
+    gate.touch()
+    stage.conf["beat_schedule"] = {"often": entry("unfinished", job, gate)}
+    nowhere = {"HARD_CASES_LOCKS": "redis://127.0.0.1:1/0"}
+    before, stage.environment = stage.environment, {**stage.environment, **nowhere}
+    with beat(stage, tmp_path) as log:
+        until_due(log, 5)
+        said = log.read_text(errors="replace")
+    assert "Message Error: Couldn't apply scheduled task often" in said
+    assert "StoreUnavailable" in said
+    assert stage.queued() == 0
+    stage.environment = before
+    stage.worker()
+    with beat(stage, tmp_path):
+        stage.completed(job)
     stage.assert_settled()

@@ -1,0 +1,214 @@
+"""May a message run that another run may have begun: after a death, a cut or a lost lease.
+
+The note of its runs says it, and the result backend, if there is one.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from datetime import timezone
+from typing import Any, NoReturn
+
+from celery import states
+from celery.exceptions import Ignore, SoftTimeLimitExceeded
+from celery.utils.time import maybe_iso8601
+
+from .._compat.celery import counts_parts_once
+from .._engine.causes import BY_RUN
+from .._engine.lease import Lease
+from .._values.lock_info import LockInfo
+from ..exceptions import StoreUnavailable, TooManyAttempts
+from .message import END_NOTE_WITH_RESULT_SECONDS, Message, RunNote, tell
+from .requeue import come_back
+from .row import is_own_loss
+from .run import Run, Step
+
+__all__ = ["Redelivery"]
+
+logger = logging.getLogger("django_tasklock")
+
+# After this time a redelivery checks again whether the first run has stored its result; doubled
+# with each check.
+RESULT_CHECK_SECONDS = 1.0
+# The delay of a message whose run lost its lease and starts over.
+RESTART_DELAY_SECONDS = 0.5
+
+
+class Redelivery(Step):
+    """Drops a redelivery whose work is done, and counts the runs that died."""
+
+    def judge(self, run: Run) -> None:
+        """Judge a redelivery without the lock: one that holds it only to find that its run has
+        ended would turn others away."""
+        message = run.message
+        if not message.redelivered:
+            return
+        store = message.task.locks.store
+        run.seen = store.get_note(message.key)
+        note = RunNote.read(run.seen)
+        run.starts = note.starts
+        if note.went_on:
+            _drop(run, "its run continued in another message")
+        try:
+            state = _stored_state(message)
+        except SoftTimeLimitExceeded:
+            raise
+        except Exception as silent:  # The lock store may still know enough.
+            if note.starts and note.ended_in is None:
+                return  # A run that has not ended has stored no result.
+            logger.warning(
+                "the result backend does not say whether %s has run: %s", message, silent
+            )
+            if run.seen:
+                # Keep the note while it is the only record, unless it was changed meanwhile.
+                store.reserve(message.key, run.seen, END_NOTE_WITH_RESULT_SECONDS)
+            _check_later(run)
+        if state == states.SUCCESS:
+            _drop(run, "its result is stored")
+        if note.ended_in is not None:
+            # A failure that is stored after the run has ended is a failure to store the result.
+            if state is None or state in states.READY_STATES:
+                _drop(run, "its run has ended")
+            if note.ended_in.alive() is not False:
+                _check_later(run)
+            # The process died before it could store the result: the run does not count, unless the
+            # guard's row says so.
+            run.row.ended_before = True
+
+    def refused(self, run: Run, holder: LockInfo) -> bool:
+        """Requeue a message that must not be skipped: its own run holds the lock, or no run does.
+
+        In the second case the message may have begun, as a retry has. The holder is an operator or
+        other code, or the lock cools after a run that has ended, perhaps badly.
+        """
+        message = run.message
+        begun = message.redelivered or bool(message.request.retries)
+        no_run = holder.cooling or not holder.owner.runs
+        lost = begun and no_run and message.task.on_conflict == "skip"
+        if message.queued and (message.is_by(holder) or lost):
+            come_back(message, holder.ttl)
+        return False
+
+    def start(self, run: Run, lease: Lease) -> bool:
+        """Count the start. False: another run of this message has started or ended meanwhile."""
+        message = run.message
+        # Calls were skipped because this message waits, and rely on its run.
+        relied_on = run.task.on_conflict == "coalesce" and message.refused_since is not None
+        if not message.survives:
+            return True
+        if message.redelivered:
+            if run.task.locks.store.get_note(message.key) != run.seen:
+                return False
+        elif not run.use.note_kept:
+            run.counted = 1  # The acquire has written it.
+            return True
+        elif message.sent is not None and not relied_on:
+            # Another note was there: this delivery is not marked, and comes after its redelivery. A
+            # worker had it all the time, until its ETA or behind a long task.
+            message.redelivered = True
+            return False
+        self._count(run, lease)
+        return True
+
+    def beside(self, run: Run) -> None:
+        """Count the start of a run beside the holder of its lock."""
+        if run.message.survives:
+            self._count(run, None)
+
+    def _count(self, run: Run, lease: Lease | None) -> None:
+        message, task = run.message, run.task
+        if run.starts >= task.lock_max_attempts:
+            if lease is not None:
+                run.row.refuse(lease.fence)
+            tell(message, "given_up", "too_many_attempts")
+            raise TooManyAttempts(str(task.name), message.id, run.starts)
+        run.counted = run.starts + 1
+        task.locks.store.set_note(message.note_of(run.counted))
+
+    def lost(self, run: Run, lease: Lease) -> None:
+        """Start over, or raise `LeaseLost`, unless the row says that the result counts.
+
+        On Redis both deliveries of a message have the same tag: the broker forgets the redelivery
+        as well when this one is acknowledged. So if the redelivery has the lock, the message is
+        requeued: if that run died, nothing would come back.
+        """
+        message = run.message
+        ours = run.error is None or is_own_loss(run.error, lease)
+        if run.row.finished or not ours:
+            return
+        locks = message.task.locks
+        try:
+            # The store may have the lease still, if it extended it and its reply never arrived.
+            locks.clear(lease.name, lease.token, by=BY_RUN)
+            holder = locks.get(lease.name)
+        except StoreUnavailable:
+            holder = None
+        if message.survives:
+            if holder is not None and message.is_by(holder):
+                come_back(message, holder.ttl)
+            # With a fence a later run has claimed the row. If it is gone, the work is left.
+            unfinished = not run.completed or run.row.fence is not None
+            if unfinished and (holder is None or lease.slot is not None):
+                come_back(message, RESTART_DELAY_SECONDS, "lease_lost")
+        lease.assert_held()
+
+
+def _check_later(run: Run) -> NoReturn:
+    doublings = min(run.message.count("copy"), 5)
+    come_back(run.message, RESULT_CHECK_SECONDS * 2**doublings)
+
+
+def _drop(run: Run, why: str) -> NoReturn:
+    message = run.message
+    logger.info("dropped a redelivery of %s: %s", message, why)
+    tell(message, "dropped", "redelivery")
+    _count_part(message)
+    run.over()
+    raise Ignore(f"dropped a redelivery: {why}")
+
+
+def _stored_state(message: Message) -> str | None:
+    """Return the state of the message's call; None if the result backend cannot know it.
+
+    A result that is older than the message belongs to an earlier use of the task id. Raises what
+    the backend raises if it does not answer.
+    """
+    if not message.keeps_results:
+        return None
+    meta: Any = message.task.backend.get_task_meta(message.id)
+    state = str(meta["status"])
+    if message.sent is not None and _was_before(meta.get("date_done"), message.sent):
+        # Most backends never overwrite a success, so the later result may be missing.
+        return None if state == states.SUCCESS else states.PENDING
+    return state
+
+
+def _count_part(message: Message) -> None:
+    """Count a dropped redelivery in its chord, if its result is stored.
+
+    Celery stores the result first, and then counts the part. A run that was killed between the two
+    has not counted it, and the chord's body would never run. If the backend does not answer, this
+    is logged, not raised.
+    """
+    request, backend = message.request, message.task.backend
+    if not request.chord or not counts_parts_once(backend):
+        return
+    try:
+        meta: Any = backend.get_task_meta(message.id)
+        if meta["status"] == states.SUCCESS:
+            backend.on_chord_part_return(request, states.SUCCESS, meta["result"])
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception as error:
+        logger.warning("%s could not be counted in its chord: %s", message, error)
+
+
+def _was_before(done: Any, moment: float) -> bool:
+    """Return whether a result was stored before a moment, in seconds since the epoch."""
+    with suppress(AttributeError, TypeError, ValueError, OverflowError):
+        when: Any = maybe_iso8601(done)
+        # A backend that stores no time zone means UTC, or local time.
+        zones = (timezone.utc, None) if when.tzinfo is None else (when.tzinfo,)
+        return all(when.replace(tzinfo=zone).timestamp() < moment for zone in zones)
+    return False

@@ -1,0 +1,289 @@
+"""What goes back to its queue, or goes on in another message, and a broker that does not take it.
+
+The job is not lost: nothing is acknowledged before its successor is sent. With real workers and
+quorum queues: ``tests/hard_cases/test_requeues.py``.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+from celery.exceptions import Reject, SoftTimeLimitExceeded
+from kombu.exceptions import EncodeError, OperationalError
+
+from django_tasklock import RequeueFailed, locks
+from django_tasklock.celery import requeue
+from django_tasklock.stores.base import Note
+from tests.app.models import Job
+from tests.celery_tasks.conftest import away, job_guard, pauses, status
+from tests.mailroom import Mailroom, Message
+from tests.proxy import CutProxy
+from tests.steps import Meanwhile, taken
+from tests.waiting import until
+
+LIMIT_SECONDS = 0.3
+
+
+@pytest.fixture
+def limited() -> Iterator[None]:
+    """A time limit, as the worker's main process tells it to a child: by a signal, once."""
+
+    def too_long(*_: Any) -> None:
+        raise SoftTimeLimitExceeded
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def refused(room: Mailroom, **options: Any) -> tuple[Message, Any]:
+    """A message whose lock is held, and the lease that holds it."""
+    lease = Meanwhile(lambda: taken("job:1")).result()
+    room.task(**{"on_conflict": "retry", **options}).delay(1)
+    return room.take(), lease
+
+
+def limit_comes(where: str, broker: CutProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker takes no message until then, and takes them again afterwards."""
+    if where == "while it is sent":
+        broker.pause()
+        signal.setitimer(signal.ITIMER_REAL, LIMIT_SECONDS)
+        pauses(monkeypatch, broker.resume)
+        return
+
+    def too_long() -> None:
+        broker.accept()
+        raise SoftTimeLimitExceeded
+
+    away(broker)
+    pauses(monkeypatch, too_long)
+
+
+def assert_rejected(outcome: tuple[str, Any]) -> None:
+    """The broker is to deliver the message again."""
+    state, error = outcome
+    assert (state, isinstance(error, Reject)) == ("REJECTED", True)
+    assert error.requeue
+
+
+WHERE = pytest.mark.parametrize("where", ["in the pause", "while it is sent"])
+LATE = pytest.mark.parametrize("late", [True, False], ids=["acks_late", ""])
+
+
+@LATE
+@WHERE
+def test_a_message_that_the_broker_does_not_take_is_not_lost(
+    room: Mailroom,
+    broker: CutProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    limited: None,
+    where: str,
+    late: bool,
+) -> None:
+    """A soft time limit that comes meanwhile changes nothing."""
+    message, lease = refused(room, acks_late=late)
+    limit_comes(where, broker, monkeypatch)
+    outcome = room.deliver(message)
+    lease.release()
+    if late:
+        assert_rejected(outcome)
+        assert room.deliver(message, redelivered=True) == ("SUCCESS", "done:1")
+        return
+    # The broker has the message no more. It may get it twice, as after other lost replies.
+    assert outcome[0] == "IGNORED"
+    until(room.waiting, "the message")
+    assert set(room.work_off()) == {("SUCCESS", "done:1")}
+
+
+def test_a_requeued_message_is_the_same_but_for_what_the_broker_has_counted(room: Mailroom) -> None:
+    """It keeps its parent, None too, and what was said of it when it was sent."""
+    for parent in (None, "of-the-caller"):
+        message, lease = refused(room)
+        hidden = {"argsrepr": "(<hidden>)", "kwargsrepr": "{}", "mine": "kept", "retries": 3}
+        told = {"parent_id": parent, "root_id": parent or message.id, **hidden}
+        message.headers.update(told, **{"x-delivery-count": 1, "x-death": [{"queue": "other"}]})
+        assert room.deliver(message)[0] == "IGNORED"
+        anew = room.take(message.id)
+        assert {name: anew.headers.get(name) for name in told} == told
+        assert (anew.args, anew.ours["sent"]) == (message.args, message.ours["sent"])
+        assert anew.headers.keys().isdisjoint({"x-delivery-count", "x-death"})
+        lease.release()
+
+
+def test_a_message_whose_deliveries_are_counted_is_not_rejected_again(
+    room: Mailroom, broker: CutProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue with ``x-delivery-limit`` would drop it. What is sent anew counts from the start."""
+    message, lease = refused(room, acks_late=True)
+    message.headers["x-delivery-count"] = 5
+    away(broker)
+    pauses(monkeypatch, broker.accept)
+    assert room.deliver(message)[0] == "IGNORED"
+    lease.release()
+    assert room.work_off() == [("SUCCESS", "done:1")]
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_what_no_try_can_send_is_delivered_again_or_fails_with_an_error(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch, counted: bool
+) -> None:
+    message, _lease = refused(room, acks_late=True)
+    message.kwargs["other"] = object()
+    pauses(monkeypatch, lambda: None)
+    message.headers["x-delivery-count"] = 5 if counted else 0
+    outcome = room.deliver(message)
+    if counted:
+        assert (outcome[0], type(outcome[1])) == ("FAILURE", RequeueFailed)
+    else:
+        assert_rejected(outcome)
+
+
+# ------------------------------------------------------------------------------ successors
+
+
+@pytest.mark.parametrize("limit", [False, True], ids=["", "a soft limit comes"])
+@pytest.mark.parametrize("how", ["retries", "is retried", "is replaced"])
+def test_a_run_whose_successor_is_not_taken_is_repeated(
+    room: Mailroom,
+    row: Job,
+    broker: CutProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    limited: None,
+    how: str,
+    limit: bool,
+) -> None:
+    """Its start does not count as a death, and its row waits."""
+    starts: list[int] = []
+    other = room.task(acks_late=True, lock_name="other:{job}")
+
+    def work(self: Any, job: int) -> str:
+        starts.append(self.request.retries)
+        if len(starts) > 1:
+            return "done"
+        limit_comes("while it is sent" if limit else "in the pause", broker, monkeypatch)
+        if how == "is retried":
+            raise LookupError
+        raise self.retry(countdown=0) if how == "retries" else self.replace(other.s(job))
+
+    options = {"autoretry_for": (LookupError,), "default_retry_delay": 0}
+    task = room.task(work, acks_late=True, guard=job_guard(), lock_max_attempts=1, **options)
+    task.delay(row.pk)
+    message = room.take()
+    assert_rejected(room.deliver(message))
+    assert (status(row), locks.is_locked(f"job:{row.pk}")) == ("queued", False)
+    assert room.deliver(message, redelivered=True) == ("SUCCESS", "done")
+    assert (status(row), starts) == ("done", [0, 0])
+
+
+def test_a_counted_message_of_a_run_that_cannot_go_on_is_sent_anew(
+    room: Mailroom, broker: CutProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[int] = []
+
+    def work(self: Any, job: int) -> str:
+        starts.append(self.request.retries)
+        if len(starts) > 1:
+            return "done"
+        away(broker)
+        pauses(monkeypatch, broker.accept)
+        raise self.retry(countdown=0)
+
+    room.task(work, acks_late=True, lock_max_attempts=1).delay(1)
+    message = room.take()
+    message.headers["x-delivery-count"] = 1
+    assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+    assert room.work_off() == [("SUCCESS", "done")]
+    assert starts == [0, 0]
+
+
+def test_a_replacement_that_was_sent_all_the_same_keeps_the_row(
+    room: Mailroom, row: Job, broker: CutProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a fence its claim looks as that of the run that sent it."""
+    guard = job_guard(None)
+    other = room.task(acks_late=True, lock_name="other:{job}")
+
+    def work(self: Any, job: int) -> None:
+        broker.drop_reply(b"LPUSH")
+        pauses(monkeypatch, lambda: claimed.append(guard.claim(row.pk)))
+        raise self.replace(other.s(job))
+
+    claimed: list[bool] = []
+    room.task(work, acks_late=True, guard=guard).delay(row.pk)
+    assert room.deliver(room.take())[0] == "REJECTED"
+    assert (claimed, status(row)) == ([True], "working")
+
+
+@pytest.mark.parametrize("what", ["cannot be a message", "the broker does not have any more"])
+def test_what_cannot_come_back_is_given_up_as_with_any_task(
+    room: Mailroom, broker: CutProxy, what: str
+) -> None:
+    def work(self: Any, job: int) -> None:
+        if what == "cannot be a message":
+            raise self.retry(args=[object()], countdown=0)
+        away(broker)
+        raise self.retry(countdown=0)
+
+    lost = what != "cannot be a message"
+    room.task(work, acks_late=not lost).delay(1)
+    state, error = room.deliver(room.take())
+    assert (state, error.requeue) == ("REJECTED", False)
+    assert lost or isinstance(error.reason, EncodeError)
+
+
+def test_what_the_body_raised_after_its_last_retry_is_its_failure(room: Mailroom) -> None:
+    """Though it is the error of a broker."""
+
+    def work(self: Any, job: int) -> None:
+        raise OperationalError("of another broker, which the body has asked")
+
+    options = {"autoretry_for": (OperationalError,), "max_retries": 0}
+    room.task(work, acks_late=True, **options).delay(1)
+    state, error = room.deliver(room.take())
+    assert (state, type(error)) == ("FAILURE", OperationalError)
+
+
+# ------------------------------------------------------------------------------ turns
+
+
+@pytest.mark.parametrize(
+    ("last", "held", "waited", "on_conflict", "seconds"),
+    [
+        pytest.param(0.0, 2.4, 0.0, "retry", 3.0, id="when the holder is to end"),
+        pytest.param(0.0, 0.01, 0.0, "retry", 0.5, id="not at once"),
+        pytest.param(3.0, 1.2, 0.0, "retry", 4.5, id="a step after the last turn"),
+        pytest.param(0.0, 0.08, 40.0, "retry", 5.0, id="less often, after a long wait"),
+        pytest.param(0.0, 3600.0, 3000.0, "retry", 15.0, id="each fifteen seconds"),
+        pytest.param(14.0, 2.0, 0.0, "retry", None, id="without a turn, asks again later"),
+        pytest.param(0.0, 60.0, 60.0, "coalesce", 2.0, id="a follow-up asks sooner"),
+    ],
+)
+def test_a_refused_message_comes_back(
+    room: Mailroom,
+    monkeypatch: pytest.MonkeyPatch,
+    last: float,
+    held: float,
+    waited: float,
+    on_conflict: str,
+    seconds: float | None,
+) -> None:
+    message, _lease = refused(room, on_conflict=on_conflict)
+    store: Any = locks.store
+    now = time.time()
+    monkeypatch.setattr(requeue, "age", lambda _: held)
+    message.ours["refused"] = [now - waited, 0]
+    if last:
+        store.set_note(Note("turn job:1", repr(now + last), 60))
+    assert room.deliver(message)[0] == "IGNORED"
+    later = datetime.fromisoformat(room.take().headers["eta"]).timestamp() - now
+    assert later == pytest.approx(seconds, abs=0.3) if seconds else 11 <= later <= 19
+    turn = store.get_note("turn job:1")
+    assert (turn == repr(now + last)) is (seconds is None), "it has taken its turn"
