@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from .._engine.lease import Lease
+from .._engine.renewal import renewal
 from .._values.handle import Handle, read_handle
 from .._values.slots import base_of
 from ..exceptions import StoreUnavailable
@@ -72,6 +73,8 @@ class Handing(Step):
             if not task.lock_renew and lease.ttl < ttl:
                 lease.extend(ttl)  # Nobody renews it, and it is as long as its caller needed it.
         except BaseException:
+            if note is not None:  # It may have been written, and the body does not begin.
+                renewal.owe(message.name, note, lease.ttl, store, undo=True)
             run.use.drop()
             raise
         return cast("Lease", lease)

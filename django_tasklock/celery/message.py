@@ -107,19 +107,22 @@ class Message:
     """
 
     def __init__(self, task: TaskOptions, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        request = task.request
+        request: Any = task.request
         self.task, self.request = task, request
         self.id: Any = request.id  # None for a direct call.
         # Whether Celery made the request for this very call. A call from inside a body, or from a
         # hook of the task after it, shows the request of the run around it.
-        self.own = not (request.called_directly or "tasklock_run" in request.__dict__)
+        reached = "tasklock_run" in request.__dict__
+        again = reached and request.tasklock_run is None and self._is_called_with(args, kwargs)
+        self.own = not request.called_directly and (again or not reached)
         # Whether there is a message that can be requeued.
         self.queued = self.own and bool(request.id) and not request.is_eager
         # Whether the broker keeps the message until the run has ended.
         self.survives = self.queued and bool(task.acks_late)
         headers: dict[str, Any] = dict(request.headers or {})
-        ours = headers.pop(HEADER, None)
+        ours = headers.pop(HEADER, None) or request.__dict__.get(HEADER)  # If it is called again.
         if self.own:
+            request.tasklock_run = None
             # Ours is no header of the next message. And never None: Celery would take all
             # attributes of the request for its headers.
             request.headers = headers
@@ -151,6 +154,11 @@ class Message:
 
     def __str__(self) -> str:
         return f"{self.task.name}[{self.id}]"
+
+    def _is_called_with(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether this is the message's own call, which another class of the task may repeat."""
+        request = self.request
+        return [*args] == [*(request.args or ())] and dict(kwargs) == (request.kwargs or {})
 
     def count(self, what: str) -> int:
         """Return a number that is in the header of ours."""

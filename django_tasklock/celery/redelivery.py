@@ -49,7 +49,8 @@ class Redelivery(Step):
         note = RunNote.read(run.seen)
         run.starts = note.starts
         if note.went_on:
-            _drop(run, "its run continued in another message")
+            # That one has the same task id, and needs what it has reserved.
+            _drop(run, "its run continued in another message", over=False)
         try:
             state = _stored_state(message)
         except SoftTimeLimitExceeded:
@@ -134,8 +135,7 @@ class Redelivery(Step):
         requeued: if that run died, nothing would come back.
         """
         message = run.message
-        ours = run.error is None or is_own_loss(run.error, lease)
-        if run.row.finished or not ours:
+        if run.error is not None and not is_own_loss(run.error, lease):
             return
         locks = message.task.locks
         try:
@@ -144,13 +144,14 @@ class Redelivery(Step):
             holder = locks.get(lease.name)
         except StoreUnavailable:
             holder = None
-        if message.survives:
-            if holder is not None and message.is_by(holder):
-                come_back(message, holder.ttl)
-            # With a fence a later run has claimed the row. If it is gone, the work is left.
-            unfinished = not run.completed or run.row.fence is not None
-            if unfinished and (holder is None or lease.slot is not None):
-                come_back(message, RESTART_DELAY_SECONDS, "lease_lost")
+        if message.survives and holder is not None and message.is_by(holder):
+            come_back(message, holder.ttl)
+        if run.row.finished:
+            return
+        # With a fence a later run has claimed the row. If it is gone, the work is left.
+        unfinished = not run.completed or run.row.fence is not None
+        if message.survives and unfinished and (holder is None or lease.slot is not None):
+            come_back(message, RESTART_DELAY_SECONDS, "lease_lost")
         lease.assert_held()
 
 
@@ -159,12 +160,13 @@ def _check_later(run: Run) -> NoReturn:
     come_back(run.message, RESULT_CHECK_SECONDS * 2**doublings)
 
 
-def _drop(run: Run, why: str) -> NoReturn:
+def _drop(run: Run, why: str, *, over: bool = True) -> NoReturn:
     message = run.message
     logger.info("dropped a redelivery of %s: %s", message, why)
     tell(message, "dropped", "redelivery")
     _count_part(message)
-    run.over()
+    if over:
+        run.over()
     raise Ignore(f"dropped a redelivery: {why}")
 
 

@@ -13,7 +13,7 @@ from .._engine.lease import Lease
 from .._values.describe import printable
 from ..exceptions import LeaseLost, StatusConflict
 from ..guards import NO_LEASE
-from .message import Message, Skip
+from .message import CameBack, Message, Skip
 
 __all__ = ["Row", "is_own_loss"]
 
@@ -52,8 +52,11 @@ class Row:
         counts. If the block raises, the row is failed, or open again for the run that is to come.
         """
         guard = self.guard
+        if lease is None:
+            self._claim(lease)  # If that is interrupted, the row may be that of the lock's holder.
         try:
-            self._claim(lease)
+            if lease is not None:
+                self._claim(lease)
             yield
             if self.fence is None and lease is not None:
                 # Without a fence the row cannot distinguish this run from the next holder's.
@@ -65,7 +68,7 @@ class Row:
             raise
         try:
             guard.finish(self.pk, self.fence)
-            self.finished = self.fence is not None
+            self.finished = True
         except StatusConflict:
             if self.replaced:
                 return  # An eager replacement has finished the row.
@@ -124,7 +127,7 @@ class Row:
         if self.fence is None and lease is not None and not lease.held:
             return  # It may be another run's. The next one can claim it as it is.
         # A message that is delivered again must be able to claim its row again.
-        again = not isinstance(error, Exception) or isinstance(error, Retry)
+        again = not isinstance(error, Exception) or isinstance(error, Retry | CameBack)
         again = again or bool(getattr(error, "requeue", False)) or is_own_loss(error, lease)
         try:
             (guard.reopen if again else guard.fail)(self.pk, self.fence)

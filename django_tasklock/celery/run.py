@@ -203,7 +203,8 @@ class Run:
 
         If the store does not answer, what was done under the lease counts.
         """
-        message, error, held = self.message, self.error, lease.held
+        message, error = self.message, self.error
+        held = lease.held or lease._is_detached()
         # Neither: the message is judged once more.
         note = message.note_of_end(error, self.counted) if self.completed or error else None
         # A run that goes on leaves a lock that does not cool.
@@ -262,6 +263,7 @@ class Run:
         If a run has the row, which may have died, only the lock can tell: then it calls ``wait`` if
         there is a message, and raises ``error`` if not. ``report``: what `log_run_beside` gets.
         """
+        self.error = None  # That of a start under the lock, at which the store fell silent.
         self.over()  # Before the body reads anything: calls that were refused rely on it.
         try:
             try:

@@ -13,7 +13,7 @@ from tests.conftest import UseRedis
 from tests.mailroom import Mailroom, elsewhere, mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import Meanwhile
+from tests.steps import Meanwhile, taken
 from tests.waiting import until
 
 
@@ -194,3 +194,22 @@ def test_a_direct_call_is_no_follow_up(room: Mailroom) -> None:
     with lock("job:1", ttl=60):
         assert Meanwhile(lambda: task(1)).result()["reason"] == "already_processing"
     assert room.waiting() == []
+
+
+def test_a_dropped_redelivery_leaves_the_follow_up_to_the_retry_of_its_run(room: Mailroom) -> None:
+    """Both have one task id."""
+
+    def work(self: Any, job: Any) -> None:
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+
+    task = room.task(work, acks_late=True, on_conflict="coalesce")
+    task.delay(1)
+    message = room.take()
+    assert room.deliver(message)[0] == "RETRY"
+    lease = Meanwhile(lambda: taken("job:1")).result()
+    assert room.deliver(room.take())[0] == "IGNORED"  # The retry is the follow-up.
+    assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+    other = task.delay(1)
+    assert room.deliver(room.take(other.id))[1]["reason"] == "coalesced"
+    lease.release()

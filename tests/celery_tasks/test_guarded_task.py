@@ -10,7 +10,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from django.db import OperationalError
 
 from django_tasklock import Lease, LeaseLost, StatusConflict, StoreUnavailable, lock, locks, signals
 from django_tasklock.celery import LockedTask
@@ -21,7 +23,7 @@ from django_tasklock.guards import StatusGuard
 from django_tasklock.testing import outage
 from tests.app.models import Job
 from tests.celery_tasks.conftest import FENCES, job_guard, status
-from tests.mailroom import Mailroom
+from tests.mailroom import Mailroom, elsewhere
 from tests.steps import LONG, Meanwhile, killed_in_child, taken
 from tests.waiting import PATIENCE, until
 
@@ -441,4 +443,57 @@ def test_a_late_run_whose_row_another_message_has_says_that_its_lease_is_lost(
     late.is_late()
     task.delay(row.pk)
     assert room.deliver(room.take()) == ("SUCCESS", "done")
+    assert status(row) == "done"
+
+
+@FENCES
+def test_a_run_that_cannot_send_its_retry_leaves_its_row_to_the_message(
+    room: Mailroom, row: Job, monkeypatch: pytest.MonkeyPatch, fence: str | None
+) -> None:
+    """Its queue counts deliveries, so that it is sent anew and not rejected."""
+    publish, cut = Task.apply_async, [True]
+
+    def publish_later(task: Any, *args: Any, **options: Any) -> Any:
+        if cut.pop() if cut else False:
+            raise task.OperationalError("cut")
+        return publish(task, *args, **options)
+
+    def work(self: Any, job: Any) -> None:
+        if cut:
+            self.retry(countdown=0)
+
+    task = room.task(work, acks_late=True, guard=job_guard(fence))
+    task.delay(row.pk)
+    message = room.take()
+    message.headers["x-delivery-count"] = 7
+    monkeypatch.setattr(Task, "apply_async", publish_later)
+    assert room.deliver(message)[0] == "IGNORED"
+    assert room.work_off() == [("SUCCESS", None)]
+    assert status(row) == "done"
+
+
+@FENCES
+def test_a_run_without_the_lock_whose_claim_fails_leaves_the_holders_row(
+    room: Mailroom, row: Job, fence: str | None
+) -> None:
+    class Fails(StatusGuard):
+        def claim_alone(self, pk: Any) -> bool:
+            raise OperationalError("a deadlock")
+
+    def work(self: Any, job: Any) -> None:
+        task.delay(job)
+        assert elsewhere(room, room.take())[0] == "FAILURE"
+        assert status(row) == "working"
+
+    task = room.task(work, guard=job_guard(fence, Fails), on_conflict="run")
+    task.delay(row.pk)
+    assert room.work_off() == [("SUCCESS", None)]
+    assert status(row) == "done"
+
+
+def test_a_finished_row_says_that_the_run_counts_though_its_lock_was_cleared(
+    room: Mailroom, row: Job
+) -> None:
+    room.task(lambda self, job: locks.clear(f"job:{job}"), guard=job_guard(None)).delay(row.pk)
+    assert room.work_off() == [("SUCCESS", True)]
     assert status(row) == "done"

@@ -10,8 +10,9 @@ from celery import Task
 from celery.exceptions import SoftTimeLimitExceeded
 from django.db import transaction
 
-from django_tasklock import Lease, LeaseLost, StatusConflict, lock, locks
+from django_tasklock import Lease, LeaseLost, StatusConflict, StoreUnavailable, lock, locks
 from django_tasklock.guards import StatusGuard
+from django_tasklock.stores import stores
 from tests.app.models import Job
 from tests.mailroom import Mailroom
 from tests.steps import LONG, holder, in_child, taken
@@ -364,3 +365,23 @@ def test_a_result_that_does_not_count_is_a_conflict_where_the_lease_was_handed_o
     room.task(work, guard=guard()).delay(row.pk)
     ((state, error),) = room.work_off()
     assert (state, type(error)) == ("FAILURE", StatusConflict)
+
+
+def test_a_silent_store_at_its_end_leaves_the_lease_that_it_handed_on(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stores["default"]
+
+    def silent(_note: Any) -> None:
+        monkeypatch.undo()
+        raise StoreUnavailable("default", "cut")
+
+    def work(self: Any, job: Any) -> None:
+        next_one.apply_async((job,), lease=self.lease)
+        monkeypatch.setattr(store, "set_note", silent)
+
+    next_one = room.task()
+    room.task(work, acks_late=True).delay(1)
+    message = next(each for each in room.waiting() if each.task != next_one.name)
+    assert room.deliver(room.take(message.id)) == ("SUCCESS", None)
+    assert locks.is_locked("job:1")

@@ -93,6 +93,32 @@ def test_a_call_in_a_hook_takes_the_lock_of_its_own_arguments(room: Mailroom) ->
     assert room.work_off() == [("SUCCESS", "job:1")]
 
 
+def test_another_class_may_repeat_the_call_of_a_message(room: Mailroom) -> None:
+    """After an error, as of a connection that was cut: it is the message's run again."""
+    owns: list[bool] = []
+
+    class Twice(Task):
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return super().__call__(*args, **kwargs)
+            except LookupError:
+                return super().__call__(*args, **kwargs)
+
+    class Base(Twice, LockedTask):
+        abstract = True
+
+    def work(self: Any, job: Any) -> str:
+        message = self.request.tasklock_run.message
+        owns.append(message.queued and message.sent is not None)
+        if len(owns) == 1:
+            raise LookupError
+        return "done"
+
+    room.task(work, base=Base, acks_late=True).delay(1)
+    assert room.work_off() == [("SUCCESS", "done")]
+    assert owns == [True, True]
+
+
 @pytest.mark.parametrize("base", [LockedTask, Converted])
 def test_the_request_is_that_of_the_worker(room: Mailroom, base: Any) -> None:
     requests: list[Any] = []
