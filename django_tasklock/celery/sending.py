@@ -37,8 +37,6 @@ class Call:
         self.draws_id = task_id is None
         self.anyway: bool = options.pop(ANYWAY, False)
         self.options: dict[str, Any] = options
-        # Whether the call runs here, at once.
-        self.eager: bool = task.app.conf.task_always_eager
 
     @property
     def own(self) -> bool:
@@ -55,6 +53,11 @@ class Call:
         """How many calls with this name may run at once."""
         return self.task.naming.slots_of(self.args or (), self.kwargs or {})
 
+    @property
+    def eager(self) -> bool:
+        """Whether the call runs here, at once."""
+        return bool(self.task.app.conf.task_always_eager)
+
     def note(self, **ours: Any) -> None:
         """Write into our header of the message."""
         headers = self.options.get("headers") or {}
@@ -62,7 +65,9 @@ class Call:
 
     def publish(self) -> Any:
         """Have Celery send the message. Returns and raises what Celery does."""
-        options = self.options if self.eager else whole_seconds(self.task, self.options)
+        delayed = self.options.get("countdown") or self.options.get("eta")
+        here = not delayed or self.eager
+        options = self.options if here else whole_seconds(self.task, self.options)
         return Task.apply_async(self.task, self.args, self.kwargs, task_id=self.id, **options)
 
     def seconds_to_expiry(self) -> float:
