@@ -40,10 +40,9 @@ __all__ = ["Debounce"]
 logger = logging.getLogger("django_tasklock")
 
 NANOSECONDS = 1_000_000_000
-# How long after its time a message may start that has replaced others.
-WAITING_NOTE_SECONDS = 86400.0
-# How long after the last message has started earlier ones are skipped.
-STARTED_NOTE_SECONDS = 3600.0
+# How long after its time a message may start that has replaced others, and how long after the last
+# message has started earlier ones are skipped.
+NOTE_SECONDS = 86400.0
 # In nanoseconds since the epoch, in the year 2262: a note with a later one is not ours.
 LAST_MOMENT = 2**63 - 1
 # How often a note is written, at most, where others write it at the same time.
@@ -117,7 +116,7 @@ class Debounce(Step):
         result = go()
         with suppress(StoreUnavailable):  # It does not replace earlier calls then.
             for _ in range(NOTE_ATTEMPTS):
-                ttl = delay + WAITING_NOTE_SECONDS
+                ttl = delay + NOTE_SECONDS
                 other = store.reserve(key, json.dumps(mine), ttl, over=text or "")
                 if other is None:
                     break
@@ -139,7 +138,7 @@ class Debounce(Step):
             wait_for_lock(message, holder, longest=FOLLOW_UP_CHECK_SECONDS, expires=False)
         return False
 
-    def start(self, run: Run, lease: Lease) -> bool:
+    def start(self, run: Run, lease: Lease | None) -> bool:
         """Note that the message starts: the next call begins a new burst."""
         moment, text = _moment(run.message), self._noted(run)
         burst = Burst.read(text)
@@ -149,8 +148,12 @@ class Debounce(Step):
             burst = Burst(moment, moment, recorded(run.message.id))
         if moment:  # If a call has come in between, its note stays.
             store, key = run.task.locks.store, _key(run.task, run.message.name)
-            store.reserve(key, json.dumps(burst), STARTED_NOTE_SECONDS, over=text or "")
+            store.reserve(key, json.dumps(burst), NOTE_SECONDS, over=text or "")
         return True
+
+    def beside(self, run: Run) -> None:
+        """As `start`, of a run without the lock."""
+        self.start(run, None)
 
     def _noted(self, run: Run) -> str | None:
         message, store = run.message, run.task.locks.store

@@ -206,7 +206,8 @@ class Run:
         message, error = self.message, self.error
         held = lease.held or lease._is_detached()
         # Neither: the message is judged once more.
-        note = message.note_of_end(error, self.counted) if self.completed or error else None
+        ends = self.completed or error is not None
+        note = message.note_of_end(error, self.counted) if ends else None
         # A run that goes on leaves a lock that does not cool.
         failed = isinstance(error, Exception) and not isinstance(error, Skip)
         ended = self.completed if error is None else failed and not message.comes_back(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import random
@@ -18,6 +19,7 @@ from celery.utils.time import maybe_iso8601
 from kombu.exceptions import EncodeError
 
 from django_tasklock import InvalidLockConfig, lock
+from django_tasklock.stores import stores
 from tests.mailroom import Mailroom, Message, elsewhere
 from tests.seeds import drawn_seed
 from tests.servers import free_port
@@ -341,3 +343,12 @@ def test_what_a_call_gives_stays_and_it_gives_no_debounce(room: Mailroom) -> Non
         task.apply_async((1,), debounce=3)
     with pytest.raises(TypeError):
         recording(room, typing=False)[0].delay()
+
+
+def test_a_run_beside_the_holder_of_the_lock_ends_the_burst_too(room: Mailroom) -> None:
+    task, runs = recording(room, on_conflict="run")
+    with lock("job:1", ttl=LONG):
+        task.delay(1, "last")
+        assert elsewhere(room, room.take())[0] == "SUCCESS"
+    noted = stores["default"].get_note(f"debounce {task.name} job:1")
+    assert (runs, json.loads(noted or "")[-1]) == (["last"], True)
