@@ -21,11 +21,9 @@ from .tables import json_row, write_fields
 __all__ = ["add_arguments", "explain_task"]
 
 OUTCOMES = {
-    "skip": "skipped",
-    "retry": "put back, to come again later",
-    "raise": "an error",
+    "skip": "skipped", "retry": "put back, to come again later", "raise": "an error",
     "coalesce": "done by a follow-up run",
-}
+}  # fmt: skip
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -90,10 +88,7 @@ def _explained(task: str, arguments: str) -> Explanation:
 
 
 def _verdict(
-    found: Explanation,
-    held: Sequence[LockInfo],
-    copy: str | LockInfo | None,
-    row: RowNow | str | None,
+    found: Explanation, held: Sequence[LockInfo], copy: str | LockInfo | None, row: Any
 ) -> str:
     """What a call would meet now, in one sentence."""
     name, task = found.name, found.task
