@@ -130,6 +130,11 @@ class LockedTask(TaskOptions):
         }  # fmt: skip
         return [Handing(), Redelivery(), *(step() for step, is_on in chosen.items() if is_on)]
 
+    def lock_name_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Return the name of the lock for a call with these arguments. Raises `TypeError` or
+        `ValueError` if they do not give a valid name."""
+        return self.naming.name_of(args, kwargs)
+
     # ---------------------------------------------------------------------------- a call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

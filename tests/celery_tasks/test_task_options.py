@@ -137,7 +137,7 @@ def test_functions_get_what_further_keywords_a_body_has() -> None:
     with pytest.raises(InvalidLockConfig, match=r"lock_name is called .*'self'"):
         of(process, lock_name=lambda self, video: "x")
     named = of(body, lock_name=classmethod(lambda cls, video, **_: f"v:{video}"))
-    assert named().naming.name_of((7,), {}) == "v:7"
+    assert named().lock_name_of((7,), {}) == "v:7"
 
 
 def test_a_class_without_a_body_is_checked_as_far_as_it_can_be() -> None:
