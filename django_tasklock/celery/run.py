@@ -32,8 +32,9 @@ logger = logging.getLogger("django_tasklock")
 # How long a message waits for a run of the same task id, which may just be ending.
 OWN_RUN_WAIT_SECONDS = 1.0
 # The result of a run that did not start: another run of its message has started or ended.
-NO_ROW = nullcontext()
 AGAIN = object()
+# The block of a run that claims no row.
+NO_ROW = nullcontext()
 # How often a message is judged at most; each new one needs another run of it that starts or ends at
 # this very moment.
 MOST_VERDICTS = 10
@@ -205,7 +206,7 @@ class Run:
         """
         message, error = self.message, self.error
         held = lease.held or lease._is_detached()
-        # Neither: the message is judged once more.
+        # Without a result and an error: the message is judged once more.
         ends = self.completed or error is not None
         note = message.note_of_end(error, self.counted) if ends else None
         # A run that goes on leaves a lock that does not cool.
