@@ -58,7 +58,7 @@ class Handing(Step):
         message, task, handle = run.message, run.task, handle_of(run.message.ours)
         if handle is None or handle.alias != task.lock_store:
             return None
-        if not _is_of(handle, message.name, message.slots):
+        if not _is_of(handle.name, handle.slots, message.name, message.slots):
             return None
         names = {"task": task.name, "task_id": message.id}
         lease = task.locks.try_adopt(str(handle), use=run.use, renew=task.lock_renew, **names)
@@ -93,11 +93,12 @@ def detached(call: Call) -> str:
     own = isinstance(lease, Lease)
     said: Any = lease if own else read_handle(lease)
     alias, slots = said.store if own else said.alias, call.slots
+    permits = said.owner.slots if own else said.slots
     if task.debounce is not None:
         wrong = f"{task.name} has debounce: a call that is replaced would keep the lease"
     elif alias != task.lock_store:
         wrong = f"the lease is of the store {alias!r}, and {task.name} uses {task.lock_store!r}"
-    elif not _is_of(said.owner if own else said, call.name, slots, said.name):
+    elif not _is_of(said.name, permits, call.name, slots):
         takes = repr(call.name) if slots == 1 else f"a permit of {call.name!r}"
         wrong = f"the lease is of the lock {said.name!r}, and this call takes {takes}"
     for run in runs.get():
@@ -130,8 +131,7 @@ def end_detached(task: TaskOptions, handle: str) -> None:
         lease.release()
 
 
-def _is_of(of: Any, name: str, slots: int, held: str = "") -> bool:
-    """Whether what holds a lock is what a call takes: the lock ``name``, or with slots a permit of
-    it. ``of``: a handle, or the owner of the lock ``held``."""
-    held = held or of.name
-    return held == name if slots == 1 else of.slots is not None and base_of(held, of.slots) == name
+def _is_of(held: str, permits: int | None, name: str, slots: int) -> bool:
+    """Whether the lock that is held is what a call takes: ``name``, or with slots a permit of it.
+    ``permits``: of how many permits it is one; None if it is none."""
+    return held == name if slots == 1 else permits is not None and base_of(held, permits) == name

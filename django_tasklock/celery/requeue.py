@@ -12,6 +12,7 @@ hint, and ends with the turn that it names.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -64,12 +65,10 @@ def wait_for_lock(
     """
     now, within = time.time(), message.task.lock_retry_for
     since = message.refused_since or now
-    delay = _turn(message, holder, now, max(0.0, now - since), longest)
-    if error is not None and within is not None:
-        left = since + within - now
-        if left <= 0:
-            raise error
-        delay = min(delay, left)
+    left = math.inf if error is None or within is None else since + within - now
+    if error is not None and left <= 0:
+        raise error
+    delay = min(_turn(message, holder, now, max(0.0, now - since), longest), left)
     refused = [since, message.request.retries or 0]
     _send(message, "held", delay, _waited(message, refused), expires=expires)
 

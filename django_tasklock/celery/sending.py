@@ -65,9 +65,9 @@ class Call:
 
     def publish(self) -> Any:
         """Have Celery send the message. Returns and raises what Celery does."""
-        delayed = self.options.get("countdown") or self.options.get("eta")
-        here = not delayed or self.eager
-        options = self.options if here else whole_seconds(self.task, self.options)
+        options = self.options
+        if (options.get("countdown") or options.get("eta")) and not self.eager:
+            options = whole_seconds(self.task, options)
         return Task.apply_async(self.task, self.args, self.kwargs, task_id=self.id, **options)
 
     def seconds_to_expiry(self) -> float:
@@ -77,9 +77,9 @@ class Call:
 
 
 def whole_seconds(task: TaskOptions, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with a delay that the broker takes: RabbitMQ's quorum queues delay by
-    whole seconds of at least one."""
-    if (options.get("countdown") or options.get("eta")) and delays_natively(task.app):
+    """Return the options of a delayed message with a delay that the broker takes: RabbitMQ's quorum
+    queues delay by whole seconds of at least one."""
+    if delays_natively(task.app):
         seconds = math.ceil(waiting_seconds(task, options))
         options = {**options, "countdown": seconds, "eta": None}
     return options
