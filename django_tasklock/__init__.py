@@ -5,44 +5,40 @@ The lock says who may run now; the row says whether there is still work; togethe
 survive the death of either.
 """
 
+# ruff: noqa: F403, F405
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._engine.context import lock
     from ._engine.lease import Lease
+    from ._engine.lock import LockContext, LockOptions, SkippingDecorator, lock
     from ._engine.names import make_name
-    from ._engine.service import LockService, locks
+    from ._engine.service import AcquireAllOptions, AcquireOptions, LockService, locks
     from ._values.event import Event
     from ._values.lock_info import LockInfo
-    from .exceptions import (
-        AlreadyQueued,
-        InvalidLockConfig,
-        LeaseLost,
-        ListingNotSupported,
-        LockNotAcquired,
-        NotPutBack,
-        RequeueFailed,
-        StatusConflict,
-        StoreUnavailable,
-        TaskLockError,
-        TooManyAttempts,
-    )
+    from ._values.owner import Owner
+    from .exceptions import *
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AcquireAllOptions",
+    "AcquireOptions",
     "AlreadyQueued",
     "Event",
     "InvalidLockConfig",
     "Lease",
     "LeaseLost",
     "ListingNotSupported",
+    "LockContext",
     "LockInfo",
     "LockNotAcquired",
+    "LockOptions",
     "LockService",
-    "NotPutBack",
+    "Owner",
     "RequeueFailed",
+    "SkippingDecorator",
     "StatusConflict",
     "StoreUnavailable",
     "TaskLockError",
@@ -52,16 +48,20 @@ __all__ = [
     "make_name",
 ]
 
+# Where the names are that are not in `exceptions`.
 _HOMES = {
-    "LockService": "_engine.service",
-    "locks": "_engine.service",
-    "lock": "_engine.context",
-    "Lease": "_engine.lease",
-    "make_name": "_engine.names",
-    "Event": "_values.event",
-    "LockInfo": "_values.lock_info",
+    name: module
+    for module, names in {
+        "_engine.service": "AcquireAllOptions AcquireOptions LockService locks",
+        "_engine.lock": "LockContext LockOptions SkippingDecorator lock",
+        "_engine.lease": "Lease",
+        "_engine.names": "make_name",
+        "_values.event": "Event",
+        "_values.lock_info": "LockInfo",
+        "_values.owner": "Owner",
+    }.items()
+    for name in names.split()
 }
-"""where the names are that are not in `exceptions`"""
 
 if not TYPE_CHECKING:
     # A process that has the app and takes no lock, as for ``manage.py migrate``, loads none of it.
@@ -70,7 +70,7 @@ if not TYPE_CHECKING:
             return import_module(f"{__name__}.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name in ("LockService", "locks", "lock", "Lease"):
+        if _HOMES.get(name, "").startswith("_engine"):
             # They import parts of it. Python raises an error, of a deadlock, where a thread imports
             # a part of a package and another thread the package: so that comes first.
             import_module(f"{__name__}.stores")

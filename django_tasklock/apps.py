@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TAG", "TaskLockConfig"]
 
+# Of the system checks.
 TAG = "tasklock"
-"""of the system checks"""
 
 
 class TaskLockConfig(AppConfig):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 from django.core.cache import caches
 
+from ._engine.lease import Lease, Use
 from ._engine.names import make_name
 from ._engine.service import LockService
-from ._engine.use import Use
 from ._values.arguments import checked_ttl, checked_wait
-from ._values.describe import printable
 from ._values.lock_info import LockInfo
+from ._values.words import printable
 from .conf import DEFAULT_ALIAS
 from .exceptions import StoreUnavailable
 
@@ -60,72 +59,47 @@ def cached_once(
     if stale != 0:
         checked_ttl(stale, "stale")
     checked_wait(wait)
-    _check_produce(produce)
-    entry = _Entry(caches[cache], key, version, ttl, stale)
-    value, fresh = entry.look()
+    if iscoroutinefunction(produce) or not callable(produce):
+        raise TypeError(f"produce is a function without arguments, and not async: {produce!r}")
+    values: Any = caches[cache]
+    # It lasts while a value is fresh that may be stale. So the key has the plain value, for other
+    # code too.
+    mark = f"{key}:fresh" if stale and ttl is not None else None
+
+    def look() -> tuple[Any, bool]:
+        """Return the value, `_MISSING` if there is none; and whether it is fresh."""
+        keys = [key] if mark is None else [key, mark]
+        found = values.get_many(keys, version=version)
+        return found.get(key, _MISSING), len(found) == len(keys)
+
+    def keep(value: T) -> T:
+        """Store the value, and return it."""
+        values.set(key, value, None if ttl is None else ttl + stale, version=version)
+        if mark is not None:
+            values.set(mark, True, ttl, version=version)
+        return value
+
+    value, fresh = look()
     if fresh:
         return value  # type: ignore[no-any-return]
     # The version that the cache has anyway is the same value, and so the same lock.
-    usual = version is None or version == caches[cache].version
+    usual = version is None or version == values.version
     name = make_name("cached", cache, key, *([] if usual else [version]))
-    use = Use(None)
+    use, patience = Use(), wait if value is _MISSING else 0
     try:
-        won = LockService(store).try_acquire(
-            name, wait=wait if value is _MISSING else 0, renew=True, use=use
-        )
+        won = LockService(store).try_acquire(name, wait=patience, renew=True, use=use)
     except StoreUnavailable as error:
         logger.warning("computing %s without a lock: %s", printable(name), printable(error))
-        return entry.keep(produce())
-    if isinstance(won, LockInfo):
-        if value is _MISSING:
-            value, _ = entry.look()
-        return value if value is not _MISSING else entry.keep(produce())
+        return keep(produce())
     try:
-        # Another one may have computed it meanwhile.
-        value, fresh = entry.look()
-        if fresh:
+        if value is _MISSING or isinstance(won, Lease):
+            # Another one may have computed it meanwhile.
+            value, fresh = look()
+        if fresh or (value is not _MISSING and isinstance(won, LockInfo)):
             return value  # type: ignore[no-any-return]
         made = produce()
         # After a loss of the lease the cache may have a newer one.
-        return entry.keep(made) if won.held else made
+        return keep(made) if isinstance(won, LockInfo) or won.held else made
     finally:
         # Without an answer the lock is released later.
-        with suppress(StoreUnavailable):
-            won.release()
-
-
-def _check_produce(produce: Any) -> None:
-    if not callable(produce) or iscoroutinefunction(produce):
-        raise TypeError(f"produce is a function without arguments, and not async: {produce!r}")
-
-
-class _Entry:
-    """A value of the cache, and beside it, where it may be stale, a mark that lasts while it is
-    fresh. So the key has the plain value, for other code too."""
-
-    def __init__(
-        self, cache: Any, key: str, version: int | None, ttl: float | None, stale: float
-    ) -> None:
-        self._cache = cache
-        self._key = key
-        self._version = version
-        self._ttl = ttl
-        self._stale = stale if ttl is not None else 0
-        self._mark = f"{key}:fresh"
-
-    def look(self) -> tuple[Any, bool]:
-        """Return the value, `_MISSING` if there is none; and whether it is fresh."""
-        if not self._stale:
-            value = self._cache.get(self._key, _MISSING, version=self._version)
-            return value, value is not _MISSING
-        found = self._cache.get_many([self._key, self._mark], version=self._version)
-        value = found.get(self._key, _MISSING)
-        return value, value is not _MISSING and self._mark in found
-
-    def keep(self, value: T) -> T:
-        """Store the value, and return it."""
-        lasts = None if self._ttl is None else self._ttl + self._stale
-        self._cache.set(self._key, value, lasts, version=self._version)
-        if self._stale:
-            self._cache.set(self._mark, True, self._ttl, version=self._version)
-        return value
+        use.leave(failed=True)

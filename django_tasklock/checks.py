@@ -21,21 +21,20 @@ the id of the finding   warning  ``--deploy``: what `BaseStore.check` finds on t
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import Context
+from copy import copy
 from importlib.util import find_spec
 from typing import Any
 
 from django.conf import settings
 from django.core import checks
 from django.core.cache import BaseCache, caches
-from django.core.cache.backends.db import DatabaseCache
-from django.core.cache.backends.dummy import DummyCache
-from django.core.cache.backends.filebased import FileBasedCache
-from django.core.cache.backends.locmem import LocMemCache
+from django.core.cache.backends import db, dummy, filebased, locmem
 
-from ._values.describe import printable
+from ._values.words import printable
 from .conf import configured_stores, task_url
 from .exceptions import InvalidLockConfig, StoreUnavailable
 from .stores import stores
@@ -43,107 +42,106 @@ from .stores.base import BaseStore
 
 __all__ = ["check_app", "check_servers", "check_stores"]
 
+Messages = list[checks.CheckMessage]
 
-def check_stores(**_: Any) -> list[checks.CheckMessage]:
+ANOTHER = "Use Redis, Memcached or a DatabaseStore for the locks."
+# What is to be said of caches that do not exclude, behind the words that name the store.
+CACHES: dict[type[BaseCache], checks.CheckMessage] = {
+    dummy.DummyCache: checks.Error(
+        "a DummyCache: it grants every lock to everybody.", hint=ANOTHER, id="django_tasklock.E002"
+    ),
+    locmem.LocMemCache: checks.Warning(
+        "a LocMemCache: its locks exclude within one process only.",
+        hint="Use a cache that all processes share, such as Redis.",
+        id="django_tasklock.W001",
+    ),
+    filebased.FileBasedCache: checks.Warning(
+        "a FileBasedCache: its add() is not atomic, so two may get one lock.",
+        hint=ANOTHER,
+        id="django_tasklock.W002",
+    ),
+    # It reads the row, and updates it if that has expired, without a condition on what it read.
+    db.DatabaseCache: checks.Warning(
+        "a DatabaseCache: after a lease has expired, several may get the lock.",
+        hint="Use a DatabaseStore, which keeps its locks in a table of the same database.",
+        id="django_tasklock.W007",
+    ),
+}
+
+
+def check_stores(**_: Any) -> Messages:
     """Return what is wrong with the settings. Asks no server."""
-    try:
-        aliases = list(configured_stores())
-    except InvalidLockConfig as error:
-        return [checks.Error(str(error), id="django_tasklock.E001")]
-    return _check_task_url() + [message for alias in aliases for message in _check_store(alias)]
+    wrong = _errors(configured_stores)
+    if wrong:
+        return wrong
+    wrong = _errors(lambda: task_url("id"))
+    return wrong + [message for alias in configured_stores() for message in _check_store(alias)]
 
 
-def _check_task_url() -> list[checks.CheckMessage]:
-    try:
-        task_url("id")
-    except InvalidLockConfig as error:
-        return [checks.Error(str(error), id="django_tasklock.E001")]
-    return []
-
-
-def check_servers(**_: Any) -> list[checks.CheckMessage]:
+def check_servers(**_: Any) -> Messages:
     """Return what the stores find on their servers, for ``check --deploy``."""
-    try:
-        aliases = list(configured_stores())
-    except InvalidLockConfig:
+    if _errors(configured_stores):
         return []  # `check_stores` reports it.
-    return [message for alias in aliases for message in _check_server(alias)]
+    return [message for alias in configured_stores() for message in _check_server(alias)]
 
 
-def check_app() -> list[checks.CheckMessage]:
+def check_app() -> Messages:
     """Return a warning if the project has a Celery app that this process did not import."""
     module = _celery_module()
     if module is None or module in sys.modules:
         return []
+    text = (
+        f"{module} was not imported: tasks are not checked, and what this process sends goes "
+        "to Celery's default broker, on localhost."
+    )
     package = module.rpartition(".")[0]
-    return [
-        checks.Warning(
-            f"{module} was not imported: tasks are not checked, and what this process sends goes "
-            "to Celery's default broker, on localhost.",
-            hint=f"Import it in {package}/__init__.py: from .celery import app as celery_app",
-            id="django_tasklock.W006",
-        )
-    ]
+    hint = f"Import it in {package}/__init__.py: from .celery import app as celery_app"
+    return [checks.Warning(text, hint=hint, id="django_tasklock.W006")]
 
 
 def _celery_module() -> str | None:
     """Return the module ``celery`` beside the settings, or in a package around them."""
     package = str(getattr(settings, "SETTINGS_MODULE", None) or "").rpartition(".")[0]
     while package:
-        try:
+        with suppress(ImportError, ValueError):
             if find_spec(f"{package}.celery") is not None:
                 return f"{package}.celery"
-        except (ImportError, ValueError):
-            pass
         package = package.rpartition(".")[0]
     return None
 
 
+def _errors(read: Callable[[], object]) -> Messages:
+    """What is wrong with the settings that ``read`` reads."""
+    try:
+        read()
+    except InvalidLockConfig as error:
+        return [checks.Error(str(error), id="django_tasklock.E001")]
+    return []
+
+
 def _check_store(alias: str) -> Iterator[checks.CheckMessage]:
     try:
-        store = stores[alias]
-    except InvalidLockConfig as error:
-        yield checks.Error(str(error), id="django_tasklock.E001")
-        return
+        wrong = _errors(lambda: stores[alias])
     except StoreUnavailable:
         return  # A store that connects when it is made: `check_servers` says so.
-    if not store.uses_cache:
+    if wrong or not stores[alias].uses_cache:
+        yield from wrong
         return
-    cache_alias = store.settings.cache
-    where = f"the lock store {alias!r} uses the cache {cache_alias!r}"
-    cache = caches[cache_alias]
-    if isinstance(cache, DummyCache):
-        yield checks.Error(
-            f"{where}, a DummyCache: it grants every lock to everybody.",
-            hint="Use Redis, Memcached or a DatabaseStore for the locks.",
-            id="django_tasklock.E002",
-        )
-    elif isinstance(cache, LocMemCache):
-        yield checks.Warning(
-            f"{where}, a LocMemCache: its locks exclude within one process only.",
-            hint="Use a cache that all processes share, such as Redis.",
-            id="django_tasklock.W001",
-        )
-    elif isinstance(cache, FileBasedCache):
-        yield checks.Warning(
-            f"{where}, a FileBasedCache: its add() is not atomic, so two may get one lock.",
-            hint="Use Redis, Memcached or a DatabaseStore for the locks.",
-            id="django_tasklock.W002",
-        )
-    elif isinstance(cache, DatabaseCache):
-        # It reads the row, and updates it if that has expired, without a condition on what it read.
-        yield checks.Warning(
-            f"{where}, a DatabaseCache: after a lease has expired, several may get the lock.",
-            hint="Use a DatabaseStore, which keeps its locks in a table of the same database.",
-            id="django_tasklock.W007",
-        )
-    elif _ignores_errors(cache):
-        yield checks.Info(
+    store = stores[alias]
+    cache = caches[store.settings.cache]
+    where = f"the lock store {alias!r} uses the cache {store.settings.cache!r}"
+    for kind, message in CACHES.items():
+        if isinstance(cache, kind):
+            own = copy(message)
+            own.msg = f"{where}, {message.msg}"
+            yield own
+    if getattr(cache, "_ignore_exceptions", False):
+        text = (
             f"{where}, which ignores its errors (IGNORE_EXCEPTIONS). Locks do not: in an outage "
-            "they raise StoreUnavailable.",
-            hint="Code that calls cache.add() on the same keys takes an outage for a lock.",
-            id="django_tasklock.I001",
+            "they raise StoreUnavailable."
         )
+        hint = "Code that calls cache.add() on the same keys takes an outage for a lock."
+        yield checks.Info(text, hint=hint, id="django_tasklock.I001")
     yield from _check_keys(store, cache, where)
 
 
@@ -151,8 +149,9 @@ def _check_keys(store: BaseStore, cache: BaseCache, where: str) -> Iterator[chec
     with ThreadPoolExecutor(1) as thread:
         there = thread.submit(Context().run, _key_of, cache).result()
     here, again = _key_of(cache), _key_of(cache)
+    hint = None
     if here != again:
-        said, hint = f"at each call ({here}, then {again}): a lock excludes nobody.", None
+        said = f"at each call ({here}, then {again}): a lock excludes nobody."
     elif here == there:
         return
     else:
@@ -164,11 +163,8 @@ def _check_keys(store: BaseStore, cache: BaseCache, where: str) -> Iterator[chec
             else "This store's leases keep no key: renewed or released in another thread they are "
             "lost. Use a cache on Redis, or a cache without such a KEY_FUNCTION."
         )
-    yield checks.Warning(
-        f"{where}, whose KEY_FUNCTION makes another key {said}",
-        hint=hint,
-        id="django_tasklock.W008",
-    )
+    text = f"{where}, whose KEY_FUNCTION makes another key {said}"
+    yield checks.Warning(text, hint=hint, id="django_tasklock.W008")
 
 
 def _key_of(cache: BaseCache) -> str:
@@ -178,35 +174,22 @@ def _key_of(cache: BaseCache) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def _ignores_errors(cache: BaseCache) -> bool:
-    return bool(getattr(cache, "_ignore_exceptions", False))
-
-
-def _check_server(alias: str) -> Iterator[checks.CheckMessage]:
+def _check_server(alias: str) -> Messages:
     try:
-        store = stores[alias]
-    except InvalidLockConfig:
-        return  # `check_stores` reports it.
-    except StoreUnavailable as error:
-        yield _no_answer(alias, error)
-        return
-    try:
-        for finding in store.check():
-            level = checks.Warning if finding.serious else checks.Info
-            yield level(
-                f"The lock store {store.alias!r}: {finding.message}.",
+        if _errors(lambda: stores[alias]):
+            return []  # `check_stores` reports it.
+        return [
+            (checks.Warning if finding.serious else checks.Info)(
+                f"The lock store {alias!r}: {finding.message}.",
                 hint=finding.hint or None,
                 id=f"django_tasklock.{finding.id}",
             )
+            for finding in stores[alias].check()
+        ]
     except InvalidLockConfig as error:
         # Of some settings the server shows that they are wrong: a database that is MySQL.
-        yield checks.Error(str(error), id="django_tasklock.E001")
+        return [checks.Error(str(error), id="django_tasklock.E001")]
     except StoreUnavailable as error:
-        yield _no_answer(alias, error)
-
-
-def _no_answer(alias: str, error: StoreUnavailable) -> checks.CheckMessage:
-    return checks.Warning(
-        f"The lock store {alias!r} could not be asked about its server: {printable(error.reason)}",
-        id="django_tasklock.W003",
-    )
+        reason = printable(error.reason)
+        text = f"The lock store {alias!r} could not be asked about its server: {reason}"
+        return [checks.Warning(text, id="django_tasklock.W003")]

@@ -45,13 +45,7 @@ class StoreSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-_FIELDS_BY_KEY = {
-    "BACKEND": "backend",
-    "CACHE": "cache",
-    "KEY_PREFIX": "key_prefix",
-    "TTL": "ttl",
-    "OPTIONS": "options",
-}
+KEYS = ("BACKEND", "CACHE", "KEY_PREFIX", "TTL", "OPTIONS")
 
 
 def configured_stores() -> dict[str, StoreSettings]:
@@ -74,19 +68,20 @@ def _checked(alias: Any, given: Any) -> StoreSettings:
         raise InvalidLockConfig(f"{where}: an alias is a str, not {alias!r}")
     if not isinstance(given, Mapping):
         raise InvalidLockConfig(f"{where} is a dict, not {given!r}")
-    unknown = sorted(set(map(str, given)) - set(_FIELDS_BY_KEY))
+    unknown = sorted(set(map(str, given)) - set(KEYS))
     if unknown:
         raise InvalidLockConfig(
-            f"{where} has no setting {', '.join(unknown)}; there are {', '.join(_FIELDS_BY_KEY)}"
+            f"{where} has no setting {', '.join(unknown)}; there are {', '.join(KEYS)}"
         )
-    values = {_FIELDS_BY_KEY[key]: value for key, value in given.items()}
-    for key, kind in (("cache", str), ("key_prefix", str), ("options", Mapping)):
-        if key in values and not isinstance(values[key], kind):
-            raise InvalidLockConfig(
-                f"{where}[{key.upper()!r}] is a {kind.__name__}, not {values[key]!r}"
-            )
-    if not isinstance(values.get("backend"), str | None):
-        raise InvalidLockConfig(f"{where}['BACKEND'] is a dotted path, not {values['backend']!r}")
+    for key, kinds, what in (
+        ("BACKEND", str | None, "dotted path"),
+        ("CACHE", str, "str"),
+        ("KEY_PREFIX", str, "str"),
+        ("OPTIONS", Mapping, "Mapping"),
+    ):
+        if key in given and not isinstance(given[key], kinds):
+            raise InvalidLockConfig(f"{where}[{key!r}] is a {what}, not {given[key]!r}")
+    values = {key.lower(): value for key, value in given.items()}
     try:
         if "ttl" in values:
             values["ttl"] = checked_ttl(values["ttl"])

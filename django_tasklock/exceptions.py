@@ -14,8 +14,6 @@ The errors of this package.
     └── TooManyAttempts        a task's message has ended too many of its runs
     InvalidLockConfig          the settings or a task's options are wrong
 
-`RequeueFailed` was called NotPutBack before; the old name still works.
-
 Contention, loss and outage are three different things: none of them is ever reported
 as another. Every class can be pickled: a pool child sends it to its worker, and the worker
 stores it in a result backend.
@@ -35,7 +33,6 @@ __all__ = [
     "LeaseLost",
     "ListingNotSupported",
     "LockNotAcquired",
-    "NotPutBack",
     "RequeueFailed",
     "StatusConflict",
     "StoreUnavailable",
@@ -53,12 +50,13 @@ class LockNotAcquired(TaskLockError):
 
     ``name`` is the lock's name; ``holder`` the `LockInfo` of the lease that was in the
     way when the caller gave up, or None where the store did not say. It is None as well in an error
-    that a result backend has stored as JSON, which keeps a text of it alone.
+    that a result backend has stored as JSON, which keeps a text of it alone. ``hint``: what to do,
+    or "".
     """
 
-    def __init__(self, name: str, holder: LockInfo | None = None) -> None:
-        super().__init__(name, holder)
-        self.name = name
+    def __init__(self, name: str, holder: LockInfo | None = None, hint: str = "") -> None:
+        super().__init__(name, holder, *([hint] if hint else []))
+        self.name, self.hint = name, hint
         # Celery makes the error again from arguments that JSON has turned into text.
         self.holder = holder if isinstance(holder, LockInfo) else None
 
@@ -71,7 +69,7 @@ class LockNotAcquired(TaskLockError):
             left = max(0.0, self.holder.ttl)
             return f"the lock {self.name!r} is cooling down for {left:.1f} s more"
         held_by = f" by {self.holder.owner}" if self.holder and self.holder.token else ""
-        return f"the lock {self.name!r} is held{held_by}"
+        return f"the lock {self.name!r} is held{held_by}{f', {self.hint}' if self.hint else ''}"
 
 
 class AlreadyQueued(LockNotAcquired):
@@ -154,10 +152,6 @@ class RequeueFailed(TaskLockError):
 
     def __str__(self) -> str:
         return f"{self.task}[{self.task_id}] could not be requeued, and will not run: {self.reason}"
-
-
-NotPutBack = RequeueFailed
-"""the old name of `RequeueFailed`"""
 
 
 class StatusConflict(TaskLockError):

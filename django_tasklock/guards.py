@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist
-from django.db import InterfaceError, OperationalError, connections, router
+from django.db import InterfaceError, OperationalError, router
 from django.db.models import Manager, Model, Q, QuerySet
 
 from ._compat.django_database import can_hold, close_if_cut, is_in_atomic
 from .exceptions import InvalidLockConfig, StatusConflict
 
-__all__ = ["NO_LEASE", "StatusGuard"]
+__all__ = ["NO_LEASE", "StatusGuard", "leave_row"]
+
+logger = logging.getLogger("django_tasklock")
 
 # The fence of a run without a lease: every lease has a later one.
 NO_LEASE = 0
@@ -103,7 +106,7 @@ class StatusGuard:
         field: Any = model._meta.get_field(self.fence_field)
         where = f"the fence field {self.label}.{self.fence_field}"
         use = f"Use BigIntegerField(null=True), not {type(field).__name__}"
-        if not can_hold(LARGEST_FENCE, field, connections[router.db_for_write(model)]):
+        if not can_hold(LARGEST_FENCE, field):
             return f"{where} cannot hold a fence, an integer of 16 digits. {use}."
         if not field.null and not field.has_default():
             return f"{where} cannot be empty, as it is before the first run. {use}()."
@@ -222,6 +225,18 @@ class StatusGuard:
                 raise
         again = rows.filter(which).update(**changes)
         return bool(again or (changed and rows.filter(changed).exists()))
+
+
+def leave_row(guard: StatusGuard, pk: Any, fence: int | None, *, again: bool) -> None:
+    """Give the row of a run that ended with an error its status. Raises nothing.
+
+    ``again``: the run is to be repeated, or was interrupted from outside, so the row is open again.
+    """
+    try:
+        (guard.reopen if again else guard.fail)(pk, fence)
+    except Exception:
+        # The next run can claim the row as it is. The run's own error is reported.
+        logger.exception("could not change the row %s of %s after an error", pk, guard.label)
 
 
 def _label_of(model: Any) -> str:

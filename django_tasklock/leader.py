@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
 from collections.abc import Callable
@@ -10,14 +9,15 @@ from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 
-from ._engine.lease import Lease
+from ._engine.lease import Lease, Use, log_not_released
+from ._engine.lock import OWN
 from ._engine.service import LockService
-from ._engine.use import Use, log_not_released
 from ._values.arguments import checked_name, checked_ttl
-from ._values.describe import printable
+from ._values.lock_info import LockInfo
 from ._values.signatures import is_generator, signature_of
+from ._values.words import printable
 from .conf import DEFAULT_ALIAS
-from .exceptions import LeaseLost, StoreUnavailable
+from .exceptions import LeaseLost, LockNotAcquired, StoreUnavailable
 
 __all__ = ["lead", "wait_to_lead"]
 
@@ -25,8 +25,8 @@ logger = logging.getLogger("django_tasklock")
 
 T = TypeVar("T")
 
+# Between two tries to wait for the lock, while the store does not answer.
 OUTAGE_PAUSE_SECONDS = 1.0
-"""between two tries to wait for the lock, while the store does not answer"""
 
 
 def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFAULT_ALIAS) -> T:
@@ -47,7 +47,8 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
     the lease is released, and `lead` returns or raises the same.
 
     While the store does not answer, `lead` goes on waiting, and logs a warning. Raises `TypeError`
-    or `ValueError` for a wrong argument, and `InvalidLockConfig`.
+    or `ValueError` for a wrong argument, `InvalidLockConfig`, and `LockNotAcquired` if this very
+    thread leads already.
     """
     checked_name(name)
     checked_ttl(ttl)
@@ -57,16 +58,16 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
         if is_generator(kind):
             raise TypeError(f"run cannot be a generator, which would not start: {run!r}")
     service, takes_lease = LockService(store), _takes_lease(run)
+    task = f"lead {getattr(run, '__qualname__', type(run).__qualname__)}"
     while True:
-        # It gives the lease up if a signal handler raises before `try`.
-        use = Use(None)
-        lease = wait_to_lead(service, name, ttl, task=f"lead {_named(run)}", use=use)
+        use = Use()
+        lease = wait_to_lead(service, name, ttl, task=task, use=use)
         try:
             result = run(lease) if takes_lease else run()
-            if lease.held or lease._ended_well():
+            if lease.held or lease.ended_well:
                 return result
         except LeaseLost as error:
-            if lease.held or lease._ended_well() or error.name != name:
+            if lease.held or lease.ended_well or error.name != name:
                 raise
         finally:
             try:
@@ -75,51 +76,37 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
                 log_not_released("a leader", name, error)
 
 
-def wait_to_lead(
-    service: LockService,
-    name: str,
-    ttl: float,
-    *,
-    task: str,
-    use: Use,
-    group: int | None = None,
-) -> Lease:
+def wait_to_lead(service: LockService, name: str, ttl: float, **options: Any) -> Lease:
     """Return a lease on the lock ``name``, which is renewed, however long that takes.
 
-    An outage of the store is waited for. ``task``, ``use`` and ``group`` are those of
-    `LockService.try_acquire`.
+    An outage of the store is waited for. ``options`` are others of `LockService.try_acquire`.
+    Raises `LockNotAcquired` if this very thread leads already.
     """
     answered = True
     while True:
         try:
-            won = service.try_acquire(
-                name, ttl=ttl, wait=None, renew=True, task=task, use=use, group=group
-            )
+            won = service.try_acquire(name, ttl=ttl, wait=None, renew=True, **options)
         except StoreUnavailable as error:
             if answered:
                 logger.warning("waiting to lead %s: %s", name, printable(error))
             answered = False
             time.sleep(OUTAGE_PAUSE_SECONDS)
         else:
-            if isinstance(won, Lease):
-                return won
+            if isinstance(won, LockInfo):
+                raise LockNotAcquired(name, won, OWN)
+            return won
 
 
 def _takes_lease(run: Callable[..., Any]) -> bool:
     try:
-        signature = signature_of(run)
+        parameters = signature_of(run).parameters.values()
     except ValueError:  # A function written in C.
         return False
     # Not every parameter: that of `serve_forever(poll_interval=0.5)` is none for a lease.
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = signature.parameters.values()
-    takes_lease = any(p.kind in positional and p.default is p.empty for p in parameters)
-    try:
-        signature.bind(*["the lease"] if takes_lease else [])
-    except TypeError as error:
-        raise TypeError(f"run gets the lease or nothing, and {run!r} does not: {error}") from None
-    return takes_lease
-
-
-def _named(run: Callable[..., Any]) -> str:
-    return str(getattr(run, "__qualname__", type(run).__qualname__))
+    needed = [
+        p for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]  # fmt: skip
+    if len(needed) > 1 or any(p.kind is p.KEYWORD_ONLY for p in needed):
+        raise TypeError(f"run gets the lease or nothing, and {run!r} needs {needed}")
+    return bool(needed)

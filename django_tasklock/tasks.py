@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,26 +12,28 @@ from typing import Any, Literal, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
-from ._engine.aio.drive import drive
-from ._engine.aio.verbs import left
-from ._engine.binding import Binder
-from ._engine.lease import Lease
-from ._engine.names import NameTemplate
+from ._engine.acquiring import taking
+from ._engine.aio import drive
+from ._engine.lease import Lease, Use, log_not_released
+from ._engine.names import NameTemplate, bound_arguments
 from ._engine.service import LockService
 from ._engine.skipping import SkipReason, reason_of, skipped
-from ._engine.steps import Steps, blocking, steps_of
-from ._engine.use import Use, log_not_released
-from ._values.arguments import check_options, checked_template
+from ._engine.waiting import Steps, blocking
+from ._values.arguments import checked_template
 from ._values.lock_info import LockInfo
 from ._values.owner import Owner
 from ._values.signatures import is_generator, signature_of
 from .conf import DEFAULT_ALIAS
-from .exceptions import InvalidLockConfig, LeaseLost, LockNotAcquired, StoreUnavailable
-from .guards import StatusGuard
+from .exceptions import (
+    InvalidLockConfig,
+    LeaseLost,
+    LockNotAcquired,
+    StatusConflict,
+    StoreUnavailable,
+)
+from .guards import StatusGuard, leave_row
 
 __all__ = ["locked"]
-
-logger = logging.getLogger("django_tasklock")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -69,7 +71,7 @@ def locked(
     """
     if not callable(name):
         checked_template(name)
-    check_options(ttl, wait, renew, store)
+    how = LockService(store).how(ttl=ttl, wait=wait, renew=renew)
     if on_conflict not in ("skip", "raise"):
         raise ValueError(f'on_conflict is "skip" or "raise", not {on_conflict!r}')
     if not isinstance(guard, StatusGuard | None):
@@ -77,7 +79,6 @@ def locked(
 
     def decorate(function: Function) -> Function:
         signature, takes_lease = _signature(function)
-        bind = Binder(signature)
         fill = name if callable(name) else NameTemplate(name, signature).fill_from
         anything = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
         if guard is not None and guard.pk not in signature.parameters and not anything:
@@ -85,43 +86,41 @@ def locked(
         task = f"{function.__module__}.{function.__qualname__}"
 
         def begin(args: Any, kwargs: Any) -> _Run:
-            arguments, use = bind(args, kwargs), Use(None)
+            arguments, use = bound_arguments(signature, args, kwargs), Use()
             lock_name = fill(*args, **kwargs) if callable(name) else fill(arguments)
-            use.template = f"{task}:{{lock_name}}" if callable(name) else name
+            template = f"{task}:{{lock_name}}" if callable(name) else name
             task_id = getattr(getattr(arguments.get("context"), "task_result", None), "id", None)
-            taking = steps_of(LockService(store).try_acquire)(
-                lock_name,
-                ttl=ttl, wait=wait, renew=renew, task=task, task_id=task_id, use=use,
-            )  # fmt: skip
+            steps = taking(how, lock_name, use, task=task, task_id=task_id, template=template)
             skip = partial(skipped, store, lock_name, task, task_id)
             pk = None if guard is None else guard.pk_of(arguments)
-            return _Run(lock_name, use, taking, skip, on_conflict, guard, pk)
+            return _Run(lock_name, use, steps, skip, on_conflict, guard, pk)
 
         def call(lease: Lease, args: Any, kwargs: Any) -> Any:
             return function(*args, **kwargs, **({"lease": lease} if takes_lease else {}))
 
         def run_sync(*args: Any, **kwargs: Any) -> Any:
             run = begin(args, kwargs)
-            with run.working(blocking(run.taking)) as got:
+            with run.working(blocking(run.steps)) as got:
                 return call(got, args, kwargs) if isinstance(got, Lease) else got
 
         async def run_async(*args: Any, **kwargs: Any) -> Any:
             # Not in a thread of its own: whatever names the lock or claims the row uses the ORM.
             run = await sync_to_async(begin)(args, kwargs)
             # That thread must not wait: the holder may need it to come to its end.
-            working = run.working(await drive(store, run.taking, left(run.use)))
-            end = sync_to_async(working.__exit__)
+            working = run.working(await drive(store, run.steps, run.use.drop))
             try:
-                got = await sync_to_async(working.__enter__)()
+                got = await _finish(working.__enter__)
                 result = await call(got, args, kwargs) if isinstance(got, Lease) else got
-                await end(None, None, None)
+                await _finish(working.__exit__, None, None, None)
                 return result
             except GeneratorExit:
-                raise  # It was closed, and cannot wait.
+                raise  # It was closed, and cannot wait. The row is left to the next holder.
             except BaseException as error:
-                # A cancelled call may not have been made, or be under way in that thread.
-                await end(type(error), error, error.__traceback__)
+                # That thread makes this call after the one which is perhaps under way.
+                await _finish(working.__exit__, type(error), error, error.__traceback__)
                 raise
+            finally:
+                run.use.drop()  # If that was not to be: it was closed, or cancelled again.
 
         run_it = run_async if iscoroutinefunction(function) else run_sync
         wrapper: Any = wraps(function)(run_it)
@@ -137,8 +136,8 @@ class _Run:
 
     name: str
     use: Use
-    # Acquires the lock.
-    taking: Steps[Lease | LockInfo]
+    # They take the lock.
+    steps: Steps[Lease | LockInfo]
     # Makes the marker of a skipped run, of the reason and of whoever has the lock.
     skip: Callable[[SkipReason, Owner | None], dict[str, Any]]
     on_conflict: str
@@ -164,16 +163,24 @@ class _Run:
             claimed = guard is None or guard.claim(self.pk, fence)
             yield won if claimed else self.skip("invalid_state", None)
             if claimed and guard is not None:
-                self._finish(guard, won, fence)
+                if fence is None:
+                    # Nothing but the lease distinguishes this run from the next holder's.
+                    won.assert_held()
+                guard.finish(self.pk, fence)
         except GeneratorExit:
-            # The coroutine was closed, and cannot wait. The row is left to the next holder.
-            self.use.drop()
-            raise
+            raise  # Nobody waits for the end of a coroutine that was closed.
         except BaseException as error:
-            # A claim that was interrupted may have been made all the same.
-            if guard is not None and (claimed or not isinstance(error, Exception)):
-                self._leave_row(guard, won, fence, error)
-            self.use.leave(failed=True)
+            # What is no `Exception` interrupts the run from outside, as the end of the worker does.
+            again = not isinstance(error, Exception)
+            # A claim that was interrupted may have been made all the same. Without a fence, a run
+            # that has lost its lease leaves the row, which may be another run's, to the next one.
+            if guard is not None and (claimed or again) and (fence is not None or won.held):
+                leave_row(guard, self.pk, fence, again=again)
+            try:
+                if isinstance(error, StatusConflict) and not won.detached:
+                    won.assert_held()  # If it is lost, that is why.
+            finally:
+                self.use.leave(failed=True)
             raise
         try:
             self.use.leave(failed=not claimed)
@@ -183,30 +190,10 @@ class _Run:
         except StoreUnavailable as error:
             log_not_released("a task", self.name, error)
 
-    def _finish(self, guard: StatusGuard, lease: Lease, fence: int | None) -> None:
-        if fence is None:
-            # Nothing but the lease distinguishes this run from the next holder's.
-            lease.assert_held()
-        try:
-            guard.finish(self.pk, fence)
-        except Exception:
-            if not lease._is_detached():
-                lease.assert_held()  # If it is lost, that is why.
-            raise
 
-    def _leave_row(self, guard: StatusGuard, lease: Lease, fence: Any, error: object) -> None:
-        """Give the row of a run that ended with ``error`` its status. Raises nothing."""
-        if fence is None and not lease.held:
-            return  # It may be another run's. The next one can claim it as it is.
-        # What is no `Exception` interrupts the run from outside, as the end of the worker does.
-        leave = guard.fail if isinstance(error, Exception) else guard.reopen
-        try:
-            leave(self.pk, fence)
-        except Exception:
-            # The next run can claim the row as it is. The task's own error is reported.
-            logger.exception(
-                "could not change the row %s of %s after an error", self.pk, guard.label
-            )
+async def _finish(call: Callable[..., Any], *args: Any) -> Any:
+    """Make a call in the thread of the ORM, to its end whatever is cancelled."""
+    return await asyncio.shield(sync_to_async(call)(*args))
 
 
 def _signature(function: Any) -> tuple[inspect.Signature, bool]:

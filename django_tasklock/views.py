@@ -7,29 +7,25 @@ import inspect
 import logging
 import math
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from types import MethodType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
-from django.http import HttpResponse, JsonResponse
-from django.http.response import HttpResponseBase
+from django.http import HttpRequest, HttpResponse, JsonResponse
 
-from ._engine.aio.drive import drive
-from ._engine.aio.leaving import left_with
-from ._engine.aio.verbs import left
-from ._engine.cooling import cooling_times
-from ._engine.lease import Lease
+from ._engine.lease import Lease, log_not_released
+from ._engine.lock import OPTIONS, LockContext, LockOptions
 from ._engine.names import NameTemplate
-from ._engine.service import LockService
-from ._engine.steps import Steps, blocking
-from ._engine.use import Use, log_not_released
-from ._values.arguments import check_options, checked_template
-from ._values.describe import printable
-from ._values.lock_info import LockInfo
+from ._values.arguments import check_known
 from ._values.signatures import signature_of
-from .conf import DEFAULT_ALIAS
-from .exceptions import StoreUnavailable
+from ._values.words import printable
+from .exceptions import LockNotAcquired, StoreUnavailable
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["lock_view"]
 
@@ -44,16 +40,10 @@ OUTAGE = "This cannot be done now. Try again in a moment."
 def lock_view(
     name: str | Callable[..., str],
     *,
-    wait: float | None = 0,
     status: int = 409,
     retry_after: bool | int = True,
     outage_status: int | None = None,
-    ttl: float | None = None,
-    renew: bool = True,
-    store: str = DEFAULT_ALIAS,
-    hold_at_least: float = 0,
-    cooldown: float = 0,
-    cooldown_after_error: float = 0,
+    **options: Unpack[LockOptions],
 ) -> Callable[[View], View]:
     """Hold a lock for each call of a view; answer with ``status`` if somebody else holds it.
 
@@ -62,15 +52,12 @@ def lock_view(
 
     ``name``: a template that the view's arguments fill, ``"pay:{order_id}"`` or
     ``"cart:{request.user.pk}"``; or a callable that gets the view's arguments and returns the name.
-    ``wait``: seconds that a request waits for the lock; 0 does not wait, None waits for ever.
     ``status``: of the refusal, such as 409, 423 or 429. ``retry_after``: True sends the seconds
     that are left of the holder's lease, rounded up, as the header ``Retry-After``; a number of
     seconds sends that; False sends none. ``outage_status``: of the answer where the store does not
-    answer and the view was not called; None raises `StoreUnavailable`. ``ttl``: seconds that the
-    lease lasts; None, the store's TTL. ``renew``: extend the lease while the view runs. ``store``:
-    an alias of the setting. ``hold_at_least``, ``cooldown`` and ``cooldown_after_error``: seconds
-    for which the lock stays taken after the view, as for `lock`; a view that returned anything has
-    succeeded.
+    answer and the view was not called; None raises `StoreUnavailable`. ``options``: those of
+    `lock`. With ``wait`` a request waits for its turn; by default it does not. With ``cooldown``, a
+    view that returned anything has succeeded.
 
     A refusal is a line of text, or a JSON object with the key ``detail`` for a client that prefers
     JSON. Inside a DRF view it is DRF's ``Response`` with that object. The lock is held until the
@@ -82,33 +69,35 @@ def lock_view(
     see ``outage_status``. If only the release gets no answer, the view's response is returned: the
     lock was held to the end, and is released later.
     """
-    if not callable(name):
-        checked_template(name)
-    check_options(ttl, wait, renew, store)
-    _check_status("status", status)
-    if outage_status is not None:
-        _check_status("outage_status", outage_status)
-    _check_retry_after(retry_after)
-    times = cooling_times(hold_at_least, cooldown, cooldown_after_error)
+    check_known("lock_view", options, OPTIONS)
 
-    def acquire(lock_name: str, use: Use) -> Steps[Lease | LockInfo]:
-        service, use.template = LockService(store), None if callable(name) else name
-        return service._acquiring(lock_name, use, times, ttl=ttl, wait=wait, renew=renew)
+    def held(lock_name: str) -> _Held:
+        return _Held(lock_name, template=None if callable(name) else name, **options)
 
-    def refusal(holder: LockInfo, arguments: Sequence[Any]) -> HttpResponse:
+    held("name" if callable(name) else name)
+    outage_code = status if outage_status is None else outage_status
+    for what, code in ("status", status), ("outage_status", outage_code):
+        if code not in range(400, 600):
+            raise ValueError(f"{what} is an HTTP status from 400 to 599, not {code!r}")
+    seconds: Any = retry_after
+    if not isinstance(seconds, int) or seconds < 0:
+        raise ValueError(f"retry_after is a bool or a whole number of seconds, not {seconds!r}")
+
+    def refused(
+        error: LockNotAcquired | StoreUnavailable, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> HttpResponse:
+        arguments = (*args, *kwargs.values())
+        if isinstance(error, StoreUnavailable):
+            if outage_status is None:
+                raise error
+            logger.error("no lock for a view: %s", printable(error))
+            return _answer(OUTAGE, outage_code, arguments)
+        holder: Any = error.holder
         response = _answer(COOLING if holder.cooling else REFUSED, status, arguments)
-        if retry_after is True:
-            if holder.ttl is not None:
-                response.headers["Retry-After"] = str(max(1, math.ceil(holder.ttl)))
-        elif retry_after is not False:
-            response.headers["Retry-After"] = str(retry_after)
+        left = holder.ttl if retry_after is True else retry_after
+        if retry_after is not False and left is not None:
+            response.headers["Retry-After"] = str(max(int(retry_after), math.ceil(left)))
         return response
-
-    def outage(error: StoreUnavailable, arguments: Sequence[Any]) -> HttpResponse:
-        if outage_status is None:
-            raise error
-        logger.error("no lock for a view: %s", printable(error))
-        return _answer(OUTAGE, outage_status, arguments)
 
     def decorate(view: View) -> View:
         if isinstance(view, type):
@@ -120,52 +109,31 @@ def lock_view(
             raise TypeError(
                 f'a view is called, and {view!r} cannot be: decorate it with @lock_view("a name")'
             )
-        name_of, called = _naming(name, view), _innermost(view)
+        called = _called(view)
+        fill = name if callable(name) else NameTemplate(name, signature_of(called)).fill
 
-        async def locked_async(*args: Any, **kwargs: Any) -> HttpResponseBase:
-            everything = (*args, *kwargs.values())
+        def name_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+            return fill(*args, **kwargs) if callable(name) else fill(args, kwargs)
+
+        async def locked_async(*args: Any, **kwargs: Any) -> Any:
             # A name with the user's key reads the user from the database.
-            lock_name = await sync_to_async(name_of)(args, kwargs)
-            use = Use(None)
-            try:
-                won = await drive(store, acquire(lock_name, use), left(use))
-            except StoreUnavailable as error:
-                return outage(error, everything)
-            if isinstance(won, LockInfo):
-                return refusal(won, everything)
-            if times is not None:
-                use.cool(times)
-            try:
-                response = await view(*args, **kwargs)
-            except BaseException as error:
-                await left_with(store, error, lambda: _leave(use, failed=True))
-                raise
-            try:
-                await left_with(store, None, lambda: _leave(use, failed=False))
-            except StoreUnavailable as error:
-                log_not_released("a view", lock_name, error)
-            return cast("HttpResponseBase", response)
+            block = held(await sync_to_async(name_of)(args, kwargs))
+            async with AsyncExitStack() as stack:
+                try:
+                    await stack.enter_async_context(block)
+                except (LockNotAcquired, StoreUnavailable) as error:
+                    return refused(error, args, kwargs)
+                return await view(*args, **kwargs)
 
-        def locked(*args: Any, **kwargs: Any) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        def locked(*args: Any, **kwargs: Any) -> Any:
             if _dispatches_to_async(called, args):
                 return locked_async(*args, **kwargs)
-            everything = (*args, *kwargs.values())
-            use = Use(None)
-            try:
-                won = blocking(acquire(name_of(args, kwargs), use))
-            except StoreUnavailable as error:
-                return outage(error, everything)
-            if isinstance(won, LockInfo):
-                return refusal(won, everything)
-            failed = True
-            if times is not None:
-                use.cool(times)
-            try:
-                response = view(*args, **kwargs)
-                failed = False
-            finally:
-                _leave(use, failed=failed)
-            return cast("HttpResponseBase", response)
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(held(name_of(args, kwargs)))
+                except (LockNotAcquired, StoreUnavailable) as error:
+                    return refused(error, args, kwargs)
+                return view(*args, **kwargs)
 
         chosen = locked_async if iscoroutinefunction(view) else locked
         return cast("View", functools.wraps(view)(chosen))
@@ -173,53 +141,48 @@ def lock_view(
     return decorate
 
 
-def _leave(use: Use, *, failed: bool) -> None:
-    """Release the lease at the end of a view. Raises `LeaseLost` unless the view ``failed``."""
-    assert use.lease is not None
-    name = use.lease.name
-    try:
-        use.leave(failed=failed)
-    except StoreUnavailable as error:
-        log_not_released("a view", name, error)
+class _Held(LockContext[Lease]):
+    """The lock of a view. A release without an answer is logged: the view has done its work."""
+
+    def __exit__(self, *ended: Any) -> None:
+        try:
+            super().__exit__(*ended)
+        except StoreUnavailable as error:
+            log_not_released("a view", str(self.name), error)
+
+    async def __aexit__(self, *ended: Any) -> None:
+        try:
+            await super().__aexit__(*ended)
+        except StoreUnavailable as error:
+            log_not_released("a view", str(self.name), error)
+
+    def _check_block(self) -> None:
+        """The name was filled: braces in it came with an argument."""
 
 
-def _naming(
-    name: str | Callable[..., str], view: Callable[..., Any]
-) -> Callable[[Sequence[Any], Mapping[str, Any]], str]:
-    if callable(name):
-        named = name
-        return lambda args, kwargs: named(*args, **kwargs)
-    return NameTemplate(name, _signature(view)).fill
+def _as_view(request: Any, *args: Any, **kwargs: Any) -> None:
+    """Takes what a view takes that ``as_view()`` has made, of Django or of DRF."""
 
 
-def _innermost(view: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what the decorators of a view go over, which has the arguments of its calls.
+def _called(view: Any) -> Any:
+    """What has the arguments of the view's calls.
 
-    Not what it wraps in turn, where that gets ``self`` as well: `method_decorator` passes a method
+    Not what that wraps in turn, where it gets ``self`` as well: `method_decorator` passes a method
     that is bound, and says that it wraps the function; what ``as_view()`` returns says that it
     wraps the class's ``dispatch``, if that is decorated or DRF's.
     """
-    while not isinstance(view, functools.partial | MethodType) and hasattr(view, "__wrapped__"):
-        wrapped = view.__wrapped__
-        if hasattr(view, "__signature__") or (_of_class(view) and not _of_class(wrapped)):
-            break
-        view = wrapped
-    return view
+    if hasattr(view, "view_class") or hasattr(view, "cls"):
+        return _as_view
+    called = inspect.unwrap(
+        view,
+        stop=lambda each: isinstance(each, partial | MethodType) or hasattr(each, "__signature__"),
+    )
+    if isinstance(called, partial):  # A copy, which does not say what it wraps.
+        return partial(called.func, *called.args, **called.keywords)
+    return called
 
 
-def _of_class(view: Any) -> bool:
-    """Whether ``as_view()`` has made it: Django's, or that of DRF's view sets."""
-    return hasattr(view, "view_class") or hasattr(view, "cls")
-
-
-def _signature(view: Callable[..., Any]) -> inspect.Signature:
-    called = _innermost(view)
-    if isinstance(called, functools.partial):
-        called = functools.partial(called.func, *called.args, **called.keywords)
-    return signature_of(called, follow_wrapped=not _of_class(called))
-
-
-def _dispatches_to_async(called: Callable[..., Any], args: Sequence[Any]) -> bool:
+def _dispatches_to_async(called: Any, args: Sequence[Any]) -> bool:
     """Whether this is the ``dispatch`` of a view class with ``async`` methods: it is no coroutine
     function, and returns a coroutine."""
     owner = getattr(getattr(called, "func", called), "__self__", args[0] if args else None)
@@ -234,19 +197,9 @@ def _answer(text: str, status: int, arguments: Sequence[Any]) -> HttpResponse:
             from rest_framework.response import Response
 
             return cast("HttpResponse", Response({"detail": text}, status))
-        preferred_type = getattr(argument, "get_preferred_type", None)
-        if preferred_type is not None:
-            if preferred_type(["text/plain", "application/json"]) == "application/json":
+        if isinstance(argument, HttpRequest):
+            kind = argument.get_preferred_type(["text/plain", "application/json"])
+            if kind == "application/json":
                 return JsonResponse({"detail": text}, status=status)
             break
     return HttpResponse(text, status=status, content_type="text/plain; charset=utf-8")
-
-
-def _check_status(what: str, status: Any) -> None:
-    if isinstance(status, bool) or not isinstance(status, int) or not 400 <= status <= 599:
-        raise ValueError(f"{what} is an HTTP status from 400 to 599, not {status!r}")
-
-
-def _check_retry_after(seconds: Any) -> None:
-    if not isinstance(seconds, bool | int) or seconds < 0:
-        raise ValueError(f"retry_after is a bool or a whole number of seconds, not {seconds!r}")

@@ -43,12 +43,12 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 
 # With `-n` every name must lead somewhere. These are other projects', to which nothing links
-# without a network, or not public.
+# without a network, or stand for types alone.
 nitpick_ignore_regex = [
-    ("py:.*", r"(celery|collections|datetime|django\.|typing)\b.*"),
+    ("py:.*", r"(builtins|celery|collections|datetime|django\.|typing)\b.*"),
     (
         "py:.*",
-        r"(.*\.)?(Acquire\w*Options|ArgumentNames|LockContext|SkippingDecorator|LISTED_KEY_PREFIX|Q|View|T|T_co|Function)",
+        r"(.*\.)?(\w+Options|ArgumentNames|LockContext|SkippingDecorator|LISTED_KEY_PREFIX|Q|View|T|T_co|Function)",
     ),
     ("py:obj", r"COOLING|lock_acquired|clock\.now|Grant\.(memory|noted)|make_store"),
 ]

@@ -157,6 +157,9 @@ class _Verbs:
     def release(self) -> bool:
         return bool(self.lease.release())
 
+    def detach(self) -> str:
+        return str(self.lease.detach())
+
     def held(self) -> bool:
         return bool(self.lease.held)
 

@@ -20,16 +20,13 @@ from django.test.utils import override_settings
 from django_redis.pool import ConnectionFactory
 from psycopg.conninfo import conninfo_to_dict
 
-from django_tasklock._engine import history
-from django_tasklock._engine.lease_state import RELEASED
-from django_tasklock._engine.renewal import renewal
-from django_tasklock._engine.store_renewal import Entry
+from django_tasklock._engine import aio
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
 from django_tasklock.stores.database import DatabaseStore
 from django_tasklock.stores.zookeeper import ZooKeeperStore
 from django_tasklock.stores.zookeeper import link as link_module
-from tests import needs
+from tests import inside, needs
 from tests.celery_apps import apps_end
 from tests.clusters import PATIENT_MS, Cluster
 from tests.interruptions import forget_handled
@@ -139,16 +136,7 @@ def no_lease_outlives_its_test() -> Iterator[None]:
     interrupted call has left.
     """
     yield
-    for own in renewal._all:
-        for entry in own.entries():
-            lease = getattr(entry, "lease", None)
-            if isinstance(entry, Entry):
-                lease = entry.lease()
-            if lease is not None:
-                lease._end(RELEASED)
-        for entries in (own._heap, own._unsettled, own._arrivals):
-            entries.clear()
-    history.forget()
+    inside.forget_all()
     # kazoo draws from the module random in a thread of its own, which Hypothesis would notice.
     for link in link_module._links:
         link.close()
@@ -339,6 +327,8 @@ def database_alias(alias: str, configured: dict[str, Any]) -> Iterator[str]:
         connections[alias].close()
         del connections[alias]
         del connections.settings[alias]
+        # Their threads keep the settings of an alias that they have used.
+        aio._pools_of.cache_clear()
 
 
 @pytest.fixture(scope="session")
@@ -401,6 +391,12 @@ def use_redis(use_caches: UseCaches, redis_server: RedisServer) -> UseRedis:
         )
 
     return use
+
+
+@pytest.fixture
+def on_redis(use_redis: UseRedis) -> None:
+    """django-redis, as its page says."""
+    use_redis()
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from django_tasklock import LockInfo
+from django_tasklock import LockInfo, Owner
 from django_tasklock.conf import StoreSettings
-from django_tasklock.owner import Owner
 from django_tasklock.stores.base import BaseStore, Grant, Refusal
 
 

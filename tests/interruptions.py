@@ -9,28 +9,25 @@ import os
 import secrets
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from django_tasklock import locks
-from django_tasklock._engine.renewal import renewal
-from django_tasklock._engine.store_renewal import Entry
+from tests.inside import is_renewed
 from tests.waiting import until
 
 ENGINE = tuple(
     f"django_tasklock/{name}.py"
     for name in (
-        "_engine/context", "_engine/use", "_engine/service", "_engine/acquiring",
-        "_engine/keeper", "_engine/lease", "_engine/lease_state", "_engine/renewal",
-        "_engine/store_renewal", "_engine/renewal_thread", "_engine/abandoned",
-        "_engine/taker", "_engine/reentrant",
-        "_engine/running", "_engine/several", "_engine/all_or_none", "_engine/handing_on",
-        "_engine/extensions", "_engine/cooling", "_engine/cooling_lock",
-        "celery/run", "celery/taking",
+        "_engine/lock", "_engine/service", "_engine/acquiring", "_engine/keeper", "_engine/lease",
+        "_engine/permits", "_engine/waiting", "_engine/handing_on", "_engine/cooling", "celery/run",
     )
 )  # fmt: skip
-# Not "_engine/steps": after an exception that a trace function raises within its `except` clause,
-# CPython keeps what the clause handles, with the lease in it. Signal handlers come at other places.
+
+UNHEARD = {"blocking"}
+"""what has ``except StopIteration as end``: at its end, where no signal is looked for, an exception
+would leave a circle of ``end`` and its own frame to the garbage collector"""
 
 SILENT = {dis.opmap.get("SETUP_FINALLY"), dis.opmap.get("SETUP_WITH")}
 """Python 3.10 looks for no signal before these, of which a ``try`` or ``with`` begins with one; in
@@ -39,6 +36,10 @@ later versions no code has them"""
 
 EVERY = int(os.environ.get("INTERRUPT_EVERY", "5"))
 """Of so many instructions in a row one is interrupted, each time another; 1: each of them"""
+
+
+SOON_SECONDS = 30.0
+"""after which what was interrupted must be over, also on a busy machine; less than a ttl"""
 
 
 class Interrupt(Exception):
@@ -65,7 +66,8 @@ class interrupted:
 
     def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
         code = frame.f_code
-        if not code.co_filename.endswith(ENGINE) and code.co_name != self.also:
+        ours = code.co_filename.endswith(ENGINE) and code.co_name not in UNHEARD
+        if not ours and code.co_name != self.also:
             return None
         if event == "call" and in_finalizer(frame):
             return None  # Python tells nobody of an exception there, nor in what gc calls.
@@ -79,14 +81,15 @@ class interrupted:
         return self.trace
 
     def __enter__(self) -> list[str]:
-        self.before = sys.gettrace()
+        self.before, self.collects = sys.gettrace(), gc.isenabled()
         gc.disable()
         sys.settrace(self.trace)
         return self.where
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> bool:
         sys.settrace(self.before)
-        gc.enable()
+        if self.collects:
+            gc.enable()
         return kind is self.error
 
 
@@ -110,42 +113,63 @@ def forget_handled() -> None:
 
 
 def assert_over(name: str, where: list[str], *others: str) -> None:
+    """The locks are free soon, without the garbage collector, and nothing is renewed."""
     forget_handled()
     for one in (name, *others):
-        until(lambda one=one: not locks.is_locked(one), f"the end of {one} after {where}")  # type: ignore[misc]
+        free = partial(is_free, one)
+        until(free, f"the end of {one} after {where}", SOON_SECONDS, every=0.002)
+    is_over = partial(nothing_is_renewed, name, *others)
+    until(is_over, f"the end of the renewal after {where}", SOON_SECONDS)
 
-    def nothing_is_renewed() -> bool:
-        leases = [entry.lease() for entry in renewal.entries() if isinstance(entry, Entry)]
-        if not [lease for lease in leases if lease and lease.renew and lease.held]:
-            return True
-        # The thread of the renewal looks at it in this moment, or the exception refers to it.
-        leases.clear()
-        gc.collect()
-        return False
 
-    until(nothing_is_renewed, f"the end of the renewal after {where}")
+def nothing_is_renewed(*names: str) -> bool:
+    return not is_renewed(*names)
+
+
+def is_free(name: str) -> bool:
+    return not locks.is_locked(name)
 
 
 def before_first() -> int:
     """Where to begin, so that the next one is among the first `EVERY` instructions: printed."""
     number = secrets.randbelow(EVERY) + 1 - EVERY
     print(f"interrupted before instruction {number + EVERY}, and then before each {EVERY}th")
+    print(f"{number} instructions")
     return number
 
 
+def nothing(*_: object) -> None: ...
+
+
 def at_every_instruction(
-    work: Callable[[str], None], name: str, also: str = "", others: tuple[str, ...] = ()
+    work: Callable[[str], object],
+    name: str,
+    also: str = "",
+    others: tuple[str, ...] = (),
+    *,
+    error: type[BaseException] = Interrupt,
+    before: Callable[[], object] = nothing,
+    after: Callable[[list[str]], object] = nothing,
 ) -> int:
     """Run ``work`` with an interruption before every `EVERY`-th instruction, until it is
     interrupted nowhere; return how many instructions there are, or a few more.
 
-    After each run the lock ``name``, and ``others``, are free.
+    After each run the lock ``name``, and ``others``, are free. ``before`` each run and ``after`` it
+    these are called, without interruptions; the latter is told where the run was interrupted.
     """
     number, missed = before_first(), 0
-    while missed < 3:  # Not every run has as many instructions.
-        number += EVERY
-        with interrupted(number, also) as where:
-            work(name)
-        missed = 0 if where else missed + 1
-        assert_over(name, where, *others)
+    gc.collect()
+    gc.disable()
+    try:
+        while missed < 3:  # Not every run has as many instructions.
+            number += EVERY
+            before()
+            with interrupted(number, also, error) as where:
+                work(name)
+            after(where)
+            missed = 0 if where else missed + 1
+            assert_over(name, where, *others)
+    finally:
+        gc.enable()
+    print(f"{number} instructions")
     return number

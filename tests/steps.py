@@ -23,9 +23,11 @@ from django.dispatch import Signal
 
 from django_tasklock import Lease, LockInfo, StoreUnavailable, locks
 from django_tasklock.stores import stores
+from django_tasklock.stores.base import Grant
 from django_tasklock.stores.redis.trail import RECORD
+from tests.inside import clock, new_token, owner_record
 from tests.servers import RedisServer
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 T = TypeVar("T")
 
@@ -34,6 +36,9 @@ LONG = 60.0
 
 RENEWED = 4.5
 """seconds; a ttl that is renewed within a test, also by a thread that runs some seconds late"""
+
+SOON_SECONDS = 5.0
+"""seconds that no waiter should need who is told, of a lease that lasts much longer"""
 
 CONNECTING = frozenset({"auth", "client", "hello", "info", "ping", "select"})
 """commands that say nothing of locks: a connection that is made, and our own question"""
@@ -57,6 +62,38 @@ def waiting(name: str) -> int:
     """How many stand in a lock's line."""
     info = locks.get(name)
     return (info.waiters or 0) if info else 0
+
+
+def waiter(name: str, position: int, **options: Any) -> Meanwhile[Lease]:
+    """A waiter in the wait queue of a lock, at this position."""
+    thread = Meanwhile(lambda: taken(name, **{"wait": None, **options}))
+    until(lambda: waiting(name) == position, f"waiter {position}")
+    return thread
+
+
+def held_by(record: dict[str, Any], name: str, ttl: float = LONG) -> str:
+    """A lease that the process of this record took; its token."""
+    token = new_token()
+    assert isinstance(stores["default"].acquire(name, token, ttl, record), Grant)
+    return token
+
+
+def elsewhere(name: str, ttl: float) -> str:
+    """A lease of a process on another machine, which never releases it."""
+    return held_by({**owner_record(), "boot": "another-machine"}, name, ttl)
+
+
+def ends(lease: Lease) -> float:
+    """When a lease is over, on the clock of this process; a moment more or less each time."""
+    return clock.now() + lease.remaining
+
+
+def renewed(lease: Lease, times: int = 1) -> None:
+    """Wait until the lease was extended so often."""
+    for _ in range(times):
+        before = ends(lease) + 0.05
+        until(lambda: not lease.held or ends(lease) > before, "an extension")  # noqa: B023
+        assert lease.held
 
 
 def members(alias: str, name: str) -> list[bytes]:

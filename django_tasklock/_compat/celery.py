@@ -20,9 +20,7 @@ from celery.local import maybe_evaluate
 from celery.utils.imports import symbol_by_name
 from celery.utils.quorum_queues import detect_quorum_queues
 from kombu import Exchange, Queue
-from kombu.transport.native_delayed_delivery import (
-    MAX_NUMBER_OF_BITS_TO_USE,
-)
+from kombu.transport.native_delayed_delivery import MAX_NUMBER_OF_BITS_TO_USE
 
 __all__ = [
     "SKIP_CHECKS",
@@ -44,12 +42,12 @@ __all__ = [
 _any_state: Any = _state
 _any_common: Any = common
 
+# What native delayed delivery writes before the routing key of a message.
 _DELAY = re.compile(rf"(?:[01]\.){{{MAX_NUMBER_OF_BITS_TO_USE}}}")
-"""what native delayed delivery writes before the routing key of a message"""
 
+# An environment variable: where it is set, Celery's Django fixup runs no system checks when the
+# tasks are imported. We import them inside a check, which would run itself again.
 SKIP_CHECKS = "CELERY_SKIP_CHECKS"
-"""an environment variable: where it is set, Celery's Django fixup runs no system checks when the
-tasks are imported; we import them inside a check, which would run itself again"""
 
 
 class WorkerTask(DjangoTask):
@@ -175,7 +173,7 @@ def trouble_of_backend(backend: Any) -> tuple[type[Exception], ...]:
     Only some backends have that; for the others it is empty. Without `KeyError`, which kombu counts
     among those of Redis: it may be anybody's mistake, at each try.
     """
-    errors: tuple[type[Exception], ...] = tuple(getattr(backend, "connection_errors", ()))
+    errors = getattr(backend, "connection_errors", ())
     return tuple(each for each in errors if not issubclass(each, LookupError))
 
 
@@ -193,8 +191,7 @@ def keeps_successes(backend: Any) -> bool:
     Celery's backends for keys and values look for one in ``_store_result``, which is private.
     """
     celerys: Any = KeyValueStoreBackend
-    own = getattr(type(backend), "_store_result", None)
-    return own is celerys._store_result
+    return getattr(type(backend), "_store_result", None) is celerys._store_result
 
 
 def counts_parts_once(backend: Any) -> bool:

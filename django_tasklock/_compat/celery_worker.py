@@ -1,4 +1,5 @@
-"""What Celery and billiard do not document and we use, in a worker's main process.
+"""What a worker's main process uses that Celery and billiard do not document, or not every system
+has.
 
 Read in Celery 5.7.0 and billiard 4.3.2; the oldest releases that we support (see ``py310-lowest``
 in pyproject.toml) have it too.
@@ -6,13 +7,20 @@ in pyproject.toml) have it too.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import Any
 
 from celery.concurrency.prefork import TaskPool
 from celery.worker.request import Request
 
-__all__ = ["WorkerRequest", "loop_of_children", "replace_dead_children"]
+__all__ = [
+    "WorkerRequest",
+    "has_pidfd",
+    "loop_of_children",
+    "open_pidfd",
+    "replace_dead_children",
+]
 
 
 class WorkerRequest(Request):
@@ -52,3 +60,16 @@ def replace_dead_children(consumer: Any) -> None:
     """
     with suppress(Exception):
         consumer.pool._pool.maintain_pool()
+
+
+def has_pidfd() -> bool:
+    """Whether the system has pidfds: Linux 5.3 or newer, and a Python that was built for it."""
+    return hasattr(os, "pidfd_open")
+
+
+def open_pidfd(pid: int) -> int:
+    """A file descriptor that becomes readable when the process ``pid`` ends.
+
+    Raises `OSError`; `ProcessLookupError` if there is no such process. Only where `has_pidfd`.
+    """
+    return os.pidfd_open(pid)

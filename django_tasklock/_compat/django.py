@@ -9,10 +9,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
-__all__ = ["QUERYSET_OVERRIDES", "add_without_transaction"]
-
-QUERYSET_OVERRIDES = ("_clone",)
-"""methods of a queryset that `Rows` has, because ``ChangeList.get_results`` calls them"""
+__all__ = ["add_without_transaction"]
 
 
 def add_without_transaction(

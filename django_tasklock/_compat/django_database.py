@@ -7,7 +7,6 @@ Django 5.2.19; the other releases that we support have it too.
 
 from __future__ import annotations
 
-from operator import itemgetter
 from typing import Any
 
 from django.db import connections, transaction
@@ -24,7 +23,6 @@ __all__ = [
 ]
 
 CONNECTED_BY = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
-_connected_by = itemgetter(*CONNECTED_BY)
 
 
 def settings_of(database: str) -> tuple[Any, ...]:
@@ -32,8 +30,8 @@ def settings_of(database: str) -> tuple[Any, ...]:
 
     ``connections.settings`` is where a test run puts the name of the test database.
     """
-    found: tuple[Any, ...] = _connected_by(connections.settings[database])
-    return found
+    settings = connections.settings[database]
+    return tuple(settings[key] for key in CONNECTED_BY)
 
 
 def new_wrapper(database: str) -> BaseDatabaseWrapper:
@@ -68,23 +66,18 @@ def is_in_atomic(using: str) -> bool:
     return bool(blocks) and not blocks[-1]._from_testcase
 
 
-def can_hold(number: int, field: Any, connection: Any) -> bool:
+def can_hold(number: int, field: Any) -> bool:
     """Return whether ``field`` holds ``number``, a positive integer, on every database.
 
-    For a field of a custom type the answer is True: only the database knows what it holds. Uses
-    ``data_types`` of the connection and ``integer_field_ranges`` of its operations.
+    For a field of a class that is not Django's the answer is True: only its author knows what it
+    holds. Uses ``integer_field_ranges`` of Django's operations on databases.
     """
-    if not getattr(field, "concrete", False) or field.is_relation:
-        return False
+    if not type(field).__module__.startswith("django."):
+        return True
     kind = field.get_internal_type()
     if kind == "DecimalField":
         digits = field.max_digits
         return digits is None or digits - (field.decimal_places or 0) >= len(str(number))
-    usual: Any = connection.data_types.get(kind)
-    if usual is not None:
-        usual = usual(vars(field)) if callable(usual) else usual % vars(field)
-    if field.db_type(connection) != usual:
-        return True
     # Not at the top: tasks are imported before Django's apps are ready, and that would be a circle.
     from django.db.backends.base.operations import BaseDatabaseOperations
 

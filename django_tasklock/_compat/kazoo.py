@@ -19,16 +19,13 @@ from kazoo.protocol.serialization import Create2
 
 __all__ = ["CreateContainer", "create_container_async", "on_connected"]
 
-CREATE_CONTAINER = 19
-"""OpCode.createContainer"""
-CONTAINER = 4
-"""the flag of CreateMode.CONTAINER"""
+CONTAINER = 4  # the flag of CreateMode.CONTAINER
 
 
 class CreateContainer(Create2):  # type: ignore[misc]
     """The request to create a container node."""
 
-    type = CREATE_CONTAINER
+    type = 19  # OpCode.createContainer
 
 
 def create_container_async(client: Any, path: str, acl: Any) -> Any:

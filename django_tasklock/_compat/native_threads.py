@@ -27,16 +27,16 @@ __all__ = [
     "this_thread",
 ]
 
+# A new thread is not waited for any longer.
 LONGEST_BEGINNING_SECONDS = 1.0
-"""a new thread is not waited for any longer"""
 
 
 class _OfThread(threading.local):
     """What one thread, or greenlet, is."""
 
+    # Whether it renews leases. It must wait for no other thread, and under gevent and eventlet
+    # share no socket with one.
     renews = False
-    """whether it renews leases. It must wait for no other thread, and under gevent and eventlet
-    share no socket with one"""
 
 
 this_thread = _OfThread()

@@ -26,12 +26,10 @@ __all__ = [
 class RawClient(NamedTuple):
     """How a cache reaches Redis, and how it writes values."""
 
-    redis: Any
-    """redis-py's client"""
+    redis: Any  # redis-py's client
     encode: Callable[[Any], Any]
     loads: Callable[[bytes], Any]
-    decompress: Callable[[bytes], bytes] | None
-    """called before ``loads``; None where values are not compressed"""
+    decompress: Callable[[bytes], bytes] | None  # before ``loads``; None: nothing is compressed
 
 
 def only_prepends(cache: Any) -> bool:
@@ -76,7 +74,8 @@ def _from(module: str, name: str, **options: Any) -> Callable[[], Any]:
     return lambda: getattr(import_module(module), name)(**options)
 
 
-# django-redis's compressors have no limit for what they unpack, so ours replace them, by module.
+# django-redis's compressors have no limit for what they unpack, so ours replace them, by module:
+# each makes the object whose ``decompress(value, most_bytes)`` reads what that compressor wrote.
 NO_COMPRESSION = "django_redis.compressors.identity"
 DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "django_redis.compressors.gzip": lambda: zlib.decompressobj(31),
@@ -85,4 +84,3 @@ DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "django_redis.compressors.zlib": zlib.decompressobj,
     "django_redis.compressors.zstd": _from("pyzstd", "ZstdDecompressor"),
 }
-"""makes the object whose ``decompress(value, most_bytes)`` reads what that compressor wrote"""

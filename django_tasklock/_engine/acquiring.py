@@ -1,258 +1,347 @@
-"""Taking a lock: the steps of an acquire, and the takeover of a lock whose owner is dead."""
+"""Acquiring: the token, the owner's record, the question, and the takeover from a dead owner."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
+from weakref import ref
 
+from .._compat.running_task import running_task
 from .._values import clock
-from .._values.arguments import (
-    checked_flag,
-    checked_name,
-    checked_token,
-    checked_ttl,
-    checked_wait,
-)
-from .._values.describe import place
+from .._values.arguments import check_options, checked_flag, checked_name, checked_token, is_name
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner
-from .._values.slots import checked_slots
+from .._values.owner import HELD_BY, INSIDE, Owner, owner_record, place
+from .._values.slots import checked_slots, permit_names
 from .._values.tokens import new_token
+from ..conf import DEFAULT_ALIAS
 from ..exceptions import StoreUnavailable
 from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavailable
+from ..stores import stores
 from ..stores.base import BaseStore, Grant, Note, Refusal
-from . import lease_state
-from .all_at_once import AllAtOnce
-from .causes import BY_TAKEOVER, cause_of_clear
-from .cooling import CoolingTimes, cooling_times
-from .handing_on import HandingOn
-from .history import LONG_WAIT_SECONDS, note_event
-from .lease import Lease
-from .permits import PermitAttempt
-from .renewal import renewal
-from .running import record_here
-from .steps import Steps, blocking, driven, steps_of
-from .use import Use
-from .waiting import Attempt
+from .cooling import Cooling, CoolingTimes
+from .history import note_event
+from .keeper import Entry, Keeper, keeper_of
+from .lease import Lease, Use
+from .permits import Permits
+from .waiting import Attempt, Steps, always_late
 
-__all__ = ["Acquiring"]
+__all__ = [
+    "BY_RUN",
+    "BY_TAKEOVER",
+    "BY_WORKER",
+    "How",
+    "acquire",
+    "acquire_all",
+    "is_own",
+    "owner_here",
+    "taking",
+    "tell_cleared",
+]
+
+# Who waited longer, and got the lock, is an event.
+LONG_WAIT_SECONDS = 1.0
+# A lease that has less than this share of its ttl left, when several are taken, is extended.
+FULL_SHARE = 0.95
+BY_TAKEOVER = "takeover, its owner being gone"
+BY_WORKER = "the worker, whose pool child is dead"
+BY_RUN = "its own run, which had lost it"
+# What a clear is counted as, that is not an operator's.
+CAUSES = {BY_TAKEOVER: "takeover", BY_WORKER: "worker", BY_RUN: "run"}
 
 
-class Acquiring(HandingOn):
-    """The part of `LockService` that takes a lock. Its leases may be detached."""
+@dataclass(slots=True)
+class How:
+    """How locks are taken: the options that all callers have, checked when this is made.
 
-    def acquire(
-        self,
-        name: str,
-        *,
-        ttl: float | None = None,
-        wait: float | None = 0,
-        renew: bool = False,
-        slots: int = 1,
-        hold_at_least: float = 0,
-    ) -> Lease | None:
-        """Take the lock ``name``. Returns the lease; None if the lock is still held after ``wait``.
+    ``alias`` is that of the store, ``ttl`` None for the store's. ``sender`` is that of the signals.
+    Raises `TypeError` or `ValueError` for a wrong option.
+    """
 
-        ``ttl``: seconds that the lease lasts; None, the store's TTL. ``wait``: seconds to wait for
-        the lock; 0 does not wait, None waits for ever. ``renew``: extend the lease until it is
-        released, garbage-collected, or its process ends. ``slots``: as for `lock`.
-        ``hold_at_least``: after the release the lock stays taken until so many seconds after it was
-        acquired.
+    alias: str = DEFAULT_ALIAS
+    ttl: float | None = None
+    wait: float | None = 0
+    renew: bool = False
+    slots: int = 1
+    cooling: CoolingTimes | None = None
+    sender: object = None
 
-        Raises `InvalidLockConfig` for ``hold_at_least`` on a store that cannot do that, besides
-        what every method raises.
-        """
-        use, times = Use(None), cooling_times(hold_at_least)
-        options = {"ttl": ttl, "wait": wait, "renew": renew, "slots": slots}
-        blocking(self._acquiring(name, use, times, **options))
-        return self._taken(use, times)
+    def __post_init__(self) -> None:
+        wait: Any = self.wait
+        # What most callers do not give is not checked: they only take a lock that is free.
+        if self.ttl is not None or type(wait) is not int or wait < 0 or self.alias != DEFAULT_ALIAS:
+            check_options(self.ttl, wait, self.renew, self.alias)
+        checked_flag("renew", self.renew)
+        if type(self.slots) is not int or self.slots != 1:
+            checked_slots(self.slots)
 
-    def _acquiring(
-        self, name: str, use: Use, times: CoolingTimes | None, **options: Any
-    ) -> Steps[Lease | LockInfo]:
-        """The steps of `acquire`, for ``use``, which gets the lease."""
-        if times is not None:
-            times.check(self.store)
-        return (yield from steps_of(self.try_acquire)(name, use=use, **options))
 
-    def _taken(self, use: Use, times: CoolingTimes | None) -> Lease | None:
-        """Take the lease that ``use`` got, if it got one, out of it."""
-        if times is not None:
-            use.cool(times)
-        lease, use.lease = use.lease, None
-        return lease
+def owner_here(task: str | None = None, task_id: str | None = None) -> dict[str, Any]:
+    """Return the owner's record of a lock that is taken here.
 
-    @driven
-    def try_acquire(
-        self,
-        name: str,
-        *,
-        ttl: float | None = None,
-        wait: float | None = 0,
-        renew: bool = False,
-        task: str | None = None,
-        task_id: str | None = None,
-        token: str | None = None,
-        note: Note | None = None,
-        use: Use | None = None,
-        group: int | None = None,
-        slots: int = 1,
-        together: AllAtOnce | None = None,
-    ) -> Steps[Lease | LockInfo]:
-        """As `acquire`, but return the `LockInfo` of the present holder where that returns None.
+    ``task`` and ``task_id``: those of the task whose own lock it is. Without both, code that runs
+    inside a Celery task records that task.
+    """
+    job = running_task() if task is None and task_id is None else None
+    return owner_record(task, task_id) if job is None else owner_record(*job) | {INSIDE: True}
 
-        ``task``, ``task_id`` and ``group`` (the id of a process group) are recorded in the owner;
-        a lock without ``task`` and ``task_id`` has those of the Celery task that takes it.
-        ``token``: one that `new_token` made, for a process that releases what another process
-        acquires. ``note``: the store writes it with the lease, on most stores in the same round
-        trip, unless its key has another text: `Use.note_kept`. ``use`` gets the lease as soon as
-        there is one, because an exception from a signal handler may come before this method
-        returns.
 
-        Raises `StoreUnavailable`, and `TypeError` or `ValueError` for a wrong argument.
-        """
-        store = self.store
-        if use is not None:
-            use.note_kept = False
-        template = None if use is None else use.template
-        name = store.keyed(checked_name(name))
-        ttl = store.settings.ttl if ttl is None else checked_ttl(ttl)
-        wait = checked_wait(wait)
-        checked_flag("renew", renew)
-        if together is not None:
-            token = together.token(name)
-        token = new_token() if token is None else checked_token(token)
-        record = record_here(task, task_id)
-        record["ttl"], record["renew"] = ttl, renew
-        if group is not None:
-            record["group"] = group
-        permit: PermitAttempt | None = None
-        if checked_slots(slots) > 1:
-            record["slots"], deadline = slots, None if wait is None else clock.now() + wait
-            permit = PermitAttempt(store, name, token, ttl, record, deadline, self._take_over, note)
-        if renew:
-            renewal.start(store, name)
-        asked = started = clock.now()
-        process = lease_state.process
-        answer: Grant | Refusal | None = None
-        lease: Lease | None = None
-        attempt: Attempt | None = None
-        try:
-            if permit is not None:
-                answer, started = yield from permit.acquire()
-            elif together is not None and (said := together.answer(name, ttl, record)) is not None:
-                answer, started = said
-            elif wait == 0:
-                if note is None:
-                    answer = store.acquire(name, token, ttl, record)
-                else:
-                    answer = store.acquire_with_note(name, token, ttl, record, note)
-            if permit is None and (
-                answer is None or isinstance(answer, Refusal) or clock.now() >= started + ttl
-            ):
-                deadline = None if wait is None else asked + wait
-                attempt = Attempt(store, name, token, ttl, record, deadline, self._take_over, note)
-                if answer is None:
-                    answer, started = (yield from attempt.queue_at_once()) or attempt._ask()
-                if isinstance(answer, Refusal) or clock.now() >= started + ttl:
-                    answer, started = yield from attempt.acquire_with_wait(answer, started)
-            assert answer is not None
-            if lease_state.process != process:
-                raise RuntimeError("this process was forked from one that asked for a lock here")
-            if isinstance(answer, Refusal):
-                self._contended(store, name, answer.holder, record, asked, template, wait)
-                return answer.holder
-            if note is not None and not answer.noted:
-                kept = store.reserve(note.key, note.text, note.ttl) is not None
-                if use is not None:
-                    use.note_kept = kept
-            taken = name if permit is None else permit.taken
-            lease = Lease(
-                self, self.alias, taken, token, answer.fence, ttl, started + ttl, record,
-                answer.proof, renew, answer.left,
-            )  # fmt: skip
-            lease.template = template
-            if use is not None:
-                use.lease = lease
-            if wait != 0 and (waited := clock.now() - asked) > LONG_WAIT_SECONDS:
-                # Others wait until this one has done its work. Written by the release, or renewal.
-                note_event(store.alias, "waited", taken, record, seconds=waited, soon=False)
-            if renew:
-                renewal.add(lease, store)
-            if lock_acquired.receivers:
-                waited, met = clock.now() - asked, (permit or attempt)
-                lock_acquired.send_robust(
-                    type(self), lease=lease, template=template, waited=waited,
-                    holder=None if met is None else met.met,
-                )  # fmt: skip
-            return lease
-        except BaseException as error:
-            if lease_state.process != process:
-                raise  # What was granted is the parent's.
-            # The store may have granted the lock, though its answer was not read.
-            if lease is not None:
-                self.give_up(lease)
-            elif permit is not None:
-                permit.abandon()
-            else:
-                renewal.abandon(name, token, ttl, store, note=note)
-            if lock_unavailable.receivers and isinstance(error, StoreUnavailable):
-                lock_unavailable.send_robust(
-                    type(self), name=name, store=store.alias, template=template,
-                    waited=clock.now() - asked, wait=wait, error=error,
-                )  # fmt: skip
-            raise
+def taking(
+    how: How,
+    name: str,
+    use: Use,
+    *,
+    task: str | None = None,
+    task_id: str | None = None,
+    group: int | None = None,
+    template: str | None = None,
+    token: str | None = None,
+    note: Note | None = None,
+) -> Steps[Lease | LockInfo]:
+    """Return the steps that take a lock for ``use``: see `acquire`. What says who asks is made
+    here, by the caller's thread or task; the steps may be made by another thread.
 
-    contend = try_acquire  # Its old name.
+    ``task``, ``task_id`` and ``group`` (the id of a process group) are recorded in the owner; a
+    lock without ``task`` and ``task_id`` has those of the Celery task that takes it. ``template``:
+    what the name was filled from. ``token``: one that `new_token` made, for a process that releases
+    what another process acquires. ``note``: the store writes it with the lease, on most stores in
+    the same round trip, unless its key has another text: `Use.note_kept`.
 
-    def _take_over(self, store: BaseStore, holder: LockInfo) -> bool:
-        """Clear the lock if its owner is known to be dead. Returns whether to ask again."""
-        if not store.takeover or holder.token is None or holder.owner.alive() is not False:
-            return False
-        now = store.get(holder.name)
-        if now is not None and (now.token, now.owner) != (holder.token, holder.owner):
-            return True  # Its lease goes on in another process, or without one.
-        # Also if nobody holds the lock: of a quorum, a few members may still have that lease, and
-        # refuse, because its process ended before they answered its release.
-        if store.clear(holder.name, holder.token):
-            by = place(Owner.current())
-            note_event(store.alias, "taken over", holder.name, holder.owner, by=by)
-            self._cleared(store, holder.name, holder.token, holder, BY_TAKEOVER)
-        return True
+    Raises `TypeError` or `ValueError` for a wrong name or token.
+    """
+    if type(name) is not str or not is_name(name):
+        checked_name(name)
+    if token is not None:
+        checked_token(token)
+    if how.slots > 1:
+        permit_names(name, how.slots)
+    record = owner_here(task, task_id)
+    if group is not None:
+        record["group"] = group
+    return acquire(how, name, use, record, template=template, token=token, note=note)
 
-    def _contended(
-        self,
-        store: BaseStore,
-        name: str,
-        holder: LockInfo,
-        record: dict[str, Any],
-        asked: float,
-        template: str | None,
-        wait: float | None,
-    ) -> None:
-        """Send `lock_contended`. ``asked``: when the call began, on `clock.now`."""
-        waited = clock.now() - asked
-        note_event(store.alias, "refused", name, record, holder=holder, seconds=waited)
-        if lock_contended.receivers:
-            lock_contended.send_robust(
-                type(self),
-                name=name,
-                store=store.alias,
-                holder=holder,
-                owner=Owner.from_record(record),
-                waited=waited,
-                template=template,
-                wait=wait,
-            )
 
-    def _cleared(
-        self,
-        store: BaseStore,
-        name: str,
-        token: str | None,
-        holder: LockInfo | None,
-        by: str | None,
-    ) -> None:
-        lock_cleared.send_robust(
-            type(self), name=name, store=store.alias, token=token, holder=holder, by=by,
-            cause=cause_of_clear(by),
+def acquire(
+    how: How,
+    name: str,
+    use: Use,
+    record: dict[str, Any],
+    *,
+    template: str | None = None,
+    token: str | None = None,
+    note: Note | None = None,
+) -> Steps[Lease | LockInfo]:
+    """Take a lock for ``use``. Returns the lease, or what held the lock in the end.
+
+    ``record`` says who asks; it is changed. For the rest see `taking`. Raises `StoreUnavailable`,
+    and `InvalidLockConfig` if the store cannot let the lock cool.
+    """
+    store, began = stores[how.alias], clock.now()
+    keeper = keeper_of(store, name)
+    entry = _entry(keeper, how, name, use, record, note, token or new_token())
+    deadline = None if how.wait is None else began + how.wait
+    what = store, entry.name, entry.token, entry.ttl, entry.record, deadline
+    takes_over = partial(_take_over, store, how.sender)
+    attempt: Attempt | Permits
+    if how.slots == 1:
+        in_vain = partial(_in_vain, keeper, use.strand)
+        attempt = Attempt(*what, takes_over, entry.note, in_vain)
+    else:
+        attempt = Permits(*what, takes_over, entry.note)
+        entry.names = attempt.names
+    keeper.enter(entry)
+    try:
+        answer, since = yield from attempt.take()
+        if isinstance(answer, Refusal):
+            keeper.forget(entry)
+            _tell_contended(store, how, name, record, answer.holder, clock.now() - began, template)
+            return answer.holder
+        if how.slots > 1:
+            entry.names = (attempt.name,)
+        return _granted(keeper, entry, answer, since, began, how, use, template, attempt.met)
+    except BaseException as error:
+        keeper.give_up(entry)  # The store may have granted it, though its answer was not read.
+        _tell_unavailable(how, name, error, clock.now() - began, template)
+        raise
+
+
+def acquire_all(
+    how: How, names: Sequence[str], use: Use, record: dict[str, Any], templates: Mapping[str, str]
+) -> Steps[dict[str, Lease] | LockInfo]:
+    """Take several locks, all or none, with one ``wait``. Returns the leases by name, or what held
+    one of the locks. ``names`` are different, and in sorted order: no two callers wait for each
+    other. ``templates``: what they were filled from, by name. Raises as `acquire` does.
+
+    While one is waited for, the leases of the others are renewed, and in the end they are extended.
+    If one is lost all the same, the others are released, and that one counts as held.
+    """
+    began = clock.now()
+    leases = {} if len(names) == 1 else _all_at_once(how, names, use, record, templates)
+    try:
+        for name in names[len(leases) :]:
+            left = None if how.wait is None else max(0.0, how.wait - (clock.now() - began))
+            each = replace(how, wait=left, renew=how.renew or len(names) > 1)
+            won = yield from acquire(each, name, use, dict(record), template=templates.get(name))
+            if isinstance(won, LockInfo):
+                _release_all(use)
+                return won
+            leases[name] = won
+        for lease in leases.values():
+            lease.renewed(how.renew)
+            if lease.remaining < lease.ttl * FULL_SHARE:
+                lease.extend()
+        lost = next((lease for lease in leases.values() if not lease.held), None)
+        if lost is None:
+            return leases
+        _release_all(use)
+        holder = stores[lost.store].get(lost.name)
+        return holder or LockInfo(lost.name, 0.0, None, None, Owner(), lost.store, "")
+    except BaseException:
+        use.drop()  # Before the error, which refers to the block, is forgotten.
+        raise
+
+
+def _all_at_once(
+    how: How, names: Sequence[str], use: Use, record: dict[str, Any], templates: Mapping[str, str]
+) -> dict[str, Lease]:
+    """Ask for all in one round trip. Returns no lease where the store cannot do that, or one of
+    the locks is held: then they are asked for one after the other."""
+    store, asked = stores[how.alias], clock.now()
+    keepers = [keeper_of(store, name) for name in names]
+    entries = [
+        _entry(keeper, how, name, use, dict(record), None, new_token())
+        for keeper, name in zip(keepers, names, strict=True)
+    ]
+    for keeper, entry in zip(keepers, entries, strict=True):
+        keeper.enter(entry)
+    try:
+        tokens = {entry.name: entry.token for entry in entries}
+        found = store.acquire_all(tokens, entries[0].ttl, entries[0].record)
+        if found is None or isinstance(found, Refusal):
+            for keeper, entry in zip(keepers, entries, strict=True):
+                keeper.forget(entry)
+            return {}
+        if clock.now() >= asked + entries[0].ttl:
+            raise always_late(store, entries[0].ttl)
+        return {
+            name: _granted(keeper, entry, each, asked, asked, how, use, templates.get(name))
+            for name, keeper, entry, each in zip(names, keepers, entries, found, strict=True)
+        }
+    except BaseException as error:
+        for keeper, entry in zip(keepers, entries, strict=True):
+            keeper.give_up(entry)
+        _tell_unavailable(how, names[0], error, clock.now() - asked, None)
+        raise
+
+
+def is_own(holder: LockInfo, alias: str, who: object) -> bool:
+    """Whether a block of this very thread or task has the lock, so that to wait is in vain."""
+    return _in_vain(keeper_of(stores[alias], holder.name), who, holder)
+
+
+def tell_cleared(
+    store: BaseStore, name: str, token: str | None, holder: LockInfo | None, by: str | None,
+    sender: object,
+) -> None:  # fmt: skip
+    """Send `lock_cleared`."""
+    lock_cleared.send_robust(
+        sender, name=name, store=store.alias, token=token, holder=holder, by=by,
+        cause=CAUSES.get(by or "", "cleared"),
+    )  # fmt: skip
+
+
+def _entry(
+    keeper: Keeper, how: How, name: str, use: Use, record: dict[str, Any], note: Note | None,
+    token: str,
+) -> Entry:  # fmt: skip
+    """What is known of the token before it is sent."""
+    store = keeper.store
+    if how.cooling is not None:
+        how.cooling.check(store)
+    ttl = how.ttl or store.settings.ttl
+    record["ttl"], record["renew"] = ttl, how.renew
+    if how.slots > 1:
+        record["slots"] = how.slots
+    if note is not None:
+        note = note._replace(key=store.keyed_note(note.key))
+    of, names = ref(use, keeper.vanished.append), (store.keyed(name),)
+    return Entry(of, names, token, ttl, record, note, how.renew)
+
+
+def _granted(
+    keeper: Keeper, entry: Entry, grant: Grant, since: float, began: float, how: How, use: Use,
+    template: str | None, met: LockInfo | None = None,
+) -> Lease:  # fmt: skip
+    """The lease of a grant, which began at ``since``, and was asked for at ``began``, both on
+    `clock.now`. ``met``: the holder for which it waited."""
+    store, record, note, entry.note = keeper.store, entry.record, entry.note, None
+    entry.proof, entry.left = grant.proof, grant.left
+    if how.cooling is not None:
+        entry.cooling = Cooling(how.cooling)
+    lease = Lease(keeper, entry, how.alias, grant.fence, template, how.sender)
+    use.leases.append(lease)
+    keeper.granted(entry, since + entry.ttl)
+    if note is not None and not grant.noted:
+        use.note_kept = store.reserve(note.key, note.text, note.ttl) is not None
+    if HELD_BY in record:
+        return lease  # An operator's hold has a signal and an event of its own.
+    waited = clock.now() - began
+    if waited > LONG_WAIT_SECONDS and how.wait != 0:
+        note_event(store, "waited", entry.name, record, seconds=waited)
+    if lock_acquired.receivers:
+        lock_acquired.send_robust(
+            how.sender, lease=lease, template=template, waited=waited, holder=met
+        )
+    return lease
+
+
+def _release_all(use: Use) -> None:
+    """Release what was taken for nothing; what cannot be released now is given up."""
+    for lease in use.leases:
+        lease.cool(None)
+    use.leave(failed=True)
+    use.leases.clear()
+
+
+def _in_vain(keeper: Keeper, who: object, holder: LockInfo) -> bool:
+    entry = None if holder.token is None else keeper.table.get(holder.token)
+    use = None if entry is None or entry.bare else entry.of()
+    return isinstance(use, Use) and use.strand == who
+
+
+def _take_over(store: BaseStore, sender: object, holder: LockInfo) -> bool:
+    """Clear the lock if its owner is known to be dead. Returns whether to ask again."""
+    if not store.takeover or holder.token is None or holder.owner.alive() is not False:
+        return False
+    now = store.get(holder.name)
+    if now is not None and (now.token, now.owner) != (holder.token, holder.owner):
+        return True  # Its lease goes on in another process, or without one.
+    # Also if nobody holds the lock: of a quorum, a few members may still have that lease, and
+    # refuse, because its process ended before they answered its release.
+    if store.clear(holder.name, holder.token):
+        note_event(store, "taken over", holder.name, holder.owner, by=place(Owner.current()))
+        tell_cleared(store, holder.name, holder.token, holder, BY_TAKEOVER, sender)
+    return True
+
+
+def _tell_contended(
+    store: BaseStore, how: How, name: str, record: dict[str, Any], holder: LockInfo, waited: float,
+    template: str | None,
+) -> None:  # fmt: skip
+    note_event(store, "refused", name, record, holder=holder, seconds=waited)
+    if lock_contended.receivers:
+        lock_contended.send_robust(
+            how.sender, name=name, store=store.alias, holder=holder, waited=waited, wait=how.wait,
+            owner=Owner.from_record(record), template=template,
+        )  # fmt: skip
+
+
+def _tell_unavailable(
+    how: How, name: str, error: BaseException, waited: float, template: str | None
+) -> None:
+    if lock_unavailable.receivers and isinstance(error, StoreUnavailable):
+        lock_unavailable.send_robust(
+            how.sender, name=name, store=how.alias, template=template, waited=waited,
+            wait=how.wait, error=error,
         )  # fmt: skip

@@ -14,18 +14,15 @@ comes back, and must not be refused because of its own dead run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from .._values import clock
 from .._values.arguments import SHORTEST_TTL_SECONDS, checked_seconds
-from .._values.owner_record import COOLING, MARK
-from ..exceptions import InvalidLockConfig, StoreUnavailable
-from ..stores.base import BaseStore, Note
-from .extensions import await_extensions
-from .lease import Lease
+from .._values.owner import COOLING, MARK
+from ..exceptions import InvalidLockConfig
+from ..stores.base import BaseStore
 
-__all__ = ["Cooling", "CoolingTimes", "abandon", "cooling_times", "release"]
+__all__ = ["Cooling", "CoolingTimes", "cooling_times"]
 
 
 class CoolingTimes(NamedTuple):
@@ -57,6 +54,8 @@ def cooling_times(
 
     Raises `TypeError` or `ValueError` unless each is a finite number >= 0, and no bool.
     """
+    if hold_at_least == cooldown == cooldown_after_error == 0 and not prefix:
+        return None
     times = CoolingTimes(
         checked_seconds(f"{prefix}hold_at_least", hold_at_least),
         checked_seconds(f"{prefix}cooldown", cooldown),
@@ -90,40 +89,6 @@ class Cooling:
         left = self._until - clock.now()
         return left if left >= SHORTEST_TTL_SECONDS else 0.0
 
-
-def release(store: BaseStore, lease: Lease, cooling: Cooling, note: Note | None) -> bool:
-    """Let the lock of ``lease`` cool, or release it if its time is over. Returns whether the lease
-    still held it. Raises `StoreUnavailable`.
-
-    The note comes first. Whoever is killed between the two has ended its run: the note says so, and
-    a redelivery of its message is not run again. The other way round the note could be missing, and
-    the redelivery would run when the lock is cool. If the lease turns out to be lost, another run
-    of the same message may have begun, so the note is taken back.
-    """
-    if note is not None:
-        store.set_note(note)
-    # After the first call the store may have another value: the token tells.
-    proof, lease._proof = lease._proof, None
-    await_extensions(lease)
-    left = cooling.left()
-    if left:
-        held = store.rewrite(lease.name, lease.token, left, _record(lease, left), None, proof)
-        released = held is not None
-    else:
-        released = store.release(lease.name, lease.token, proof)
-    if note is not None and not released:
-        with suppress(StoreUnavailable):
-            store.unreserve(note.key, note.text)
-    return released
-
-
-def abandon(store: BaseStore, lease: Lease, cooling: Cooling) -> bool | None:
-    """`release` by the renewal thread, for a lease that was given up."""
-    left = cooling.left()
-    if not left:
-        return store.abandon(lease.name, lease.token)
-    return store.abandon_to(lease.name, lease.token, left, _record(lease, left))
-
-
-def _record(lease: Lease, seconds: float) -> Mapping[str, Any]:
-    return {**lease._record, "ttl": seconds, "renew": False, MARK: COOLING}
+    def record(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The owner's record of a lease that cools from now on."""
+        return {**record, "ttl": self.left(), "renew": False, MARK: COOLING}

@@ -1,139 +1,460 @@
-"""What a lease asks of the service that granted it."""
+"""The tokens of this process in a table, and one thread a store that looks after them.
+
+A token is in the table before it is sent, beside a weak reference to what needs it: the `Use` of a
+block, which lives as long as the block, or a lease that the application keeps. Whoever gets an
+answer says so, and whoever is interrupted says so if it can. If it cannot, because an exception
+came between two instructions, its `Use` dies with its frames, and the thread gives the token back.
+
+The thread extends a lease after a third of the time that is left of it, so two calls may fail
+before it is over; after a call that failed it tries again after a tenth of the ttl. It waits for
+its own store only (of a store with shards: for its own shard), and never uses the ORM. It starts
+with the first token and ends with the store object. A forked child has an empty table: it owns
+nothing of its parent's.
+"""
 
 from __future__ import annotations
 
+import atexit
+import logging
+import math
+import os
 import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, Protocol
+from weakref import WeakValueDictionary, ref
 
+from django.core.cache import caches
+from django.db import connections
+
+from .._compat.native_threads import NativeLock, new_lock, start_thread, this_thread
 from .._values import clock
-from .._values.arguments import checked_ttl
-from ..signals import lock_lost, lock_released
-from ..stores.base import BaseStore, Note
-from . import cooling
-from .aio.lanes import off_loop
-from .causes import cause_of_loss
-from .extensions import await_extensions
-from .history import note_event, write_noted
-from .lease import Lease
-from .lease_state import GIVEN_UP, LOST, RELEASED
-from .renewal import renewal
+from .._values.lock_info import LockInfo
+from ..exceptions import StoreUnavailable
+from ..stores.base import BaseStore, Extension, Note
+from .cooling import Cooling
 
-__all__ = ["Keeper"]
+__all__ = ["RAN_OUT", "Entry", "Keeper", "finish_jobs", "keeper_of"]
 
-NOTED_POLL_SECONDS = 0.001
-"""the pause between two looks whether the renewal thread has noted a release"""
+logger = logging.getLogger("django_tasklock")
+
+Job = Callable[[], "float | None"]
+
+# A lease is extended after this share of the time that is left of it; after a call that failed,
+# after this share of its ttl.
+RENEWAL_SHARE, FAILURE_SHARE = 1 / 3, 1 / 10
+# The least time between two calls for one lease, near its end, of a store that does not answer.
+SHORTEST_DELAY_SECONDS = 0.005
+# A lease may be extended earlier by this share of its ttl, in one call with others. At most so many
+# share a call, and its failure.
+TOGETHER_SHARE, LEASES_PER_CALL = 1 / 12, 500
+# How often the thread looks for what nobody refers to any more.
+LOOK_SECONDS = 0.25
+# When the store is asked again for a token that it did not have: the command of the interrupted
+# call may still be on its way.
+LATER_LOOKS_SECONDS = (0.25, 1.0, 4.0)
+# From the first pause to the longest, before a store that did not answer is told what is owed.
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 2.0
+# After an error that should not have been raised.
+MISTAKE_PAUSE_SECONDS = 0.1
+# Of more events in a second the oldest are dropped.
+MOST_EVENTS = 2000
+# So many jobs wait before a note is left to its ttl.
+MOST_JOBS = 10_000
+# The thread that rests looks so seldom whether there is anything at all.
+LONGEST_REST_SECONDS = 3600.0
+# Why a lease is lost that was not extended in time.
+RAN_OUT = "its ttl ran out"
+# How long the end of the process waits for the jobs of all stores.
+LAST_SECONDS = 2.0
+
+
+class Holder(Protocol):
+    """What the thread tells of a lease: the `Lease`."""
+
+    def lost(self, reason: str) -> None: ...
+    def given_back(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """All that is known of one token.
+
+    ``of`` is what needs the token, and ``names`` the lock, or those of which one is asked for.
+    ``note`` is what the acquire writes; once the lease is granted, what its release is to write.
+    """
+
+    of: ref[Any]
+    names: Sequence[str]
+    token: str
+    ttl: float
+    record: dict[str, Any]
+    note: Note | None = None
+    renew: bool = False
+    # When the lease ends, and when the thread has to do something about it, on `clock.now`.
+    until: float = math.inf
+    due: float = math.inf
+    granted: bool = False
+    given_up: bool = False
+    # Whether ``of`` is a lease that nobody gives back: its end is only no longer put off.
+    bare: bool = False
+    # Those of the `Grant`.
+    proof: Any = None
+    left: Callable[[], float] | None = None
+    cooling: Cooling | None = None
+    holder: Callable[[], Holder | None] = lambda: None
+    # Has one item while no call about the lease is under way: whoever removes it makes one.
+    free: list[None] = field(default_factory=partial(list, (None,)))
+
+    @property
+    def name(self) -> str:
+        """The lock's name, once it is granted."""
+        return self.names[0]
+
+    def claim(self, until: float) -> bool:
+        """Wait until no call about the lease is under way, at most until ``until``, on `clock.now`.
+        True: the caller may make one, and appends to ``free`` when it is done."""
+        while True:
+            try:
+                self.free.pop()
+                return True
+            except IndexError:
+                if clock.now() >= until:
+                    return False
+                time.sleep(0.001)
 
 
 class Keeper:
-    """Releases and extends leases of one store, and notes what becomes of them."""
+    """Looks after the tokens of one store, or of one of its shards."""
 
-    @property
-    def store(self) -> BaseStore:
-        """The store of the leases."""
-        raise NotImplementedError
+    def __init__(self, store: BaseStore) -> None:
+        self.store = store
+        self.begin()
 
-    def release(self, lease: Lease, note: Note | None = None) -> bool:
-        """`Lease.release`, with a note that the store writes in the same step.
+    def begin(self) -> None:
+        """Forget everything. Called in a new process too."""
+        self.table: dict[str, Entry] = {}
+        self.jobs: list[tuple[float, Job]] = []
+        # What `history` writes next, and not before this moment.
+        self.events: deque[Any] = deque(maxlen=MOST_EVENTS)
+        self.writes_at = 0.0
+        # Has an item when something has died to which an entry refers. Its method `append`, written
+        # in C, is the callback of weak references: no signal handler can run in it.
+        self.vanished: deque[Any] = deque()
+        self._wakeup, self._running = new_lock(), new_lock()
+        self._wakeup.acquire()
+        # When the thread has something to do, and whether it rests until it is woken.
+        self._first, self._news, self._rests = math.inf, False, False
+        self._retry_at, self._retry_after = 0.0, FIRST_RETRY_SECONDS
+        self._mistaken = False
+        # Whether the process ends: jobs are not to wait for their moment.
+        self.hurries = False
 
-        Raises `StoreUnavailable`; the lease is held again then, and `Lease.release` gives it up.
-        """
-        if not lease.held or not lease._end(RELEASED):
-            return self._release_again(lease, note)
-        lease.renew = False
-        try:
-            released = self._release(lease, note)
-        except BaseException:
-            lease._hold_on()
-            raise
-        if not released:
-            lease._hold_on()
-            self.lost(lease, "the store no longer had it at its release")
-            return False
-        write_noted(lease.store)
-        if lock_released.receivers:
-            self._tell_released(lease)
-        return True
-
-    def _tell_released(self, lease: Lease) -> None:
-        held = clock.now() - lease._since
-        lock_released.send_robust(type(self), lease=lease, template=lease.template, held=held)
-
-    def _release_again(self, lease: Lease, note: Note | None) -> bool:
-        """Whether an interrupted release has released the lease: True once. Tries again if that is
-        not known yet."""
-        if not lease._is_mine():
-            return False
-        if lease._state == GIVEN_UP and clock.now() < lease._deadline:
-            if self._release(lease, note):
-                self.released(lease)
-            else:
-                # The renewal thread may have released it, and wait for the reply.
-                own = renewal.of(self.store, lease.name)
-                while own.releasing is lease and clock.now() < lease._deadline:
-                    time.sleep(NOTED_POLL_SECONDS)
-        return lease._tell_release()
-
-    def _release(self, lease: Lease, note: Note | None) -> bool:
-        if lease._extensions() and not self.store.atomic_release:
-            # A renewal that is under way would write the lease again, or over the next holder's.
-            await_extensions(lease)
-        if lease._cooling is not None:
-            return cooling.release(self.store, lease, lease._cooling, note)
-        if note is None:
-            return self.store.release(lease.name, lease.token, lease._proof)
-        return self.store.release_with_note(lease.name, lease.token, lease._proof, note)
-
-    def give_up(self, lease: Lease, note: Note | None = None) -> None:
-        """Have the renewal thread release a lease that nobody wants any more, and write the note.
-
-        Without that, a short outage or an interruption would leave the lock held for the rest of
-        the ttl.
-        """
-        if lease._give_up():
-            left = lease._deadline - clock.now()
-            renewal.abandon(lease.name, lease.token, left, self.store, lease, note)
-            note_event(lease.store, "given up", lease.name, lease._record)
-
-    def released(self, lease: Lease) -> bool:
-        """Note that a lease which was given up is released. False: another call has noted it."""
-        if not lease._given_back():
-            return False
-        if lock_released.receivers:
-            self._tell_released(lease)
-        return True
-
-    def extend(self, lease: Lease, ttl: float) -> bool:
-        """`Lease.extend`, for ``ttl`` seconds from now.
-
-        Raises `StoreUnavailable`, and `TypeError` or `ValueError` for a wrong ttl.
-        """
-        ttl = checked_ttl(ttl)
-        store, began, said = self.store, [False], None
-        started = clock.now()
-        try:
-            if not lease._extending(began):
-                return False
-            said = store.extend(lease.name, lease.token, ttl, lease._proof)
-        finally:
-            lease._extended(began, started + ttl, said)
-            if lease.renew:
-                # It may have been made shorter, also where no reply came.
-                renewal.add(lease, store)
-        if said:
-            lease.ttl = ttl
-        else:
-            self.lost(lease, "the store no longer has it")
-        return said
-
-    def lost(self, lease: Lease, reason: str) -> None:
-        """Note that a lease is lost, and send `lock_lost`: once, and for good.
-
-        On an event loop, which a receiver must not block, it is sent in a thread, soon.
-        """
-        if not lease._end(LOST, reason):
+    def enter(self, entry: Entry) -> None:
+        """To be called before the token is sent. Raises `RuntimeError` if the lease is to be
+        renewed, and the system starts no thread."""
+        self.table[entry.token] = entry
+        if self._running.locked() and not self._rests:
             return
-        if lock_lost.receivers:
-            told = {"template": lease.template, "held": clock.now() - lease._since}
-            told |= {"reason": reason, "cause": cause_of_loss(reason)}
-            off_loop(partial(lock_lost.send_robust, type(self), lease=lease, **told))
-        note_event(lease.store, "lost", lease.name, lease._record, reason=reason)
+        try:
+            self._start()
+        except RuntimeError:
+            if entry.renew:
+                self.forget(entry)
+                raise
+
+    def granted(self, entry: Entry, until: float) -> None:
+        """The lease is granted, and ends at ``until``, on `clock.now`."""
+        entry.until, entry.granted = until, True
+        self.plan(entry)
+
+    def plan(self, entry: Entry) -> None:
+        """Extend the lease in time for its present end, if it is to be renewed."""
+        if entry.renew:
+            now = clock.now()
+            entry.due = now + (entry.until - now) * RENEWAL_SHARE
+            self._note_due(entry.due, now)
+
+    def give_up(self, entry: Entry) -> bool:
+        """Have the token given back as soon as the store answers. Returns False if it is over."""
+        if entry.given_up or self.table.get(entry.token) is not entry:
+            return False
+        now = clock.now()
+        entry.renew, entry.until = False, min(entry.until, now + entry.ttl)
+        if entry.cooling is not None:
+            entry.until = max(entry.until, now + entry.cooling.left())
+        self.later(partial(self._give_back, entry, iter(LATER_LOOKS_SECONDS)))
+        entry.given_up = True  # Last: whoever is interrupted before is called again.
+        return True
+
+    def forget(self, entry: Entry) -> None:
+        """The token is over."""
+        self.table.pop(entry.token, None)
+
+    def give_back(self, entry: Entry) -> bool | None:
+        """Tell the store that nobody needs the token any more, as far as it is held.
+
+        Returns whether it held the lock, None if that is not known. Raises `StoreUnavailable`.
+        """
+        store, note = self.store, entry.note
+        if not entry.granted:
+            if note is not None:
+                store.unreserve(note.key, note.text)
+            held = [store.abandon(name, entry.token) for name in entry.names]
+            if any(held) and note is not None:
+                store.unreserve(note.key, note.text)  # The acquire may have come between the two.
+            return any(held)
+        # The note first, while nobody else gets the lock: the next holder may read it.
+        if note is not None and _is_held(store.get(entry.name), entry.token):
+            store.set_note(note)
+        if entry.cooling is None or not (left := entry.cooling.left()):
+            return store.abandon(entry.name, entry.token)
+        record = entry.cooling.record(entry.record)
+        return store.abandon_to(entry.name, entry.token, left, record)
+
+    def later(self, job: Job, delay: float = 0.0) -> None:
+        """Have the thread call ``job`` in ``delay`` seconds, and again after as many as it returns,
+        until it returns None. One that raises `StoreUnavailable` is called again soon."""
+        now = clock.now()
+        self.jobs.append((now + delay, job))
+        with suppress(RuntimeError):  # The system starts no thread.
+            self._start()
+        self._note_due(now + delay, now)
+
+    def owe(self, note: Note, seconds: float, *, undo: bool = False) -> None:
+        """Write a note as soon as the store answers; with ``undo`` remove it, if it is this one.
+
+        ``seconds``: after which it is too late for that.
+        """
+        if len(self.jobs) >= MOST_JOBS:
+            return  # After an outage of many calls: the notes end by themselves.
+        note = note._replace(key=self.store.keyed_note(note.key))
+        until, looks = clock.now() + seconds, iter(LATER_LOOKS_SECONDS)
+
+        def tell() -> float | None:
+            if clock.now() >= until:
+                return None
+            if not undo:
+                self.store.set_note(note)
+                return None
+            return None if self.store.unreserve(note.key, note.text) else next(looks, None)
+
+        self.later(tell)
+
+    # --------------------------------------------------------------------------- the thread
+
+    def _start(self) -> None:
+        if not self._running.locked():
+            # If two threads are started at the same time, one of them ends at once.
+            me = ref(self, partial(_release, self._wakeup))
+            start_thread(partial(_run, me, self._running, self._wakeup))
+        elif self._rests:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._news = True
+        _release(self._wakeup)
+
+    def _note_due(self, due: float, now: float) -> None:
+        if due < self._first:
+            self._news = True
+            if due < now + LOOK_SECONDS:
+                self._wake()
+
+    def work(self) -> float:
+        """Do what is due. Return the seconds until the next look."""
+        self._rests = False
+        if not (self._news or self.vanished) and clock.now() < self._first:
+            return self._until_next()
+        # Before the look: who comes meanwhile says so again.
+        self._news, self._first = False, math.inf
+        self.vanished.clear()
+        started, due = clock.now(), []
+        for entry in list(self.table.values()):
+            if entry.of() is None and entry.bare:
+                self.forget(entry)
+            elif entry.of() is None:
+                self.give_up(entry)
+            elif entry.renew and entry.until <= started:
+                self._lost(entry, RAN_OUT)
+            elif entry.renew and entry.due <= started + entry.ttl * TOGETHER_SHARE:
+                due.append(entry)
+        if any(entry.due <= started for entry in due):
+            self._extend(due[:LEASES_PER_CALL])
+        # One at a time: it may take a while, and leases come due meanwhile.
+        late = math.inf if self.hurries else started
+        job = next((each for each in list(self.jobs) if each[0] <= late), None)
+        if job is not None and started >= self._retry_at:
+            self._do(*job)
+        close_own()
+        jobs = min((moment for moment, _ in list(self.jobs)), default=math.inf)
+        if self.jobs and self.hurries:
+            jobs = 0.0
+        dues = [entry.due for entry in list(self.table.values()) if entry.renew]
+        self._first = min(max(jobs, self._retry_at), *dues, math.inf)
+        return self._until_next()
+
+    def _until_next(self) -> float:
+        if not self.table and not self.jobs:
+            self._rests = True
+            if not self.table and not self.jobs:  # One that came before `_rests` woke nobody.
+                return math.inf
+        return max(0.0, min(self._first - clock.now(), LOOK_SECONDS))
+
+    def _extend(self, entries: Sequence[Entry]) -> None:
+        """Extend leases in one call."""
+        claimed = []
+        for entry in entries:
+            # Whoever makes a call about it now plans the next one. It may be interrupted.
+            entry.due = clock.now() + LOOK_SECONDS
+            if entry.claim(0):
+                claimed.append(entry)
+        started = clock.now()
+        said: Sequence[bool | None] = ()
+        try:
+            batch = [Extension(each.name, each.token, each.ttl, each.proof) for each in claimed]
+            said = self.store.extend_many(batch)
+        except StoreUnavailable:
+            pass
+        except BaseException:
+            # A store's mistake. It may be repeated, and ends with `LeaseLost`: say the cause once.
+            if not self._mistaken:
+                logger.exception("the lock store %s could not extend its leases", self.store.alias)
+            self._mistaken = True
+        if len(said) != len(claimed):
+            said = [None] * len(claimed)
+        for entry, extension, held in zip(claimed, batch, said, strict=True):
+            if held:
+                entry.until = started + extension.ttl
+                self.plan(entry)
+            elif held is None:
+                entry.until = min(entry.until, started + extension.ttl)
+                left = entry.until - clock.now()
+                pause = max(SHORTEST_DELAY_SECONDS, min(extension.ttl * FAILURE_SHARE, left / 2))
+                entry.due = clock.now() + pause
+            entry.free.append(None)
+            if held is False:
+                self._lost(entry, "the store no longer has it")
+
+    def _lost(self, entry: Entry, reason: str) -> None:
+        self.forget(entry)
+        if (holder := entry.holder()) is not None:
+            with suppress(BaseException):  # Of a receiver of the signal: the other leases go on.
+                holder.lost(reason)
+
+    def _give_back(self, entry: Entry, looks: Iterator[float]) -> float | None:
+        """The job of a token that is given up."""
+        held: bool | None = None
+        try:
+            if clock.now() < entry.until:
+                held = self.give_back(entry)
+        except StoreUnavailable:
+            raise
+        except BaseException:
+            pass  # A store's mistake: the lease ends by itself.
+        if held is False and not entry.granted and (again := next(looks, None)) is not None:
+            return again  # The command of the interrupted call may still be on its way.
+        self.forget(entry)
+        if held and (holder := entry.holder()) is not None:
+            holder.given_back()
+        return None
+
+    def _do(self, due: float, job: Job) -> None:
+        """Make a call to the store. While it does not answer, the pauses get longer."""
+        again: float | None = None
+        try:
+            again = job()
+        except StoreUnavailable:
+            self._retry_at = clock.now() + self._retry_after
+            self._retry_after = min(2 * self._retry_after, LONGEST_RETRY_SECONDS)
+            return
+        except BaseException:
+            pass  # A mistake of a store, or of a signal's receiver.
+        self._retry_after = FIRST_RETRY_SECONDS
+        self.jobs.remove((due, job))
+        if again is not None:
+            self.jobs.append((clock.now() + again, job))
+
+
+def _is_held(holder: LockInfo | None, token: str) -> bool:
+    return holder is not None and holder.token == token
+
+
+def _release(wakeup: NativeLock, _: object = None) -> None:
+    """Wake the thread that sleeps, or let it not fall asleep. Raises nothing."""
+    with suppress(RuntimeError):  # It is woken already.
+        wakeup.release()
+
+
+def _run(of: Callable[[], Keeper | None], running: NativeLock, wakeup: NativeLock) -> None:
+    """Work until the keeper is gone. ``running`` is held meanwhile; if another thread holds it,
+    this one ends at once. ``wakeup`` is held: `_release` wakes the thread."""
+    if not running.acquire(False):
+        return
+    this_thread.renews = True
+    while (keeper := of()) is not None:
+        try:
+            seconds = keeper.work()
+        except BaseException:
+            # Nothing in there may end the thread, or hide what is due: leases depend on it.
+            keeper._news, seconds = True, MISTAKE_PAUSE_SECONDS
+        if not keeper.table and not keeper.jobs:
+            del keeper  # A store that is no longer in use is collected, which wakes this thread.
+        wakeup.acquire(timeout=min(seconds, LONGEST_REST_SECONDS))
+    with suppress(Exception):
+        close_own()
+
+
+def close_own() -> None:
+    """Close what this thread has open of Django's.
+
+    It is no request, at whose end Django would close what a store, or a receiver of a signal, has
+    opened.
+    """
+    connections.close_all()
+    caches.close_all()
+
+
+_all: WeakValueDictionary[int, Keeper] = WeakValueDictionary()
+
+
+def keeper_of(store: BaseStore, name: str = "") -> Keeper:
+    """The keeper of a store, or of the shard of it that has the lock ``name`` now."""
+    attribute = f"_keeper{store.shard(name)}"
+    found: Keeper | None = vars(store).get(attribute)
+    if found is None:
+        found = vars(store).setdefault(attribute, Keeper(store))
+        _all[id(found)] = found
+    return found
+
+
+def _keepers() -> list[Keeper]:
+    # One step of the interpreter: another thread may add one.
+    found = [reference() for reference in _all.valuerefs()]
+    return [keeper for keeper in found if keeper is not None]
+
+
+def finish_jobs() -> None:
+    """Have the jobs done now, and wait for that, though not for long. Raises nothing.
+
+    For the end of a process; one that ends without the handlers of `atexit` calls it.
+    """
+    until = clock.now() + LAST_SECONDS
+    for keeper in _keepers():
+        keeper.hurries = True
+        keeper._wake()
+    while any(keeper.jobs for keeper in _keepers()) and clock.now() < until:
+        time.sleep(0.005)
+
+
+def _begin_all() -> None:
+    for keeper in _keepers():
+        keeper.begin()
+
+
+atexit.register(finish_jobs)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_all)

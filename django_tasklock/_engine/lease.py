@@ -1,100 +1,88 @@
-"""`Lease`: what the holder of a lock has."""
+"""`Lease`: what the holder of a lock has; and `Use`: what one block holds."""
 
 from __future__ import annotations
 
-import math
-import os
+import asyncio
+import logging
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, cast
+from weakref import ref
 
-from .._compat.native_threads import new_lock
 from .._values import clock
-from .._values.owner import Owner
-from .._values.owner_record import owner_record
-from .._values.slots import slot_of
-from ..exceptions import LeaseLost
-from . import lease_state
-from .aio.lease_verbs import AsyncLease
-from .lease_state import DETACHED, DETACHING, HELD, LOST, Keeps, LeaseState
+from .._values.arguments import checked_ttl
+from .._values.lock_info import key_of
+from .._values.owner import Owner, owner_record
+from .._values.slots import base_of, slot_of
+from .._values.words import printable
+from ..exceptions import LeaseLost, StoreUnavailable
+from ..signals import lock_lost, lock_released
+from ..stores.base import Grant, Note
+from . import handing_on
+from .aio import finish
+from .cooling import Cooling
+from .history import note_event
+from .keeper import RAN_OUT, Entry, Keeper
 
-__all__ = ["Lease"]
+__all__ = ["Lease", "Use", "log_not_released", "strand"]
 
-# No function is called while this lock is held: a signal handler could run then, and need it too.
-_overlaps = new_lock()
+logger = logging.getLogger("django_tasklock")
+
+# The states of a lease. It begins as held, and leaves that for good.
+HELD, RELEASED, LOST, GIVEN_UP, DETACHED = "held", "released", "lost", "given up", "detached"
+WHY = {
+    HELD: "it belongs to the parent of this forked process",
+    RELEASED: "it was released",
+    GIVEN_UP: "its release was interrupted",
+    DETACHED: "it was detached",
+}
 
 
-class Lease(AsyncLease, LeaseState):
+class Lease:
     """One timed grant of a lock to one holder.
 
     ``name``, ``token``, ``fence`` (None on a store without fences) and ``store`` (the alias) do not
     change. ``ttl`` is the length of the last grant or extension, in seconds. ``template`` is what
-    the name was filled from, such as "video:{video_id}"; None where that is not known.
+    the name was filled from, such as "video:{video_id}"; None where that is not known. ``renew`` is
+    whether the lease is extended by itself.
 
     The lease is over ``ttl`` seconds after the moment just before that call was sent, by the clock
     of this process. That is final, whatever the server says later.
 
     A lease belongs to the process that acquired it. There, ``copy.copy`` and ``copy.deepcopy``
     return the lease itself. A lease that is unpickled has the same fields, but is not held, and its
-    ``release`` returns False.
+    ``release`` returns False. As a context manager it is released at the end of the block, which
+    raises `LeaseLost` if the lease was lost and the block raised nothing itself.
     """
 
     __slots__ = (
-        "__weakref__",
-        "_calls",
-        "_cooling",
-        "_due",
-        "_earliest",
-        "_proof",
-        "_record",
-        "_since",
-        "fence",
-        "name",
-        "store",
-        "template",
-        "token",
-        "ttl",
-    )
+        "__weakref__", "_entry", "_keeper", "_open", "_reason", "_sender", "_since", "_state",
+        "fence", "name", "store", "template", "token",
+    )  # fmt: skip
 
     def __init__(
         self,
-        keeper: Keeps,
+        keeper: Keeper,
+        entry: Entry,
         store: str,
-        name: str,
-        token: str,
         fence: int | None,
-        ttl: float,
-        deadline: float,
-        record: Mapping[str, Any],
-        proof: Any = None,
-        renew: bool = False,
-        left: Callable[[], float] | None = None,
+        template: str | None = None,
+        sender: object = None,
     ) -> None:
-        self._keeper = keeper
-        self.store = store
-        self.name = name
-        self.token = token
-        self.fence = fence
-        self.ttl = ttl
-        self.renew = renew
-        self.template: str | None = None
-        self._deadline = deadline
-        self._since = deadline - ttl
-        self._due = math.inf
-        self._record = record
-        self._proof = proof
-        self._left_in_store = left
-        self._process = lease_state.process
-        self._state = HELD
-        self._claims: list[None] = [None]
-        self._reason = ""
-        self._calls = 0
-        self._cooling: Any = None  # Its `cooling.Cooling`, if the lock has one.
-        self._earliest = math.inf
+        self._keeper, self._entry, self.store, self._sender = keeper, entry, store, sender
+        self.name, self.token = entry.names[0], entry.token
+        self.fence, self.template = fence, template
+        self._since = clock.now()
+        self._state, self._reason = HELD, ""
+        # Has one item while the lease may leave `HELD`: who removes it makes that step. No lock:
+        # an exception from a signal handler would leave it locked.
+        self._open: list[None] = [None]
+        entry.holder = ref(self)
 
     def __repr__(self) -> str:
-        words = ("held", "released", "lost", "given up", "released", "detached", "detached")
-        state = words[self._state]
-        return f"<Lease {self.name!r} fence={self.fence} {state}>"
+        return f"<Lease {self.name!r} fence={self.fence} {self._state}>"
 
     def __copy__(self) -> Lease:
         return self
@@ -103,33 +91,88 @@ class Lease(AsyncLease, LeaseState):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        record = dict(self._record)
+        record = dict(self._entry.record)
         return _unpickled, (self.store, self.name, self.token, self.fence, self.ttl, record)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        use = Use()
+        use.leases.append(self)
+        use.leave(failed=kind is not None)
+
+    @property
+    def ttl(self) -> float:
+        """The length of the last grant or extension, in seconds."""
+        return self._entry.ttl
+
+    @property
+    def renew(self) -> bool:
+        """Whether the lease is extended by itself."""
+        return self._entry.renew
 
     @property
     def slot(self) -> int | None:
         """The number of the permit, from 1; None for the lease of a plain lock."""
-        return slot_of(self.name, self._record.get("slots"))
+        return slot_of(self.name, self._entry.record.get("slots"))
 
     @property
     def owner(self) -> Owner:
         """The owner that is recorded with the lease."""
-        return Owner.from_record(self._record)
+        return Owner.from_record(self._entry.record)
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease still holds the lock, by this process's clock."""
+        entry = self._entry
+        if self._state != HELD or entry.given_up:
+            return False
+        if self._keeper.table.get(self.token) is not entry:
+            return False  # It is the parent's: see `keeper`.
+        if clock.now() < entry.until and (entry.left is None or entry.left() > 0):
+            return True
+        self.lost(RAN_OUT)
+        return False
 
     @property
     def remaining(self) -> float:
         """The seconds that are left; 0.0 if the lease is not held."""
         if not self.held:
             return 0.0
-        left = self._deadline - clock.now()
-        if self._left_in_store is not None:
-            left = min(left, self._left_in_store())
+        left = self._entry.until - clock.now()
+        if self._entry.left is not None:
+            left = min(left, self._entry.left())
         return max(0.0, left)
+
+    @property
+    def detached(self) -> bool:
+        """Whether the lease goes on without this process."""
+        return self._state == DETACHED
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether the holder has released the lease, or has detached it."""
+        return self._state in (RELEASED, DETACHED)
+
+    @property
+    def base_name(self) -> str:
+        """The name that the caller gave: of a permit that of all of them."""
+        return base_of(self.name, self._entry.record.get("slots"))
+
+    def is_here(self) -> bool:
+        """Whether this thread finds the lock under the same key."""
+        return key_of(self._keeper.store.keyed(str(self.name))) == key_of(self.name)
+
+    def is_of_a_block(self) -> bool:
+        """Whether the block that took the lease still goes on."""
+        use = self._entry.of()
+        return isinstance(use, Use) and self in use.leases
 
     def assert_held(self) -> None:
         """Raise `LeaseLost` if the lease does not hold the lock any more."""
         if not self.held:
-            raise LeaseLost(self.name, self._reason or self._why())
+            raise LeaseLost(self.name, self._why())
 
     def extend(self, ttl: float | None = None) -> bool:
         """Make the lease last ``ttl`` seconds from now. None: as long as last time.
@@ -139,22 +182,88 @@ class Lease(AsyncLease, LeaseState):
         and its new deadline then, unless a later call succeeds. Raises `TypeError` or `ValueError`
         for a wrong ``ttl``.
         """
-        return self._keeper.extend(self, self.ttl if ttl is None else ttl)
+        keeper, entry = self._keeper, self._entry
+        ttl = entry.ttl if ttl is None else checked_ttl(ttl)
+        if not self.held or not entry.claim(entry.until):
+            return False
+        said, started = None, clock.now()
+        try:
+            if self._state == HELD:
+                said = keeper.store.extend(self.name, self.token, ttl, entry.proof)
+        finally:
+            if said:
+                entry.until, entry.ttl = started + ttl, ttl
+            elif said is None:
+                entry.until = min(entry.until, started + ttl)
+            keeper.plan(entry)
+            entry.free.append(None)
+        if said is False:
+            self.lost("the store no longer has it")
+        return bool(said)
 
-    def release(self, _note: Any = None) -> bool:
+    def release(self, _note: Note | None = None) -> bool:
         """Give the lock back, or let it cool (``hold_at_least``, ``cooldown``).
 
         Returns False if the lease no longer held it; nothing was changed then. Raises
         `StoreUnavailable` if the store does not answer. Then, and if any other exception interrupts
         the call, the lease is given up: it is not held any more, and the renewal thread releases it
-        as soon as the store answers. It ends at its deadline at the latest. A later call of this
-        method returns True, once, if the lease was released after all.
+        as soon as the store answers. It ends at its deadline at the latest. A later call asks the
+        store again.
         """
-        # On one line: a signal may interrupt before each line, also before a bare `try:`.
-        try: return self._keeper.release(self, _note)  # fmt: skip # noqa: E701
+        keeper, entry = self._keeper, self._entry
+        try:
+            if self._state == GIVEN_UP:
+                return bool(keeper.give_back(entry))
+            if not self.held or not self._leave(RELEASED):
+                return False
+            if _note is not None:
+                # As the renewal thread, which has no tenant, can write it.
+                entry.note = _note._replace(key=keeper.store.keyed_note(_note.key))
+            entry.renew = False
+            released = self._release(keeper)
         except BaseException:
-            self._keeper.give_up(self, _note)
+            self.give_up()
             raise
+        keeper.forget(entry)
+        if not released:
+            self._tell_lost("the store no longer had it at its release")
+        elif lock_released.receivers:
+            self._tell_released()
+        return released
+
+    def _release(self, keeper: Keeper) -> bool:
+        store, entry = keeper.store, self._entry
+        if entry.cooling is not None or not store.atomic_release:
+            # An extension that is under way would write the lease again.
+            entry.claim(entry.until)
+        if entry.cooling is not None:
+            return self._cool(keeper)
+        if entry.note is None:
+            return store.release(self.name, self.token, entry.proof)
+        return store.release_with_note(self.name, self.token, entry.proof, entry.note)
+
+    def _cool(self, keeper: Keeper) -> bool:
+        """The release of a lock that stays taken for a while.
+
+        The note comes first. Whoever is killed between the two has ended its run: the note says so,
+        and a redelivery of its message is not run again. If the lease turns out to be lost, another
+        run of the same message may have begun, so the note is taken back.
+        """
+        store, entry, note = keeper.store, self._entry, self._entry.note
+        assert entry.cooling is not None
+        if note is not None:
+            store.set_note(note)
+        # After the first call the store may have another value: the token tells.
+        proof, entry.proof = entry.proof, None
+        left, record = entry.cooling.left(), entry.cooling.record(entry.record)
+        if left:
+            held = store.rewrite(self.name, self.token, left, record, None, proof) is not None
+        else:
+            held = store.release(self.name, self.token, proof)
+        if note is not None and not held:
+            with suppress(StoreUnavailable):
+                store.unreserve(note.key, note.text)
+        return held
 
     def detach(self, ttl: float | None = None) -> str:
         """Let the lease go on without this process. Returns a handle for ``locks.adopt``, with
@@ -172,93 +281,213 @@ class Lease(AsyncLease, LeaseState):
         `StoreUnavailable`. After that, and if any other exception interrupts the call, the lease is
         given up, as by an interrupted `release`.
         """
-        try: handle = self._keeper.detach(self, ttl); self._state = DETACHED; return handle  # fmt: skip # noqa: E501, E701, E702
+        keeper, entry = self._keeper, self._entry
+        ttl = entry.ttl if ttl is None else checked_ttl(ttl)
+        if self.held:
+            handing_on.check(keeper.store, ttl)
+        if not self.held or not self._leave(DETACHED):
+            raise LeaseLost(self.name, self._why())
+        try:
+            entry.renew = False
+            if not entry.claim(entry.until):
+                raise StoreUnavailable(self.store, "it does not answer an extension of the lease")
+            handle = handing_on.detach(keeper.store, entry, self.fence, ttl)
         except BaseException:
-            if self._state == DETACHING:
-                self._keeper.give_up(self)
+            self.give_up()
             raise
+        keeper.forget(entry)
+        if handle is None:
+            self._tell_lost("the store no longer had it when it was detached")
+            raise LeaseLost(self.name, self._reason)
+        return handle
 
-    def _extending(self, began: list[bool]) -> bool:
-        """Note that an extension begins, in ``began``. Returns False if the lease is not held."""
-        if not self.held:
+    def renewed(self, renew: bool) -> None:
+        """Have the lease be extended by itself from now on, or not any more."""
+        if self._entry.renew is not renew:
+            self._entry.renew = renew
+            self._keeper.plan(self._entry)
+
+    def cool(self, cooling: Cooling | None) -> None:
+        """Have the lock stay taken after the release of this lease."""
+        self._entry.cooling = cooling
+
+    def end_block(self, *, failed: bool) -> None:
+        """Note how what was done under the lease has ended: that says how long its lock cools."""
+        if self._entry.cooling is not None:
+            self._entry.cooling.ended(failed=failed)
+
+    def alone(self) -> Lease:
+        """Have the lease belong to whoever refers to it, and to no block any more."""
+        if self._state == HELD:
+            self._entry.of, self._entry.bare = ref(self, self._keeper.vanished.append), True
+        return self
+
+    def held_again(self, grant: Grant, record: dict[str, Any], until: float) -> None:
+        """This process has adopted the lease, which it had detached."""
+        entry, keeper = self._entry, self._keeper
+        entry.record, entry.proof, entry.left = record, grant.proof, grant.left
+        entry.renew, entry.free[:] = record["renew"], [None]
+        self._state, self._open = HELD, [None]
+        keeper.enter(entry)
+        keeper.granted(entry, until)
+
+    def outlives(self) -> None:
+        """Have the lease go on without this process, until its end: an operator's hold."""
+        if self._leave(DETACHED):
+            self._keeper.forget(self._entry)
+
+    async def aextend(self, ttl: float | None = None) -> bool:
+        """`extend`, made in a thread. It may have been done if the caller is cancelled."""
+        return await finish(self.store, partial(self.extend, ttl))
+
+    async def arelease(self) -> bool:
+        """`release`, made in a thread. It is done even if the caller is cancelled."""
+        return await finish(self.store, self.release)
+
+    def give_up(self) -> None:
+        """Have the lease given back by the renewal thread, unless it is over."""
+        if self._keeper.give_up(self._entry):
+            self._state = GIVEN_UP
+            note_event(self._keeper.store, "given up", self.name, self._entry.record)
+
+    def given_back(self) -> None:
+        """The renewal thread has released the lease, which was given up."""
+        if lock_released.receivers:
+            self._tell_released()
+
+    def lost(self, reason: str) -> None:
+        """Note that the lease is lost, and send `lock_lost`: once, and for good."""
+        if self._state == HELD and self._leave(LOST):
+            self._keeper.forget(self._entry)
+            self._tell_lost(reason)
+
+    def _leave(self, state: str) -> bool:
+        """Leave `HELD`. True for the one caller that did it."""
+        try:
+            self._open.pop()
+        except IndexError:
             return False
-        with _overlaps:
-            if self._calls == 0:
-                self._earliest = math.inf
-            self._calls += 1  # Before the look at the state: see `_extensions`.
-            if self._state != HELD:
-                self._calls -= 1
-                return False  # It is released or detached just now.
-            began[0] = True
+        self._state = state
         return True
 
-    def _extensions(self) -> int:
-        """The number of extensions under way. Once it is 0, a lease that is not held has none.
+    def _why(self) -> str:
+        return self._reason or WHY[GIVEN_UP if self._entry.given_up else self._state]
 
-        Without the lock: the state was changed before, and an extension is counted before it looks
-        at the state.
-        """
-        return self._calls
+    def _tell_released(self) -> None:
+        lock_released.send_robust(
+            self._sender, lease=self, template=self.template, held=clock.now() - self._since
+        )
 
-    def _extended(self, began: list[bool], ends: float, said: bool | None) -> None:
-        """Note the end of an extension. ``said``: the store's reply; None if there was none.
+    def _tell_lost(self, reason: str) -> None:
+        self._state, self._reason = LOST, reason
+        note_event(self._keeper.store, "lost", self.name, self._entry.record, reason=reason)
+        if not lock_lost.receivers:
+            return
+        told = partial(
+            lock_lost.send_robust, self._sender, lease=self, reason=reason, template=self.template,
+            cause="expired" if reason == RAN_OUT else "gone", held=clock.now() - self._since,
+        )  # fmt: skip
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            told()
+        else:  # A receiver must not block the loop.
+            self._keeper.later(partial(_once, told))
 
-        The extensions of a caller and of the renewal may overlap, and reach the store in any order.
-        One without a reply may have shortened the lease. So the earliest end counts.
-        """
-        with _overlaps:
-            if began[0]:
-                began[0] = False
-                self._calls -= 1
-                if ends < self._earliest:
-                    self._earliest = ends
-                if said:
-                    self._deadline = self._earliest
-                elif said is None and ends < self._deadline:
-                    self._deadline = ends
 
-
-class _Nobody:
-    """The keeper of an unpickled lease: every call does nothing."""
-
-    def release(self, lease: Lease, note: Any) -> bool:
-        return False
-
-    def give_up(self, lease: Lease, note: Any = None) -> None:
-        pass
-
-    def released(self, lease: Lease) -> bool:
-        return False
-
-    def extend(self, lease: Lease, ttl: float) -> bool:
-        return False
-
-    def lost(self, lease: Lease, reason: str) -> None:
-        pass
-
-    def detach(self, lease: Lease, ttl: float | None) -> str:
-        raise LeaseLost(lease.name, lease._reason)
+def _once(call: Callable[[], object]) -> None:
+    """A job of the keeper's that is done once."""
+    call()
 
 
 def _unpickled(
-    store: str, name: str, token: str, fence: int | None, ttl: float, record: dict[str, Any]
+    store: str, name: str, token: str, fence: int | None, ttl: float, record: Mapping[str, Any]
 ) -> Lease:
-    lease = Lease(_Nobody(), store, name, token, fence, ttl, -math.inf, record)
+    entry = Entry(ref(_unpickled), (name,), token, ttl, dict(record))
+    lease = Lease(cast("Keeper", None), entry, store, fence)  # It is never held, and asks nobody.
+    here, fields = owner_record(), ("host", "boot", "pidns", "pid", "start")
+    same = all(record.get(field) == here[field] for field in fields)
     lease._state = LOST
-    here = owner_record()
-    fields = ("host", "boot", "pidns", "pid", "start")
-    if all(record.get(field) == here[field] for field in fields):
-        lease._reason = "this is an unpickled copy of it"
-    else:
-        lease._reason = "it belongs to another process"
+    lease._reason = "it is an unpickled copy" if same else "it belongs to another process"
     return lease
 
 
-def _new_overlaps() -> None:
-    # A thread that the child does not have may have held the lock.
-    global _overlaps
-    _overlaps = new_lock()
+def log_not_released(who: str, name: str, error: StoreUnavailable) -> None:
+    """WARNING: work was done under a lock, and the store does not answer its release.
+
+    Whoever calls this raises nothing: an error would have the work done again.
+    """
+    logger.warning("%s could not release its lock %s now: %s", who, name, printable(error))
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_overlaps)
+def strand() -> object:
+    """Return what is equal for the same asyncio task, greenlet or thread, and for no other."""
+    # Not `current_task` alone: the error that it raises takes longer than all of this.
+    task = None if asyncio._get_running_loop() is None else asyncio.current_task()
+    return threading.get_ident() if task is None else ref(task)
+
+
+class Use:
+    """What one block, or call, holds.
+
+    ``leases`` are its own, in the order in which they were taken, and ``shared`` those that a block
+    around it has (``reentrant=True``). If it is garbage-collected with its frames, because an
+    exception from a signal handler came just before the release, the renewal thread gives its
+    leases back. ``strand`` says in which thread or task it was made. ``note_kept``: the acquire has
+    not written its note, because there is another.
+    """
+
+    __slots__ = ("__weakref__", "leases", "note_kept", "shared", "strand")
+
+    def __init__(self) -> None:
+        self.leases: list[Lease] = []
+        self.shared: list[Lease] = []
+        self.strand = strand()
+        self.note_kept = False
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease of a block that has one; None if it has none."""
+        return self.leases[0] if self.leases else None
+
+    def leave(self, *, failed: bool, quiet: bool | None = None) -> None:
+        """Release the leases at the end of a block, the last one first, whatever becomes of others.
+
+        Once the store has not answered, the rest is given up: each of them might wait as long.
+        ``failed``: the block raised an error. ``quiet``: raise nothing; None: if the block failed,
+        because its error is to be reported. Otherwise raises `LeaseLost` if a lease was lost, also
+        a shared one, and else `StoreUnavailable`.
+        """
+        lost: LeaseLost | None = None
+        silent: StoreUnavailable | None = None
+        for lease in (*self.shared, *reversed(self.leases)):
+            try:
+                if lease in self.shared:
+                    if not lease.is_of_a_block():
+                        raise LeaseLost(lease.name, "the block that held it has ended")
+                    released = False
+                elif silent is None:
+                    if lease._entry.cooling is not None:
+                        lease.end_block(failed=failed)
+                    released = lease.release()
+                else:
+                    lease.end_block(failed=failed)
+                    lease.give_up()
+                    continue
+                if not released and not lease.ended_well:
+                    lease.assert_held()
+            except LeaseLost as error:
+                lost = lost or error
+            except StoreUnavailable as error:
+                silent = error
+        self.shared, self.leases = [], []
+        worst = lost or silent
+        if worst is not None and not (failed if quiet is None else quiet):
+            raise worst
+
+    def drop(self) -> None:
+        """Give up what was not released. The locks do not cool."""
+        for lease in reversed(self.leases):
+            if lease._state == HELD:
+                lease.cool(None)
+                lease.give_up()

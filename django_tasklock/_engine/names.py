@@ -1,43 +1,187 @@
-"""Makes a lock's name from the arguments of a call."""
+"""Makes a lock's name from the arguments of a call.
+
+A value has one form in a name: the same in every process, and the same for the value of a call and
+for what its message delivers.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import json
+import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from typing import Any
+from uuid import UUID
+
+from django.db.models import Model
+from django.utils.functional import Promise
 
 from .._values.arguments import LONGEST_NAME_CHARACTERS, checked_name
 from ..exceptions import InvalidLockConfig
-from .binding import Binder
-from .stable_form import digest_of, quoted, same_everywhere, written
 
 __all__ = [
-    "ArgumentNames",
-    "NameTemplate",
-    "by",
-    "check_argument",
-    "digest_name",
-    "make_name",
-    "quoted",
-]
+    "ArgumentNames", "NameTemplate", "bound_arguments", "by", "check_argument", "digest_name",
+    "make_name", "quoted",
+]  # fmt: skip
+
+SCALARS = (str, int, float, bool, type(None), Decimal, date, datetime, time, timedelta, UUID, bytes)
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def bound_arguments(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call by name, with the defaults of those that were not passed.
+
+    The result is the same for positional and for keyword arguments. What a ``**kwargs`` parameter
+    takes up is returned beside the other arguments, by name; with ``**`` before the name where a
+    positional-only parameter or ``*args`` has the same one. Raises `TypeError` where the call
+    itself would.
+    """
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    arguments = dict(bound.arguments)
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            further = arguments.pop(parameter.name)
+            taken = {f"**{name}": further.pop(name) for name in arguments.keys() & further.keys()}
+            arguments = {**further, **taken, **arguments}
+    return arguments
+
+
+def quoted(value: str) -> str:
+    """Return ``value`` with some characters replaced by ``%XX`` for each byte of their UTF-8.
+
+    These are ``:``, ``%``, spaces and characters that cannot be printed. So the parts of a name
+    cannot be confused: ("a:b", "c") and ("a", "b:c") give different names.
+    """
+    return "".join(
+        character
+        if character.isprintable() and character not in ":% "
+        else "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+        for character in value
+    )
+
+
+def written(value: Any, spec: str = "") -> str:
+    """Return ``value`` as one part of a name, quoted. ``spec`` is a format spec, as for `format`.
+
+    * A scalar is its text: 7 and "7" give the same text; 1, 1.0 and True give three.
+    * A member of an enum is its value.
+    * An instance of a model is the model's label and the primary key.
+    * A dict, list, tuple, set, dataclass or pydantic model is ``%x`` and a digest of its parts. No
+      quoted text contains ``%x``.
+    * Any other object is its text, if its class defines ``__str__``.
+
+    Raises `TypeError` for a value that has no form that is the same in every process.
+    """
+    if isinstance(value, Enum):
+        return written(value.value, spec)
+    if spec or isinstance(value, SCALARS):
+        # The type formats itself. A type that does not know the format spec raises.
+        return quoted(format(value, spec))
+    if isinstance(value, Mapping | Set | list | tuple):
+        return f"%x{_digest(_canonical(value))}"
+    own_text: Any = type(value).__str__
+    if own_text is object.__str__ or isinstance(value, Model) or _in_messages(value):
+        return written(_plain(value))
+    return quoted(_same_everywhere(str(value), type(value)))
+
+
+def _in_messages(value: Any) -> bool:
+    """Return whether the serializer of messages replaces the value by another one."""
+    return isinstance(value, Promise) or hasattr(value, "__json__") or hasattr(value, "model_dump")
+
+
+def _same_everywhere(text: str, kind: type) -> str:
+    """Return ``text``, which was made of a value of the type ``kind``.
+
+    Raises `TypeError` if the text has the value's address in memory.
+    """
+    if _ADDRESS.search(text) and kind not in SCALARS:
+        raise TypeError(f"the text of a {kind.__name__} differs from process to process: {text}")
+    return text
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _canonical(value: Any) -> str:
+    """Return a text that is the same for the same JSON value, whatever the order of dicts and sets.
+
+    Raises `TypeError` for a value that has no form that is the same in every process.
+    """
+    try:
+        # Twice: a message turns all keys into text, which sorts 10 before 9.
+        plain = json.loads(json.dumps(value, default=_plain))
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    except (ValueError, RecursionError) as error:
+        raise TypeError(str(error)) from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a JSON value for one that JSON does not know. Raises `TypeError` if there is none."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID | timedelta | Promise):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Set):
+        # Sorted by text: between elements that are sets, "<" means "is a subset of".
+        return sorted(value, key=_canonical)
+    if hasattr(value, "__json__"):  # The serializer of messages calls it too.
+        return value.__json__()
+    if hasattr(value, "model_dump"):  # pydantic
+        return value.model_dump(mode="json")
+    if isinstance(value, Model):
+        if value.pk is None:
+            raise TypeError(f"{value._meta.label} has no primary key before it is saved")
+        key = value.pk if isinstance(value.pk, SCALARS) else _digest(_canonical(value.pk))
+        concrete: Any = value._meta.concrete_model  # Not a proxy of it, nor one with less fields.
+        return f"{concrete._meta.label}.{key!s}"
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(
+        f"{type(value).__name__} is not a plain value, and has no text that is the same in every "
+        "process"
+    )
 
 
 class _Formatter(string.Formatter):
-    """Reads ``{order.pk}`` of a mapping as its item "pk".
+    """Fills a template. It reads ``{order.pk}`` of a mapping as its item "pk".
 
     An argument that was a pydantic model when the task was sent may be a dict where it runs.
     """
 
     def get_field(self, field: str, args: Any, arguments: Any) -> Any:
         root, _, rest = field.partition(".")
-        if rest and "[" not in field:
-            value = arguments[root]
-            for part in rest.split("."):
-                value = value[part] if isinstance(value, Mapping) else getattr(value, part)
-            return value, root
-        return super().get_field(field, args, arguments)
+        if not rest or "[" in field:
+            return super().get_field(field, args, arguments)
+        value = arguments[root]
+        for part in rest.split("."):
+            value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+        return value, root
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        text = super().convert_field(value, conversion)
+        return _same_everywhere(text, type(value)) if conversion else value
+
+    def format_field(self, value: Any, spec: str) -> str:
+        return written(value, spec)
 
 
 _formatter = _Formatter()
@@ -52,64 +196,49 @@ class NameTemplate:
     that Python makes; of a dict, that text depends on the order of the keys.
 
     Raises `TypeError` if the template is not a str. Raises `ValueError` for a field that is not a
-    parameter or reads an attribute such as ``__class__``, and for a template that could never make
-    a valid name.
+    parameter, reads an attribute such as ``__class__`` or has another field in it, and for a
+    template that could never make a valid name.
     """
 
     def __init__(self, template: str, signature: inspect.Signature) -> None:
-        if not isinstance(template, str):
-            raise TypeError(f"a template is a str, not {type(template).__name__}: {template!r}")
-        self.template = template
-        self.signature = signature
-        self._bind = Binder(signature)
-        self._pieces = tuple(_formatter.parse(template))
-        literals = ""
-        self.constant = True
-        for literal, field, _, _ in self._pieces:
-            literals += literal
-            if field is None:
-                continue
-            self.constant = False
-            name = _root(field)
-            if not name or name.isdigit():
-                raise ValueError(f"a field of {template!r} has no name: {{{field}}}")
-            if ".__" in field:
-                # What belongs to a class or a module is no value of a call, and may be a secret.
-                raise ValueError(f"a field of {template!r} reads a special attribute: {{{field}}}")
-            check_argument(repr(template), name, signature)
+        self.template, self.signature = template, signature
+        pieces = list(_formatter.parse(template))
+        self.constant = all(field is None for _, field, _, _ in pieces)
+        for _, field, spec, _ in pieces:
+            if field is not None:
+                self._check_field(field, spec or "")
+        literals = "".join(literal for literal, *_ in pieces)
         if literals or self.constant:
             checked_name(literals)
+
+    def _check_field(self, field: str, spec: str) -> None:
+        name = re.split(r"[.\[]", field)[0]
+        if not name or name.isdigit():
+            raise ValueError(f"a field of {self.template!r} has no name: {{{field}}}")
+        if ".__" in field:
+            # What belongs to a class or a module is no value of a call, and may be a secret.
+            raise ValueError(f"a field of {self.template!r} reads a special attribute: {{{field}}}")
+        if "{" in spec:
+            raise ValueError(f"a field of {self.template!r} has another in it: {{{field}:{spec}}}")
+        check_argument(repr(self.template), name, self.signature)
 
     def fill(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the name for one call.
 
         Raises `TypeError` or `ValueError` if the arguments do not give a valid name.
         """
-        if self.constant:
-            return checked_name(self.template.format())
-        return self.fill_from(self._bind(args, kwargs))
+        arguments = {} if self.constant else bound_arguments(self.signature, args, kwargs)
+        return self.fill_from(arguments)
 
     def fill_from(self, arguments: Mapping[str, Any]) -> str:
         """As `fill`, from a call's arguments by name."""
         try:
-            name = "".join(self._parts(arguments))
+            name = _formatter.vformat(self.template, (), arguments)
         except (KeyError, AttributeError, IndexError) as error:
             raise ValueError(f"{self.template!r} cannot be filled: no {error}") from error
         except TypeError as error:
             raise TypeError(f"{self.template!r} cannot be filled: {error}") from error
         return checked_name(name)
-
-    def _parts(self, arguments: Mapping[str, Any]) -> Iterator[str]:
-        for literal, field, spec, conversion in self._pieces:
-            yield literal
-            if field is not None:
-                value = arguments.get(field, _formatter)
-                if value is _formatter:  # An attribute or an item of an argument.
-                    value, _ = _formatter.get_field(field, (), arguments)
-                if conversion:
-                    text = _formatter.convert_field(value, conversion)
-                    value = same_everywhere(text, type(value))
-                yield written(value, spec or "")
 
 
 class ArgumentNames:
@@ -177,8 +306,7 @@ def make_name(*parts: Any) -> str:
     text = ":".join(map(written, parts))
     if 0 < len(text) <= LONGEST_NAME_CHARACTERS:
         return text
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{text[: LONGEST_NAME_CHARACTERS - 34]}%x{digest}"
+    return f"{text[: LONGEST_NAME_CHARACTERS - 34]}%x{_digest(text)}"
 
 
 def digest_name(prefix: str, arguments: Mapping[str, Any]) -> str:
@@ -188,7 +316,7 @@ def digest_name(prefix: str, arguments: Mapping[str, Any]) -> str:
     those of its message. Raises `TypeError` if an argument has no form that allows that.
     """
     try:
-        digest = digest_of(arguments)
+        digest = _digest(_canonical(arguments))
     except TypeError as error:
         raise TypeError(
             f"no name can be made of the arguments of {prefix}: {error}; give it a lock_name"
@@ -208,10 +336,3 @@ def check_argument(what: str, name: str, signature: inspect.Signature) -> None:
             f"{what} names the argument {name!r}, and there is no such parameter "
             f"(there are: {known})"
         )
-
-
-def _root(field: str) -> str:
-    for at, character in enumerate(field):
-        if character in ".[":
-            return field[:at]
-    return field

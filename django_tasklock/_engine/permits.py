@@ -1,45 +1,51 @@
 """``slots=N``: one permit of N.
 
 Each permit is an ordinary lock, ``NAME#1`` to ``NAME#N``. Who finds one free, while nobody waits,
-takes it: one round trip on Redis. Everybody else waits at the `Gate`, in their order. The first of
-them waits in the queue of each permit, takes the one that becomes free first, and lets the next one
-be the first.
+takes it: one round trip on Redis. Everybody else waits at the gate, in their order. That is an
+ordinary lock too, which only those take who have to wait, and who holds it is the first of them. It
+waits in the queue of each permit, takes the one that becomes free first, and lets the next one be
+the first.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import ref
 
 from .._values import clock
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner
-from .._values.owner_record import INSIDE, SINCE
-from .._values.slots import permit_names
+from .._values.owner import INSIDE, SINCE, Owner, recorded
+from .._values.slots import gate_name, permit_names
+from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
 from ..stores.base import AllHeld, BaseStore, Grant, Note, OneOf, Refusal
-from .gate import Gate
-from .permit_queue import PermitQueue, leave_queues
-from .renewal import renewal
-from .steps import Pause, Steps
-from .waiting import MAX_LATE_GRANTS, always_late
+from .keeper import Entry, keeper_of
+from .waiting import (
+    MAX_LATE_GRANTS,
+    OWNER_CHECK_SECONDS,
+    Answer,
+    Attempt,
+    Pause,
+    Steps,
+    always_late,
+)
 
-__all__ = ["PermitAttempt"]
+__all__ = ["Permits"]
 
-TURN_SECONDS = 0.005
-TURN_SECONDS_FOR_EACH = 0.0002
-"""how long the first waiter waits for one permit before it looks at the others: the first of these,
-or the second for each permit if that is longer, so that it uses little of the processor"""
-LONGEST_PAUSE_SECONDS = 0.05
-"""the same, where it polls: it also looks whether the holders' processes live"""
-
-TakeOver = Callable[[BaseStore, LockInfo], bool]
+# How long the first waiter waits for one permit before it looks at the others: the first of these,
+# or the second for each permit if that is longer, so that it uses little of the processor.
+TURN_SECONDS, TURN_SECONDS_FOR_EACH = 0.005, 0.0002
+# A lease of the gate lasts as long as that of the permit, but between these two: a waiter that died
+# on another machine is to make room for the next one soon.
+SHORTEST_GATE_SECONDS, LONGEST_GATE_SECONDS = 2.0, 10.0
 
 
-class PermitAttempt:
-    """One call's attempt to take a permit of ``name``, until ``deadline`` on `clock.now` (None: for
-    ever). The other arguments are those of `Attempt`; ``owner`` has the key "slots"."""
+class Permits:
+    """One call's attempt to take a permit of ``name``. The arguments are those of `Attempt`;
+    ``owner`` has the key "slots"."""
 
     def __init__(
         self,
@@ -49,169 +55,197 @@ class PermitAttempt:
         ttl: float,
         owner: Mapping[str, Any],
         deadline: float | None,
-        take_over: TakeOver,
+        take_over: Callable[[LockInfo], bool],
         note: Note | None,
     ) -> None:
-        self.names = [store.keyed(each) for each in permit_names(name, owner["slots"])]
-        self.taken = name
-        """the name of the permit that was granted"""
+        self.names = tuple(store.keyed(each) for each in permit_names(name, owner["slots"]))
+        # The name of the permit that was granted.
+        self.name = name
+        # One of the holders for which it began to wait.
         self.met: LockInfo | None = None
-        """one of the holders for which it began to wait"""
         self._store, self._token, self._ttl, self._owner = store, token, ttl, owner
-        self._task_id = None if owner.get(INSIDE) else owner.get("task_id")
-        """of the message whose run asks"""
         self._deadline, self._take_over, self._note = deadline, take_over, note
-        self._queues: Sequence[PermitQueue] = ()
-        self._gate = Gate(store, name, ttl, owner, take_over)
+        # Of the message whose run asks.
+        self._task_id = None if owner.get(INSIDE) else owner.get("task_id")
+        self._gate = store.keyed(gate_name(name))
+        self._keeper = keeper_of(store, self._gate)
+        # What is known of this caller's token at the gate. The keeper renews it, and gives it back
+        # once this object is gone.
+        self._turn: Entry | None = None
+        # When it began to wait, in seconds since the epoch: it may come to the gate several times.
+        self._since = time.time()
+        self._queues: Sequence[_Queue] = ()
 
-    def acquire(self) -> Steps[tuple[Grant | Refusal, float]]:
-        """Take a permit. Returns the answer, and when the lease began, on `clock.now`.
-
-        Raises `StoreUnavailable`. After any exception the caller calls `abandon`.
-        """
+    def take(self) -> Steps[Answer]:
+        """Take a permit, or wait for one. Returns a refusal, or a grant whose lease is not over:
+        ``name`` is the permit then. Raises `StoreUnavailable`."""
         try:
-            for _ in range(MAX_LATE_GRANTS):
-                answer = self._at_once()
-                while isinstance(answer, AllHeld):
-                    if self._left() <= 0 or self._same_run(answer.holders):
-                        return self._refusal(answer), 0.0
-                    self.met = self.met or next(iter(answer.holders), answer.gate)
-                    first = yield from self._gate.enter(self._deadline)
-                    if first is not None:
-                        return self._refusal(AllHeld((), first)), 0.0
-                    answer = yield from self._as_first()
-                grant, began = answer
-                if isinstance(grant, Refusal) or clock.now() < began + self._ttl:
-                    return grant, began
-                if any(queue.abandoned for queue in self._queues):
-                    # What is given up by its token must not be asked for with that token again.
-                    raise StoreUnavailable(self._store.alias, "it was silent for too long")
-                # It was handed over long ago, or what came after it took longer than the lease.
-                self._store.release(self.taken, self._token, grant.proof)
-            raise always_late(self._store, self._ttl)
-        except BaseException:
-            self._gate.give_up()
+            found = self._at_once(self._gate)
+            while isinstance(found, AllHeld):
+                if self._left() <= 0 or self._same_run(found.holders):
+                    return self._refusal(found), 0.0
+                self.met = self.met or next(iter(found.holders), found.gate)
+                before = yield from self._come_to_the_gate()
+                if before is not None:
+                    return self._refusal(AllHeld((), before)), 0.0
+                found = yield from self._as_first()
+                self._leave_the_gate()
+            answer, began = found
+            if isinstance(answer, Grant) and clock.now() >= began + self._ttl:
+                raise always_late(self._store, self._ttl)
+            return found
+        except BaseException as error:
+            for queue in self._queues:
+                if isinstance(error, StoreUnavailable):
+                    queue.attempt.drop()  # A call for each might take as long.
+                queue.steps.close()
+            if self._turn is not None:
+                self._keeper.give_up(self._turn)
             raise
 
-    def abandon(self) -> None:
-        """Have the renewal thread release what the store may have granted; raises nothing."""
-        for name in self.names:
-            renewal.abandon(name, self._token, self._ttl, self._store, note=self._note)
-
-    def _at_once(self) -> AllHeld | tuple[Grant | Refusal, float]:
-        """Take a permit that is free, if nobody waits."""
+    def _at_once(self, gate: str | None) -> AllHeld | Answer:
+        """Take a permit that is free, unless somebody holds ``gate``."""
         store = self._store
         for _ in range(MAX_LATE_GRANTS):
             asked = clock.now()
-            answer = self._ask_for_any(self._gate.name)
+            answer = store.acquire_any(
+                self.names, gate, self._token, self._ttl, self._owner, self._note
+            )
             if isinstance(answer, OneOf):
-                won = self._in_time(answer, asked)
-                if won is not None:
-                    return won
+                if clock.now() < asked + self._ttl:
+                    return self._won(answer.name, answer.grant, asked, answer.others)
+                # The process was stopped for longer than the lease.
+                store.release(answer.name, self._token, answer.grant.proof)
                 continue
             there = (answer.gate, *answer.holders)
-            gone = [info for info in there if info is not None and self._take_over(store, info)]
-            if not gone:
+            if not [info for info in there if info is not None and self._take_over(info)]:
                 break
         if isinstance(answer, OneOf):
             raise always_late(store, self._ttl)
         return answer
 
-    def _ask_for_any(self, gate: str | None) -> OneOf | AllHeld:
-        return self._store.acquire_any(
-            self.names, gate, self._token, self._ttl, self._owner, self._note
+    def _come_to_the_gate(self) -> Steps[LockInfo | None]:
+        """Wait until this caller is the first. Returns None then, or else who still is the first
+        when the deadline has passed."""
+        ttl = min(max(self._ttl, SHORTEST_GATE_SECONDS), LONGEST_GATE_SECONDS)
+        record = {**self._owner, "ttl": ttl, "renew": True, SINCE: self._since}
+        record["waits_for"] = recorded(self.name)
+        del record["slots"]
+        keeper = self._keeper
+        # A new token: what is left of that of the last turn may still be given back.
+        entry = self._turn = Entry(
+            ref(self, keeper.vanished.append), (self._gate,), new_token(), ttl, record, renew=True
         )
-
-    def _in_time(self, answer: OneOf, asked: float) -> tuple[Grant | Refusal, float] | None:
-        if clock.now() < asked + self._ttl:
-            return self._won(answer.name, answer.grant, asked, answer.others)
-        # The process was stopped for longer than the lease.
-        self._store.release(answer.name, self._token, answer.grant.proof)
+        keeper.enter(entry)
+        answer, began = yield from Attempt(
+            self._store, self._gate, entry.token, ttl, record, self._deadline, self._take_over
+        ).take()
+        if isinstance(answer, Refusal):
+            keeper.forget(entry)
+            return answer.holder
+        entry.proof = answer.proof
+        keeper.granted(entry, began + ttl)
         return None
 
-    def _as_first(self) -> Steps[AllHeld | tuple[Grant | Refusal, float]]:
-        """Wait for any permit, as the holder of the gate. `AllHeld`: the gate was lost."""
-        store = self._store
-        if type(store).acquire_any is not BaseStore.acquire_any:
+    def _is_first(self) -> bool:
+        """Whether this caller's lease of the gate goes on. Otherwise somebody else may have it."""
+        return self._turn is not None and self._keeper.table.get(self._turn.token) is self._turn
+
+    def _leave_the_gate(self) -> None:
+        """Let the next one be the first."""
+        entry = self._turn
+        if entry is None or not self._is_first():
+            return
+        entry.renew = False
+        if not self._store.atomic_release:
+            entry.claim(entry.until)  # An extension that is under way would write it again.
+        try:
+            self._store.release(self._gate, entry.token, entry.proof)
+        except StoreUnavailable:
+            self._keeper.give_up(entry)
+        else:
+            self._keeper.forget(entry)
+
+    def _as_first(self) -> Steps[AllHeld | Answer]:
+        """Wait for any permit, as the first. Returns `AllHeld` at the deadline, and if the gate was
+        lost."""
+        if type(self._store).acquire_any is not BaseStore.acquire_any:
             # A permit may be free by now. To ask for all at once costs less than to join and leave
             # the queue of each: without this, ten permits that are in use for ten milliseconds each
             # change hands five times more slowly.
-            asked = clock.now()
-            answer = self._ask_for_any(None)
-            won = self._in_time(answer, asked) if isinstance(answer, OneOf) else None
-            if won is not None:
-                self._gate.leave()
-                return won
-        owner = {**self._owner, SINCE: self._gate.since}
-        queues = [
-            PermitQueue(store, name, self._token, self._ttl, owner, self._take_over, self._note)
+            found = self._at_once(None)
+            if not isinstance(found, AllHeld):
+                return found
+        owner = {**self._owner, SINCE: self._since}
+        self._queues = [
+            _Queue(
+                Attempt(
+                    self._store, name, self._token, self._ttl, owner, None, self._take_over,
+                    self._note, queued=True,
+                )
+            )
             for name in self.names
-        ]
-        self._queues = queues
-        try:
-            won = yield from self._in_queues(queues)
-            if won is not None:
-                self._gate.leave()
-                return won
-            # Somebody else may be the first by now.
-            found = leave_queues(queues)
-            return AllHeld((), None) if found is None else self._won(*found)
-        except StoreUnavailable:
-            for queue in queues:
-                queue.drop()
-            raise
-        except BaseException:
-            for queue in queues:
-                queue.quit()
-            raise
+        ]  # fmt: skip
+        won = yield from self._wait_in_queues()
+        won = self._leave_queues(won)
+        if won is not None:
+            return self._won(won.attempt.name, *won.granted, None)
+        # Somebody may have deleted a permit's key, which tells nobody.
+        return self._at_once(None) if self._left() <= 0 else AllHeld((), None)
 
-    def _in_queues(
-        self, queues: Sequence[PermitQueue]
-    ) -> Steps[tuple[Grant | Refusal, float] | None]:
+    def _wait_in_queues(self) -> Steps[_Queue | None]:
+        """Wait until a permit is granted. Returns its queue; None at the deadline, and if the gate
+        was lost."""
+        queues, turns = self._queues, 0
         turn = max(TURN_SECONDS, TURN_SECONDS_FOR_EACH * len(queues))
-        at = 0
-        while self._gate.keep():
-            at = (at + 1) % len(queues)
-            listened = False
-            # The one at `at` is waited for. It is the last, so that the others were asked before.
-            for queue in (*queues[at + 1 :], *queues[: at + 1]):
-                patience = 0.0
-                if queue is queues[at] and queue.listens:
-                    patience, listened = max(0.0, min(turn, self._left())), True
-                found = yield from queue.look(patience)
-                if found is not None:
-                    grant, began = found
-                    leave_queues([other for other in queues if other is not queue], release=True)
-                    return self._won(queue.name, grant, began, None)
+        while self._is_first():
+            for queue in queues:
+                if queue.look():
+                    return queue
             if self._left() <= 0:
-                late = leave_queues(queues)
-                if late is not None:
-                    return self._won(*late)
-                # Somebody may have deleted a permit's key, which tells nobody.
-                asked = clock.now()
-                answer = self._ask_for_any(None)
-                if isinstance(answer, AllHeld):
-                    return self._refusal(answer), 0.0
-                return self._won(answer.name, answer.grant, asked, answer.others)
-            if not listened:
-                next_look = min(queue.asks_at for queue in queues) - clock.now()
-                pause = turn if any(queue.listens for queue in queues) else LONGEST_PAUSE_SECONDS
-                yield Pause(max(0.0, min(next_look, pause, self._left(), self._gate.left())))
+                break
+            seconds = max(0.0, min(self._left(), min(each.until for each in queues) - clock.now()))
+            heard = [queue for queue in queues if queue.pause.waiter is not None]
+            if not heard:
+                yield Pause(seconds)
+                continue
+            turns += 1
+            queue = heard[turns % len(heard)]
+            news = yield Pause(min(turn, seconds), queue.pause.waiter)
+            if news is not None and queue.go_on(news):
+                return queue
         return None
+
+    def _leave_queues(self, won: _Queue | None) -> _Queue | None:
+        """Leave the queues. What was handed over just before to other queues than ``won`` is
+        released; None: than the first of those. Returns ``won``, or that one."""
+        for queue in self._queues:
+            if queue is won:
+                continue
+            asked, grant = clock.now(), queue.attempt.leave()
+            if grant is None:
+                continue
+            if won is None:
+                won = queue
+                queue.granted = grant, asked if grant.started is None else grant.started
+            else:
+                self._store.release(queue.attempt.name, self._token, grant.proof)
+        self._queues = ()
+        return won
 
     def _won(
         self, name: str, grant: Grant, began: float, others: Sequence[LockInfo] | None
-    ) -> tuple[Grant | Refusal, float]:
-        """Take the granted permit, unless another run of the same message has one."""
+    ) -> Answer:
+        """Take the granted permit, unless another run of the same message has one of ``others``
+        (None: they were not looked at)."""
         if self._task_id is not None:
             if others is None:
-                found = [self._store.get(other) for other in self.names if other != name]
-                others = [info for info in found if info is not None]
+                others = self._held([other for other in self.names if other != name])
             same = self._same_run(others)
             if same is not None:
                 self._store.release(name, self._token, grant.proof)
                 return Refusal(same), 0.0
-        self.taken = name
+        self.name = name
         return grant, began
 
     def _same_run(self, holders: Sequence[LockInfo]) -> LockInfo | None:
@@ -224,33 +258,62 @@ class PermitAttempt:
                 self._task_id is not None
                 and holder.owner.task_id == self._task_id
                 and holder.token != self._token
-                and not self._take_over(self._store, holder)
+                and not self._take_over(holder)
             ):
                 return holder
         return None
 
-    def _refusal(self, answer: AllHeld) -> Refusal:
+    def _refusal(self, found: AllHeld) -> Refusal:
         """The refusal with the holder that tells the caller most: another run of the same message,
         or else the one that ends first."""
-        holders = list(answer.holders)
-        if not holders:
-            # All of them only where one of them matters more than the others.
-            wants_all = self._task_id is not None
-            for name in self.names:
-                info = self._store.get(name)
-                if info is not None:
-                    holders.append(info)
-                    if not wants_all:
-                        break
-        same = self._same_run(holders)
-        if same is None and holders:
-            same = min(holders, key=lambda info: math.inf if info.ttl is None else info.ttl)
-        if same is None:
-            # All are free at this moment, and the first of the waiters is about to take one.
-            same = answer.gate or LockInfo(
-                self.names[0], 0.0, None, None, Owner(), self._store.alias, ""
-            )
-        return Refusal(same)
+        holders = found.holders or self._held(self.names)
+        holder = self._same_run(holders)
+        if holder is None and holders:
+            holder = min(holders, key=lambda info: math.inf if info.ttl is None else info.ttl)
+        # All are free at this moment, and the first of the waiters is about to take one.
+        return Refusal(
+            holder
+            or found.gate
+            or LockInfo(self.names[0], 0.0, None, None, Owner(), self._store.alias, "")
+        )
+
+    def _held(self, names: Sequence[str]) -> list[LockInfo]:
+        return [info for info in self._store.get_many(names) if info is not None]
 
     def _left(self) -> float:
         return math.inf if self._deadline is None else self._deadline - clock.now()
+
+
+class _Queue:
+    """The first waiter's attempt to take one permit, whose steps are made in turn with those for
+    the other permits. Nobody else is in that queue, unless somebody waits for that very lock."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt, self.steps = attempt, attempt.take()
+        # What the steps wait for, and until when, on `clock.now`.
+        self.pause, self.until = Pause(0.0), 0.0
+        # The grant, and when its lease began.
+        self.granted: tuple[Any, float] = (None, 0.0)
+
+    def look(self) -> bool:
+        """Make the next step if there is news, or it is time. Returns whether the permit is
+        granted."""
+        waiter = self.pause.waiter
+        cut = waiter is not None and waiter.cut
+        news = None if waiter is None or cut else waiter.wait(0.0)
+        if news is None and not cut and clock.now() < self.until:
+            return False
+        return self.go_on(news)
+
+    def go_on(self, news: Grant | Refusal | None) -> bool:
+        """Make the next step with the news of `pause`. Returns what `look` does."""
+        try:
+            self.pause = self.steps.send(news)
+        except StopIteration as end:
+            self.granted = end.value
+            return True
+        seconds = self.pause.seconds
+        if self.pause.watched:
+            seconds = min(seconds, OWNER_CHECK_SECONDS)
+        self.until = clock.now() + seconds
+        return False

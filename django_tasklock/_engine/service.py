@@ -2,26 +2,76 @@
 
 from __future__ import annotations
 
-from .._values.arguments import MOST_LISTED, checked_name, checked_number, checked_prefix
-from .._values.lock_info import LockInfo
-from .._values.owner import Owner
+import builtins
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypedDict
+from weakref import ref
+
+from .._values.arguments import (
+    MOST_LISTED,
+    check_known,
+    checked_flag,
+    checked_name,
+    checked_number,
+    checked_prefix,
+    checked_remark,
+    checked_several,
+    checked_ttl,
+)
+from .._values.event import Event
+from .._values.handle import read_handle
+from .._values.lock_info import Keyed, LockInfo
+from .._values.owner import Owner, operator_record, recorded
+from .._values.slots import gate_name
+from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
+from ..exceptions import ListingNotSupported
+from ..signals import lock_held
 from ..stores import stores
-from ..stores.base import BaseStore
-from .aio.verbs import AsyncVerbs
-from .gate import waiters_for_permit
-from .history import Remembering, note_event
-from .hold import Holding
+from ..stores.base import BaseStore, Refusal
+from . import handing_on
+from .acquiring import How, acquire, acquire_all, owner_here, taking, tell_cleared
+from .aio import drive, finish, in_thread
+from .cooling import CoolingTimes, cooling_times
+from .history import note_event, write_events
+from .keeper import Entry, keeper_of
+from .lease import Lease, Use
+from .waiting import Steps, blocking
 
-__all__ = ["LockService", "locks"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["AcquireAllOptions", "AcquireOptions", "LockService", "get_seen", "locks"]
 
 
-class LockService(AsyncVerbs, Holding, Remembering):
+class AcquireAllOptions(TypedDict, total=False):
+    """The options of `LockService.acquire_all`."""
+
+    ttl: float | None
+    wait: float | None
+    renew: bool
+
+
+class AcquireOptions(AcquireAllOptions, total=False):
+    """The options of `LockService.acquire`."""
+
+    slots: int
+    hold_at_least: float
+
+
+class LockService:
     """The operations on the locks of one store.
 
     Every method may raise `StoreUnavailable`, if the store does not answer. That means neither
     "held" nor "not held". Arguments are checked before anything is sent: a wrong one raises
     `TypeError` or `ValueError`.
+
+    A verb that begins with an "a" does for ``await`` what the one without it does. Its calls to the
+    store are made in a few threads, and so are those of the signals' receivers: they must not count
+    on the thread of the event loop. Who waits holds no thread. Whoever is cancelled leaves the wait
+    queue, and a lease that was granted meanwhile is released.
     """
 
     def __init__(self, alias: str = DEFAULT_ALIAS) -> None:
@@ -41,6 +91,160 @@ class LockService(AsyncVerbs, Holding, Remembering):
         _ = service.store
         return service
 
+    # ------------------------------------------------------------------------------ acquiring
+
+    def acquire(self, name: str, **options: Unpack[AcquireOptions]) -> Lease | None:
+        """Take the lock ``name``. Returns the lease; None if the lock is still held after ``wait``.
+
+        ``ttl``: seconds that the lease lasts; None, the store's TTL. ``wait``: seconds to wait for
+        the lock; 0 does not wait, None waits for ever. ``renew``: extend the lease until it is
+        released, garbage-collected, or its process ends. ``slots``: as for `lock`.
+        ``hold_at_least``: after the release the lock stays taken until so many seconds after it was
+        acquired.
+
+        Raises `InvalidLockConfig` for ``hold_at_least`` on a store that cannot do that, besides
+        what every method raises.
+        """
+        use = Use()  # It lives until the lease is alone.
+        won = blocking(self._acquiring(name, use, options))
+        return won.alone() if isinstance(won, Lease) else None
+
+    async def aacquire(self, name: str, **options: Unpack[AcquireOptions]) -> Lease | None:
+        """`acquire`, with the same options."""
+        use = Use()
+        won = await drive(self.alias, self._acquiring(name, use, options), use.drop)
+        return won.alone() if isinstance(won, Lease) else None
+
+    def _acquiring(self, name: str, use: Use, options: Any) -> Steps[Lease | LockInfo]:
+        check_known("acquire", options, AcquireOptions.__annotations__)
+        cooling = cooling_times(options.pop("hold_at_least", 0))
+        return taking(self.how(cooling=cooling, **options), name, use)
+
+    def how(self, **options: Any) -> How:
+        """Return how a lock of this store is taken: ``options`` are those of `How`."""
+        return How(self.alias, sender=LockService, **options)
+
+    def try_acquire(
+        self,
+        name: str,
+        *,
+        use: Use | None = None,
+        ttl: float | None = None,
+        wait: float | None = 0,
+        renew: bool = False,
+        slots: int = 1,
+        cooling: CoolingTimes | None = None,
+        **options: Any,
+    ) -> Lease | LockInfo:
+        """As `acquire`, for a block, with the options of `How` and `taking`; but return the
+        `LockInfo` of the present holder where that returns None. ``use``: what the block holds;
+        None: there is no block."""
+        how, block = self.how(ttl=ttl, wait=wait, renew=renew, slots=slots, cooling=cooling), use
+        use = use or Use()
+        won = blocking(taking(how, name, use, **options))
+        return won.alone() if block is None and isinstance(won, Lease) else won
+
+    def acquire_all(
+        self, names: builtins.list[str] | tuple[str, ...], **options: Unpack[AcquireAllOptions]
+    ) -> builtins.list[Lease] | None:
+        """Take several locks, all or none. Returns their leases in the order of ``names``.
+
+        Returns None if one of the locks is still held after ``wait``; then none is taken. A name
+        that comes twice has one lease, which the list has twice. ``ttl`` and ``renew``: as for
+        `acquire`. Each lease has its ttl before it when this returns. ``wait``: seconds to wait for
+        all of them together.
+        """
+        use = Use()
+        return _in_order(names, blocking(self._acquiring_all(names, use, options)))
+
+    async def aacquire_all(
+        self, names: builtins.list[str] | tuple[str, ...], **options: Unpack[AcquireAllOptions]
+    ) -> builtins.list[Lease] | None:
+        """`acquire_all`, with the same options."""
+        use = Use()
+        taking = self._acquiring_all(names, use, options)
+        return _in_order(names, await drive(self.alias, taking, use.drop))
+
+    def _acquiring_all(
+        self, names: Any, use: Use, options: Any
+    ) -> Steps[dict[str, Lease] | LockInfo]:
+        checked_several(names)
+        check_known("acquire_all", options, AcquireAllOptions.__annotations__)
+        return self.taking_all(names, use, self.how(**options))
+
+    def taking_all(
+        self, names: Sequence[str], use: Use, how: How, templates: Mapping[str, str] | None = None
+    ) -> Steps[dict[str, Lease] | LockInfo]:
+        """As `taking`, for several locks: see `acquiring.acquire_all`."""
+        in_order = sorted(set(map(checked_name, names)))
+        return acquire_all(how, in_order, use, owner_here(), templates or {})
+
+    # ----------------------------------------------------------------------------- handing on
+
+    def adopt(self, handle: str, renew: bool = False) -> Lease | None:
+        """Go on under a lease that `Lease.detach` has handed on, perhaps in another process.
+
+        Returns a lease with the same token and fence, held by this process; None if the lease is
+        over, or somebody has adopted it: of several callers with one handle, one gets the lease. It
+        lasts as long as the lease that was detached, counted from now. ``renew``: extend it, as for
+        `acquire`. The handle says which store it is; no `lock_acquired` is sent, since the lock was
+        acquired once.
+
+        A handle is no secret, and no proof of a right: whoever has it can adopt the lease.
+
+        Raises `TypeError` or `ValueError` if ``handle`` is no handle, `InvalidLockConfig` for the
+        alias of an unknown store, and `StoreUnavailable`. After that the lease may be adopted
+        without anybody who knows; it ends with its ttl then.
+        """
+        use = Use()
+        lease = self.try_adopt(handle, use=use, renew=renew)
+        return lease and lease.alone()
+
+    def try_adopt(
+        self,
+        handle: str,
+        *,
+        use: Use,
+        renew: bool = False,
+        task: str | None = None,
+        task_id: str | None = None,
+        template: str | None = None,
+    ) -> Lease | None:
+        """As `adopt`, for a block; ``task`` and ``task_id`` are recorded."""
+        said, owner = read_handle(handle), owner_here(task, task_id)
+        checked_flag("renew", renew)
+        store = self.using(said.alias).store
+        handing_on.check(store, said.ttl)
+        adopted = handing_on.adopt(store, said, owner, renew)
+        if adopted is None:
+            return None
+        grant, record, until = adopted
+        keeper = keeper_of(store, said.name)
+        entry = Entry(
+            ref(use, keeper.vanished.append), (said.name,), said.token, said.ttl, record,
+            renew=renew, proof=grant.proof, left=grant.left,
+        )  # fmt: skip
+        fence = said.fence if grant.fence is None else grant.fence
+        keeper.enter(entry)
+        lease = Lease(keeper, entry, said.alias, fence, template, LockService)
+        use.leases.append(lease)
+        keeper.granted(entry, until)
+        note_event(store, "adopted", said.name, record)
+        return lease
+
+    def take_back(self, lease: Lease, handle: str, *, renew: bool) -> bool:
+        """Hold a lease again that this process has detached. Returns False if it cannot: somebody
+        has adopted it, or it is over. Raises `StoreUnavailable`."""
+        said = read_handle(handle)
+        adopted = handing_on.adopt(self.store, said, lease._entry.record, renew)
+        if adopted is None:
+            return False
+        grant, record, until = adopted
+        lease.held_again(grant, record, until)
+        return True
+
+    # ------------------------------------------------------------------------- for operators
+
     def is_locked(self, name: str) -> bool:
         """Return whether anything holds the lock, also a key that other code set."""
         return self.get(name) is not None
@@ -49,16 +253,21 @@ class LockService(AsyncVerbs, Holding, Remembering):
         """Return what holds the lock; None if nothing does."""
         return self.store.get(checked_name(name))
 
-    def waiters(self, name: str) -> list[Owner]:
+    def waiters(self, name: str) -> builtins.list[Owner]:
         """Return the owners in the lock's wait queue, the next one first: at most 100. Those who
         wait for a permit of ``name`` are among them.
 
         On a store that polls the list is empty. A waiter that died stays in the queue until the
         lock would be handed to it, and is removed then.
         """
-        return [*self.store.waiters(checked_name(name)), *waiters_for_permit(self.store, name)]
+        store, gate = self.store, gate_name(checked_name(name))
+        first = store.get(gate)
+        for_permit = [] if first is None else [first.owner, *store.waiters(gate)]
+        return [*store.waiters(name), *for_permit]
 
-    def list(self, prefix: str = "", limit: int | None = None, offset: int = 0) -> list[LockInfo]:
+    def list(
+        self, prefix: str = "", limit: int | None = None, offset: int = 0
+    ) -> builtins.list[LockInfo]:
         """Return the live locks whose names begin with ``prefix``, the soonest to expire first.
 
         ``limit``: how many at most; None, all. ``offset``: how many to leave out at the start.
@@ -100,12 +309,170 @@ class LockService(AsyncVerbs, Holding, Remembering):
             cleared = store.clear_foreign(name, digest)
         else:
             cleared = store.clear(name, token)
-        if not cleared:
-            return False
-        owner = Owner() if holder is None else holder.owner
-        note_event(store.alias, "cleared", name, owner, by=by)
-        self._cleared(store, name, token, holder, by)
-        return True
+        if cleared:
+            owner = Owner() if holder is None else holder.owner
+            note_event(store, "cleared", name, owner, by=by)
+            tell_cleared(store, name, token, holder, by, LockService)
+        return cleared
+
+    def clear_many(
+        self, holders: Sequence[LockInfo], *, by: str | None = None, noted: bool = True
+    ) -> builtins.list[bool]:
+        """Remove what holds some locks, each only if it still holds its lock.
+
+        ``holders``: as the store has just returned them. ``by``: who cleared them, for the log.
+        Each that was removed has its signal, and with ``noted`` its event of the history. Returns
+        for each whether it was removed. Some may be removed if this raises.
+        """
+        store = self.store
+        done = store.clear_many(holders) if holders else []
+        for holder, cleared in zip(holders, done, strict=True):
+            if cleared and noted:
+                note_event(store, "cleared", holder.name, holder.owner, by=by)
+            if cleared:
+                tell_cleared(store, holder.name, holder.token, holder, by, LockService)
+        return builtins.list(done)
+
+    def hold(
+        self, name: str, ttl: float, by: str = "", reason: str = "", *, wait: float | None = 0
+    ) -> LockInfo | None:
+        """Take the lock ``name`` for an operator, so that no job takes it. Returns what holds it
+        now; None if somebody else still holds it after ``wait``, also another hold.
+
+        ``ttl``: seconds that the hold lasts; nobody renews it, and it outlives this process.
+        `clear` ends it earlier. ``by``: the operator's name, ``reason``: why; both are shown to
+        whoever looks, have at most 255 bytes of UTF-8 each, without control characters, and may be
+        empty. ``wait``: seconds to wait until the present holder has ended; 0 does not wait, None
+        waits for ever.
+
+        Raises `StoreUnavailable`; the lock is not held then, or not for long. Raises `TypeError` or
+        `ValueError` for a wrong argument.
+        """
+        answer = self.try_hold(name, ttl, by, reason, wait=wait)
+        return None if isinstance(answer, Refusal) else answer
+
+    def try_hold(
+        self, name: str, ttl: float, by: str = "", reason: str = "", *, wait: float | None = 0
+    ) -> LockInfo | Refusal:
+        """As `hold`, but return a `Refusal` with the present holder where that returns None."""
+        store, use = self.store, Use()
+        record = operator_record(checked_remark("by", by), checked_remark("a reason", reason))
+        how, token = self.how(ttl=checked_ttl(ttl), wait=wait), new_token()
+        try:
+            won = blocking(acquire(how, checked_name(name), use, record, token=token))
+            if isinstance(won, LockInfo):
+                return Refusal(won)
+            info = store.get(won.name)
+            if info is None or info.token != won.token:  # It was cleared at once.
+                now = datetime.now(timezone.utc)
+                info = LockInfo(name, 0.0, now, won.token, won.owner, store.alias, "", won.fence)
+            won.outlives()
+        except BaseException:
+            use.drop()
+            raise
+        by_whom, why = by or None, reason or None
+        note_event(store, "held", name, info.owner, seconds=ttl, by=by_whom, reason=why)
+        lock_held.send_robust(LockService, name=name, store=store.alias, holder=info, ttl=ttl)
+        return info
+
+    def history(
+        self, name: str | None = None, task_id: str | None = None, limit: int = 100
+    ) -> builtins.list[Event]:
+        """Return what happened to the locks, the newest first: refusals, skipped tasks, long waits,
+        losses, and what operators did. A lock that was taken and released with nobody in the way is
+        not there.
+
+        ``name``: only of this lock and of its permits (``slots=N``); None: of all locks of the
+        store. ``task_id``: only what happened to the task with this id: that it was skipped or
+        refused, by whom and why, or has lost its lock. Not what others met because it held a lock.
+        ``limit``: how many at most. The store keeps the newest ones, of all locks together. What
+        happened in other processes may be there two seconds later.
+
+        Refusals of one lock by the same lease, of one process and the same task id, are one event
+        for each second: its ``count`` says how many.
+
+        Raises `ListingNotSupported` on a store that keeps no history, and `TypeError` or
+        `ValueError` for a wrong argument.
+        """
+        if name is not None:
+            checked_name(name)
+        if task_id is not None:
+            if not isinstance(task_id, str):
+                raise TypeError(f"a task id is a str, not {type(task_id).__name__}: {task_id!r}")
+            if not task_id:
+                raise ValueError("a task id is not empty")
+            task_id = recorded(task_id)
+        checked_number("limit", limit)
+        store = self.store
+        if not store.supports_history:
+            raise ListingNotSupported(store.alias, "keep a history of its locks")
+        write_events(store)
+        return store.events(name, task_id, limit)
+
+    # ------------------------------------------------------------------ for code on an event loop
+
+    async def ais_locked(self, name: str) -> bool:
+        """`is_locked`."""
+        return await in_thread(self.alias, partial(self.is_locked, name))
+
+    async def aget(self, name: str) -> LockInfo | None:
+        """`get`."""
+        return await in_thread(self.alias, partial(self.get, name))
+
+    async def awaiters(self, name: str) -> builtins.list[Owner]:
+        """`waiters`."""
+        return await in_thread(self.alias, partial(self.waiters, name))
+
+    async def alist(
+        self, prefix: str = "", limit: int | None = None, offset: int = 0
+    ) -> builtins.list[LockInfo]:
+        """`list`."""
+        return await in_thread(self.alias, partial(self.list, prefix, limit, offset))
+
+    async def acount(self, prefix: str = "") -> int:
+        """`count`."""
+        return await in_thread(self.alias, partial(self.count, prefix))
+
+    async def ahistory(
+        self, name: str | None = None, task_id: str | None = None, limit: int = 100
+    ) -> builtins.list[Event]:
+        """`history`."""
+        return await in_thread(self.alias, partial(self.history, name, task_id, limit))
+
+    async def aclear(
+        self,
+        name: str,
+        token: str | None = None,
+        *,
+        by: str | None = None,
+        digest: str | None = None,
+    ) -> bool:
+        """`clear`. It is cleared even if the caller is cancelled meanwhile."""
+        return await finish(self.alias, partial(self.clear, name, token, by=by, digest=digest))
 
 
 locks = LockService()
+
+
+def get_seen(
+    store: BaseStore, seen: Sequence[tuple[str, Callable[[LockInfo], bool]]]
+) -> list[LockInfo | None]:
+    """Return the holders of some locks, as `BaseStore.get_many` does, by their names.
+
+    Beside each name stands what tells the lease that was seen. Where the keys depend on the thread
+    it may have another key than this thread makes: it is looked for among all locks of that name.
+    Raises `StoreUnavailable`.
+    """
+    holders = store.get_many([name for name, _ in seen])
+    for at, (name, is_seen) in enumerate(seen):
+        holder = holders[at]
+        if holder is not None and is_seen(holder):
+            continue
+        if not isinstance(name, Keyed) and isinstance(store.keyed(name), Keyed):
+            same_name = (info for info in store.list(name) if info.name == name)
+            holders[at] = next(filter(is_seen, same_name), holder)
+    return holders
+
+
+def _in_order(names: Sequence[str], won: dict[str, Lease] | LockInfo) -> list[Lease] | None:
+    return None if isinstance(won, LockInfo) else [won[name].alone() for name in names]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner
-from .._values.owner_record import owner_record
+from .._values.owner import Owner, owner_record
+from ..stores import stores
 from .history import note_event
 
 __all__ = ["SkipReason", "reason_of", "skipped"]
@@ -36,7 +36,9 @@ def skipped(
     ``store`` is the alias, ``name`` that of the lock, and ``holder`` who has it, or the task that
     does the work instead; None: nobody. ``task`` and ``task_id`` are those of the skipped call.
     """
-    note_event(store, "skipped", name, owner_record(task, task_id), holder=holder, reason=reason)
+    note_event(
+        stores[store], "skipped", name, owner_record(task, task_id), holder=holder, reason=reason
+    )
     marker: dict[str, Any] = {
         "status": "skipped", "reason": reason, "lock": name,
         "holder": None if holder is None else holder.task_id,

@@ -1,61 +1,140 @@
-"""Waiting for a lock: in its wait queue where the store has one, otherwise by polling."""
+"""Taking a lock from a store: ask, take over from a dead owner, wait in the queue or poll.
+
+What waits is a generator of its steps. It yields a `Pause` where it has to wait, and gets the news
+of it; between two pauses it calls the store, which blocks for a round trip. `blocking` does all of
+that in the calling thread; `aio.drive` makes the steps in a few threads and holds none while it
+waits. Both close the generator if their caller is interrupted, so ``except BaseException`` in it
+sees every end.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Mapping
+import os
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, cast
+
+from django.core.exceptions import SynchronousOnlyOperation
 
 from .._values import clock
-from .._values.chance import chance
 from .._values.lock_info import LockInfo
+from .._values.tokens import chance
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore, CannotSubscribe, Grant, Note, Refusal, Waiter
-from .steps import Pause, Steps
 
-__all__ = ["Attempt", "always_late"]
+__all__ = [
+    "Answer",
+    "Attempt",
+    "Pause",
+    "Steps",
+    "always_late",
+    "blocking",
+    "end_of",
+    "refuse_on_loop",
+]
 
-FIRST_POLL_SECONDS = 0.01
-MAX_POLL_SECONDS = 1.0
-"""the pause between two polls is doubled from the first to the last of these, with jitter"""
+R = TypeVar("R")
+
+# The pause between two polls is doubled from the first to the last of these, with jitter.
+FIRST_POLL_SECONDS, MAX_POLL_SECONDS = 0.01, 1.0
+# How often a waiter looks whether the holder's process, on this machine, still lives.
+OWNER_CHECK_SECONDS = 0.05
+# The same, at least, for a waiter with one before it; with two before it half as often, up to
+# `MOST_AHEAD`. The next waiter finds out at once that a holder has died; the second is needed only
+# if the next one has died too. With checks at `OWNER_CHECK_SECONDS`, 50 waiters in as many
+# processes took 2.5 times as long for their turns.
+LATER_OWNER_CHECK_SECONDS, MOST_AHEAD = 2.0, 5
+# How often a waiter asks again about a key that other code set: nobody tells it of its end.
 FOREIGN_KEY_RETRY_SECONDS = 1.0
-"""how often a waiter asks again about a key that other code set: no waiter is notified when it
-is deleted"""
+# The same for a lease of ours whose key somebody has made permanent.
 ENDLESS_LEASE_RETRY_SECONDS = 30.0
-"""how often a waiter asks again about a lease of ours whose key somebody has made permanent"""
+# How long after the end of a lease the store surely knows of it: its clock counts milliseconds.
 EXPIRY_GRACE_SECONDS = 0.002
-"""how long after the end of a lease the store surely knows of it: its clock counts milliseconds"""
+# A waiter asks again at the latest so long after the end of the lease that held the lock when it
+# asked, even if another lease holds it by then; join_queue.lua keeps the queue for longer.
 QUEUE_RETRY_SECONDS = 5.0
-"""a waiter asks again at the latest this long after the end of the lease that held the lock when it
-asked, even if another lease holds it by then; join_queue.lua keeps the queue for longer"""
-LATER_OWNER_CHECK_SECONDS = 2.0
-"""how often, at least, a waiter with one before it checks whether the holder's process lives; with
-two before it half as often, and so on up to `MOST_AHEAD`. It may know of an earlier holder only,
-whose process has ended after its turn, and asks again to find that out. With checks at
-`OWNER_CHECK_SECONDS`, 50 waiters in as many processes took 2.5 times as long for their turns"""
-MOST_AHEAD = 5
-"""The next waiter finds out at once that a holder has died. The second is needed only if the next
-one has died too, and so on. So a waiter far back matters less, and there are more of them"""
+# And so long after it asked: the holder may have made its lease shorter, and of a hand-over only
+# the next waiter is told, which may have died.
 LONGEST_SILENCE_SECONDS = 30.0
-"""a waiter asks again at the latest so long after it asked: the holder may have made its lease
-shorter, and of a hand-over only the next waiter is told, which may have died"""
+# So many grants in a row may come so late that their lease is over, before the store counts as
+# unavailable.
 MAX_LATE_GRANTS = 4
-"""how many grants in a row may come so late that their lease is over, before the store counts as
-unavailable"""
+# So many dead owners in a row are taken over from without a wait.
 MAX_TAKEOVERS = 100
-"""how many dead owners in a row are taken over from without a wait"""
 
+# The store's answer, and when its lease began if it is a grant, on `clock.now`.
 Answer = tuple[Grant | Refusal, float]
-"""the store's answer, and when its lease began if it is a grant, on `clock.now`"""
+
+
+class Pause(NamedTuple):
+    """What the steps wait for: news of a waiter, or only that some time passes.
+
+    ``seconds``: how long at most; it may be less. ``watched``: the pause also ends soon after the
+    process of the holder could have died.
+    """
+
+    seconds: float
+    waiter: Waiter | None = None
+    watched: bool = False
+
+    def wait(self) -> Grant | Refusal | None:
+        """Wait in this thread. Returns what `Waiter.wait` returns."""
+        if self.waiter is None:
+            time.sleep(self.seconds)
+            return None
+        return self.waiter.wait(
+            min(self.seconds, OWNER_CHECK_SECONDS if self.watched else math.inf)
+        )
+
+
+Steps = Generator[Pause, "Grant | Refusal | None", R]
+
+
+def blocking(steps: Steps[R]) -> R:
+    """Make the steps in this thread. Returns, or raises, what they do."""
+    try:
+        pause = next(steps)
+        while True:
+            try:
+                news = pause.wait()
+            except BaseException as error:
+                pause = steps.throw(error)
+            else:
+                pause = steps.send(news)
+    except StopIteration as end:
+        return cast("R", end.value)
+    finally:
+        steps.close()  # A signal's exception may come just between two steps.
+
+
+def refuse_on_loop(wait: float | None) -> None:
+    """Raise Django's `SynchronousOnlyOperation` where a wait would stop a running event loop.
+
+    ``wait``: seconds that the caller is willing to wait for a lock; None: for ever.
+    """
+    if wait == 0 or os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise SynchronousOnlyOperation(
+        "to wait here for a lock would stop the event loop: write `async with lock(...)`, or "
+        "wait=0, which does not wait"
+    )
 
 
 @dataclass(slots=True)
 class Attempt:
     """One call's attempt to take a lock, until ``deadline`` on `clock.now` (None: for ever).
 
-    ``take_over(store, holder)`` clears the lease of an owner that is known to be dead; it returns
-    True if it is worth asking again. What waits returns its steps: see steps.py.
+    ``take_over(holder)`` clears the lease of an owner that is known to be dead; it returns True if
+    it is worth asking again. ``in_vain(holder)``: whether there is no use in waiting for it.
+    ``queued``: the lock is probably held, so the first question joins the wait queue.
     """
 
     store: BaseStore
@@ -64,165 +143,137 @@ class Attempt:
     ttl: float
     owner: Mapping[str, Any]
     deadline: float | None
-    take_over: Callable[[BaseStore, LockInfo], bool]
+    take_over: Callable[[LockInfo], bool]
     note: Note | None = None
-    """written with the grant"""
-    waiter: Waiter | None = None
+    in_vain: Callable[[LockInfo], bool] = lambda _holder: False
+    queued: bool = False
+    # The holder for which it began to wait.
     met: LockInfo | None = None
-    """the holder for which it began to wait"""
+    _waiter: Waiter | None = None
 
-    def queue_at_once(self) -> Steps[Answer | None]:
-        """Ask for the lock and join its wait queue in the same round trip; then wait.
-
-        Returns None, and asks nothing, if the waiter would have to subscribe first: most locks are
-        not held, and to take one should cost one round trip.
-        """
-        waiter = self._waiter()
-        if waiter is None or not waiter.ready:
-            return None
-        return (yield from self._wait(None))
-
-    def acquire_with_wait(self, answer: Grant | Refusal, began: float) -> Steps[Answer]:
-        """Go on after an answer that gave no lease: it is a refusal, or a grant that came so late
-        that its lease is over.
-
-        Takes over from a dead owner, waits, and asks again. ``began`` is when the lease of a grant
-        began, on `clock.now`. Returns a refusal, or a grant whose lease is not over. Raises
-        `StoreUnavailable`, also if the store always answers too late.
-        """
+    def take(self) -> Steps[Answer]:
+        """Ask until the lock is granted, or the deadline has passed. Returns a refusal, or a grant
+        whose lease is not over. Raises `StoreUnavailable`, also if each grant comes too late."""
         late = takeovers = 0
-        while True:
-            if isinstance(answer, Grant):
-                if clock.now() < began + self.ttl:
-                    return answer, began
-                if late == MAX_LATE_GRANTS:
-                    raise always_late(self.store, self.ttl)
-                late += 1
-            elif takeovers < MAX_TAKEOVERS and self.take_over(self.store, answer.holder):
-                takeovers += 1
-            elif self._left() <= 0:
-                return answer, began
-            else:
-                answer, began = yield from self._wait(answer)
-                continue
-            answer, began = self._ask()
-
-    def _ask(self) -> Answer:
-        asked, store = clock.now(), self.store
-        if self.note is None:
-            return store.acquire(self.name, self.token, self.ttl, self.owner), asked
-        return store.acquire_with_note(
-            self.name, self.token, self.ttl, self.owner, self.note
-        ), asked
-
-    def _waiter(self) -> Waiter | None:
-        if self.waiter is None and self.store.supports_waiting:
-            self.waiter = self.store.waiter(self.name, self.token, self.ttl, self.owner)
-            if self.waiter is not None:
-                self.waiter.note = self.note
-        return self.waiter
-
-    def _wait(self, refusal: Refusal | None) -> Steps[Answer]:
-        """Wait until the lock is granted or the deadline has passed.
-
-        ``refusal`` is the answer that made the caller wait; None: nothing was asked yet.
-        """
-        waiter = self._waiter()
-        if refusal is not None:
-            self.met = self.met or refusal.holder
+        refused, pause = self.queued, FIRST_POLL_SECONDS
         try:
-            delay = FIRST_POLL_SECONDS
             while True:
-                if waiter is not None:
-                    try:
-                        return (yield from self._in_queue(waiter))
-                    except CannotSubscribe:
-                        pass  # Poll once, and then try again to subscribe.
-                if refusal is None or self._left() > 0:
-                    if refusal is not None:
-                        yield self._pause(delay, refusal.holder)
-                        delay = min(delay * 2, MAX_POLL_SECONDS)
-                        self.take_over(self.store, refusal.holder)
-                    answer, asked = self._ask()
-                    if isinstance(answer, Grant):
-                        return answer, asked
-                    refusal = answer
-                    self.met = self.met or refusal.holder
+                asked, hears = clock.now(), False
+                waiter = self._join()
+                if waiter is not None and (waiter.ready or refused):
+                    with suppress(CannotSubscribe):  # Poll once, and then try again to subscribe.
+                        answer, hears = waiter.ask(), True
+                if not hears:
+                    answer = self._ask()
+                if isinstance(answer, Grant):
+                    began = asked if answer.started is None else answer.started
+                    if clock.now() < began + self.ttl:
+                        return answer, began
+                    if late == MAX_LATE_GRANTS:
+                        raise always_late(self.store, self.ttl)
+                    late += 1
                     continue
-                grant = None if waiter is None else waiter.leave()
-                return (refusal, 0.0) if grant is None else (grant, _since(grant, 0.0))
+                holder = answer.holder
+                if takeovers < MAX_TAKEOVERS and self.take_over(holder):
+                    takeovers += 1
+                elif self._left() <= 0 or self.in_vain(holder):
+                    return self._leave(answer, asked)
+                elif hears:
+                    self.met = self.met or holder
+                    grant = yield from self._hear(holder, asked)
+                    if grant is not None:
+                        began = asked if grant.started is None else grant.started
+                        if clock.now() < began + self.ttl:
+                            return grant, began
+                        # The process was stopped for longer than the lease: ask once more.
+                else:
+                    self.met = self.met or holder
+                    if waiter is None or refused:
+                        yield self._poll(pause, holder)
+                        pause = min(pause * 2, MAX_POLL_SECONDS)
+                    refused = True
         except BaseException:
-            # The lock may have been handed over just before. Then the caller, which abandons the
-            # token, passes it on.
-            if waiter is not None:
-                waiter.quit()
+            # The lock may have been handed over just before. Then the caller, which gives the token
+            # up, passes it on.
+            if self._waiter is not None:
+                self._waiter.quit()
             raise
 
-    def _pause(self, delay: float, holder: LockInfo) -> Pause:
-        pause = min(delay * chance.uniform(0.5, 1.0), self._left())
-        if holder.ttl:
-            pause = min(pause, holder.ttl + EXPIRY_GRACE_SECONDS)
-        return Pause(pause)
+    def leave(self) -> Grant | None:
+        """Leave the wait queue. Returns the grant if the lock was handed over just before. Raises
+        `StoreUnavailable`."""
+        grant = None if self._waiter is None else self._waiter.leave()
+        self._waiter = None  # Not before: if the call is interrupted, the steps quit.
+        return grant
 
-    def _in_queue(self, waiter: Waiter) -> Steps[Answer]:
-        while True:
-            asked = clock.now()
-            answer = waiter.ask()
-            if isinstance(answer, Grant):
-                return answer, asked
-            if self.take_over(self.store, answer.holder):
-                continue
-            self.met = self.met or answer.holder
-            if self._left() <= 0:
-                # Only now: somebody may have deleted the lock's key, which tells no waiter.
-                # The lock may be handed over just before this waiter leaves.
-                late = waiter.leave()
-                return (answer, asked) if late is None else (late, _since(late, asked))
-            grant: Grant | Refusal | None = answer
-            again = _end(answer.holder) + QUEUE_RETRY_SECONDS
-            if answer.holder.token is None:
-                again = clock.now() + FOREIGN_KEY_RETRY_SECONDS
-            again = min(again, asked + LONGEST_SILENCE_SECONDS)
-            if self.deadline is not None:
-                again = min(again, self.deadline)
-            while isinstance(grant, Refusal):
-                grant = yield from self._until_over(waiter, grant.holder, again)
-            if grant is not None:
-                began = _since(grant, asked)
-                if began + self.ttl > clock.now():
-                    return grant, began
-                # The process was stopped for longer than the lease: ask once more.
+    def drop(self) -> None:
+        """Leave the wait queue without a call, where the store can do that: it is silent."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            getattr(waiter, "drop", waiter.quit)()
 
-    def _until_over(
-        self, waiter: Waiter, holder: LockInfo, again: float
-    ) -> Steps[Grant | Refusal | None]:
-        """Wait for the hand-over, at most until ``again`` (on `clock.now`), until the holder's
-        lease could end, or until its owner is dead.
+    def _ask(self) -> Grant | Refusal:
+        store = self.store
+        if self.note is None:
+            return store.acquire(self.name, self.token, self.ttl, self.owner)
+        return store.acquire_with_note(self.name, self.token, self.ttl, self.owner, self.note)
 
-        Returns a `Refusal` with the next holder if the lock was handed to another waiter.
+    def _join(self) -> Waiter | None:
+        """Return what joins the wait queue with its question; None if the caller does not wait, or
+        the store has no queues.
+
+        The first question is asked without it, if it would have to subscribe before: most locks
+        are not held, and to take one should cost one round trip.
         """
-        ends = min(_end(holder), again)
-        check_owner = self.store.takeover
-        while True:
-            left = ends - clock.now()
-            if left <= 0 or waiter.cut:
-                return None
+        if self._waiter is None and self.store.supports_waiting and self._left() > 0:
+            self._waiter = self.store.waiter(self.name, self.token, self.ttl, self.owner)
+            if self._waiter is not None:
+                self._waiter.note = self.note
+        return self._waiter
+
+    def _leave(self, refusal: Refusal, asked: float) -> Answer:
+        """Give up. The lock may have been handed over just before."""
+        grant = self.leave()
+        if grant is None:
+            return refusal, asked
+        return grant, asked if grant.started is None else grant.started
+
+    def _poll(self, seconds: float, holder: LockInfo) -> Pause:
+        pause = max(0.0, min(seconds * chance.uniform(0.5, 1.0), self._left()))
+        return Pause(min(pause, holder.ttl + EXPIRY_GRACE_SECONDS) if holder.ttl else pause)
+
+    def _hear(self, holder: LockInfo, asked: float) -> Steps[Grant | None]:
+        """Wait for the hand-over, until the holder's lease could end, or its owner is dead.
+
+        Returns None if it is time to ask again. If the lock is handed to another waiter, that is
+        the holder from then on.
+        """
+        waiter = self._waiter
+        assert waiter is not None
+        latest = min(end_of(holder) + QUEUE_RETRY_SECONDS, asked + LONGEST_SILENCE_SECONDS)
+        if holder.token is None:
+            latest = clock.now() + FOREIGN_KEY_RETRY_SECONDS
+        if self.deadline is not None:
+            latest = min(latest, self.deadline)
+        ends, watches = end_of(holder), self.store.takeover
+        while (left := min(ends, latest) - clock.now()) > 0 and not waiter.cut:
             ahead = min(getattr(waiter, "ahead", 0), MOST_AHEAD)
-            at_once = check_owner and not ahead
-            if check_owner and ahead:
+            if watches and ahead:
                 left = min(left, ahead * LATER_OWNER_CHECK_SECONDS * chance.uniform(0.5, 1.0))
-            news = yield Pause(left, waiter, holder if at_once else None)
-            if news is not None:
+            news = yield Pause(left, waiter, watches and not ahead)
+            if isinstance(news, Grant):
                 return news
-            if check_owner:
-                if at_once:
-                    if self.take_over(self.store, holder):
-                        return None
-                elif holder.owner.alive() is False:
-                    return None  # The next answer says who holds the lock now: mostly another.
+            if news is not None:
+                holder, watches = news.holder, self.store.takeover
+                ends = end_of(holder)
+            elif watches:
+                # Of an earlier holder than the present one the next answer tells.
+                if self.take_over(holder) if not ahead else holder.owner.alive() is False:
+                    return None
                 # Only now, because it decodes the holder's record: that is the most expensive part
                 # of a short wait.
-                check_owner = holder.owner.is_local()
+                watches = holder.owner.is_local() and holder.owner.pid != os.getpid()
+        return None
 
     def _left(self) -> float:
         return math.inf if self.deadline is None else self.deadline - clock.now()
@@ -233,12 +284,8 @@ def always_late(store: BaseStore, ttl: float) -> StoreUnavailable:
     return StoreUnavailable(store.alias, f"its answers come later than a lease of {ttl:g} s lasts")
 
 
-def _end(holder: LockInfo) -> float:
+def end_of(holder: LockInfo) -> float:
     """When the holder's lease will be over, on `clock.now`."""
     return clock.now() + (
         ENDLESS_LEASE_RETRY_SECONDS if holder.ttl is None else holder.ttl + EXPIRY_GRACE_SECONDS
     )
-
-
-def _since(grant: Grant, asked: float) -> float:
-    return asked if grant.started is None else grant.started

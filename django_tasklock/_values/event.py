@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal, get_args
 
@@ -58,16 +58,10 @@ class Event:
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON-able values."""
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "store": self.store,
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        return plain | {
             "at": self.at.isoformat(),
             "owner": self.owner.as_dict(),
             "holder": None if self.holder is None else self.holder.as_dict(),
-            "seconds": self.seconds,
-            "by": self.by,
-            "reason": self.reason,
-            "count": self.count,
             "since": None if self.since is None else self.since.isoformat(),
         }

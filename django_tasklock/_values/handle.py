@@ -7,37 +7,36 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, NamedTuple
 
 from .arguments import checked_ttl, is_name, is_token
-from .keyed import Keyed
-from .owner import is_number_of_adoptions
+from .lock_info import Keyed
+from .owner import MOST_ADOPTIONS
 from .slots import checked_slots
 from .tokens import new_token
 
 __all__ = ["Handle", "new_mark", "read_handle"]
 
 VERSION = "1"
+# the beginning of the mark of a detached lease
 DETACHED = "detached:"
-"""the beginning of the mark of a detached lease"""
 LONGEST_HANDLE_CHARACTERS = 4096
-LONGEST_ALIAS_CHARACTERS = 200
 
 
 class Handle(NamedTuple):
-    """What a handle says. It is printable ASCII, fits into JSON and into a message's header."""
+    """What a handle says. It is printable ASCII, fits into JSON and into a message's header.
+
+    ``alias`` is that of the store, and ``name`` a `Keyed` where its keys depend on the thread.
+    ``mark`` is ``Owner.mark`` of the lease until somebody adopts it; ``ttl`` the seconds that it
+    lasts after that; ``slots`` the N of a permit; ``adoptions`` how often the lease was adopted
+    before it was detached.
+    """
 
     alias: str
-    """of the store"""
     name: str
-    """`Keyed` where the store's keys depend on the thread"""
     token: str
     fence: int | None
     mark: str
-    """``Owner.mark`` of the lease until somebody adopts it"""
     ttl: float
-    """seconds that the lease lasts after it is adopted"""
     slots: int | None = None
-    """the N of a permit; None for any other lock"""
     adoptions: int = 0
-    """how often the lease was adopted before it was detached"""
 
     def __str__(self) -> str:
         kept = [self.name.key] if isinstance(self.name, Keyed) else []
@@ -63,19 +62,18 @@ def read_handle(handle: Any) -> Handle:
             raise ValueError
         said = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         alias, name, token, fence, mark, ttl, slots, adoptions, *kept = said
+        texts = [alias, name, token, mark, *kept]
         if (
-            type(alias) is str
-            and 0 < len(alias) <= LONGEST_ALIAS_CHARACTERS
-            and type(name) is str
+            {type(text) for text in texts} == {str}
+            and len(kept) <= 1
+            and alias
             and is_name(name)
-            and type(token) is str
             and is_token(token)
             and (fence is None or (type(fence) is int and fence > 0))
-            and type(mark) is str
             and mark.startswith(DETACHED)
-            and is_token(mark[len(DETACHED) :])
-            and is_number_of_adoptions(adoptions)
-            and [type(key) for key in kept] in ([], [str])
+            and is_token(mark.removeprefix(DETACHED))
+            and type(adoptions) is int
+            and 0 <= adoptions < MOST_ADOPTIONS
         ):
             name = Keyed.of(name, kept[0], alias) if kept else name
             slots = None if slots is None else checked_slots(slots)

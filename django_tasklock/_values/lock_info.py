@@ -1,22 +1,29 @@
-"""A lock's state, for everyone who does not hold it."""
+"""A lock's state, for everyone who does not hold it; and its name with its physical key."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
-from .deferred import Deferred
-from .owner import Owner
-from .owner_record import COOLING
+from .owner import COOLING, Owner
 from .slots import slot_of
+from .words import age
 
-__all__ = ["LockInfo"]
+__all__ = ["Keyed", "LockInfo", "key_of"]
+
+
+class _AsRead:
+    """What a store has read of a lock, for a clear that compares it. It is no field: it is not
+    shown, compared or pickled."""
+
+    __slots__ = ("value",)
+
+    value: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class LockInfo(Deferred):
+class LockInfo(_AsRead):
     """What a store knows of a lock that is held.
 
     ``name`` is the lock's, ``store`` the alias of its store, and ``key`` what the store calls it.
@@ -47,27 +54,6 @@ class LockInfo(Deferred):
     digest: str | None = None
     waiting_since: datetime | None = None
 
-    @classmethod
-    def deferred(
-        cls,
-        name: str,
-        ttl: float | None,
-        store: str,
-        waiters: int | None,
-        rest: Callable[..., Mapping[str, Any]],
-        *of: Any,
-    ) -> LockInfo:
-        """Return one that calls ``rest(*of)`` for its other fields, by name, when the first of them
-        is read."""
-        new, fill = cls.__new__(cls), object.__setattr__
-        fill(new, "name", name)
-        fill(new, "ttl", ttl)
-        fill(new, "store", store)
-        fill(new, "waiters", waiters)
-        fill(new, "_rest", rest)
-        fill(new, "_of", of)
-        return new
-
     @property
     def held_by(self) -> str | None:
         """The operator's name, "" for one without a name; None unless an operator holds the lock
@@ -88,8 +74,7 @@ class LockInfo(Deferred):
         """
         if self.waiting_since is None:
             return None
-        # The clocks of two machines differ.
-        return max(0.0, (datetime.now(timezone.utc) - self.waiting_since).total_seconds())
+        return max(0.0, age(self.waiting_since))  # The clocks of two machines differ.
 
     @property
     def cooling(self) -> bool:
@@ -108,10 +93,7 @@ class LockInfo(Deferred):
 
     def is_same_lease(self, other: LockInfo | None) -> bool:
         """Whether both are of one lease. False for None, and for keys that other code set."""
-        if other is None or self.token is None:
-            return False
-        # What was read in the same bytes need not be decoded; of a long list that is most.
-        return self.is_like(other) or self.token == other.token
+        return other is not None and self.token is not None and self.token == other.token
 
     def as_json(self) -> dict[str, Any]:
         """The fields that are known of any lock, as JSON-able values."""
@@ -124,3 +106,33 @@ class LockInfo(Deferred):
             "store": self.store,
             "key": self.key,
         }
+
+
+class Keyed(str):
+    """A name that brings its physical key along, so that whoever gets it finds the same one.
+
+    A cache's KEY_FUNCTION may look at the thread, for its tenant. So the key is made once, in the
+    caller's thread, and a lease, a note or a `LockInfo` keeps it. Everybody else takes this for the
+    plain name: it is equal to it.
+    """
+
+    __slots__ = ("alias", "key")
+
+    alias: str
+    """of the store; any other store makes a key of its own"""
+    key: str
+
+    @classmethod
+    def of(cls, name: str, key: str, alias: str) -> Keyed:
+        """The name with the ``key`` that the store ``alias`` has made of it."""
+        new = cls(name)
+        new.key, new.alias = key, alias
+        return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Keyed.of, (str(self), self.key, self.alias)
+
+
+def key_of(name: str) -> str:
+    """What tells a lock from those with the same name under other keys."""
+    return name.key if isinstance(name, Keyed) else name

@@ -1,25 +1,63 @@
-"""Who holds a lease, and whether that very process still lives."""
+"""Who holds a lease, what its record says of them, and whether that very process still lives."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import os
+import socket
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from .arguments import LONGEST_TEXT_BYTES, is_remark
-from .owner_record import COOLING, owner_record, this_process
-from .processes import group_lives, start_of
+from .arguments import LONGEST_TEXT_BYTES
+from .processes import boot_id, group_lives, pid_namespace, start_of
 from .slots import LARGEST_SLOTS
+from .words import printable
 
-__all__ = ["Owner", "is_number_of_adoptions", "task_words"]
+__all__ = [
+    "ADOPTIONS", "COOLING", "HELD_BY", "INSIDE", "MARK", "MOST_ADOPTIONS", "SINCE", "Owner",
+    "operator_record", "owner_record", "place", "recorded", "strand_name",
+    "task_words", "this_process",
+]  # fmt: skip
 
-LONGEST_MARK = 64
-"""characters"""
+# a key of an operator's record, and of no other
+HELD_BY = "held_by"
+# a key of the record of a lease for which no process has to live, and of no other
+MARK = "mark"
+# the mark of a lock that its holder has released, and that stays taken for a while
+COOLING = "cooling"
+# a key of the record of a lock that code inside a task has taken, and of no other
+INSIDE = "inside"
+# a key of the record of a lease that was adopted, and of no other
+ADOPTIONS = "adoptions"
+# a key of the record of a waiter: when it began to wait, in seconds since the epoch
+SINCE = "since"
+# a key of an operator's record; it means nothing in another one
+REASON = "reason"
+
 MOST_ADOPTIONS = 2**31 - 1
+# characters
+LONGEST_MARK = 64
+# the largest that the system calls take
 LARGEST_PID = 2**31 - 1
 LARGEST_START_TICKS = 2**63 - 1
-"""the largest that the system calls take"""
+
+_TEXTS = ("host", "task", "task_id", "thread", "boot", "pidns", "waits_for", HELD_BY, REASON)
+# the fields of an owner in a record: of each its type, and the least and the most that it is, or
+# that its text has in bytes
+_LIMITS: Mapping[str, tuple[type, int, int]] = {
+    **dict.fromkeys(_TEXTS, (str, 0, LONGEST_TEXT_BYTES)),
+    MARK: (str, 1, LONGEST_MARK),
+    "pid": (int, 1, LARGEST_PID),
+    "start": (int, 0, LARGEST_START_TICKS),
+    "group": (int, 1, LARGEST_PID),
+    "slots": (int, 1, LARGEST_SLOTS),
+    ADOPTIONS: (int, 0, MOST_ADOPTIONS - 1),
+    INSIDE: (bool, True, True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +109,7 @@ class Owner:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Owner:
         """The owner written in a store's record; fields that are absent stay None."""
-        get = record.get
-        return cls(
-            get("host"), get("pid"), get("task"), get("task_id"), get("thread"), get("boot"),
-            get("pidns"), get("start"), get("group"), get("held_by"), get("reason"), get("mark"),
-            get("slots"), get("waits_for"), get("adoptions"), get("inside"),
-        )  # fmt: skip
+        return cls(**{name: record.get(name) for name in _LIMITS})
 
     @classmethod
     def of_anybody(cls, record: Mapping[str, Any]) -> Owner | None:
@@ -84,50 +117,14 @@ class Owner:
 
         None if a field is not as `owner_record` or `operator_record` writes it.
         """
-        get = record.get
-        if get("held_by") is not None:
-            return cls._operator_of_anybody(record)
-        pid, start, group, slots = get("pid"), get("start"), get("group"), get("slots")
-        adoptions = get("adoptions")
-        if not (
-            (pid is None or (type(pid) is int and 0 < pid <= LARGEST_PID))
-            and (group is None or (type(group) is int and 0 < group <= LARGEST_PID))
-            and (start is None or (type(start) is int and 0 <= start <= LARGEST_START_TICKS))
-            and (slots is None or (type(slots) is int and 0 < slots <= LARGEST_SLOTS))
-            and (adoptions is None or is_number_of_adoptions(adoptions))
-            and (get("inside") is None or get("inside") is True)
-        ):
+        found = {name: record[name] for name in _LIMITS if record.get(name) is not None}
+        if HELD_BY not in found:
+            found.pop(REASON, None)
+        elif found.keys() != {HELD_BY, REASON}:
+            return None  # A hold names no process.
+        if not all(_fits(value, *_LIMITS[name]) for name, value in found.items()):
             return None
-        host, task, task_id, thread = get("host"), get("task"), get("task_id"), get("thread")
-        boot, pidns, mark = get("boot"), get("pidns"), get("mark")
-        waits_for = get("waits_for")
-        if mark is not None and (type(mark) is not str or not 0 < len(mark) <= LONGEST_MARK):
-            return None
-        try:
-            texts = (host, task, task_id, thread, boot, pidns, mark, waits_for)
-            text = "".join([text for text in texts if text is not None])
-        except TypeError:
-            return None
-        if len(text) > len(texts) * LONGEST_TEXT_BYTES or not text.isprintable():
-            return None
-        return cls(
-            host, pid, task, task_id, thread, boot, pidns, start, group, None, None, mark, slots,
-            waits_for, adoptions, get("inside"),
-        )  # fmt: skip
-
-    @classmethod
-    def _operator_of_anybody(cls, record: Mapping[str, Any]) -> Owner | None:
-        operator = cls.from_record(record)
-        held_by, reason = operator.held_by, operator.reason
-        if (
-            type(held_by) is str
-            and type(reason) is str
-            and is_remark(held_by)
-            and is_remark(reason)
-            and operator == cls(held_by=held_by, reason=reason)
-        ):
-            return operator
-        return None
+        return cls(**found)
 
     @classmethod
     def current(cls, task: str | None = None, task_id: str | None = None) -> Owner:
@@ -162,11 +159,8 @@ class Owner:
         has to live for the lease."""
         here = this_process()
         return (
-            self.pid is not None
+            None not in (self.pid, self.start, self.boot, self.pidns)
             and self.mark is None
-            and self.start is not None
-            and self.boot is not None
-            and self.pidns is not None
             and (self.boot, self.pidns) == (here["boot"], here["pidns"])
         )
 
@@ -177,9 +171,9 @@ class Owner:
             return None
         assert self.pid is not None
         start = start_of(self.pid)
-        if start is None or start == self.start or not self.group:
-            return None if start is None else start == self.start
-        return group_lives(self.group)
+        if start is not None and start != self.start and self.group:
+            return group_lives(self.group)
+        return None if start is None else start == self.start
 
     def __str__(self) -> str:
         if self.held_by is not None:
@@ -190,6 +184,13 @@ class Owner:
         return f"pid {self.pid} on {self.host}{f', task {task}' if task else ''}"
 
 
+def _fits(value: Any, kind: type, least: int, most: int) -> bool:
+    given = type(value)
+    if given is not kind or (kind is str and not value.isprintable()):
+        return False
+    return bool(least <= (len(value.encode()) if kind is str else value) <= most)
+
+
 def task_words(owner: Owner) -> str | None:
     """Return the owner's task with its task id in brackets, if it has one; None without a task."""
     if not owner.task:
@@ -197,6 +198,75 @@ def task_words(owner: Owner) -> str | None:
     return f"{owner.task}[{owner.task_id}]" if owner.task_id else owner.task
 
 
-def is_number_of_adoptions(value: Any) -> bool:
-    """Whether a lease may have been adopted so often."""
-    return type(value) is int and 0 <= value < MOST_ADOPTIONS
+def place(owner: Owner) -> str:
+    """Return the process that holds a lock as ``host:pid``, or the operator; "" for a foreign key's
+    owner."""
+    if owner.operator is not None:
+        return printable(owner.operator)
+    if owner.host is None and owner.pid is None:
+        return ""
+    return printable(f"{owner.host or '?'}:{owner.pid if owner.pid is not None else '?'}")
+
+
+_this_process: dict[str, Any] = {}
+
+
+def strand_name() -> str:
+    """A name that no other living thread, or asyncio task, of this process has: code may give the
+    same name to several."""
+    thread = f"{threading.current_thread().name}-{threading.get_ident()}"
+    task = None if asyncio._get_running_loop() is None else asyncio.current_task()
+    return thread if task is None else f"{thread} {task.get_name()}-{id(task)}"
+
+
+def owner_record(task: str | None = None, task_id: str | None = None) -> dict[str, Any]:
+    """The owner's fields as a new dict of JSON-able values, for a store's record.
+
+    The fields that are the same for the whole process are read once. ``thread`` is a name that no
+    other thread, or asyncio task, of this process has now.
+    """
+    record = this_process().copy()
+    record["thread"] = recorded(strand_name())
+    if task is not None:
+        record["task"] = recorded(task)
+    if task_id is not None:
+        record["task_id"] = recorded(task_id)
+    return record
+
+
+def operator_record(by: str, reason: str) -> dict[str, Any]:
+    """The owner's fields of an operator, who holds a lock without a process."""
+    return {HELD_BY: by, REASON: reason}
+
+
+def recorded(value: object) -> str:
+    """``value`` as printable text of at most `LONGEST_TEXT_BYTES`, for a record.
+
+    Text that is cut ends with a digest, so that two different texts stay different.
+    """
+    text = str(value)
+    if not text.isprintable():
+        text = printable(text)
+    plain = text.encode()
+    if len(plain) <= LONGEST_TEXT_BYTES:
+        return text
+    digest = hashlib.sha256(plain).hexdigest()[:32]
+    return f"{plain[: LONGEST_TEXT_BYTES - 36].decode(errors='ignore')}...{digest}"
+
+
+def this_process() -> dict[str, Any]:
+    """The fields that are the same for the whole process, read once. Not to be changed."""
+    if not _this_process:
+        pid = os.getpid()
+        _this_process.update(
+            host=recorded(socket.gethostname()),
+            pid=pid,
+            boot=boot_id(),
+            pidns=pid_namespace(),
+            start=start_of(pid),
+        )
+    return _this_process
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_this_process.clear)

@@ -6,7 +6,7 @@ import re
 from hashlib import sha256
 from typing import Any
 
-from .arguments import LONGEST_NAME_CHARACTERS, checked_name
+from .arguments import LONGEST_NAME_CHARACTERS, checked_name, checked_number
 
 __all__ = [
     "LARGEST_SLOTS",
@@ -18,10 +18,10 @@ __all__ = [
     "slot_of",
 ]
 
+# the largest N: every caller may have to look at all of its permits
 LARGEST_SLOTS = 1000
-"""the largest N: every caller may have to look at all of its permits"""
+# the beginning of the names of gates; users must give no lock such a name
 GATE_PREFIX = "tasklock-queue:"
-"""the beginning of the names of gates; users must give no lock such a name"""
 
 _numbered = re.compile(r"#([1-9][0-9]{0,3})\Z").search
 
@@ -29,11 +29,9 @@ _numbered = re.compile(r"#([1-9][0-9]{0,3})\Z").search
 def checked_slots(slots: Any, what: str = "slots") -> int:
     """Return ``slots``, which errors call ``what``. Raises `TypeError` or `ValueError` unless it is
     a whole number from 1 to `LARGEST_SLOTS`."""
-    if isinstance(slots, bool) or not isinstance(slots, int):
-        raise TypeError(f"{what} is a whole number, not {slots!r}")
-    if not 1 <= slots <= LARGEST_SLOTS:
+    if not 1 <= checked_number(what, slots) <= LARGEST_SLOTS:
         raise ValueError(f"{what} is a number from 1 to {LARGEST_SLOTS}, not {slots!r}")
-    return slots
+    return int(slots)
 
 
 def permit_name(name: str, slot: int) -> str:

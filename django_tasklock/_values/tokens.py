@@ -1,16 +1,21 @@
-"""The token of a lease: random proof that only its holder has."""
+"""What is random: the token of a lease, proof that only its holder has, and pauses."""
 
 from __future__ import annotations
 
-import base64
-import os
+from collections.abc import Callable
+from functools import partial
+from random import SystemRandom
+from secrets import token_urlsafe
 
-__all__ = ["TOKEN_CHARACTERS", "new_token"]
+__all__ = ["TOKEN_CHARACTERS", "chance", "new_token"]
 
+# characters; 16 random bytes in URL-safe base64 without padding
 TOKEN_CHARACTERS = 22
-"""characters; 16 random bytes in URL-safe base64 without padding"""
+
+# For pauses that differ, and for work now and then. The generator of the module `random` belongs to
+# the application, which may seed it; and children of a fork would all draw the same from it.
+chance = SystemRandom()
 
 
-def new_token() -> str:
-    """Return the random proof of one lease: 128 bits, `TOKEN_CHARACTERS` ASCII characters."""
-    return base64.urlsafe_b64encode(os.urandom(16))[:TOKEN_CHARACTERS].decode("ascii")
+# Returns the random proof of one lease: 128 bits, as `TOKEN_CHARACTERS` ASCII characters.
+new_token: Callable[[], str] = partial(token_urlsafe, 16)

@@ -13,9 +13,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 
 from .._engine.service import locks
-from .._values.describe import printable
 from .._values.lock_info import LockInfo
-from .._values.owner_record import recorded
+from .._values.owner import recorded
+from .._values.words import printable
 from ..models import Lock
 from ..operators.clearing import Outcome, clear_all
 from ..operators.holders import meaning, sentence

@@ -13,7 +13,7 @@ from django.db import Error as DatabaseError
 from django.http import HttpRequest
 from django.utils.translation import gettext
 
-from .._values.describe import printable
+from .._values.words import printable
 from ..models import Lock
 from ..operators.doctor import KINDS, Problem, diagnose
 from ..operators.lost_work import requeue, still_lost

@@ -8,8 +8,7 @@ from django import forms
 from django.utils.translation import gettext_lazy
 
 from .._engine.service import locks
-from .._values.describe import printable
-from .._values.read_duration import read_ttl
+from .._values.words import printable, read_ttl
 from ..models import Lock
 from ..operators.holders import sentence
 from ..stores import stores

@@ -22,11 +22,10 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from .._engine.lease import Lease
-from .._values.chance import chance
-from .._values.describe import printable
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner
-from .._values.owner_record import recorded
+from .._values.owner import Owner, recorded
+from .._values.tokens import chance
+from .._values.words import printable
 from ..exceptions import StoreUnavailable
 from .coalesce import FOLLOW_UP_CHECK_SECONDS
 from .message import MOMENT, Message, Skip

@@ -8,8 +8,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, cast
 
+from .._engine.keeper import keeper_of
 from .._engine.lease import Lease
-from .._engine.renewal import renewal
 from .._values.handle import Handle, read_handle
 from .._values.slots import base_of
 from ..exceptions import StoreUnavailable
@@ -60,7 +60,7 @@ class Handing(Step):
             return None
         if not _is_of(handle.name, handle.slots, message.name, message.slots):
             return None
-        names = {"task": task.name, "task_id": message.id}
+        names = {"task": task.name, "task_id": message.id, "template": task.naming.template}
         lease = task.locks.try_adopt(str(handle), use=run.use, renew=task.lock_renew, **names)
         if lease is None:
             return None
@@ -74,7 +74,7 @@ class Handing(Step):
                 lease.extend(ttl)  # Nobody renews it, and it is as long as its caller needed it.
         except BaseException:
             if note is not None:  # It may have been written, and the body does not begin.
-                renewal.owe(message.name, note, lease.ttl, store, undo=True)
+                keeper_of(store, message.name).owe(note, lease.ttl, undo=True)
             run.use.drop()
             raise
         return cast("Lease", lease)

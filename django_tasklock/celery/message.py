@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 from celery.exceptions import Ignore, Retry
 
 from .._compat.celery import leaves_by_itself, replacements
-from .._engine.renewal import renewal
+from .._engine.keeper import keeper_of
 from .._engine.skipping import skipped
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner
-from .._values.owner_record import owner_record, recorded
+from .._values.owner import Owner, owner_record, recorded
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
 from ..signals import task_not_run
@@ -191,7 +190,7 @@ class Message:
         try:
             store.unreserve(key, self.id)
         except StoreUnavailable:
-            renewal.owe(self.name, Note(key, self.id, seconds), seconds, store, undo=True)
+            keeper_of(store, self.name).owe(Note(key, self.id, seconds), seconds, undo=True)
 
     # ---------------------------------------------------------------------------- notes of the run
 

@@ -17,9 +17,14 @@ from asgiref.sync import iscoroutinefunction
 from celery import Task
 
 from .._compat.celery import WorkerTask, keeps_results, keeps_successes
-from .._engine.binding import Binder
 from .._engine.cooling import CoolingTimes, cooling_times
-from .._engine.names import ArgumentNames, NameTemplate, check_argument, digest_name
+from .._engine.names import (
+    ArgumentNames,
+    NameTemplate,
+    bound_arguments,
+    check_argument,
+    digest_name,
+)
 from .._engine.service import LockService
 from .._values.arguments import checked_name, checked_seconds, checked_ttl, checked_wait
 from .._values.signatures import is_generator, signature_of
@@ -109,7 +114,7 @@ class Naming:
         signature = body_signature(cls)
         assert signature is not None
         self._task, self._slots, name = str(task.name), cls.lock_slots, cls.lock_name
-        self._bind = Binder(signature)
+        self._bind = partial(bound_arguments, signature)
         if isinstance(name, str):
             self.template, self.name_from = name, NameTemplate(name, signature).fill_from
         elif isinstance(name, ArgumentNames):

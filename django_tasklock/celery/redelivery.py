@@ -15,7 +15,7 @@ from celery.exceptions import Ignore, SoftTimeLimitExceeded
 from celery.utils.time import maybe_iso8601
 
 from .._compat.celery import counts_parts_once
-from .._engine.causes import BY_RUN
+from .._engine.acquiring import BY_RUN
 from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable, TooManyAttempts

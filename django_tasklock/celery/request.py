@@ -23,11 +23,16 @@ from celery.signals import worker_process_shutdown
 from celery.worker.request import Request
 from django.db import connections
 
-from .._compat.celery_worker import WorkerRequest, loop_of_children, replace_dead_children
-from .._compat.python import has_pidfd, open_pidfd
-from .._engine.causes import BY_WORKER
-from .._engine.clear_many import get_seen
-from .._engine.history import write_last_events
+from .._compat.celery_worker import (
+    WorkerRequest,
+    has_pidfd,
+    loop_of_children,
+    open_pidfd,
+    replace_dead_children,
+)
+from .._engine.acquiring import BY_WORKER
+from .._engine.keeper import finish_jobs
+from .._engine.service import get_seen
 from .._values.lock_info import LockInfo
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable
@@ -229,4 +234,4 @@ def combined(task: TaskOptions, given: Any) -> type[LockedRequest]:
 @worker_process_shutdown.connect
 def _write_last_events(**_: object) -> None:
     # A child of a prefork pool ends without the handlers of `atexit`.
-    write_last_events()
+    finish_jobs()

@@ -10,9 +10,9 @@ from typing import Any
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from .._engine.lease import Lease
-from .._values.describe import printable
+from .._values.words import printable
 from ..exceptions import LeaseLost, StatusConflict
-from ..guards import NO_LEASE
+from ..guards import NO_LEASE, leave_row
 from .message import CameBack, Message, Skip
 
 __all__ = ["Row", "is_own_loss"]
@@ -72,7 +72,7 @@ class Row:
         except StatusConflict:
             if self.replaced:
                 return  # An eager replacement has finished the row.
-            if lease is not None and not lease._is_detached():
+            if lease is not None and not lease.detached:
                 lease.assert_held()
             raise
         except SoftTimeLimitExceeded as error:
@@ -129,13 +129,7 @@ class Row:
         # A message that is delivered again must be able to claim its row again.
         again = not isinstance(error, Exception) or isinstance(error, Retry | CameBack)
         again = again or bool(getattr(error, "requeue", False)) or is_own_loss(error, lease)
-        try:
-            (guard.reopen if again else guard.fail)(self.pk, self.fence)
-        except Exception:
-            # The next run can claim the row as it is. The body's own error is reported.
-            logger.exception(
-                "could not change the row %s of %s after an error", self.pk, guard.label
-            )
+        leave_row(guard, self.pk, self.fence, again=again)
 
 
 def is_own_loss(error: BaseException | None, lease: Lease | None) -> bool:
@@ -146,5 +140,5 @@ def is_own_loss(error: BaseException | None, lease: Lease | None) -> bool:
         and lease is not None
         and error.name == lease.name
         and not lease.held
-        and not lease._is_detached()
+        and not lease.detached
     )

@@ -14,9 +14,8 @@ from functools import partial
 from typing import Any, NoReturn
 
 from .._engine.cooling import Cooling
-from .._engine.lease import Lease
+from .._engine.lease import Lease, Use
 from .._engine.skipping import reason_of
-from .._engine.use import Use
 from .._values.lock_info import LockInfo
 from ..exceptions import LockNotAcquired, StoreUnavailable
 from ..operators.logs import log_run_beside
@@ -76,16 +75,13 @@ class Step:
 class Unleased:
     """``self.lease`` of a run without the lock."""
 
-    token, fence, held, remaining = "", None, False, 0.0
+    token, fence, held, remaining, detached = "", None, False, 0.0, False
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def assert_held(self) -> None:
         """Do nothing: there is no lease that could be lost."""
-
-    def _is_detached(self) -> bool:
-        return False
 
 
 class Run:
@@ -98,8 +94,7 @@ class Run:
         self.row = Row(message)
         self.steps: Sequence[Step] = task.steps
         self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
-        self.use = Use(None)  # Its lease is given up if a signal's exception loses this run.
-        self.use.template = task.naming.template
+        self.use = Use()  # Its lease is given up if a signal's exception loses this run.
         # The text of the note by which the message was judged.
         self.seen: str | None = None
         # The number of starts in that note, and the one that this run has written; 0 if none.
@@ -163,7 +158,7 @@ class Run:
         won: Lease | LockInfo = task.locks.try_acquire(
             message.name, ttl=task.lock_ttl, wait=wait, renew=task.lock_renew, slots=message.slots,
             task=task.name, task_id=message.id, token=message.token, use=self.use,
-            note=message.note_of_start(),
+            note=message.note_of_start(), template=task.naming.template,
         )  # fmt: skip
         return won
 
@@ -205,7 +200,7 @@ class Run:
         If the store does not answer, what was done under the lease counts.
         """
         message, error = self.message, self.error
-        held = lease.held or lease._is_detached()
+        held = lease.held or lease.detached
         # Without a result and an error: the message is judged once more.
         ends = self.completed or error is not None
         note = message.note_of_end(error, self.counted) if ends else None
@@ -214,9 +209,9 @@ class Run:
         ended = self.completed if error is None else failed and not message.comes_back(error)
         if cooling is not None and held and ended and self.started:
             cooling.ended(failed=failed)
-            lease._cooling = cooling
+            lease.cool(cooling)
         try:
-            if not lease._is_detached():
+            if not lease.detached:
                 return lease.release(note)
             if note is not None:  # The body has handed the lease on.
                 self.task.locks.store.set_note(note)

@@ -193,7 +193,7 @@ class LockedTask(TaskOptions):
 
     def _assert_in_time(self) -> None:
         run = self._run
-        if run is not None and run.message.survives and not run.lease._is_detached():
+        if run is not None and run.message.survives and not run.lease.detached:
             run.lease.assert_held()
 
     def _come_back_if_not_taken(self, error: object) -> None:

@@ -27,7 +27,7 @@ from django.core import checks
 from django.urls import get_script_prefix, set_script_prefix
 
 from .._compat.celery import SKIP_CHECKS, active_apps, is_of_project, made_tasks, make_tasks
-from .._values.describe import printable
+from .._values.words import printable
 from ..checks import check_app
 from ..conf import configured_stores
 from ..exceptions import InvalidLockConfig, StoreUnavailable

@@ -23,10 +23,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from .._engine.keeper import keeper_of
 from .._engine.lease import Lease
-from .._engine.renewal import renewal
-from .._values.describe import printable
 from .._values.lock_info import LockInfo
+from .._values.words import printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..operators.reservations import key_of
 from ..stores.base import Note
@@ -70,7 +70,7 @@ class Unique(Step):
                 return go()
             if call.draws_id:  # It may be reserved, and nothing is sent with this id.
                 note = Note(key_of(task.name, call.name), call.id, ttl)
-                renewal.owe(call.name, note, ttl, task.locks.store, undo=True)
+                keeper_of(task.locks.store, call.name).owe(note, ttl, undo=True)
             raise
         if other is not None and not call.own:
             return _duplicate(call, other, on_duplicate)

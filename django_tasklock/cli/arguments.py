@@ -11,8 +11,8 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from .._values.arguments import MOST_LISTED, checked_name
-from .._values.owner_record import recorded
-from .._values.read_duration import read_ttl
+from .._values.owner import recorded
+from .._values.words import read_ttl
 
 __all__ = [
     "add_format", "add_wait", "exit_status", "lock_name", "lock_ttl", "number", "seconds", "user",

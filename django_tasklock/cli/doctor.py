@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from .._values.describe import printable
+from .._values.words import printable
 from ..operators.doctor import Problem, diagnose
 from ..operators.lost_work import requeue
 from .arguments import add_format

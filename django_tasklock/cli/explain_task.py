@@ -8,8 +8,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from .._values.describe import duration, printable
 from .._values.lock_info import LockInfo
+from .._values.words import duration, printable
 from ..exceptions import StoreUnavailable
 from ..operators.held import held_permits
 from ..operators.holders import command_line, sentence

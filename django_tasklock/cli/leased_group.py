@@ -16,8 +16,8 @@ from typing import Any
 
 from .._engine.lease import Lease
 from .._values import clock
-from .._values.describe import printable
 from .._values.processes import group_lives
+from .._values.words import printable
 from ..exceptions import StoreUnavailable
 from .group_leader import PASSED_ON
 
@@ -76,8 +76,7 @@ class LeasedGroup:
             if self._leader.poll() is None:
                 self._end(lease)
             code = self._leader.wait()
-            if lease._cooling is not None:
-                lease._cooling.ended(failed=code != 0)
+            lease.end_block(failed=code != 0)
         finally:
             self._kill()
             if self._lease is not None:
@@ -113,7 +112,7 @@ class LeasedGroup:
         try:
             self.kept = lease.release()
         except StoreUnavailable as error:
-            self.kept = held and clock.now() < lease._deadline
+            self.kept = held and clock.now() < lease._entry.until
             sys.stderr.write(f"{printable(error)} The lock ends by itself.\n")
 
     def _lives(self) -> bool:

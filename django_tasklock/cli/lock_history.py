@@ -11,9 +11,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from .._engine.service import locks
-from .._values.describe import duration, printable
 from .._values.event import Event
 from .._values.owner import task_words
+from .._values.words import duration, printable
 from ..exceptions import StoreUnavailable
 from ..operators.holders import who
 from .arguments import add_format, lock_name, number

@@ -9,11 +9,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from .._engine.cooling import Cooling, cooling_times
-from .._engine.lease import Lease
+from .._engine.cooling import cooling_times
+from .._engine.lease import Lease, Use
 from .._engine.service import locks
-from .._engine.use import Use
-from .._values.describe import printable
+from .._values.words import printable
 from ..exceptions import StoreUnavailable
 from ..leader import wait_to_lead
 from ..operators.holders import sentence
@@ -106,7 +105,7 @@ def lead_command(command: BaseCommand, **options: Any) -> None:
     spare = ttl / 3 + min(1.0, ttl / 10)  # The SIGKILL comes before the lease is over.
     while True:
         group = LeasedGroup(argv, ttl / 3, spare)
-        use = Use(None)  # The lease lasts as long as this.
+        use = Use()  # The lease lasts as long as this.
         status = group.run(partial(wait_to_lead, service, name, ttl, task=task, use=use))
         if not group.stopped:
             sys.exit(status)
@@ -124,11 +123,10 @@ def _lease(options: dict[str, Any], group: int) -> Lease:
         )
         if times is not None:
             times.check(service.store)
-        won = service.try_acquire(options["name"], task=task, group=group, **how)
+        won = service.try_acquire(options["name"], task=task, group=group, cooling=times, **how)
     except StoreUnavailable as error:
         raise CommandError(printable(error), returncode=OUTAGE) from error
     if isinstance(won, Lease):
-        won._cooling = times and Cooling(times)
         return won
     if options["verbosity"] == 0:
         sys.exit(options["conflict_exit_code"])

@@ -11,13 +11,12 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .._engine.service import LockService, locks
-from .._values.describe import duration, printable
-from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, task_words
+from .._values.words import duration, printable
 from ..exceptions import TaskLockError
 from ..operators.held import held_permits, listed
-from ..operators.holders import sentence, who
+from ..operators.holders import asked_once, sentence, who
 from ..operators.reservations import QueuedJob, queued_jobs
 from ..operators.rows import label_of, row_if_known
 from ..stores import stores
@@ -62,10 +61,10 @@ def list_locks(command: BaseCommand, **options: Any) -> None:
         rows, cells = map(QueuedJob.as_json, jobs), map(_job_cells, jobs)
         write_rows(command, form, rows, JOB_COLUMNS, cells, "No reservations.")
         return
-    found, liveness = matching(service, prefix, task, limit), Liveness()
+    found, alive = matching(service, prefix, task, limit), asked_once()
     none = _none(service, "" if task else prefix) if form == "table" and not found else ""
-    infos = (json_row(info, liveness) for info in found)
-    lines = (lock_cells(info, liveness) for info in found)
+    infos = (json_row(info, alive) for info in found)
+    lines = (lock_cells(info, alive) for info in found)
     write_rows(command, form, infos, LOCK_COLUMNS, lines, none)
 
 

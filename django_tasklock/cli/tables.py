@@ -5,17 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 from unicodedata import east_asian_width
 
 from django.core.management.base import BaseCommand
 
-from .._values.describe import age, duration, printable
-from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
-from .._values.owner import task_words
+from .._values.owner import Owner, task_words
+from .._values.words import age, duration, printable
 from ..operators.holders import Holder, holder_of, who
 
 __all__ = [
@@ -86,9 +85,11 @@ def as_json(rows: Iterable[Row]) -> str:
     return f"[{lines}]"
 
 
-def lock_cells(info: LockInfo, liveness: Liveness | None = None) -> Sequence[object]:
-    """Return the row of a lock. ``liveness``: of one list, it asks for each process once."""
-    holder, wait = holder_of(info, liveness), info.longest_wait
+def lock_cells(
+    info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.alive
+) -> Sequence[object]:
+    """Return the row of a lock. ``alive``: as of `holder_of`."""
+    holder, wait = holder_of(info, alive), info.longest_wait
     return (
         info.name,
         "never" if info.ttl is None else duration(info.ttl),
@@ -101,13 +102,13 @@ def lock_cells(info: LockInfo, liveness: Liveness | None = None) -> Sequence[obj
     )
 
 
-def json_row(info: LockInfo, liveness: Liveness | None = None) -> dict[str, Any]:
+def json_row(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.alive) -> dict[str, Any]:
     """Return a lock as JSON-able values: the table's columns, and more of the lease and owner.
 
-    ``liveness``: of one list, it asks for each process once.
+    ``alive``: as of `holder_of`.
     """
     more = {field: getattr(info, field) for field in LEASE}
-    return info.as_json() | more | {"alive": (liveness or Liveness()).of(info.owner)}
+    return info.as_json() | more | {"alive": alive(info.owner)}
 
 
 def since(moment: datetime | None) -> str:

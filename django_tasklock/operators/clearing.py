@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from enum import Enum
 
-from .._engine.clear_many import clear_many
 from .._engine.history import note_event, write_events
 from .._engine.service import LockService
 from .._values.lock_info import LockInfo
@@ -41,7 +40,7 @@ def clear_all(
     try:
         for start in range(0, len(seen), LOCKS_PER_CLEAR):
             part = seen[start : start + LOCKS_PER_CLEAR]
-            cleared = clear_many(service, part, by=by, noted=each_noted)
+            cleared = service.clear_many(part, by=by, noted=each_noted)
             for info, done in zip(part, cleared, strict=True):
                 outcome = Outcome.CLEARED if done else _cleared_late(service, info, by)
                 removed += outcome is Outcome.CLEARED
@@ -49,8 +48,8 @@ def clear_all(
     finally:
         if removed and not each_noted:
             count = f"{removed:,} locks"
-            note_event(service.store.alias, "cleared", "*", Owner(), by=by, reason=count)
-            write_events(service.store.alias)
+            note_event(service.store, "cleared", "*", Owner(), by=by, reason=count)
+            write_events(service.store)
 
 
 def _cleared_late(service: LockService, info: LockInfo, by: str) -> Outcome:

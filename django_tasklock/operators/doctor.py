@@ -11,8 +11,8 @@ from django.core import checks
 from django.db import Error as DatabaseError
 from django.utils.translation import gettext
 
-from .._values.describe import printable
 from .._values.lock_info import LockInfo
+from .._values.words import printable
 from ..exceptions import ListingNotSupported, StoreUnavailable
 from ..stores import stores
 from ..stores.base import BaseStore

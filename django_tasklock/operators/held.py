@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from .._engine.clear_many import get_seen
-from .._engine.service import LockService
+from .._engine.service import LockService, get_seen
 from .._values.arguments import LONGEST_NAME_CHARACTERS
-from .._values.keyed import key_of
-from .._values.lock_info import LockInfo
+from .._values.lock_info import LockInfo, key_of
 from .._values.slots import LARGEST_SLOTS, base_of, permit_name
 from ..exceptions import ListingNotSupported
 from ..stores import stores

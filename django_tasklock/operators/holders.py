@@ -7,21 +7,20 @@ command English.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_noop, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from .._values.describe import age, duration, place, printable
-from .._values.liveness import Liveness
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner
+from .._values.owner import Owner, place
+from .._values.words import age, duration, printable
 from ..conf import DEFAULT_ALIAS
 from ..stores import stores
 
-__all__ = ["Holder", "command_line", "holder_of", "meaning", "sentence", "who"]
+__all__ = ["Holder", "asked_once", "command_line", "holder_of", "meaning", "sentence", "who"]
 
 
 class Holder(Enum):
@@ -52,9 +51,26 @@ _MEANINGS: Mapping[Holder, Promise] = {
 }
 
 
-def holder_of(info: LockInfo, liveness: Liveness | None = None) -> Holder:
-    """Return what is known of the holder, on this machine and now. ``liveness``: of one list, it
-    asks for each process once."""
+def asked_once() -> Callable[[Owner], bool | None]:
+    """Return an `Owner.alive` for the owners of one list, which asks for each process once.
+
+    The locks of a site belong to few processes. To ask the kernel for each lock would cost most of
+    the time of a long list.
+    """
+    known: dict[tuple[object, ...], bool | None] = {}
+
+    def alive(owner: Owner) -> bool | None:
+        who = owner.pid, owner.start, owner.boot, owner.pidns, owner.group, owner.mark
+        if who not in known:
+            known[who] = owner.alive()
+        return known[who]
+
+    return alive
+
+
+def holder_of(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.alive) -> Holder:
+    """Return what is known of the holder, on this machine and now. ``alive`` says whether its
+    process lives; see `asked_once`."""
     if info.token is None:
         return Holder.FOREIGN
     if info.held_by is not None:
@@ -63,8 +79,8 @@ def holder_of(info: LockInfo, liveness: Liveness | None = None) -> Holder:
         return Holder.COOLING
     if info.detached:
         return Holder.DETACHED
-    alive = info.owner.alive() if liveness is None else liveness.of(info.owner)
-    return Holder.UNKNOWN if alive is None else Holder.ALIVE if alive else Holder.GONE
+    lives = alive(info.owner)
+    return Holder.UNKNOWN if lives is None else Holder.ALIVE if lives else Holder.GONE
 
 
 def who(owner: Owner) -> str:

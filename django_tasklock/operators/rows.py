@@ -13,8 +13,8 @@ from django.core.exceptions import ValidationError
 from django.db import connections, router, transaction
 from django.db.models import Model, Q
 
-from .._values.describe import printable
 from .._values.lock_info import LockInfo
+from .._values.words import printable
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
 from ..stores import stores

@@ -22,7 +22,7 @@ from ..conf import StoreSettings
 from ..exceptions import InvalidLockConfig
 from .any_of import AnyOf
 from .many_locks import ManyLocks
-from .membership import Begun, MemberMethods, Unfinished
+from .membership import MemberMethods
 from .rewriting import Rewriting
 from .trail import Trail
 from .values import (
@@ -44,7 +44,6 @@ __all__ = [
     "LISTED_KEY_PREFIX",
     "AllHeld",
     "BaseStore",
-    "Begun",
     "CannotSubscribe",
     "Extension",
     "Finding",
@@ -55,7 +54,6 @@ __all__ = [
     "Owner",
     "Refusal",
     "Reserved",
-    "Unfinished",
     "Waiter",
 ]
 

@@ -13,7 +13,7 @@ from .._values.lock_info import LockInfo
 from ..exceptions import InvalidLockConfig
 from .base import Finding, Grant, Note, Refusal
 from .cache_notes import ABSENT, CacheNotes
-from .record import digest_of, fields_of, interrupts, new_record, record_of, token_of
+from .record import digest_of, info_of_record, interrupts, new_record, record_of, token_of
 
 __all__ = ["CacheStore"]
 
@@ -177,8 +177,8 @@ class CacheStore(CacheNotes):
         record = record_of(held)
         ends = None if record is None else record.ends
         ttl = None if ends is None else max(0.0, ends - time.time())
-        found = fields_of(record, self.key(name), digest=None if record else _digest(held))
-        return LockInfo(name=name, ttl=ttl, store=self.alias, **found)
+        digest = None if record else _digest(held)
+        return info_of_record(record, name, ttl, self.alias, self.key(name), digest=digest)
 
     def _add(self, name: str, record: dict[str, Any], ttl: float) -> bool:
         key, lifetime = self._cache_key(name), self._lifetime(ttl)

@@ -14,14 +14,14 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from .._values.arguments import LONGEST_TTL_SECONDS, is_token
-from .._values.owner import Owner
-from .._values.owner_record import ADOPTIONS, COOLING, SINCE
+from .._values.lock_info import LockInfo
+from .._values.owner import ADOPTIONS, COOLING, SINCE, Owner
 
 __all__ = [
     "Record",
     "digest_of",
     "fence_of",
-    "fields_of",
+    "info_of_record",
     "interrupts",
     "may_rewrite",
     "new_record",
@@ -137,36 +137,35 @@ def digest_of(value: bytes) -> str:
     return sha256(value).hexdigest()[:32]
 
 
-def fields_of(
+def info_of_record(
     record: Record | None,
+    name: str,
+    ttl: float | None,
+    store: str,
     key: str,
+    *,
     fence: int | None = None,
     since: float | None = None,
     digest: str | None = None,
-) -> dict[str, Any]:
-    """The fields of a `LockInfo` that describe the holder.
+    waiters: int | None = None,
+    waiting_since: datetime | None = None,
+) -> LockInfo:
+    """The `LockInfo` of the lock ``name``.
 
     ``record`` is what `record_of` returned. ``since`` is when the lease began by the store's own
     clock, in seconds since the epoch; without it the record's own time counts. ``digest`` is that
-    of a value which is no record.
+    of a value which is no record. The others are as in `LockInfo`.
     """
     if record is None:
-        return {
-            "token": None, "owner": _NO_OWNER, "fence": None, "acquired_at": None, "granted": None,
-            "renewing": None, "key": key, "digest": digest,
-        }  # fmt: skip
-    token, owner, at, ttl, renew, _, _ = record
+        return LockInfo(
+            name, ttl, None, None, _NO_OWNER, store, key, None, waiters, None, None, digest,
+            waiting_since,
+        )  # fmt: skip
+    owner, at = record.owner, record.at if since is None else since
     if owner.waits_for is not None:
         owner = waiter_of(record)  # It holds the gate, and waits for a permit.
-    if since is not None:
-        at = since
-    return {
-        "token": token,
-        "owner": owner,
-        "fence": fence,
-        "acquired_at": None if at is None else datetime.fromtimestamp(at, tz=timezone.utc),
-        "granted": ttl,
-        "renewing": renew,
-        "key": key,
-        "digest": None,
-    }
+    began = None if at is None else datetime.fromtimestamp(at, tz=timezone.utc)
+    return LockInfo(
+        name, ttl, began, record.token, owner, store, key, fence, waiters, record.ttl, record.renew,
+        None, waiting_since,
+    )  # fmt: skip

@@ -7,7 +7,7 @@ import threading
 import time
 
 from .._values import clock
-from .._values.owner_record import owner_record
+from .._values.owner import owner_record
 from ..stores.base import BaseStore
 from .steps import (
     LONG_SECONDS,

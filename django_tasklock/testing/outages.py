@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from .._values.owner_record import owner_record
+from .._values.owner import owner_record
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore

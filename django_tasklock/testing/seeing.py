@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from .._values import clock
-from .._values.owner_record import operator_record, owner_record
+from .._values.owner import operator_record, owner_record
 from .steps import (
     LONG_SECONDS,
     Contract,

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from .._engine.service import locks
 from .._values.arguments import checked_name, checked_ttl
 from .._values.lock_info import LockInfo
-from .._values.owner_record import recorded
+from .._values.owner import recorded
 from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
 from ..exceptions import LockNotAcquired, StoreUnavailable

@@ -16,8 +16,7 @@ from django.db import connections
 
 from .._values import clock
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner
-from .._values.owner_record import owner_record
+from .._values.owner import Owner, owner_record
 from .._values.tokens import new_token
 from ..stores.base import BaseStore, Grant, Refusal, Waiter
 

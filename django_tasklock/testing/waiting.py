@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._values import clock
-from .._values.owner_record import owner_record
+from .._values.owner import owner_record
 from .._values.tokens import new_token
 from ..stores.base import Grant, Refusal
 from .steps import (

@@ -14,7 +14,8 @@ from django.test import Client
 
 from django_tasklock import locks
 from django_tasklock._engine import history
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
+from django_tasklock.stores import stores
 from tests.admin.conftest import (
     ADD,
     EVENTS,
@@ -236,10 +237,10 @@ def test_the_page_of_a_free_lock_has_its_events(on_redis: None, operator: Client
 def test_why_a_task_was_skipped_is_found_by_its_id(on_redis: None, operator: Client) -> None:
     taken("video:1", task="videos.transcode", task_id="the-holder")
     history.note_event(
-        "default", "skipped", "video:1", owner_record("videos.transcode", "the-skipped"),
+        stores["default"], "skipped", "video:1", owner_record("videos.transcode", "the-skipped"),
         holder=locks.get("video:1"), reason="already_processing",
     )  # fmt: skip
-    history.note_event("default", "cleared", "other:1", owner_record(), by="anna")
+    history.note_event(stores["default"], "cleared", "other:1", owner_record(), by="anna")
     words = words_of(operator.get(EVENTS, {"q": "the-skipped"}))
     for word in ("skipped", "video:1", "the-holder", "already_processing"):
         assert word in words

@@ -13,7 +13,7 @@ from django.test.utils import override_settings
 
 from django_tasklock import LeaseLost, LockInfo, LockNotAcquired, lock, locks
 from django_tasklock._engine import history
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.celery import LockedTask
 from django_tasklock.stores.base import BaseStore, Grant

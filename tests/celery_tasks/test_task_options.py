@@ -53,7 +53,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lock_cooldown": None}, "lock_cooldown is a number of seconds, not NoneType: None"),
     ({"lock_cooldown_after_error": "1"}, "lock_cooldown_after_error is a number of seconds"),
     ({"lock_slots": 1001}, "lock_slots is a number from 1 to 1000, not 1001"),
-    ({"lock_slots": True}, "lock_slots is a whole number, not True"),
+    ({"lock_slots": True}, "lock_slots is a whole number, not bool: True"),
     ({"lock_renew": "yes"}, "lock_renew is a bool, not 'yes'"),
     ({"lock_store": None}, "lock_store is an alias, not None"),
     ({"lock_max_attempts": 0}, "lock_max_attempts is a number of runs >= 1, not 0"),
@@ -68,7 +68,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lock_name": "v:{vidoe}"}, "'v:{vidoe}' names the argument 'vidoe', and there is no such "),
     ({"lock_name": "v:{self.pk}"}, "names the argument 'self', and there is no such parameter"),
     ({"lock_name": by("user", "how")}, "by('user', 'how') names the argument 'user', and there"),
-    ({"lock_name": ""}, "a lock's name cannot be empty"),
+    ({"lock_name": ""}, "a lock's name has 1 to 200"),
     ({"lock_name": lambda video: ""}, "lock_name is called with video, how by name, without self"),
     ({"lock_slots": lambda video, how, x: 1}, "lock_slots is called with video, how by name"),
     # Together

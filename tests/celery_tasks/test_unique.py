@@ -16,12 +16,12 @@ from kombu import Connection
 from kombu.exceptions import EncodeError, OperationalError
 
 from django_tasklock import Lease, LockNotAcquired, StoreUnavailable, lock, locks
-from django_tasklock._engine.renewal import renewal
 from django_tasklock.celery.run import Run
 from django_tasklock.exceptions import AlreadyQueued
 from django_tasklock.signals import lock_contended
 from django_tasklock.stores import stores
 from tests.conftest import UseRedis
+from tests.inside import kept
 from tests.mailroom import Mailroom, elsewhere, mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer, free_port
@@ -254,7 +254,7 @@ def test_a_second_try_with_the_same_task_id_keeps_its_reservation(
     task = room.task(unique_while="queued")
     with cut_proxy.away(), pytest.raises(StoreUnavailable):
         task.apply_async([1], task_id="daily")
-    assert not renewal.of(stores["default"], "job:1").entries()
+    assert not kept()
     task.apply_async([1], task_id="daily")
     assert task.delay(1).id == "daily"
     assert room.ids() == ["daily"]

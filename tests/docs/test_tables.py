@@ -15,7 +15,18 @@ import pytest
 from django.core.management import load_command_class
 from django.dispatch import Signal
 
-from django_tasklock import LockService, conf, exceptions, lock, signals
+from django_tasklock import (
+    AcquireAllOptions,
+    AcquireOptions,
+    LockContext,
+    LockOptions,
+    LockService,
+    conf,
+    exceptions,
+    signals,
+)
+from django_tasklock._engine.acquiring import How
+from django_tasklock._engine.cooling import cooling_times
 from django_tasklock.celery import LockedTask
 from django_tasklock.celery.options import OPTIONS
 from django_tasklock.contrib.measures import COUNTERS, HISTOGRAMS
@@ -34,6 +45,9 @@ from tests.pages import DOCS, ROOT, code, section, table
 STORES = (RedisStore, RedisClusterStore, CacheStore, DatabaseStore, ZooKeeperStore, QuorumStore,
           MemoryStore)  # fmt: skip
 FLAGS = [name for name, kind in BaseStore.__annotations__.items() if kind == "ClassVar[bool]"]
+OPTIONS_OF = {
+    "acquire": AcquireOptions.__annotations__, "acquire_all": AcquireAllOptions.__annotations__,
+}  # fmt: skip
 API = DOCS / "reference/api.md"
 CHECKS = DOCS / "reference/checks.md"
 COMMAND = DOCS / "reference/command.md"
@@ -84,11 +98,11 @@ def parameters(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def store_settings() -> dict[str, Any]:
-    by_field = {
-        field.name: {} if field.default is MISSING else field.default
+    return {
+        field.name.upper(): {} if field.default is MISSING else field.default
         for field in fields(conf.StoreSettings)
+        if field.name.upper() in conf.KEYS
     }
-    return {key: by_field[name] for key, name in conf._FIELDS_BY_KEY.items()}
 
 
 def errors() -> dict[str, tuple[str, ...]]:
@@ -104,16 +118,31 @@ def errors() -> dict[str, tuple[str, ...]]:
 
 def verbs() -> set[str]:
     """The calls of `LockService`, as they are written, but for those of leases and tasks."""
-    internal = {"contend", "detach", "extend", "give_up", "lost", "release", "released"}
-    internal |= {"take_back", "try_acquire", "try_adopt", "try_hold"}
-    calls = set()
+    internal = {"clear_many", "how", "take_back", "taking_all", "try_acquire", "try_adopt"}
+    internal |= {"try_hold"}
+    calls, usual = set(), parameters(How) | parameters(cooling_times)
     for name, function in inspect.getmembers(LockService, inspect.isfunction):
         awaited = inspect.iscoroutinefunction(function)  # howto/async.md has these
         if not (name.startswith("_") or awaited or name in internal):
             found = list(inspect.signature(function).parameters.values())[1:]
-            plain = [each.replace(annotation=each.empty) for each in found]
+            plain = [
+                each.replace(annotation=each.empty) for each in found if each.name != "options"
+            ]
+            plain += [
+                inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=usual[option])
+                for option in OPTIONS_OF.get(name, [])
+            ]
             calls.add(f"locks.{name}{inspect.Signature(plain)}")
     return calls
+
+
+def options_of_lock() -> dict[str, Any]:
+    """Those of a checker are those of the call."""
+    found = {
+        name: default for name, default in parameters(LockContext).items() if name != "template"
+    }
+    assert found.keys() == LockOptions.__annotations__.keys() | {"name", "on_conflict"}
+    return found
 
 
 @cache
@@ -180,7 +209,7 @@ def metrics() -> dict[str, tuple[str, ...]]:
 
 
 TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-    "lock": (lambda: defaults(API, "lock", "Parameter"), lambda: parameters(lock)),
+    "lock": (lambda: defaults(API, "lock", "Parameter"), options_of_lock),
     "locks": (lambda: named(API, "locks", "Call"), verbs),
     "errors": (lambda: columns(API, "Errors", "Error"), errors),
     "exceptions": (lambda: named(TROUBLE, "Exceptions", "Exception"), lambda: set(errors())),

@@ -3,42 +3,42 @@ lock behind."""
 
 from __future__ import annotations
 
+import random
+import signal
 import sys
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 import pytest
-from celery.exceptions import WorkerShutdown
 
-from django_tasklock import Lease, LeaseLost, StoreUnavailable, lock, locks, signals
-from django_tasklock._engine.renewal import renewal
-from django_tasklock._values import clock
-from django_tasklock._values.owner_record import owner_record
-from django_tasklock._values.tokens import new_token
-from django_tasklock.stores import stores
-from django_tasklock.stores.base import Grant
-from django_tasklock.stores.redis import RedisStore
+from django_tasklock import Lease, lock, locks
+from django_tasklock._engine.lock import LockContext
 from tests.conftest import UseRedis
+from tests.inside import is_renewed, kept, look_often
 from tests.interruptions import (
-    EVERY,
+    SOON_SECONDS,
     Exit,
     Interrupt,
-    assert_over,
     at_every_instruction,
-    before_first,
-    interrupted,
+    in_finalizer,
 )
 from tests.mailroom import Mailroom, mailroom
-from tests.proxy import CutProxy
+from tests.seeds import drawn_seed
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, sent, taken
+from tests.steps import LONG, Meanwhile, holder, taken
 from tests.waiting import until
+
+NAMES = ("seat:1", "seat:2")
+PERMITS = ("video:1#1", "video:1#2", "tasklock-queue:video:1")
 
 
 @pytest.fixture(autouse=True)
-def on_redis(use_redis: UseRedis) -> None:
+def on_redis(use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     use_redis()
+    look_often(monkeypatch, 0.02)
 
 
 @pytest.fixture(params=[True, False], ids=["renewed", "not renewed"])
@@ -46,47 +46,133 @@ def renew(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "reentrant": {"reentrant": True},
+    "cooling": {"cooldown": 0.01},
+    "slots": {"slots": 2},
+}
+
+
+@pytest.fixture(params=list(KINDS.values()), ids=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The options of one kind of lock."""
+    return dict(request.param)
+
+
 class TestEveryInstruction:
-    def test_of_a_block(self, renew: bool) -> None:
+    """Those of the call of `lock`, which takes nothing yet, are left out where that is simple."""
+
+    def test_of_a_block(self, renew: bool, kind: dict[str, Any]) -> None:
+        made: list[LockContext[Lease]] = []
+
         def use_it(name: str) -> None:
-            with lock(name, ttl=LONG, renew=renew):
+            with made.pop():
                 pass
+
+        def make() -> None:
+            made[:] = [lock("video:1", ttl=LONG, renew=renew, **kind)]
+
+        assert at_every_instruction(use_it, "video:1", "use_it", PERMITS, before=make) > 100
+
+    def test_of_a_block_that_has_the_lease(self) -> None:
+        def use_it(name: str) -> None:
+            with lock(name, ttl=LONG) as lease:
+                lease.assert_held()
 
         assert at_every_instruction(use_it, "video:1", "use_it") > 100
 
-    def test_of_a_block_of_a_shared_lock(self, renew: bool) -> None:
-        shared = lock("video:1", ttl=LONG, renew=renew)
+    def test_of_a_decorated_call(self, kind: dict[str, Any]) -> None:
+        options: Any = kind
 
-        def use_it(name: str) -> None:
-            with shared:
-                pass
-
-        assert at_every_instruction(use_it, "video:1", "use_it") > 100
-
-    def test_of_a_decorated_call(self, renew: bool) -> None:
-        @lock("video:1", ttl=LONG, renew=renew)
+        @lock("video:1", ttl=LONG, **options)  # type: ignore[untyped-decorator]
         def use_it() -> None: ...
 
-        assert at_every_instruction(lambda name: use_it(), "video:1", "use_it") > 100
+        assert at_every_instruction(lambda name: use_it(), "video:1", "use_it", PERMITS) > 100
+
+    @pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "plain"])
+    def test_of_a_block_of_several(self, reentrant: bool) -> None:
+        made: list[LockContext[list[Lease]]] = []
+
+        def use_it(name: str) -> None:
+            with made.pop():
+                pass
+
+        def make() -> None:
+            made[:] = [lock(NAMES, ttl=LONG, reentrant=reentrant)]
+
+        assert at_every_instruction(use_it, "seat:1", "use_it", ("seat:2",), before=make) > 200
+
+    def test_of_a_refusal_of_several(self) -> None:
+        other = taken("seat:3", renew=True)
+
+        def use_it(name: str) -> None:
+            assert locks.acquire_all([*NAMES, "seat:3"], ttl=LONG) is None
+
+        assert at_every_instruction(use_it, "seat:1", "use_it", ("seat:2",)) > 200
+        assert other.held
+        assert holder("seat:3").token == other.token
+
+    def test_of_a_block_inside_leaves_the_outer_one_its_lease(self, renew: bool) -> None:
+        made: list[LockContext[list[Lease]]] = []
+
+        def use_it(name: str) -> None:
+            with made.pop():
+                pass
+
+        def make() -> None:
+            made[:] = [lock(NAMES, ttl=LONG, reentrant=True)]
+
+        def still_held(where: list[str]) -> None:
+            assert (outer.held, outer.renew) == (True, renew), where
+            assert holder("seat:2").token == outer.token, where
+
+        with lock("seat:2", ttl=60 * LONG, renew=renew, reentrant=True) as outer:
+            at_every_instruction(use_it, "seat:1", "use_it", before=make, after=still_held)
+        assert not locks.is_locked("seat:2")
+
+    # Nobody is told of an exception where a generator that is dropped is closed.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    @pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.nightly)])
+    def test_of_a_wait(self, slots: int) -> None:
+        others: list[Lease] = []
+
+        def use_it(name: str) -> None:
+            with lock(name, ttl=LONG, wait=LONG, slots=slots):
+                pass
+
+        def take() -> None:
+            others[:] = [taken("video:1", slots=slots) for _ in range(slots)]
+
+            def soon() -> bool:
+                time.sleep(0.03)
+                return others.pop().release()
+
+            Meanwhile(soon)
+
+        def release(where: list[str]) -> None:
+            until(lambda: len(others) < slots)
+            for lease in others:
+                lease.release()
+
+        assert at_every_instruction(
+            use_it, "video:1", "use_it", PERMITS, before=take, after=release
+        )
 
     def test_of_a_release(self, renew: bool) -> None:
-        """It is still referred to."""
+        """The lease is still referred to."""
         leases: list[Lease] = []
 
-        def prepared(name: str) -> None:
-            lease = taken(name, ttl=LONG, renew=renew)
-            leases.append(lease)
+        def take() -> None:
+            leases.append(taken("video:1", ttl=LONG, renew=renew))
 
-        number, missed = 0, 0
-        while missed < 3:
-            number += 1
-            prepared("video:1")
-            with interrupted(number) as where:
-                leases[-1].release()
-            missed = 0 if where else missed + 1
-            assert_over("video:1", where)
-            assert leases[-1].held is False
-        assert number > 25
+        def begun(where: list[str]) -> None:
+            if leases[-1].held:  # Only the interruption at its beginning leaves the lease as it is.
+                assert where[0].startswith("release+")
+                assert leases[-1].release()
+
+        release = lambda name: leases[-1].release()  # noqa: E731
+        assert at_every_instruction(release, "video:1", before=take, after=begun) > 25
 
     def test_of_an_acquire(self, renew: bool) -> None:
         def acquire(name: str) -> None:
@@ -95,21 +181,13 @@ class TestEveryInstruction:
             assert lease is not None
             lease.release()
 
-        number, missed = before_first(), 0
-        while missed < 3:
-            number += EVERY
-            with interrupted(number) as where:
-                acquire("video:1")
-            missed = 0 if where else missed + 1
-            if where and where[0].startswith(("acquire+", "_taken+")):
-                # Its last instructions: there no signal is looked for.
+        def clear(where: list[str]) -> None:
+            if where and where[0].startswith(("acquire+", "alone+")):
+                # Its last instructions: the lease ends with its ttl, and is not renewed.
+                until(lambda: not is_renewed())
                 locks.clear("video:1")
-            assert_over("video:1", where)
-        assert number > 100
 
-
-class OfTheWorker(WorkerShutdown):
-    """What a worker raises to end a process."""
+        assert at_every_instruction(acquire, "video:1", after=clear) > 100
 
 
 class TestRunOfATask:
@@ -125,126 +203,89 @@ class TestRunOfATask:
 
         room.task(begun, acks_late=True, lock_ttl=LONG, lock_renew=renew).delay(1)
         message = room.take()
-        number, missed = before_first(), 0
-        while missed < 3:
-            number += EVERY
-            with interrupted(number, error=error) as where:
-                room.deliver(message)
-            missed = 0 if where else missed + 1
-            assert_over("job:1", where)
-        assert number > 100
+
+        def deliver(name: str) -> None:
+            room.deliver(message)
+
+        assert at_every_instruction(deliver, "job:1", error=error) > 100
 
 
-class TestReleaseThatFailed:
-    @pytest.fixture(autouse=True)
-    def through_a_proxy(self, use_redis: UseRedis, cut_proxy: CutProxy) -> None:
-        use_redis(cut_proxy.url, SOCKET_TIMEOUT=10.0, SOCKET_CONNECT_TIMEOUT=10.0)
+class Alarms:
+    """SIGALRM at random moments, for so many seconds, whose handler raises `Interrupt`."""
 
-    def fail(self, lease: Lease, proxy: CutProxy) -> None:
-        proxy.refuse()
-        proxy.cut()
-        with pytest.raises(StoreUnavailable):
-            lease.release()
+    def __init__(self, seconds: float) -> None:
+        self.ends = time.monotonic() + seconds
+        self.chance = random.Random(drawn_seed())
 
-    def test_lease_is_not_held_any_more(self, cut_proxy: CutProxy) -> None:
-        lease = taken("video:1", ttl=LONG, renew=True)
-        self.fail(lease, cut_proxy)
-        assert (lease.held, lease.remaining, lease.extend()) == (False, 0.0, False)
-        with pytest.raises(LeaseLost, match="its release was interrupted"):
-            lease.assert_held()
-        cut_proxy.accept()
+    def over(self) -> bool:
+        return time.monotonic() >= self.ends
 
-    def test_lock_is_free_once_the_store_answers(self, cut_proxy: CutProxy) -> None:
-        with sent(signals.lock_released) as released, sent(signals.lock_lost) as lost:
-            lease = taken("video:1", ttl=LONG)
-            self.fail(lease, cut_proxy)
-            cut_proxy.accept()
-            until(lambda: not locks.is_locked("video:1"))
-            until(lambda: [told["lease"] for told in released] == [lease])
-        assert lost == []
+    def __enter__(self) -> Alarms:
+        self.before = signal.signal(signal.SIGALRM, self.handle)
+        return self
 
-    def test_later_call_says_once_that_it_was_ours(self, cut_proxy: CutProxy) -> None:
-        lease = taken("video:1", ttl=LONG)
-        self.fail(lease, cut_proxy)
-        cut_proxy.accept()
-        until(lambda: not locks.is_locked("video:1"))
-        until(lambda: "released" in repr(lease))
-        assert (lease.release(), lease.release()) == (True, False)
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self.before)
 
-    def test_later_call_need_not_wait_for_that(self, cut_proxy: CutProxy) -> None:
-        lease = taken("video:1", ttl=LONG)
-        for _ in range(5):
-            self.fail(lease, cut_proxy)
-        cut_proxy.accept()
-        assert lease.release() is True
-        assert not locks.is_locked("video:1")
+    def handle(self, signum: int, frame: FrameType | None) -> None:
+        # Python tells nobody of an exception in a finalizer.
+        if in_finalizer(frame):
+            signal.setitimer(signal.ITIMER_REAL, 0.0001)
+        else:
+            raise Interrupt
 
-    def test_later_call_after_its_end_is_false(self, cut_proxy: CutProxy) -> None:
-        lease = taken("video:1", ttl=2.0)
-        self.fail(lease, cut_proxy)
-        until(lambda: lease._deadline < clock.now())
-        assert lease.release() is False
-        cut_proxy.accept()
-
-    def test_block_gives_it_up_as_well(self, cut_proxy: CutProxy) -> None:
-        def use_it() -> None:
-            with lock("video:1", ttl=LONG):
-                cut_proxy.refuse()
-                cut_proxy.cut()
-
-        with pytest.raises(StoreUnavailable):
-            use_it()
-        cut_proxy.accept()
-        until(lambda: not locks.is_locked("video:1"))
+    def interrupt(self, work: Callable[[int], None]) -> int:
+        """Do the work again and again. Returns how often it was interrupted."""
+        interrupted = number = 0
+        while not self.over():
+            number += 1
+            with suppress(Interrupt):  # It may come just after the work.
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, self.chance.uniform(0.0001, 0.01))
+                    work(number)
+                except Interrupt:
+                    interrupted += 1
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+        return interrupted
 
 
-class SlowReply(RedisStore):
-    """The renewal thread gets the reply to its release when the test allows it."""
+class TestSignals:
+    @pytest.fixture(params=[3.0, pytest.param(60.0, marks=pytest.mark.nightly)], ids=["", "long"])
+    def alarms(self, request: pytest.FixtureRequest) -> Iterator[Alarms]:
+        with Alarms(request.param) as alarms:
+            yield alarms
 
-    released, go_on = threading.Event(), threading.Event()
-    fail = True
+    # An interrupted client of Redis leaves its socket to the garbage collector.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_at_random_moments(self, alarms: Alarms) -> None:
+        """Blocks of all kinds, some of which wait, and bare leases that are collected."""
 
-    def release(self, name: str, token: str, proof: Any = None) -> bool:
-        if SlowReply.fail:
-            SlowReply.fail = False
-            raise StoreUnavailable(self.alias, "as the test wants it")
-        return super().release(name, token, proof)
+        @lock("call:{number}", ttl=LONG)
+        def called(number: int) -> None: ...
 
-    def abandon(self, name: str, token: str) -> bool:
-        was_held = super().abandon(name, token)
-        SlowReply.released.set()
-        assert SlowReply.go_on.wait(LONG)
-        return was_held
+        def use_them(number: int) -> None:
+            a, b, c = f"a:{number}", f"b:{number}", f"c:{number}"
+            with (
+                lock(a, ttl=LONG, renew=False),
+                lock(b, ttl=LONG, reentrant=True),
+                lock([b, c], ttl=LONG, reentrant=True),
+            ):
+                called(number)
+            with lock("contended", ttl=LONG, wait=None):
+                pass
 
+        def contend() -> None:
+            while not alarms.over():
+                with lock("contended", ttl=LONG, wait=None):
+                    time.sleep(0.001)
 
-def test_release_that_is_tried_again_knows_what_the_renewal_thread_has_released(
-    use_redis: UseRedis,
-) -> None:
-    """Also before that thread has its reply."""
-    use_redis(tasklock={"BACKEND": f"{__name__}.SlowReply"})
-    lease = taken("video:1", ttl=LONG)
-    with pytest.raises(StoreUnavailable):
-        lease.release()
-    assert SlowReply.released.wait(LONG)
-    again = Meanwhile(lease.release)
-    until(lambda: not locks.is_locked("video:1"))
-    again.join(0.2)
-    SlowReply.go_on.set()
-    assert again.result() is True
-    assert lease.release() is False
-
-
-def test_question_that_arrives_after_its_caller_was_interrupted_leaves_no_lock() -> None:
-    """It was overtaken by the first look whether the lease was granted."""
-    token, store = new_token(), stores["default"]
-    renewal.abandon("video:1", token, LONG, store)
-    entries = renewal.of(store).entries
-    until(lambda: all(entry.delay > 0 for entry in entries()), "the first look")
-    assert isinstance(store.acquire("video:1", token, LONG, owner_record()), Grant)
-    until(lambda: not locks.is_locked("video:1"), "another look")
-
-
-def test_abandoned_lease_is_looked_for_a_few_times_only() -> None:
-    store = stores["default"]
-    renewal.abandon("video:1", new_token(), LONG, store)
-    until(lambda: not renewal.of(store).entries(), "the last look")
+        use_them(0)  # The store is made by then.
+        other = Meanwhile(contend)
+        interrupted = alarms.interrupt(use_them)
+        other.result()
+        print(f"{interrupted} interruptions")
+        assert interrupted > 100
+        until(lambda: locks.count() == 0, "the end of all", SOON_SECONDS)
+        until(lambda: kept() == 0, "the end of all tokens", SOON_SECONDS)

@@ -67,7 +67,7 @@ def test_no_two_holders_overlap_and_every_kill_costs_nothing(
 ) -> None:
     deeds = contend(kind, tmp_path)
     killed = {deed.pid for deed in deeds if deed.what == "K"}
-    cut_short, longest = 0, 0.0
+    cut_short, longest = 0, 0.0  # holders that were killed at work, and seconds of a pause
     for key, of_key in by_key(deeds).items():
         for deed, later in pairwise(of_key):
             longest = max(longest, later.at - deed.at)
@@ -79,8 +79,6 @@ def test_no_two_holders_overlap_and_every_kill_costs_nothing(
             if deed.what == "E":
                 assert deed.pid in killed, f"two at once: {key}"
                 cut_short += 1
-    print(f"{len(deeds)} deeds, {len(killed)} kills, {cut_short} of holders at work")
-    print(f"the longest pause was of {longest:.3f} s, of leases of {TTL_SECONDS} s")
     assert len(killed) > PROCESSES, "the processes were killed in the end only"
     assert cut_short > 0
     assert longest < TTL_SECONDS / 4, "the lock of a dead process was not taken over"
@@ -185,35 +183,18 @@ def test_who_is_stopped_for_longer_than_the_ttl_has_lost_the_lock(store: BaseSto
 
 
 @on_stores
-def test_who_is_stopped_for_less_goes_on(store: BaseStore) -> None:
-    with Agent() as agent:
-        token = agent.ask("enter", name=NAME, ttl=LONG)
-        agent.stop()
-        assert locks.acquire(NAME, wait=0.1) is None
-        agent.resume()
-        assert agent.ask("held") is True
-        assert holder(NAME).token == token
-        assert agent.ask("leave") is None
-    assert not locks.is_locked(NAME)
-
-
-@on_stores
 def test_waiters_of_several_processes_are_served_in_their_order(store: BaseStore) -> None:
     with Agent() as second:
         lease = taken(NAME)
-        first = Meanwhile(lambda: locks.acquire(NAME, wait=LONG))
+        first = Meanwhile(lambda: taken(NAME, wait=LONG))
         until(lambda: len(locks.waiters(NAME)) == 1)
         second.tell("acquire", name=NAME, wait=LONG)
         until(lambda: len(locks.waiters(NAME)) == 2)
-        third = Meanwhile(lambda: locks.acquire(NAME, wait=LONG))
+        third = Meanwhile(lambda: taken(NAME, wait=LONG))
         until(lambda: len(locks.waiters(NAME)) == 3)
         assert lease.release()
-        handed_over = first.result()
-        assert handed_over is not None
-        assert handed_over.release()
+        assert first.result().release()
         assert second.answer() is not None
         assert third.is_alive()
         assert second.ask("release") is True
-        last = third.result()
-    assert last is not None
-    assert last.release()
+        assert third.result().release()

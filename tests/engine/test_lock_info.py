@@ -1,11 +1,10 @@
-"""What is listed is a plain value, though its record is decoded only when it is looked at."""
+"""What is known of a lock is a plain value, whatever anybody has written to its key."""
 
 from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -14,98 +13,54 @@ from django.core.cache import cache
 from django_tasklock import LockInfo, locks
 from django_tasklock._values.owner import Owner
 from django_tasklock.stores import stores
-from tests.conftest import UseRedis
-from tests.steps import LONG, holder, taken
+from tests.steps import holder, taken
+
+pytestmark = pytest.mark.usefixtures("on_redis")
 
 
-@pytest.fixture(autouse=True)
-def on_redis(use_redis: UseRedis) -> None:
-    use_redis()
+@pytest.mark.parametrize("value", [7, -7, "7", b"7", " 7", "+7", "\u0667", ""], ids=ascii)
+def test_a_value_of_other_code_is_a_lock_without_an_owner(value: object) -> None:
+    cache.set("lock:video:1", value, 60)
+    info = holder("video:1")
+    assert (info.token, info.acquired_at, info.fence, info.owner) == (None, None, None, Owner())
+    assert info.key == cache.make_key("lock:video:1")
+    assert info.digest
+    assert not info.is_same_lease(info)
 
 
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The values that were decoded."""
-    seen: list[bytes] = []
-    client: Any = stores["default"].client  # type: ignore[attr-defined]
-    decode: Callable[[bytes], Any] = client.decode
-
-    def spy(value: bytes) -> Any:
-        seen.append(value)
-        return decode(value)
-
-    monkeypatch.setattr(client, "decode", spy)
-    return seen
+def test_a_value_that_cannot_be_decoded_is_a_lock_all_the_same() -> None:
+    store: Any = stores["default"]
+    store.client.redis.set(store.key("video:1"), b"\x80 no pickle", px=60_000)
+    info = holder("video:1")
+    assert (info.token, info.acquired_at, info.fence, info.owner) == (None, None, None, Owner())
 
 
-def in_full(info: LockInfo) -> LockInfo:
-    return LockInfo(**{field.name: getattr(info, field.name) for field in fields(info)})
+def test_it_is_equal_to_what_is_read_again_and_has_not_changed() -> None:
+    lease = taken("video:1")
+    (info,) = locks.list()
+    again = holder("video:1")
+    assert replace(again, ttl=info.ttl) == info
+    assert hash(replace(again, ttl=info.ttl)) == hash(info)
+    assert info.is_same_lease(again)
+    assert not info.is_same_lease(None)
+    lease.release()
+    taken("video:1")
+    assert not info.is_same_lease(holder("video:1"))
 
 
-class TestDecoding:
-    def test_nothing_is_decoded_for_the_sake_of_names(self, decoded: list[bytes]) -> None:
-        for number in range(5):
-            taken(f"video:{number}")
-        listed = locks.list()
-        assert [info.name for info in listed] == [f"video:{number}" for number in range(5)]
-        assert all(0 < (info.ttl or 0) <= LONG and info.waiters == 0 for info in listed)
-        assert not decoded
-
-    def test_one_look_decodes_one_record_once(self, decoded: list[bytes]) -> None:
-        lease = taken("video:1")
-        taken("video:2")
-        listed = locks.list()
-        info = listed[0]
-        assert (info.token, info.fence, info.owner) == (lease.token, lease.fence, lease.owner)
-        assert info.acquired_at is not None
-        assert len(decoded) == 1
-
-    def test_record_that_cannot_be_decoded_is_a_lock_all_the_same(self) -> None:
-        store: Any = stores["default"]
-        store.client.redis.set(store.key("video:1"), b"\x80 no pickle", px=60_000)
-        info = holder("video:1")
-        assert (info.token, info.acquired_at, info.fence) == (None, None, None)
-        assert info.owner == Owner()
-
-    def test_record_may_look_like_a_number(self) -> None:
-        for value in (7, -7, "7", b"7", " 7", "+7", "٧", ""):
-            cache.set("lock:video:1", value, 60)
-            info = holder("video:1")
-            key = cache.make_key("lock:video:1")
-            assert (info.token, info.owner, info.key) == (None, Owner(), key)
+def test_it_can_be_pickled_copied_and_printed() -> None:
+    lease, info = taken("video:1"), holder("video:1")
+    pickles = [pickle.dumps(info, protocol) for protocol in range(2, 6)]
+    for made in (*map(pickle.loads, pickles), copy.copy(info), copy.deepcopy(info)):
+        assert isinstance(made, LockInfo)
+        assert (made, made.fence) == (info, lease.fence)
+    assert f"token={lease.token!r}" in repr(info)
+    assert asdict(info)["owner"]["pid"] == lease.owner.pid
 
 
-class TestValue:
-    def test_equals_itself_read_in_full(self) -> None:
-        taken("video:1")
-        (info,) = locks.list()
-        again = holder("video:1")
-        assert info == in_full(info)
-        assert in_full(info) == info
-        assert hash(info) == hash(in_full(info))
-        assert replace(again, ttl=info.ttl) == info
-
-    def test_can_be_pickled_copied_and_printed_unread(self, decoded: list[bytes]) -> None:
-        lease = taken("video:1")
-        for made in (
-            *(pickle.loads(pickle.dumps(holder("video:1"), n)) for n in range(2, 6)),
-            copy.copy(holder("video:1")),
-            copy.deepcopy(holder("video:1")),
-        ):
-            assert isinstance(made, LockInfo)
-            assert (made.name, made.token, made.fence) == ("video:1", lease.token, lease.fence)
-        assert f"token={lease.token!r}" in repr(holder("video:1"))
-        assert asdict(holder("video:1"))["owner"]["pid"] == lease.owner.pid
-
-    def test_does_not_change(self) -> None:
-        taken("video:1")
-        info = holder("video:1")
-        for name in ("name", "token"):
-            with pytest.raises(AttributeError):
-                setattr(info, name, "another")
-
-    def test_has_no_other_attributes(self) -> None:
-        taken("video:1")
-        info = holder("video:1")
-        assert not hasattr(info, "colour")
-        assert not hasattr(LockInfo.__new__(LockInfo), "token")
+def test_what_it_was_read_from_stays_in_the_process() -> None:
+    cache.set("lock:video:1", "a secret of other code", 60)
+    info = holder("video:1")
+    assert "secret" not in repr(info)
+    assert b"secret" not in pickle.dumps(info)
+    assert stores["default"].clear_many([pickle.loads(pickle.dumps(info))]) == [True]

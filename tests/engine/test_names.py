@@ -4,195 +4,29 @@ from __future__ import annotations
 
 import enum
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from urllib.parse import unquote
 from uuid import UUID
 
 import pytest
-from django.utils.functional import lazystr
+from django.utils.functional import SimpleLazyObject, lazystr
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from kombu.utils import json as kombu_json
 
-from django_tasklock._engine.binding import Binder, bound_arguments
-from django_tasklock._engine.names import (
-    NameTemplate,
-    digest_name,
-    quoted,
-)
-from django_tasklock._values.arguments import LONGEST_NAME_CHARACTERS, checked_name
+from django_tasklock import InvalidLockConfig, make_name
+from django_tasklock._engine.names import NameTemplate, bound_arguments, digest_name
+from django_tasklock._values.arguments import LONGEST_NAME_CHARACTERS
+from django_tasklock.celery import by
 from tests.agent import run_python
-
-TRICKY = st.text(st.sampled_from(":% a3AF5é锁\n\x00\u202e\ud800/{}")) | st.text()
-
-
-def template(text: str, function: Callable[..., Any]) -> NameTemplate:
-    return NameTemplate(text, inspect.signature(function))
-
-
-class TestQuoting:
-    @given(TRICKY)
-    @example("100%25")
-    def test_value_can_be_read_back(self, value: str) -> None:
-        """So no two values are quoted to the same text."""
-        assert unquote(quoted(value), errors="surrogatepass") == value
-
-    @given(TRICKY)
-    def test_quoted_value_holds_nothing_that_separates(self, value: str) -> None:
-        text = quoted(value)
-        assert ":" not in text
-        assert text == "" or checked_name("x" + text[: LONGEST_NAME_CHARACTERS - 1])
-
-    @given(st.lists(TRICKY, min_size=2, max_size=4), st.lists(TRICKY, min_size=2, max_size=4))
-    @example(["a:b", "c"], ["a", "b:c"])
-    @example(["a%3Ab", ""], ["a:b", ""])
-    def test_parts_never_meet(self, ours: list[str], theirs: list[str]) -> None:
-        assume(ours != theirs)
-        assert ":".join(map(quoted, ours)) != ":".join(map(quoted, theirs))
-
-    def test_ordinary_values_are_left_as_they_are(self) -> None:
-        for value in ("123", "2026-01-31", "a_b-c.d/e", "é", "{x}", "", "*"):
-            assert quoted(value) == value
-
-
-def job(video: Any, how: str = "hls", *, copies: int = 1, **extra: Any) -> None: ...
-
-
-def plain(video: Any, how: str = "hls", copies: int = 1) -> None: ...
-
-
-def nothing() -> None: ...
-
-
-def anything(video: Any, *more: Any, **extra: Any) -> None: ...
-
-
-def by_place(video: Any, /, how: str = "hls") -> None: ...
-
-
-class TestBinder:
-    @given(
-        function=st.sampled_from([plain, nothing, anything, by_place, job]),
-        args=st.lists(st.integers(), max_size=4),
-        kwargs=st.dictionaries(
-            st.sampled_from(["video", "how", "copies", "another"]), st.integers(), max_size=4
-        ),
-    )
-    def test_it_binds_as_the_call_itself(
-        self, function: Callable[..., Any], args: list[int], kwargs: dict[str, int]
-    ) -> None:
-        """The same arguments in the same order, or the same error."""
-        signature = inspect.signature(function)
-        try:
-            expected: object = list(bound_arguments(signature, args, kwargs).items())
-        except TypeError as error:
-            expected = str(error)
-        try:
-            found: object = list(Binder(signature)(args, kwargs).items())
-        except TypeError as error:
-            found = str(error)
-        assert found == expected
-
-
-class TestTemplate:
-    @given(
-        video=st.integers() | st.text(st.characters(codec="ascii"), max_size=20),
-        how=st.none() | st.text(st.characters(codec="ascii"), max_size=20),
-        copies=st.none() | st.integers(),
-        by_name=st.integers(0, 2),
-    )
-    def test_name_does_not_tell_how_the_arguments_were_passed(
-        self, video: Any, how: str | None, copies: int | None, by_name: int
-    ) -> None:
-        values: dict[str, Any] = {"video": video}
-        if how is not None:
-            values["how"] = how
-        args = list(values.values())[: len(values) - by_name] if by_name < len(values) else []
-        kwargs = dict(list(values.items())[len(args) :])
-        if copies is not None:
-            kwargs["copies"] = copies
-        name = template("v:{video}:{how}:{copies}", job).fill(args, kwargs)
-        expected = (str(video), "hls" if how is None else how, str(1 if copies is None else copies))
-        assert name == "v:" + ":".join(map(quoted, expected))
-
-    def test_values_are_quoted_and_the_template_is_not(self) -> None:
-        assert template("v:{video}:{how}", job).fill(("a:b", "c d"), {}) == "v:a%3Ab:c%20d"
-
-    @dataclass
-    class Video:
-        pk: int
-        tags: tuple[str, ...] = ("new", "long")
-
-    def test_attributes_items_and_formats(self) -> None:
-        fill = template("{video.pk:05d}:{video.tags[1]}:{how!r}", job).fill
-        assert fill((self.Video(7), "x"), {}) == "00007:long:'x'"
-        day = template("report:{video:%Y-%m-%d}", job).fill
-        assert day((date(2026, 1, 31),), {}) == "report:2026-01-31"
-
-    def test_attribute_of_what_became_a_dict_on_its_way_is_its_item(self) -> None:
-        fill = template("{video.pk}:{video.owner.name}", job).fill
-        assert fill(({"pk": 7, "owner": {"name": "ann"}},), {}) == "7:ann"
-
-    def test_further_keywords_may_be_named(self) -> None:
-        fill = template("{colour}", job).fill
-        assert fill((1,), {"colour": "red"}) == "red"
-        with pytest.raises(ValueError, match=r"cannot be filled.*colour"):
-            fill((1,), {})
-
-    def test_further_keywords_may_be_called_like_other_parameters(self) -> None:
-        """Python allows that for those that no keyword can reach."""
-
-        def body(video: int, /, *args: int, **kwargs: int) -> None: ...
-
-        bind = Binder(inspect.signature(body))
-        assert bind((7, 8), {"video": 1, "args": 2, "kwargs": 3}) == {
-            "video": 7, "args": (8,), "kwargs": 3, "**video": 1, "**args": 2,
-        }  # fmt: skip
-        names = {digest_name("task", bind((7,), {"video": video})) for video in (1, 2, 7)}
-        assert len(names) == 3
-
-    def test_braces_may_be_meant(self) -> None:
-        assert template("{{slot}}", job).fill((1,), {}) == "{slot}"
-        assert template("{{{video}}}", job).fill((1,), {}) == "{1}"
-
-    def test_template_without_fields_needs_no_arguments(self) -> None:
-        assert template("nightly", job).fill((), {}) == "nightly"
-
-    def simple(self, video: int) -> None: ...
-
-    @pytest.mark.parametrize(
-        ("text", "says"),
-        [
-            ("v:{vidoe}", "'vidoe'.*no such parameter.*self, video"),
-            ("v:{}", "no name"),
-            ("v:{0}", "no name"),
-            ("v:{video", "expected '}'"),
-            ("v:{video.__class__}", "special attribute: {video.__class__}"),
-            ("v:{video[0].__init__.__globals__}", "special attribute"),
-            ("", "empty"),
-            ("a b:{video}", "spaces"),
-            ("a\n{video}", "printable"),
-            ("x" * 201, "200"),
-            ("x" * 201 + "{video}", "200"),
-        ],
-    )
-    def test_template_that_cannot_be_meant_is_an_error_at_once(self, text: str, says: str) -> None:
-        with pytest.raises(ValueError, match=says):
-            template(text, TestTemplate.simple)
-
-    @pytest.mark.parametrize("text", [None, 7, b"v"])
-    def test_template_is_a_str(self, text: Any) -> None:
-        with pytest.raises(TypeError):
-            template(text, job)
-
-    @pytest.mark.parametrize("value", ["", "x" * 201, ":" * 100])
-    def test_value_that_makes_no_name_is_an_error(self, value: str) -> None:
-        with pytest.raises(ValueError, match="name"):
-            template("{video}", job).fill((value,), {})
+from tests.app.models import Job
+from tests.celery_tasks.test_task_options import made
 
 
 class Colour(str, enum.Enum):
@@ -210,25 +44,32 @@ class Point:
         return [3, 4]
 
 
-NATIVE = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.text(st.characters(codec="utf-8"))
-)
+@dataclass
+class Parts:
+    number: int
+    words: list[str]
+
+
+def job(video: Any, how: Any = "hls", *, copies: int = 1, **extra: Any) -> None: ...
+
+
+def filled(text: str, *args: Any, function: Callable[..., Any] = job, **kwargs: Any) -> str:
+    return NameTemplate(text, inspect.signature(function)).fill(args, kwargs)
+
+
+CIRCULAR: list[Any] = []
+CIRCULAR.append(CIRCULAR)
+
+TRICKY = st.text(st.sampled_from(":% a3AF5é锁\n\x00\u202e\ud800/{}")) | st.text()
+LONG = st.text(st.sampled_from("ab:"), min_size=150, max_size=400)
+WRITTEN = st.characters(codec="utf-8")
+NATIVE = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(WRITTEN)
 PLAIN = (
-    NATIVE
-    | st.binary()
-    | st.dates()
-    | st.datetimes()
-    | st.datetimes(timezones=st.timezones() | st.just(timezone.utc))
-    | st.times()
-    | st.decimals(allow_nan=False)
-    | st.uuids()
+    NATIVE | st.binary() | st.dates() | st.times() | st.decimals(allow_nan=False) | st.uuids()
+    | st.datetimes() | st.datetimes(timezones=st.timezones() | st.just(timezone.utc))
     | st.sampled_from([*Colour, *Number, lazystr("lazy"), Point()])
-)
-KEYS = st.text(st.characters(codec="utf-8"), max_size=5)
+)  # fmt: skip
+KEYS = st.text(WRITTEN, max_size=5)
 ARGUMENTS = st.recursive(
     PLAIN,
     lambda inner: (
@@ -241,75 +82,199 @@ ARGUMENTS = st.recursive(
 )
 
 
-class TestDigest:
-    @given(st.dictionaries(KEYS, ARGUMENTS, max_size=4))
-    @example({"a": {9: "nine", 10: "ten"}})
-    @example({"a": {None: 1}})
-    @example({"a": {True: 1, False: 2}})
-    def test_it_is_the_same_after_the_way_through_a_message(self, values: dict[str, Any]) -> None:
-        sent = kombu_json.loads(kombu_json.dumps(values))
-        name = digest_name("videos.process", values)
-        assert digest_name("videos.process", sent) == name
-        assert checked_name(name) == name
-        assert name.startswith("videos.process:")
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (7, "7"),
+        (Number.SEVEN, "7"),
+        (Colour.RED, "red"),
+        (None, "None"),
+        (True, "True"),
+        (1e300, "1e+300"),
+        (b"\x00\xff", r"b'\x00\xff'"),
+        ("a b:%é\u202e", "a%20b%3A%25é%E2%80%AE"),
+        (lazystr("lazy: é"), "lazy%3A%20é"),
+        (date(2026, 1, 31), "2026-01-31"),
+        (timedelta(1), "1%20day,%200%3A00%3A00"),
+        (datetime(2026, 1, 31, tzinfo=timezone.utc), "2026-01-31%2000%3A00%3A00+00%3A00"),
+        (Decimal("1.50"), "1.50"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (Path("/a b/c"), "/a%20b/c"),
+        (Job(pk=7), "app.Job.7"),
+        (SimpleLazyObject(lambda: Job(pk=7)), "app.Job.7"),
+        ({"b": {2, 3}, "a": 1}, "%xefbd0040190fb0871831e606c581f8a6"),
+        ([1, "x", None, 1.5, True], "%x1d5728da54045d740b85ec0cad0883e6"),
+        ({10: "ten", 9: "nine"}, "%xe1ee368033cc3ee9c8c6692643539f78"),
+        ({frozenset("xy"), frozenset("yz")}, "%xbc549f63f2cbb00de2b79946f18f59be"),
+        (Parts(1, ["x"]), "%x7f8703a5f1a5c0ecf4b237ca2eaa879a"),
+        ([Job(pk=7)], "%x3a9b37a81c1c557c5b699371e8c4f038"),
+        (Point(), "%x8be6d66e9099c68d8feb52ce42478d21"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_names_stay_what_they_are(value: Any, name: str) -> None:
+    """Two versions of this package exclude each other."""
+    assert make_name("x", value) == filled("x:{video}", value) == f"x:{name}"
 
-    @given(st.lists(NATIVE, max_size=3), st.lists(NATIVE, max_size=3))
+
+def test_digests_of_all_arguments_stay_what_they_are() -> None:
+    for value, digest in (
+        (7, "906162c307d04d1b08bacae28759f8c0"),
+        (b"\x00\xff", "4f3a670ab531854c548e478bf6247295"),
+        (Decimal("1.50"), "edd6cae39763c6a257b74dd878c48c5f"),
+        (Job(pk=7), "55b93bbf44e170230d05cae3906683e1"),
+        ({10: "ten", 9: "nine"}, "477d40689fca8377419ec1a997f08363"),
+    ):
+        assert digest_name("x", {"a": value}) == f"x:{digest}"
+    long = digest_name("x" * 500, {"a": 1})
+    assert long == "x" * 167 + ":015abd7f5cc57a2dd94b7590f04ad808"
+
+
+def test_a_long_name_keeps_its_beginning_and_ends_with_a_digest() -> None:
+    name = make_name("report", "x" * 500)
+    assert len(name) == LONGEST_NAME_CHARACTERS
+    assert re.fullmatch("report:x+%x[0-9a-f]{32}", name)
+
+
+def test_they_are_the_same_in_every_process() -> None:
+    """Whatever the order in which a process keeps a set."""
+    program = (
+        "from django_tasklock import make_name\n"
+        "print(make_name('x', {'x', 'y', 1, None}, {frozenset('xy'), frozenset('yz')}, 'e' * 300))"
+    )
+    assert len({run_python(program, PYTHONHASHSEED=str(seed)) for seed in (1, 2, 3)}) == 1
+
+
+class TestForms:
+    @given(*[st.lists(TRICKY | LONG, min_size=1, max_size=4)] * 2)
+    @example(["a:b", "c"], ["a", "b:c"])
+    @example(["a%3Ab"], ["a:b"])
+    @example([""], ["", ""])
+    @example(["x" * 201], ["x" * 202])
+    def test_different_parts_never_meet(self, ours: list[str], theirs: list[str]) -> None:
+        assume(ours != theirs)
+        assert make_name(*ours) != make_name(*theirs)
+
+    @given(*[st.lists(NATIVE | st.lists(NATIVE, max_size=2), max_size=3)] * 2)
     @example([1], ["1"])
     @example([1], [True])
     @example([None], ["null"])
     @example([["a", "b"]], [["a"], "b"])
-    def test_different_arguments_have_different_names(
-        self, ours: list[Any], theirs: list[Any]
-    ) -> None:
-        texts = [kombu_json.dumps(each) for each in (ours, theirs)]
-        assume(texts[0] != texts[1])
+    def test_different_values_never_meet(self, ours: list[Any], theirs: list[Any]) -> None:
+        assume(kombu_json.dumps(ours) != kombu_json.dumps(theirs))
         assert digest_name("x", {"args": ours}) != digest_name("x", {"args": theirs})
+        assert make_name(ours) != make_name(theirs)
 
-    def test_it_does_not_tell_how_the_arguments_were_passed(self) -> None:
-        signature = inspect.signature(job)
-        names = {
-            digest_name("job", bound_arguments(signature, args, kwargs))
-            for args, kwargs in (
-                ((7,), {}),
-                ((7, "hls"), {}),
-                ((), {"how": "hls", "video": 7}),
-                ((7,), {"copies": 1}),
-            )
-        }
-        assert len(names) == 1
-        assert digest_name("job", bound_arguments(signature, (7,), {"copies": 2})) not in names
-
-    def test_it_is_the_same_in_every_process(self) -> None:
-        """Whatever the order in which a process keeps a set."""
-        values = (
-            "{'a': {'x', 'y', 'z'}, 'b': frozenset('uvw'), 'c': {'k': 1, 'j': 2}, "
-            "'d': {frozenset('xy'), frozenset('yz'), frozenset('zx')}, 'e': {'x', 1, None}}"
-        )
-        program = (
-            "from django_tasklock._engine.names import digest_name\n"
-            f"print(digest_name('x', {values}))"
-        )
-        names = {run_python(program, PYTHONHASHSEED=str(seed)) for seed in (1, 2, 3)}
-        assert len(names) == 1
-
-    def test_long_task_name_is_cut_and_the_digest_kept(self) -> None:
-        names = {digest_name("x" * 500, {"a": number}) for number in range(2)}
-        assert len(names) == 2
-        assert all(len(name) == LONGEST_NAME_CHARACTERS for name in names)
+    @given(st.dictionaries(KEYS, ARGUMENTS, max_size=4))
+    @example({"a": {9: "nine", 10: "ten"}})
+    @example({"a": {None: 1}})
+    @example({"a": {True: 1, False: 2}})
+    def test_they_are_the_same_after_the_way_through_a_message(self, sent: dict[str, Any]) -> None:
+        read = kombu_json.loads(kombu_json.dumps(dict(reversed(sent.items()))))
+        assert digest_name("videos.process", read) == digest_name("videos.process", sent)
+        for value in sent:
+            assert make_name(read[value]) == make_name(sent[value])
 
     @pytest.mark.parametrize(
-        "value",
-        [object(), lambda: None, {("a", "b"): 1}, {object()}],
-        ids=lambda v: type(v).__name__,
+        ("text", "value"),
+        [
+            ("{video}", object()),
+            ("{video}", {("a", "b"): 1}),
+            ("{video}", lambda: None),
+            ("{video}", Job()),
+            ("{video}", SimpleNamespace(of=object())),
+            ("{video!r}", object()),
+            ("{video:>5}", {"a": 1}),
+            ("{video}", CIRCULAR),
+        ],
     )
-    def test_value_without_a_stable_form_is_an_error_that_helps(self, value: Any) -> None:
-        with pytest.raises(TypeError, match="give it a lock_name"):
-            digest_name("videos.process", {"value": value})
+    def test_a_value_without_a_form_of_its_own_is_an_error(self, text: str, value: Any) -> None:
+        """Two processes would take two locks."""
+        with pytest.raises(TypeError, match="cannot be filled"):
+            filled(text, value)
+        if text == "{video}" and type(value) is not SimpleNamespace:
+            with pytest.raises(TypeError, match="give it a lock_name"):
+                digest_name("videos.process", {"value": value})
 
-    def test_values_that_python_knows_are_named_by_their_text(self) -> None:
-        for value, text in (
-            (Decimal("1.50"), "1.50"),
-            (UUID(int=7), str(UUID(int=7))),
-            (date(2026, 1, 31), "2026-01-31"),
-        ):
-            assert digest_name("x", {"a": value}) == digest_name("x", {"a": text})
+
+class TestArguments:
+    def test_a_name_does_not_tell_how_the_arguments_were_passed(self) -> None:
+        calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+            ((7,), {}), ((7, "hls"), {}), ((), {"how": "hls", "video": 7}), ((7,), {"copies": 1})
+        ]  # fmt: skip
+        signature = inspect.signature(job)
+        arguments = [bound_arguments(signature, args, kwargs) for args, kwargs in calls]
+        assert len({digest_name("job", each) for each in arguments}) == 1
+        assert {filled("{video}:{how}", *args, **kwargs) for args, kwargs in calls} == {"7:hls"}
+        other = bound_arguments(signature, (7,), {"copies": 2})
+        assert digest_name("job", other) != digest_name("job", arguments[0])
+
+    def test_further_keywords_may_be_called_like_other_parameters(self) -> None:
+        """Python allows that for those that no keyword can reach."""
+
+        def body(video: int, /, *args: int, **kwargs: int) -> None: ...
+
+        found = bound_arguments(
+            inspect.signature(body), (7, 8), {"video": 1, "args": 2, "kwargs": 3}
+        )
+        assert found == {"video": 7, "args": (8,), "kwargs": 3, "**video": 1, "**args": 2}
+
+
+class TestTemplate:
+    def test_attributes_items_formats_and_conversions(self) -> None:
+        video = SimpleNamespace(pk=7, tags=("new", "long"))
+        assert filled("{video.pk:05d}:{video.tags[1]}:{how!r}", video, "x") == "00007:long:'x'"
+        assert filled("report:{video:%Y-%m-%d}", date(2026, 1, 31)) == "report:2026-01-31"
+        assert filled("{video!r}", range(3)) == "range(0,%203)"
+        assert filled("{video!r}", "x at 0x1f") == "'x%20at%200x1f'"
+
+    def test_a_member_of_an_enum_is_formatted_as_its_value(self) -> None:
+        """``format`` of one differs between versions of Python."""
+        assert filled("{video:>5}:{how:>5}", Colour.RED, Number.SEVEN) == "%20%20red:%20%20%20%207"
+        assert filled("{video.name}", Colour.RED) == "RED"
+
+    def test_an_attribute_of_what_became_a_dict_on_its_way_is_its_item(self) -> None:
+        video = {"pk": 7, "owner": {"name": "ann"}}
+        assert filled("{video.pk}:{video.owner.name}", video) == "7:ann"
+
+    def test_further_keywords_may_be_named(self) -> None:
+        assert filled("{colour}", 1, colour="red") == "red"
+        with pytest.raises(ValueError, match=r"cannot be filled.*colour"):
+            filled("{colour}", 1)
+
+    def simple(self, video: int) -> None: ...
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("v:{vidoe}", "'vidoe'.*no such parameter.*self, video"),
+            ("v:{0}", "no name"),
+            ("v:{video", "expected '}'"),
+            ("v:{video.__class__}", "special attribute: {video.__class__}"),
+            ("v:{video:{self}}", "another in it: {video:{self}}"),
+            ("", "1 to 200"),
+        ],
+    )
+    def test_one_that_cannot_be_meant_is_an_error_at_once(self, text: str, says: str) -> None:
+        with pytest.raises(ValueError, match=says):
+            NameTemplate(text, inspect.signature(TestTemplate.simple))
+
+
+class TestBy:
+    def test_the_tasks_name_comes_before_the_arguments_it_chose(self) -> None:
+        name_of = made(lock_name=by("how", "video")).naming.name_of
+        assert name_of((7,), {}) == "process:hls:7"
+        assert name_of((), {"video": " ", "how": "x"}) == "process:x:%20"
+
+    def test_a_further_keyword_may_be_missing(self) -> None:
+        chosen = by("colour")
+        chosen.check(inspect.signature(job))
+        assert chosen.name_from("task", {"colour": "red", "video": 1}) == "task:red"
+        with pytest.raises(ValueError, match=r"by\('colour'\) cannot be filled: no 'colour'"):
+            chosen.name_from("task", {"video": 1})
+        with pytest.raises(ValueError, match=r"by\('extra'\) names 'extra': name one of"):
+            by("extra").check(inspect.signature(job))
+
+    def test_an_argument_that_does_not_exist_is_said_when_the_task_is_defined(self) -> None:
+        with pytest.raises(InvalidLockConfig, match=r"task process: by\('user_id', 'how'\) names"):
+            made(lock_name=by("user_id", "how"))

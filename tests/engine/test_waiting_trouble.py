@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import random
 import signal
 import threading
-import time
-import traceback
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -18,27 +15,33 @@ import pytest
 import redis
 from billiard.exceptions import SoftTimeLimitExceeded
 
-from django_tasklock import Lease, LockService, StoreUnavailable, locks
-from django_tasklock._engine import permit_queue as permit_queue_module
-from django_tasklock._engine import waiting as waiting_module
+from django_tasklock import Lease, StoreUnavailable, lock, locks
 from django_tasklock.stores import stores
 from tests.agent import Agent
 from tests.conftest import UseCaches, UseRedis
 from tests.interruptions import in_finalizer
 from tests.proxy import CutProxy
+from tests.seeds import drawn_seed
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, Traffic, holder, members, taken, unheard, waiting
+from tests.steps import (
+    LONG,
+    SOON_SECONDS,
+    Meanwhile,
+    Traffic,
+    members,
+    taken,
+    unheard,
+    waiter,
+    waiting,
+)
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
-SOON_SECONDS = 5.0
-"""seconds that no waiter should need who is told, of a lease that lasts much longer"""
 
-
-def waiter(name: str, position: int) -> Meanwhile[Lease]:
-    thread = Meanwhile(lambda: taken(name, wait=None))
-    until(lambda: waiting(name) == position, f"waiter {position}")
-    return thread
+def waits(agent: Agent, position: int) -> None:
+    """Have a process wait for video:1, at this position."""
+    agent.tell("acquire", name="video:1", ttl=LONG, wait=None)
+    until(lambda: waiting("video:1") == position, f"waiter {position}")
 
 
 class TestDeath:
@@ -47,116 +50,21 @@ class TestDeath:
         use_redis(own_redis_server.url, tasklock={"OPTIONS": {"TAKEOVER": False}})
         return redis.Redis.from_url(own_redis_server.url)
 
-    @pytest.mark.parametrize("monitored", [False, True], ids=["", "under-a-monitor"])
-    def test_dead_waiters_are_passed_over(self, server: Any, monitored: bool) -> None:
+    def test_dead_waiters_are_passed_over(self, server: Any) -> None:
         """Also where a monitor listens to every channel there is: it is no waiter."""
-        if monitored:
-            monitor = server.pubsub()
-            monitor.psubscribe("*")
+        monitor = server.pubsub()
+        monitor.psubscribe("*")
         lease = taken("video:1")
         with Agent() as first, Agent() as second:
             for position, agent in enumerate((first, second), 1):
-                agent.tell("acquire", name="video:1", ttl=LONG, wait=None)
-                until(lambda position=position: waiting("video:1") == position)  # type: ignore[misc]
+                waits(agent, position)
             thread = waiter("video:1", 3)
             for agent in (first, second):
                 agent.kill()
             until(lambda: len(server.pubsub_channels()) == 1, "the server noticing the deaths")
         lease.release()
         assert thread.result(SOON_SECONDS).held
-        if monitored:
-            monitor.close()
-
-    def test_lock_whose_waiters_are_all_dead_is_not_locked(self, server: Any) -> None:
-        lease = taken("video:1")
-        with Agent() as agent:
-            agent.tell("acquire", name="video:1", ttl=LONG, wait=None)
-            until(lambda: waiting("video:1") == 1)
-            agent.kill()
-            until(lambda: not server.pubsub_channels(), "the server noticing the death")
-        assert lease.release()
-        assert not locks.is_locked("video:1")
-
-    def test_waiter_that_dies_with_the_lock_is_noticed_by_the_next(
-        self, use_redis: UseRedis
-    ) -> None:
-        """Whoever waits knows whom the lock was handed to, and watches that process."""
-        use_redis()
-        lease = taken("video:1")
-        with Agent() as agent:
-            agent.tell("acquire", name="video:1", ttl=LONG, wait=None)
-            until(lambda: waiting("video:1") == 1)
-            thread = waiter("video:1", 2)
-            lease.release()
-            assert agent.answer()["token"] == holder("video:1").token
-            agent.kill()
-        assert thread.result(SOON_SECONDS).held
-
-    @pytest.fixture
-    def watchful(self, use_redis: UseRedis) -> None:
-        use_redis()
-
-    def test_a_waiter_that_becomes_the_next_knows_the_holder(self, watchful: None) -> None:
-        """Those who were told of it have given up since."""
-        lease = taken("video:1")
-        with Agent() as agent:
-            agent.tell("acquire", name="video:1", ttl=LONG, wait=LONG)
-            until(lambda: waiting("video:1") == 1)
-            others = [Meanwhile(lambda: locks.acquire("video:1", wait=6)) for _ in range(3)]
-            until(lambda: waiting("video:1") == 4)
-            thread = waiter("video:1", 5)
-            lease.release()
-            agent.answer()
-            assert [other.result() for other in others] == [None] * 3
-            assert thread.is_alive()
-            agent.kill()
-        assert thread.result(SOON_SECONDS).held
-
-    def test_who_comes_after_the_dead_knows_the_holder(self, watchful: None) -> None:
-        """They died in the queue: none of them gets a message of the hand-over."""
-        lease = taken("video:1")
-        with contextlib.ExitStack() as stack:
-            agents = [stack.enter_context(Agent()) for _ in range(4)]
-            for position, agent in enumerate(agents, 1):
-                agent.tell("acquire", name="video:1", ttl=LONG, wait=LONG)
-                until(lambda position=position: waiting("video:1") == position)  # type: ignore[misc]
-            thread = waiter("video:1", 5)
-            for agent in agents[1:]:
-                agent.kill()
-            store: Any = stores["default"]
-            listening = store.keyspace.index.decode() + ":*"
-            until(lambda: len(store.client.redis.pubsub_channels(listening)) == 2)
-            lease.release()
-            agents[0].answer()
-            agents[0].kill()
-            assert thread.result(SOON_SECONDS).held
-
-
-class TestFork:
-    @pytest.mark.slow
-    def test_child_that_lives_on_does_not_listen_for_its_dead_parent(
-        self, own_redis_server: RedisServer, use_redis: UseRedis
-    ) -> None:
-        use_redis(own_redis_server.url, tasklock={"OPTIONS": {"TAKEOVER": False}})
-        server = redis.Redis.from_url(own_redis_server.url)
-        lease = taken("video:1")
-        with Agent() as agent:
-            # Given a process of which one thread waits, and that forks a child meanwhile
-            agent.ask("wait_meanwhile", name="video:1", ttl=LONG, wait=None)
-            until(lambda: waiting("video:1") == 1)
-            child = agent.ask("fork")
-            try:
-                # When it dies, and the child does not
-                agent.kill()
-                until(
-                    lambda: not server.pubsub_channels(),
-                    "the server noticing the death",
-                    SOON_SECONDS,
-                )
-                lease.release()
-                assert not locks.is_locked("video:1")
-            finally:
-                os.kill(child, signal.SIGKILL)
+        monitor.close()
 
 
 class TestCut:
@@ -199,11 +107,6 @@ class TestCut:
         locks.clear("video:1")
         assert first.result(SOON_SECONDS).token != second.result(SOON_SECONDS).token
 
-    def listening(self) -> list[Any]:
-        store: Any = stores["direct"]
-        found = store.client.redis.pubsub_channels(store.keyspace.index.decode() + ":*")
-        return list(found)
-
     def test_hand_over_that_is_lost_on_the_way_is_found(
         self, proxy: CutProxy, lease: Lease
     ) -> None:
@@ -218,52 +121,6 @@ class TestCut:
         proxy.resume()
         assert thread.result(SOON_SECONDS).token == handed.token
         assert thread.result().release()
-
-    def test_cut_without_waiters_is_noticed_by_the_next_waiter(
-        self, proxy: CutProxy, lease: Lease
-    ) -> None:
-        assert locks.acquire("video:1", wait=0.05) is None
-        for _ in range(3):
-            proxy.cut()
-            thread = waiter("video:1", 1)
-            assert locks.clear("video:1")
-            assert thread.result(SOON_SECONDS).held
-
-    def test_whatever_is_cut_waiting_fails_by_store_unavailable_alone(
-        self, proxy: CutProxy, lease: Lease
-    ) -> None:
-        over = threading.Event()
-
-        def wait_in_vain() -> None:
-            while not over.is_set():
-                try:
-                    assert locks.acquire("video:1", wait=0.05) is None
-                except StoreUnavailable:
-                    pass
-
-        threads = [Meanwhile(wait_in_vain) for _ in range(12)]
-        for _ in range(60):
-            time.sleep(0.02)
-            proxy.cut()
-        over.set()
-        for thread in threads:
-            thread.result()
-        # Some could not leave the queue: they are passed over like dead ones.
-        last = waiter("video:1", waiting("video:1") + 1)
-        lease.release()
-        assert last.result(SOON_SECONDS).held
-
-    def test_release_while_the_waiter_is_deaf_does_not_leave_the_lock_to_it(
-        self, proxy: CutProxy, lease: Lease
-    ) -> None:
-        thread = waiter("video:1", 1)
-        proxy.refuse()
-        proxy.cut()
-        with pytest.raises(StoreUnavailable):
-            thread.result()
-        until(lambda: not self.listening(), "the server noticing the cut")
-        lease.release()
-        until(lambda: not locks.using("direct").is_locked("video:1"), "nobody holding it")
 
     def test_client_that_cannot_listen_polls_until_it_can(
         self, proxy: CutProxy, lease: Lease, redis_server: RedisServer
@@ -281,38 +138,6 @@ class TestCut:
         lease.release()
         assert thread.result(SOON_SECONDS).held
 
-    def test_client_that_cannot_subscribe_gets_a_lock_without_waiters(
-        self, proxy: CutProxy, lease: Lease
-    ) -> None:
-        assert locks.acquire("video:1") is None
-        proxy.refuse()
-        thread = Meanwhile(lambda: taken("video:1", wait=None))
-        lease.release()
-        assert thread.result(SOON_SECONDS).held
-
-    def test_client_that_cannot_subscribe_again_keeps_its_position(
-        self, proxy: CutProxy, lease: Lease, redis_server: RedisServer
-    ) -> None:
-        """Only its subscription was cut: it asks on another connection meanwhile."""
-        first = waiter("video:1", 1)
-        proxy.refuse()
-        redis.Redis.from_url(redis_server.url).client_kill_filter(_type="pubsub")
-        traffic = Traffic(redis_server)
-        until(lambda: traffic.scripts() > 4, "polling")
-        direct = locks.using("direct")
-        second = Meanwhile(lambda: direct.acquire("video:1", ttl=LONG, wait=None))
-        until(lambda: waiting_directly() >= 1, "another one in the queue")
-        proxy.accept()
-        until(
-            lambda: waiting_directly() == 2 and not unheard("direct", "video:1"),
-            "both in the queue",
-        )
-        names = [owner.thread for owner in direct.waiters("video:1")]
-        assert names == [first.name, second.name]
-        lease.release()
-        first.result(SOON_SECONDS).release()
-        assert second.result(SOON_SECONDS) is not None
-
 
 def waiting_directly() -> int:
     info = locks.using("direct").get("video:1")
@@ -325,59 +150,6 @@ def no_question_is_open() -> bool:
     return bool(len(connections._idle) == connections._in_use())
 
 
-def test_listening_connection_never_connects_again(
-    own_redis_server: RedisServer, use_redis: UseRedis
-) -> None:
-    """redis-py would do so by itself, and who reads for all would read the replies to that."""
-    use_redis(own_redis_server.url)
-    server = redis.Redis.from_url(own_redis_server.url)
-    taken("video:1")
-    store: Any = stores["default"]
-
-    def listening() -> Any:
-        # On a busy machine so short a wait may end before the connection is made.
-        assert locks.acquire("video:1", wait=0.05) is None
-        return store.subscriber._connection
-
-    connection = until(listening)
-    connection.disconnect()
-    before: Any = server.info("stats")
-    with pytest.raises(redis.ConnectionError, match="was cut"):
-        connection.send_command("PING")
-    with pytest.raises(redis.ConnectionError, match="was cut"):
-        connection.can_read(timeout=0)
-    after: Any = server.info("stats")
-    assert after["total_connections_received"] == before["total_connections_received"]
-    assert locks.acquire("video:1", wait=0.05) is None
-
-
-class TestSilence:
-    """The server says nothing when the wait ends."""
-
-    def test_a_waiter_asks_once(
-        self, use_redis: UseRedis, own_redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        use_redis(own_redis_server.url, tasklock={"OPTIONS": {"SOCKET_TIMEOUT": 0.3}})
-        store: Any = stores["default"]
-        lease, leave, left = taken("video:1"), store.leave_queue, []
-
-        def leave_queue(*args: Any) -> Any:
-            left.append(args)
-            return leave(*args)
-
-        monkeypatch.setattr(store, "leave_queue", leave_queue)
-        thread = Meanwhile(lambda: locks.acquire("video:1", wait=5.0))
-        until(lambda: waiting("video:1") == 1)
-        own_redis_server.pause()
-        with pytest.raises(StoreUnavailable):
-            thread.result()
-        own_redis_server.resume()
-        assert len(left) == 1
-        # Nobody listens for it any more, so it is not handed the lock.
-        assert lease.release()
-        assert not locks.is_locked("video:1")
-
-
 # Who is interrupted while redis-py connects leaves a socket to the garbage collector. And the
 # handler may run in a finalizer, of which Python ignores what is raised.
 @pytest.mark.filterwarnings(
@@ -385,14 +157,11 @@ class TestSilence:
 )
 class TestInterruption:
     @pytest.fixture(autouse=True)
-    def collected(self) -> Iterator[None]:
-        yield
-        gc.collect()
-
-    @pytest.fixture(autouse=True)
-    def on_redis(self, use_redis: UseRedis) -> None:
+    def on_redis(self, own_redis_server: RedisServer, use_redis: UseRedis) -> Iterator[RedisServer]:
         # The history would be written on a connection that is counted, or left open here.
-        use_redis(tasklock={"OPTIONS": {"HISTORY": 0}})
+        use_redis(own_redis_server.url, tasklock={"OPTIONS": {"HISTORY": 0}})
+        yield own_redis_server
+        gc.collect()
 
     @pytest.fixture
     def interrupt(self) -> Iterator[Any]:
@@ -412,16 +181,7 @@ class TestInterruption:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
-    def test_an_interrupted_waiter_leaves_the_queue(self, interrupt: Any) -> None:
-        lease = taken("video:1")
-        with pytest.raises(SoftTimeLimitExceeded):  # noqa: PT012
-            interrupt(0.1)
-            locks.acquire("video:1", wait=None)
-        until(lambda: waiting("video:1") == 0)
-        lease.release()
-        assert not locks.is_locked("video:1")
-
-    def test_others_get_their_messages_after_the_reader_was_interrupted(
+    def test_an_interrupted_reader_leaves_the_queue_and_others_get_their_messages(
         self, interrupt: Any
     ) -> None:
         for turn in range(10):
@@ -442,54 +202,34 @@ class TestInterruption:
 
     def test_interrupted_in_the_moment_of_the_hand_over_loses_no_lock(self, interrupt: Any) -> None:
         """At any instruction: whatever was granted is given back, and nobody stays deaf."""
-        seed = random.randrange(2**32)
-        print(f"seed {seed}")
-        chance = random.Random(seed)
+        chance = random.Random(drawn_seed())
         for _ in range(150):
             lease = taken("video:1")
             releaser = threading.Timer(0.01, lease.release)
             releaser.start()
-            won = None
-            try:
+            with contextlib.suppress(SoftTimeLimitExceeded):
                 interrupt(0.0098 + chance.random() * 0.0012)
-                won = locks.acquire("video:1", ttl=LONG, wait=None)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except SoftTimeLimitExceeded as error:
-                frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-                if frames[-2] in (frames[0], LockService.acquire.__code__):
-                    # Between the answer and its name, here or in what only passes it on: it is
-                    # the caller's already.
-                    locks.clear("video:1")
+                with lock("video:1", ttl=LONG, wait=None):
+                    signal.setitimer(signal.ITIMER_REAL, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
             releaser.join()
-            if won is not None:
-                won.release()
             until(lambda: not locks.is_locked("video:1"), "giving the lock back", SOON_SECONDS)
 
 
-def test_no_thread_is_started_for_waiters(use_redis: UseRedis) -> None:
-    use_redis()
-    lease = taken("video:1")
-    before = set(threading.enumerate())
-    threads = [waiter("video:1", position + 1) for position in range(3)]
-    # Not those that Python has only named, of tests before this one.
-    started = [type(thread) for thread in set(threading.enumerate()) - before]
-    assert [each for each in started if each is not threading._DummyThread] == [Meanwhile] * 3
-    for thread in threads:
-        lease.release()
-        lease = thread.result()
+class TestLateAnswers:
+    """They take longer than the leases last: no work begins without the lock."""
 
+    TTL_SECONDS = 0.05
 
-@pytest.mark.parametrize("slots", [1, 2])
-def test_a_waiter_hears_of_a_lease_that_was_made_shorter(
-    use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch, slots: int
-) -> None:
-    """Nobody tells it; so it asks again, long before the end of the lease that it knew of."""
-    use_redis()
-    monkeypatch.setattr(waiting_module, "LONGEST_SILENCE_SECONDS", 0.5)
-    monkeypatch.setattr(permit_queue_module, "LONGEST_SILENCE_SECONDS", 0.5)
-    leases = [taken("video", ttl=10 * LONG, slots=slots) for _ in range(slots)]
-    waits = Meanwhile(lambda: taken("video", wait=None, slots=slots))
-    until(lambda: waiting(leases[0].name) == 1, "the waiter")
-    assert leases[0].extend(0.2)
-    assert waits.result().release()
+    @pytest.fixture(autouse=True)
+    def through_a_proxy(self, cut_proxy: CutProxy, use_redis: UseRedis) -> None:
+        use_redis(cut_proxy.url)
+        locks.is_locked("job:1")
+        cut_proxy.latency = self.TTL_SECONDS
+
+    @pytest.mark.parametrize(("wait", "slots"), [(0, 1), (None, 1), (None, 2)])
+    def test_the_call_raises(self, wait: float | None, slots: int) -> None:
+        with pytest.raises(StoreUnavailable, match=r"later than a lease of 0\.05 s lasts"):
+            locks.acquire("job:1", ttl=self.TTL_SECONDS, wait=wait, slots=slots)
+        names = ("job:1", "job:1#1", "job:1#2")
+        until(lambda: not any(map(locks.is_locked, names)), "the end of what was granted")

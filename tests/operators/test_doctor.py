@@ -16,7 +16,7 @@ from django.db import connections, models, transaction
 from django.test.utils import override_settings
 
 from django_tasklock import lock, locks
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.guards import StatusGuard
 from django_tasklock.operators import work

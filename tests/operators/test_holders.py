@@ -9,7 +9,7 @@ import pytest
 from django.core.cache import cache
 
 from django_tasklock import lock, locks
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.operators.held import held_permits
 from django_tasklock.operators.holders import Holder, holder_of, meaning, sentence

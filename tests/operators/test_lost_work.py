@@ -15,7 +15,7 @@ from django.db import connection, models
 from django.test.utils import isolate_apps
 
 from django_tasklock import lock, locks
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.guards import StatusGuard
 from django_tasklock.operators.doctor import diagnose

@@ -13,7 +13,7 @@ from django.core.cache import caches
 
 from django_tasklock import InvalidLockConfig, Lease, lock, locks
 from django_tasklock._values import clock
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.celery import LockedTask
 from django_tasklock.stores import stores
@@ -39,7 +39,7 @@ def changes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def about_to_end() -> Lease:
     """A lease that this process holds for less than the margin, by its own clock."""
     lease = taken("video:1", ttl=60)
-    lease._proof.at = clock.now() + RELEASE_MARGIN_SECONDS * 0.9
+    lease._entry.proof.at = clock.now() + RELEASE_MARGIN_SECONDS * 0.9
     return lease
 
 

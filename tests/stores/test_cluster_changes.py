@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from django_tasklock import StoreUnavailable, locks
-from django_tasklock._engine.renewal import renewal
-from django_tasklock._engine.store_renewal import Entry
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Extension
@@ -140,24 +138,6 @@ def test_a_waiter_follows_a_slot_that_moves(changing: Cluster, store: RedisClust
 
 
 @pytest.mark.nightly
-def test_a_lease_is_renewed_with_those_of_its_new_node(
-    changing: Cluster, store: RedisClusterStore
-) -> None:
-    lease = taken(NAME, ttl=3.0, renew=True)
-    before = renewal.of(store, NAME)
-    changing.move_slot(SLOT, another(changing, changing.master_of(SLOT)))
-
-    def is_there() -> bool:
-        own = renewal.of(store, NAME)
-        leases = [each.lease() for each in own.entries() if isinstance(each, Entry)]
-        return own is not before and lease in leases
-
-    until(is_there)
-    assert lease.held
-    assert lease.release()
-
-
-@pytest.mark.nightly
 class TestWhileASlotMigrates:
     def test_before_its_keys_are_moved_a_lease_is_extended_where_it_is(
         self, store: RedisClusterStore, begin: Begin
@@ -175,7 +155,7 @@ class TestWhileASlotMigrates:
         migration = begin()
         assert migration.move_keys() == 3
         assert lease.extend(ttl=LONG)
-        extensions = [Extension(NAME, lease.token, LONG, lease._proof), *others()]
+        extensions = [Extension(NAME, lease.token, LONG, lease._entry.proof), *others()]
         assert store.extend_many(extensions) == [True, *[False] * 5]
         assert errors(migration.source, "ASK") >= 2
         migration.end()

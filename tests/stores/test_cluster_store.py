@@ -12,8 +12,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_tasklock import LeaseLost, StoreUnavailable, lock, locks
-from django_tasklock._engine.renewal import renewal
-from django_tasklock._engine.store_renewal import Entry
+from django_tasklock._engine.keeper import keeper_of
 from django_tasklock._values.tokens import new_token
 from django_tasklock.operators.reservations import key_of
 from django_tasklock.stores import stores
@@ -304,9 +303,8 @@ class TestSilentNode:
         leases = [taken(name, renew=True) for name in MANY_NAMES[:50]]
         # But for the one that was taken before all was known.
         for lease in leases[1:]:
-            entries = renewal.of(store, lease.name).entries()
-            assert lease in [each.lease() for each in entries if isinstance(each, Entry)]
-        assert len({id(renewal.of(store, lease.name)) for lease in leases}) == 3
+            assert lease.token in keeper_of(store, lease.name).table
+        assert len({id(keeper_of(store, lease.name)) for lease in leases}) == 3
         for lease in leases:
             assert lease.release()
 

@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 
 from django_tasklock import StoreUnavailable, locks
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Extension, Grant

@@ -9,7 +9,7 @@ import pytest
 from django.db import connections
 
 from django_tasklock import locks
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant, Note, Refusal

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from django_tasklock import InvalidLockConfig, StoreUnavailable, locks
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.models import LeaseRow
 from django_tasklock.stores import stores

@@ -16,7 +16,7 @@ from django.db import connections
 
 from django_tasklock import StoreUnavailable, locks
 from django_tasklock._compat import native_threads
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.base import Refusal
 from django_tasklock.stores.database import DatabaseStore

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.record import new_record, record_of
 from django_tasklock.stores.redis import decoding

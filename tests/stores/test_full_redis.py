@@ -12,9 +12,8 @@ from django.core.management import call_command
 from django_tasklock import StoreUnavailable, locks
 from django_tasklock.stores import stores
 from tests.conftest import UseRedis
-from tests.engine.test_waiting_trouble import SOON_SECONDS, waiter
 from tests.servers import RedisServer
-from tests.steps import LONG, holder, taken
+from tests.steps import LONG, SOON_SECONDS, holder, taken, waiter
 from tests.top.test_checks import found
 from tests.waiting import until
 
@@ -41,8 +40,8 @@ def fill(use_redis: UseRedis, own_redis_server: RedisServer, admin: Any) -> Fill
 def test_39_what_is_held_is_extended_renewed_and_released(fill: Fill) -> None:
     lease, renewed, cools = taken("a"), taken("b", ttl=1.0, renew=True), taken("c")
     fill()
-    ends = renewed._deadline
-    until(lambda: renewed._deadline > ends, "renewed")
+    ends = renewed._entry.until
+    until(lambda: renewed._entry.until > ends, "renewed")
     assert lease.extend(LONG)
     assert locks.adopt(cools.detach()) is not None
     assert lease.release()

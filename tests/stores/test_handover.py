@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 
 from django_tasklock import locks
-from django_tasklock._compat import redis as redis_compat
 from django_tasklock._compat.redis import arrives
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant, Refusal
 from tests.conftest import UseRedis
-from tests.engine.test_waiting import waiter
 from tests.servers import RedisServer
-from tests.steps import LONG, holder, taken
+from tests.steps import LONG, holder, taken, waiter
 from tests.waiting import until
 
 
@@ -39,18 +37,12 @@ def test_the_next_holder_gets_its_message_before_the_releaser_gets_its_reply(
         assert store.release("video:1", token, grant.proof)
 
 
-@pytest.mark.parametrize("packed_by", ["hiredis", "redis-py"])
 def test_a_word_is_sent_before_a_release_where_others_of_the_process_wait(
-    own_redis_server: RedisServer,
-    use_redis: UseRedis,
-    monkeypatch: pytest.MonkeyPatch,
-    packed_by: str,
+    own_redis_server: RedisServer, use_redis: UseRedis
 ) -> None:
     # A waiter that looks whether the holder lives does not read for a moment.
     use_redis(own_redis_server.url, tasklock={"OPTIONS": {"TAKEOVER": False}})
     store: Any = stores["default"]
-    if packed_by == "redis-py":
-        monkeypatch.setattr(redis_compat, "pack", None)
     assert taken("video:1").release()  # The server has the script from now on.
     lease = taken("video:1")
     thread = waiter("video:1", 1)

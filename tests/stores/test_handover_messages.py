@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from django_tasklock._values.arguments import LONGEST_TTL_SECONDS
 from django_tasklock.stores import stores
 from tests.conftest import UseRedis
-from tests.engine.test_waiting import waiter
-from tests.steps import holder, members, taken
+from tests.steps import holder, members, taken, waiter
 
 NUMBER = b"1700000000000000"
 HANDED_OVER = [NUMBER, NUMBER]

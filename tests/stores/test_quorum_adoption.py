@@ -15,7 +15,7 @@ import pytest
 
 from django_tasklock import Lease, StoreUnavailable, locks
 from django_tasklock._values.handle import Handle, new_mark
-from django_tasklock._values.owner_record import ADOPTIONS, COOLING, owner_record
+from django_tasklock._values.owner import ADOPTIONS, COOLING, owner_record
 from tests.quorum import Five, quorum
 from tests.seeds import drawn_seed
 from tests.steps import LONG, Meanwhile, all_of, holder, in_child, killed_in_child, taken

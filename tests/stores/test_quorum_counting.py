@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from django_tasklock._values.keyed import Keyed
-from django_tasklock._values.lock_info import LockInfo
+from django_tasklock._values.lock_info import Keyed, LockInfo
 from django_tasklock._values.owner import Owner
 from django_tasklock.stores.quorum.counting import leading, majority_of, merged, verdict
 

@@ -12,12 +12,12 @@ from itertools import combinations_with_replacement
 import pytest
 
 from django_tasklock import StoreUnavailable, locks
-from django_tasklock._engine.renewal import renewal
 from django_tasklock._values import clock
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Extension, Grant, Refusal
+from tests import inside
 from tests.conftest import UseCaches, use_quorum
 from tests.quorum import FAULTS, SILENT, Five, quorum
 from tests.steps import LONG, Meanwhile, holder, in_child, taken
@@ -261,8 +261,7 @@ def test_an_interrupted_release_is_made_good_when_a_majority_is_back(five: Five)
     for number in victims:
         five.mend("paused", number)
     until(lambda: five.having("video:1") == set())
-    until(lambda: not renewal.of(quorum()).entries())
-    assert lease.release() is True
+    until(lambda: not inside.kept(quorum().alias))
 
 
 @pytest.mark.nightly
@@ -273,7 +272,7 @@ def test_of_one_lease_nothing_is_known_and_the_others_of_its_batch_are_extended(
     for alias in "ab":
         assert stores[alias].clear("video:2")
     five.harm("killed", 4)
-    batch = [Extension(each.name, each.token, LONG, each._proof) for each in (whole, split)]
+    batch = [Extension(each.name, each.token, LONG, each._entry.proof) for each in (whole, split)]
     assert list(quorum().extend_many(batch)) == [True, None]
     with pytest.raises(StoreUnavailable):
         split.extend()

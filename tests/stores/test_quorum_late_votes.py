@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
-from django_tasklock import StoreUnavailable
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock import StoreUnavailable, locks
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
+from django_tasklock.stores import quorum as quorum_package
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant, Refusal
 from django_tasklock.stores.database import DatabaseStore
 from django_tasklock.stores.quorum.quorum_lease import QuorumLease
 from tests.conftest import UseCaches, database_alias
-from tests.quorum import quorum
+from tests.interruptions import EVERY, before_first, forget_handled
+from tests.quorum import Five, quorum
 from tests.servers import RedisServer
-from tests.steps import LONG
+from tests.steps import LONG, holder, taken
 from tests.store_cases import make_lease_table, members, quorum_store
+from tests.stores.test_connections import Steps, cut_short
 from tests.waiting import until
 
 pytestmark = pytest.mark.nightly
@@ -57,7 +63,6 @@ def test_a_late_grant_of_an_earlier_question_does_not_end_a_later_lease(
         late.wait(5)
         return answer
 
-    monkeypatch.setattr(c, "begin_acquire_above", lambda *args: None)
     monkeypatch.setattr(c, "acquire_above", slow)
     # That thread is not switched to for a moment, after it has looked whether the lease is over.
     real_over, looked, go_on = QuorumLease.is_over, threading.Event(), threading.Event()
@@ -83,8 +88,7 @@ def test_a_late_grant_of_an_earlier_question_does_not_end_a_later_lease(
         def unreachable(*args: Any, **more: Any) -> Any:
             raise StoreUnavailable("b", "cut off")
 
-        for verb in ("begin_acquire_above", "acquire_above"):
-            cut.setattr(b, verb, unreachable)
+        cut.setattr(b, "acquire_above", unreachable)
         monkeypatch.setattr(c, "acquire_above", real_above)
         granted = acquire(waiter)
     assert isinstance(granted, Grant)
@@ -93,6 +97,87 @@ def test_a_late_grant_of_an_earlier_question_does_not_end_a_later_lease(
     for _ in range(20):
         time.sleep(0.1)
         assert isinstance(acquire(third), Refusal), "two hold the lock"
+
+
+def test_a_refusal_that_is_read_late_takes_no_later_vote_away(
+    three: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise nobody would release that vote, if the lease is refused in the end."""
+    token, b = new_token(), quorum().members[1]
+    granted = acquire(token)
+    assert isinstance(granted, Grant)
+    lease = granted.proof
+    until(lambda: len(lease.proofs) == 3)
+
+    def refuse(*_: Any, asked_again: int) -> Refusal:
+        lease.question += asked_again
+        return Refusal(holder("video:1"))
+
+    for asked_again, left in ((1, 3), (0, 2)):
+        monkeypatch.setattr(b.store, "acquire_above", partial(refuse, asked_again=asked_again))
+        quorum()._ask(lease, 1, b)
+        assert len(lease.proofs) == left
+    assert quorum().release("video:1", token, lease)
+
+
+@pytest.mark.slow
+def test_a_late_vote_gets_the_fence_that_the_others_have_agreed_on(five: Five) -> None:
+    """The clocks of the others are ahead. The next majority may count on this member."""
+    assert taken("video:1").release()
+    for number in (0, 2, 3, 4):
+        five.plant_fence(time.time_ns() // 1000 + 10**10, number)
+    five.harm("paused", 1)
+    lease = taken("video:1")
+    five.mend("paused", 1)
+
+    def late() -> bool:
+        held = quorum().members[1].store.get("video:1")
+        return held is not None and held.fence == lease.fence
+
+    until(late, "the fence of the others")
+    assert lease.release()
+    until(lambda: five.having("video:1") == set())
+
+
+@pytest.mark.slow
+def test_a_member_whose_threads_are_all_stuck_may_have_granted_what_it_was_asked_for(
+    five: Five, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    five.harm("paused", 1)
+    lease = taken("video:1")
+    with monkeypatch.context() as stuck:
+        stuck.setattr(quorum().members[1].callers, "submit", lambda job: False)
+        assert lease.release()
+    five.mend("paused", 1)
+    until(lambda: five.having("video:1") == set())
+
+
+class QuorumSteps(Steps):
+    @staticmethod
+    def concerns(frame: FrameType) -> bool:
+        return frame.f_code.co_filename.startswith(os.path.dirname(quorum_package.__file__))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_an_interruption_between_any_two_steps_leaves_nothing_behind(
+    three: None, five_servers: list[RedisServer]
+) -> None:
+    step, missed, five = before_first(), 0, Five(five_servers[:3], [])
+    assert taken("video:1").release()
+    while missed < 3:
+        step += EVERY
+        with cut_short(), QuorumSteps(step) as steps:
+            lease = locks.acquire("video:1", ttl=LONG)
+            if lease is not None:
+                lease.release()
+        lease = None
+        forget_handled()
+        missed = 0 if steps.passed >= step else missed + 1
+        until(lambda: five.having("video:1") == set(), f"the end of the lease after step {step}")
+    assert step > 100
 
 
 class Behind(DatabaseStore):

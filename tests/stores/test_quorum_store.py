@@ -15,7 +15,7 @@ from django.test import Client
 
 from django_tasklock import InvalidLockConfig, Lease, StoreUnavailable, lock, locks
 from django_tasklock._values import clock
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore, Grant, Refusal
@@ -409,7 +409,7 @@ def test_a_forked_child_has_threads_of_its_own(on_quorum: None) -> None:
 
     def child() -> list[object]:
         own = taken("video:2", ttl=RENEWED, renew=True)
-        until(lambda: own._deadline - own.ttl > 0 and own.remaining > 0)
+        until(lambda: own._entry.until - own.ttl > 0 and own.remaining > 0)
         return [own.held, own.extend(), own.release(), mine.held]
 
     assert in_child(child) == [True, True, True, False]

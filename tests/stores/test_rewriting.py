@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_tasklock import StoreUnavailable, locks
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.base import Grant
 from django_tasklock.stores.zookeeper import ZooKeeperStore

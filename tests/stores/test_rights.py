@@ -10,15 +10,14 @@ import pytest
 import redis
 
 from django_tasklock import StoreUnavailable, lock, locks
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note, Refusal
 from tests.conftest import UseCaches, UseRedis
-from tests.engine.test_waiting_trouble import SOON_SECONDS, waiter
 from tests.pages import DOCS, blocks
 from tests.servers import RedisServer
-from tests.steps import LONG, taken
+from tests.steps import LONG, SOON_SECONDS, taken, waiter
 from tests.store_cases import redis_cache
 from tests.waiting import until
 

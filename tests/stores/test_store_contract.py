@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.core.cache import cache, caches
 
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.base import BaseStore, Grant, Refusal
 from django_tasklock.stores.cluster import RedisClusterStore

@@ -25,8 +25,7 @@ from hypothesis import strategies as st
 
 from django_tasklock import LockInfo, LockNotAcquired, lock, locks
 from django_tasklock._values.arguments import LONGEST_TTL_SECONDS
-from django_tasklock._values.owner import LARGEST_PID, LARGEST_START_TICKS, Owner
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import LARGEST_PID, LARGEST_START_TICKS, Owner, owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.cli.tables import json_row, lock_cells
 from django_tasklock.operators.doctor import diagnose
@@ -526,7 +525,7 @@ class TestTypes:
     ) -> None:
         leases = [taken(f"video:{number}", renew=True) for number in range(3)]
         stranger.makes("video:1", kind)
-        batch = [Extension(each.name, each.token, LONG, each._proof) for each in leases]
+        batch = [Extension(each.name, each.token, LONG, each._entry.proof) for each in leases]
         assert stranger.store.extend_many(batch) == [True, False, True]
         assert not leases[1].release()
 

@@ -16,7 +16,7 @@ import pytest
 from billiard.exceptions import SoftTimeLimitExceeded
 
 from django_tasklock import LockNotAcquired, lock, locks
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.base import Grant, Refusal
 from django_tasklock.stores.zookeeper import ZooKeeperStore

@@ -12,7 +12,7 @@ import pytest
 from kazoo.security import make_digest_acl
 
 from django_tasklock import InvalidLockConfig, StoreUnavailable, locks
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant, Note, Refusal

@@ -20,7 +20,6 @@ import pytest
 
 from tests.processes import lives
 from tests.servers import free_port
-from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(400)]
 
@@ -85,47 +84,6 @@ def assert_all_went_well(status: int, summary: dict[str, Any], said: str) -> Non
     assert summary["locks_left"] == []
 
 
-def test_without_redis_the_doctor_finds_the_row_of_a_killed_worker(tmp_path: Path) -> None:
-    # Given the site without Redis, and a whole worker that is killed while it transcodes, when
-    # another worker has come, then I expect no message to be left, and the video to be finished
-    # once after the two commands that the doctor names.
-    environment = demo_environment(tmp_path) | without_redis(tmp_path)
-    environment |= {
-        "DJANGO_SETTINGS_MODULE": "example_project.settings_database",
-        "EXAMPLE_STATE": str(tmp_path / "state"),
-    }
-
-    def manage(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "example_project.manage", *arguments],
-            cwd=PROJECT, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        return done.stdout + done.stderr
-
-    (tmp_path / "state").mkdir()
-    for database in ("default", "locks"):
-        manage("migrate", "--database", database)
-    said = manage("shell", "--command", UPLOAD_ONE)
-    files = tmp_path / "state"
-    with worker(tmp_path / "first.log", environment) as first:
-        until(lambda: list(files.glob("media/hls/1/*.part/*.ts")), said, within=60)
-        os.killpg(first.pid, signal.SIGKILL)
-    with worker(tmp_path / "second.log", environment) as second:
-        until(lambda: "ready." in (tmp_path / "second.log").read_text(), within=60)
-        assert list(files.glob("broker/queues/*.celery.msg")) == []
-        said = manage("locks", "doctor")
-        assert "locks doctor --requeue" in said
-        if "nobody holds its lock" not in said:  # On a slow machine its lease has ended by now.
-            assert "locks clear -- video:1" in said
-            manage("locks", "clear", "--noinput", "--", "video:1")
-        assert "sent again" in manage("locks", "doctor", "--requeue")
-        until(lambda: list(files.glob("media/hls/1/*/index.m3u8")), within=60)
-        second.terminate()
-        second.wait(60)
-    assert len((files / "ledgers/transcoded.jsonl").read_text().splitlines()) == 1
-    assert "Nothing is wrong" in manage("locks", "doctor")
-
-
 def test_without_the_locks_the_same_demo_counts_doubles(tmp_path: Path) -> None:
     # Given locks that are always granted, when the very same demo runs, with fewer videos, for each
     # is transcoded several times, then I expect it to see that work was done twice, or its count
@@ -140,115 +98,53 @@ def test_without_the_locks_the_same_demo_counts_doubles(tmp_path: Path) -> None:
     assert_nothing_left(tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
-def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
-    # Given a demo whose workers are in the middle of their work, when it is interrupted, then I
-    # expect every process it started, and its directory, to be gone when it has ended.
-    a_live_lock = re.compile(r"video:\d+ .* transcode ")
-    with subprocess.Popen(
-        DEMO, cwd=PROJECT, env=demo_environment(tmp_path), stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            said = ""
-            for line in process.stdout:
-                said += line
-                if a_live_lock.search(line):
-                    break
-            assert a_live_lock.search(said), said
-            process.send_signal(number)
-            process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode == 130
-    assert_nothing_left(tmp_path)
-
-
-def test_workers_that_do_not_come_up_are_reported(tmp_path: Path) -> None:
-    # Given a setting that no worker can start with, when the demo runs, then I expect exit
-    # status 1 and the last lines of the worker's log.
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nif 'worker' in sys.argv:\n    sys.exit('this worker never starts')\n"
-    )
-    environment = demo_environment(tmp_path) | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        DEMO, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 1
-    assert "this worker never starts" in done.stderr
-    assert_nothing_left(tmp_path)
-
-
 def test_the_site_is_served_with_the_login_it_prints(tmp_path: Path) -> None:
     # Given a served site, when its printed login and command are used, then I expect the same locks
     # in the admin and in another shell, and a page that shows the videos; and nothing left after
     # Ctrl-C.
     command = [sys.executable, "-m", "example_project.serve", "--state", str(tmp_path / "state")]
-    environment = demo_environment(tmp_path) | {"PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            said = ""
-            for line in process.stdout:
-                said += line
-                if "Ctrl-C" in line:
-                    break
-            login = re.search(r"(http://127.0.0.1:\d+/)admin/ +(\S+) / (\S+)", said)
-            assert login, said
-            browser = build_opener(HTTPCookieProcessor())
-            page = browser.open(f"{login[1]}admin/login/?next=/admin/django_tasklock/lock/")
-            token = re.search(r'csrfmiddlewaretoken" value="(\w+)"', page.read().decode())
-            assert token
-            form = {"username": login[2], "password": login[3], "csrfmiddlewaretoken": token[1]}
-            locks = browser.open(page.url, urlencode(form).encode())
-            assert locks.url.endswith("/admin/django_tasklock/lock/")
-            page_of_locks = locks.read().decode()
-            command_line = re.search(r"^Its locks +(.+)$", said, re.M)
-            assert command_line
-            listed = subprocess.check_output(command_line[1], shell=True, cwd=tmp_path, text=True)
-            for name, state in SAMPLES.items():
-                assert name in page_of_locks
-                assert re.search(rf"^{name} .* {state} ", listed, re.M), listed
-            assert "clip 1" in browser.open(login[1]).read().decode()
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
-        finally:
-            process.kill()
+    with started(tmp_path, command, "Ctrl-C") as (process, said):
+        login = re.search(r"(http://127.0.0.1:\d+/)admin/ +(\S+) / (\S+)", said)
+        assert login, said
+        browser = build_opener(HTTPCookieProcessor())
+        page = browser.open(f"{login[1]}admin/login/?next=/admin/django_tasklock/lock/")
+        token = re.search(r'csrfmiddlewaretoken" value="(\w+)"', page.read().decode())
+        assert token
+        form = {"username": login[2], "password": login[3], "csrfmiddlewaretoken": token[1]}
+        page_of_locks = browser.open(page.url, urlencode(form).encode()).read().decode()
+        command_line = re.search(r"^Its locks +(.+)$", said, re.M)
+        assert command_line
+        listed = subprocess.check_output(command_line[1], shell=True, cwd=tmp_path, text=True)
+        for name, state in SAMPLES.items():
+            assert name in page_of_locks
+            assert re.search(rf"^{name} .* {state} ", listed, re.M), listed
+        assert "clip 1" in browser.open(login[1]).read().decode()
+        process.send_signal(signal.SIGINT)
     assert process.returncode == 0
     assert_nothing_left(tmp_path)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
-def test_a_command_dies_with_its_parent() -> None:
-    # Given a parent that runs a command in this way, when the parent is killed by SIGKILL, then I
-    # expect the command to be gone at once.
-    sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
-    parent_code = (
-        "import subprocess, sys\n"
-        "from example_project.die_with_parent import die_with_parent\n"
-        "child = subprocess.Popen(die_with_parent(sys.argv[1:]))\n"
-        "print(child.pid, flush=True)\n"
-        "child.wait()\n"
-    )
+@contextlib.contextmanager
+def started(tmp_path: Path, command: list[str], awaited: str) -> Iterator[tuple[Any, str]]:
+    """A process that has printed what is awaited, and all that it said until then.
+
+    It is to end of what the block does.
+    """
+    environment = demo_environment(tmp_path) | {"PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
-        [sys.executable, "-c", parent_code, *sleeper],
-        cwd=PROJECT,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as parent:
-        assert parent.stdout is not None
+        command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
-            child = psutil.Process(int(parent.stdout.readline()))
-            until(lambda: child.cmdline() == sleeper)  # no longer the launcher
+            said = ""
+            for line in process.stdout or ():
+                said += line
+                if re.search(awaited, line):
+                    break
+            assert re.search(awaited, said), said
+            yield process, said
+            process.communicate(timeout=60)
         finally:
-            parent.kill()
-    try:
-        until(lambda: not lives(child))
-    finally:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
+            process.kill()
 
 
 def assert_nothing_left(tmp_path: Path) -> None:
@@ -262,40 +158,6 @@ def assert_nothing_left(tmp_path: Path) -> None:
             continue  # it has just ended, or belongs to another user
     assert left == []
     assert list(tmp_path.glob("tasklock-demo-*")) == []
-
-
-UPLOAD_ONE = """
-from pathlib import Path
-from django.conf import settings
-from django.core.files import File
-from example_project.demo.clips import make_clips
-from example_project.videos.models import Video
-from example_project.videos.tasks import transcode
-
-clip = make_clips(8, Path(settings.STATE_DIR, "clips"))[-1]
-with clip.path.open("rb") as file:
-    transcode.delay(Video.objects.create(title=clip.title, file=File(file, clip.path.name)).pk)
-"""
-
-
-@contextlib.contextmanager
-def worker(log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of the example site with one pool child, in a process group of its own."""
-    command = [
-        *(sys.executable, "-m", "celery", "-A", "example_project", "worker"),
-        *("--concurrency", "1", "--loglevel", "INFO"),
-    ]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, cwd=PROJECT, env=environment, stdout=output, stderr=output,
-            start_new_session=True,
-        )  # fmt: skip
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def without_redis(tmp_path: Path) -> dict[str, str]:

@@ -21,13 +21,15 @@ def channels(tmp_path: Path) -> tuple[Any, Any]:
     return connection.channel(), connection.channel()
 
 
-def test_a_message_is_not_taken_before_it_is_whole(channels: tuple[Any, Any]) -> None:
-    # Given a message that is being written, when a worker looks, then I expect nothing to be there
-    # yet, and the whole message afterwards.
+def test_messages_are_taken_whole_in_order_and_from_their_own_queue(
+    channels: tuple[Any, Any],
+) -> None:
     sender, worker = channels
     looks = []
 
     class Look:
+        """A worker looks while the message is being written."""
+
         def __json__(self) -> str:
             with pytest.raises(Empty):
                 worker._get("celery")
@@ -36,18 +38,14 @@ def test_a_message_is_not_taken_before_it_is_whole(channels: tuple[Any, Any]) ->
 
     sender._put("celery", {"body": Look()})
     assert looks
-    assert worker._get("celery") == {"body": "written"}
-    with pytest.raises(Empty):
-        worker._get("celery")
-
-
-def test_messages_are_taken_in_order_from_their_own_queue(channels: tuple[Any, Any]) -> None:
-    sender, worker = channels
     for number in range(20):
         sender._put("celery", {"number": number})
         sender._put("other", {"number": -number})
+    assert worker._get("celery") == {"body": "written"}
     assert [worker._get("celery")["number"] for _ in range(20)] == list(range(20))
     assert worker._size("other") == 20
+    with pytest.raises(Empty):
+        worker._get("celery")
 
 
 def test_queues_are_bound_once(channels: tuple[Any, Any]) -> None:

@@ -16,6 +16,7 @@ from tests.top.test_demo import (
     PROJECT,
     assert_nothing_left,
     demo_environment,
+    started,
     without_redis,
 )
 
@@ -41,19 +42,12 @@ def examples(
     return done.returncode, shown, done.stderr
 
 
-def test_every_example_goes_well(tmp_path: Path) -> None:
-    status, shown, said = examples(tmp_path, "--examples")
-    assert_all_went_well(status, shown, said)
-
-
-@pytest.mark.nightly
-def test_every_example_goes_well_without_redis(tmp_path: Path) -> None:
-    arguments = ("--store", "database", "--examples")
-    status, shown, said = examples(tmp_path, *arguments, **without_redis(tmp_path))
-    assert_all_went_well(status, shown, said)
-
-
-def assert_all_went_well(status: int, shown: dict[str, dict[str, Any]], said: str) -> None:
+@pytest.mark.parametrize("store", ["default", pytest.param("database", marks=pytest.mark.nightly)])
+def test_every_example_goes_well(tmp_path: Path, store: str) -> None:
+    arguments, environment = [], {}
+    if store == "database":
+        arguments, environment = ["--store", store], without_redis(tmp_path)
+    status, shown, said = examples(tmp_path, *arguments, "--examples", **environment)
     assert [each["problems"] for each in shown.values()] == [[]] * len(USES), said[-4000:]
     assert status == 0
     for each in shown.values():
@@ -76,55 +70,9 @@ def test_without_locks_every_example_says_what_went_wrong(tmp_path: Path) -> Non
 
 
 @pytest.mark.nightly
-def test_one_example_alone_and_one_that_is_not_there(tmp_path: Path) -> None:
-    status, shown, _ = examples(tmp_path, "--examples", "stampede")
-    assert (status, list(shown)) == (0, ["stampede"])
-    done = subprocess.run(
-        [*DEMO, "--examples", "stampeed"],
-        cwd=PROJECT, env=demo_environment(tmp_path), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "stampede" in done.stderr
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
-@pytest.mark.nightly
-def test_interrupted_examples_leave_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
-    with subprocess.Popen(
-        [*DEMO, "--examples"], cwd=PROJECT,
-        env=demo_environment(tmp_path) | {"PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        try:
-            # Given processes that have come up, and gunicorn on its way
-            said = ""
-            for line in process.stdout:
-                said += line
-                if "several locks:" in line:
-                    break
-            assert "several locks:" in said
-            process.send_signal(number)
-            process.communicate(timeout=60)
-        finally:
-            process.kill()
+def test_interrupted_examples_leave_nothing_running(tmp_path: Path) -> None:
+    # Given processes that have come up, and gunicorn on its way
+    with started(tmp_path, [*DEMO, "--examples"], "several locks:") as (process, _):
+        process.send_signal(signal.SIGINT)
     assert process.returncode == 130
-    assert_nothing_left(tmp_path)
-
-
-@pytest.mark.nightly
-def test_processes_that_do_not_come_up_are_reported(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
-        "if sys.orig_argv[-1] == 'example_project.uses.crew':\n"
-        "    sys.exit('this process never starts')\n"
-    )
-    done = subprocess.run(
-        [*DEMO, "--examples"], cwd=PROJECT,
-        env=demo_environment(tmp_path) | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "this process never starts" in done.stderr
-    assert "of an example ended with" in done.stderr
     assert_nothing_left(tmp_path)

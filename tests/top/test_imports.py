@@ -37,15 +37,6 @@ def test_a_lock_needs_no_celery() -> None:
     assert not {name for name in loaded if name.startswith("django_tasklock.celery")}
 
 
-def test_submodules_are_attributes() -> None:
-    """As they were when the package imported them itself."""
-    loaded_after(
-        "import django_tasklock\ndjango.setup()\n"
-        "for name in ('conf', 'exceptions', 'signals', 'stores'):\n"
-        "    getattr(django_tasklock, name)"
-    )
-
-
 def test_every_public_name_is_there_whoever_asks_and_how() -> None:
     loaded_after(
         "import importlib, pickle\n"
@@ -63,21 +54,4 @@ def test_every_public_name_is_there_whoever_asks_and_how() -> None:
         "        assert pickle.loads(pickle.dumps(value)) is value\n"
         "assert exceptions.LeaseLost is django_tasklock.LeaseLost\n"
         "assert not hasattr(django_tasklock, 'unlock')\n"
-    )
-
-
-def test_threads_may_ask_for_all_of_them_at_once() -> None:
-    loaded_after(
-        "import threading\nimport django_tasklock\ndjango.setup()\n"
-        "sys.setswitchinterval(1e-5)\n"
-        "names = [*django_tasklock.__all__, 'conf', 'exceptions', 'signals', 'stores']\n"
-        "start, found = threading.Barrier(len(names)), []\n"
-        "def ask(name):\n"
-        "    start.wait()\n"
-        "    getattr(django_tasklock, name)\n"
-        "    found.append(name)\n"
-        "threads = [threading.Thread(target=ask, args=(name,)) for name in names]\n"
-        "for thread in threads:\n    thread.start()\n"
-        "for thread in threads:\n    thread.join()\n"
-        "assert sorted(found) == sorted(names)\n"
     )

@@ -1,10 +1,8 @@
-"""``manage.py locks lead``: real processes, real signals, and two real beats."""
+"""``manage.py locks lead``: real processes and real signals."""
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -15,9 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-import redis as redis_client
 
-from django_tasklock import locks
 from tests.conftest import UseRedis
 from tests.servers import RedisServer
 from tests.steps import holder, waiting
@@ -40,13 +36,6 @@ done
 """
 """A command that ends of SIGTERM, and a child of it that does not. It writes down which children of
 those before it still live when it starts."""
-
-BEAT = """
-from celery import Celery
-app = Celery("beats", broker={url!r})
-app.conf.task_default_queue = {queue!r}
-app.conf.beat_schedule = {{"often": {{"task": "tick", "schedule": 0.2}}}}
-"""
 
 
 @pytest.fixture
@@ -88,96 +77,36 @@ def runs(pid: int) -> bool:
         return False
 
 
-def leader_and_standby(lead: Lead, *arguments: str) -> tuple[Any, Any]:
-    """Two processes, of which the first one leads."""
+def leader_and_standby(lead: Lead, file: Path, *arguments: str) -> tuple[Any, Any]:
+    """Two processes, of which the first one leads, and has started its command."""
     first = lead(*arguments)
-    until(lambda: locks.is_locked("x"), "a leader", PATIENCE)
+    until(lambda: len(ran(file)) == 1, "a leader", PATIENCE)
     second = lead(*arguments)
     until(lambda: waiting("x") == 1, "a standby", PATIENCE)
     return first, second
 
 
-def test_of_two_beats_one_sends_and_the_other_takes_over(
-    lead: Lead, use_redis: UseRedis, redis_server: RedisServer, tmp_path: Path
-) -> None:
-    use_redis()
-    queue = f"beats-{secrets.token_hex(6)}"
-    (tmp_path / "beats.py").write_text(BEAT.format(url=redis_server.url, queue=queue))
-    client: Any = redis_client.Redis.from_url(redis_server.url)
-
-    def senders() -> list[str]:
-        """Which process has sent each message, the first one first."""
-        messages = map(json.loads, reversed(client.lrange(queue, 0, -1)))
-        return [message["headers"]["origin"] for message in messages]
-
-    try:
-        # Given two beats, each under `locks lead`
-        for number in range(2):
-            lead(
-                "beat", "--ttl", HOURS, "--",
-                sys.executable, "-m", "celery", "-A", "beats", "beat", "-s", f"schedule-{number}",
-            )  # fmt: skip
-        # I expect one to send
-        until(lambda: len(senders()) >= 5, "messages", PATIENCE)
-        until(lambda: waiting("beat") == 1, "a standby", PATIENCE)
-        (first,) = set(senders())
-        # When its leader is killed
-        leader = holder("beat").owner.pid
-        assert leader
-        os.kill(leader, signal.SIGKILL)
-        # I expect the other one to send, long before the lease is over
-        until(lambda: senders().count(first) + 5 <= len(senders()), "a new leader", PATIENCE)
-        sent = senders()
-        (second,) = set(sent) - {first}
-        # and never the two in turns
-        assert sent == [first] * sent.count(first) + [second] * sent.count(second)
-        assert not runs(int(first.removeprefix("gen").partition("@")[0]))
-    finally:
-        client.delete(queue)
-
-
-@pytest.mark.nightly
-def test_on_another_machine_it_takes_over_within_the_ttl(
-    lead: Lead, use_redis: UseRedis, file: Path
-) -> None:
-    # Given two that do not see each other's processes
-    use_redis(tasklock={"OPTIONS": {"TAKEOVER": False}})
-    first, _ = leader_and_standby(lead, "x", "--ttl", "5", "--", "sh", "-c", STAY.format(file=file))
-    until(lambda: len(ran(file)) == 1)
-    ends = time.monotonic() + (holder("x").ttl or 0)
-    first.kill()
-    until(lambda: len(ran(file)) == 2, "a new leader", PATIENCE)
-    # I expect the first one's lease to have been over, and its command dead
-    assert time.monotonic() >= ends
-    assert not runs(ran(file)[0])
-
-
-def test_sigterm_ends_the_command_and_the_standby_leads(
+def test_leader_that_ends_or_is_killed_ends_its_command_and_the_standby_leads(
     lead: Lead, use_redis: UseRedis, file: Path
 ) -> None:
     use_redis()
-    first, second = leader_and_standby(
-        lead, "x", "--ttl", HOURS, "--", "sh", "-c", STAY.format(file=file)
-    )
-    until(lambda: len(ran(file)) == 1)
+    command = ("x", "--ttl", HOURS, "--", "sh", "-c", STAY.format(file=file))
+    first, second = leader_and_standby(lead, file, *command)
     first.terminate()
     # I expect the command's own status, and the standby to lead
     assert first.wait(PATIENCE) == 7
     until(lambda: len(ran(file)) == 2)
     assert holder("x").owner.pid == second.pid
     # A standby ends at once.
-    third = lead("x", "--ttl", HOURS, "--", "sh", "-c", STAY.format(file=file))
-    until(lambda: waiting("x") == 1, "a standby", PATIENCE)
+    third, fourth = lead(*command), lead(*command)
+    until(lambda: waiting("x") == 2, "two standbys", PATIENCE)
     third.terminate()
     assert third.wait(PATIENCE) == 128 + signal.SIGTERM
-    assert second.poll() is None
-
-
-@pytest.mark.nightly
-def test_command_that_ends_by_itself_ends_its_leader(lead: Lead, use_redis: UseRedis) -> None:
-    use_redis()
-    assert lead("x", "--", "sh", "-c", "exit 3").wait(PATIENCE) == 3
-    assert not locks.is_locked("x")
+    # When the leader is killed, I expect its command to die, and the next to lead at once
+    second.kill()
+    until(lambda: len(ran(file)) == 3, "a new leader", PATIENCE)
+    assert not runs(ran(file)[1])
+    assert holder("x").owner.pid == fourth.pid
 
 
 def test_command_is_dead_before_the_lease_that_cannot_be_renewed_is_over(
@@ -230,8 +159,7 @@ def test_what_an_old_leaders_command_started_is_dead_before_the_next_one_starts(
 ) -> None:
     # Given a leader and a standby, and a child of the command that ignores SIGTERM
     use_redis(own_redis_server.url)
-    leader_and_standby(lead, "x", "--ttl", "15", "--", "sh", "-c", TWO.format(file=file))
-    until(lambda: len(ran(file)) == 1, "a leader", PATIENCE)
+    leader_and_standby(lead, file, "x", "--ttl", "15", "--", "sh", "-c", TWO.format(file=file))
     try:
         # When the lease cannot be renewed, and the store is back before it is over
         own_redis_server.pause()
@@ -245,25 +173,3 @@ def test_what_an_old_leaders_command_started_is_dead_before_the_next_one_starts(
     finally:
         for pid in filter(runs, ran(file)):
             os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.nightly
-def test_clear_makes_another_one_lead(lead: Lead, use_redis: UseRedis, file: Path) -> None:
-    use_redis()
-    first, second = leader_and_standby(
-        lead, "x", "--ttl", "6", "--", "sh", "-c", STAY.format(file=file)
-    )
-    until(lambda: len(ran(file)) == 1)
-    assert locks.clear("x")
-    until(lambda: len(ran(file)) == 2 and not runs(ran(file)[0]), "a new leader", PATIENCE)
-    assert holder("x").owner.pid == second.pid
-    # I expect the one that was cleared to wait again
-    until(lambda: waiting("x") == 1, "a standby", PATIENCE)
-    assert first.poll() is None
-
-
-@pytest.mark.parametrize("options", [("x", "--ttl", "0"), ("a name",)], ids=str)
-@pytest.mark.nightly
-def test_options_that_cannot_be_meant(lead: Lead, use_redis: UseRedis, options: Any) -> None:
-    use_redis()
-    assert lead(*options, "--", "true").wait(PATIENCE) == 2

@@ -26,23 +26,16 @@ from django_tasklock.tasks import locked
 from tests.app.models import Job
 from tests.conftest import UseRedis
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, holder
+from tests.steps import LONG, holder, taken
 from tests.waiting import PATIENCE, until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("on_redis")]
 
-
-@pytest.fixture(autouse=True)
-def redis(use_redis: UseRedis) -> None:
-    use_redis()
-
-
-def guard(**options: Any) -> StatusGuard:
-    own: dict[str, Any] = {
-        "pk": "job_id", "source": "queued", "to": "running", "done": "done", "failed": "failed",
-        "fence_field": "lock_fence",
-    }  # fmt: skip
-    return StatusGuard("app.Job", **own | options)
+OPTIONS: dict[str, Any] = {
+    "pk": "job_id", "source": "queued", "to": "running", "done": "done", "failed": "failed",
+}  # fmt: skip
+guard = StatusGuard("app.Job", **OPTIONS, fence_field="lock_fence")
+without_fence = StatusGuard("app.Job", **OPTIONS)
 
 
 def status(job: Job) -> str:
@@ -92,46 +85,24 @@ def test_run_that_finds_the_lock_taken_is_skipped_and_says_why_or_raises() -> No
     }  # fmt: skip
 
 
-def test_guard_claims_and_finishes_the_row() -> None:
-    job = Job.objects.create()
-
-    @locked("job:{job_id}", guard=guard())
-    def work(job_id: int, *, lease: Lease | None = None) -> Any:
-        row = Job.objects.get(pk=job_id)
-        assert lease
-        assert row.lock_fence == lease.fence
-        return row.status
-
-    assert work(job.pk) == "running"
-    assert status(job) == "done"
-    assert work(job_id=job.pk)["reason"] == "invalid_state"
-    # A dead run may have left it
-    Job.objects.update(status="running")
-    assert work(job.pk) == "running"
-    assert status(job) == "done"
-
-
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(
-    ("error", "place", "expected"),
+    ("error", "in_body", "expected"),
     [
-        (LookupError("no codec"), "body", "failed"),
-        (SystemExit(1), "body", "queued"),
-        (SystemExit(1), "after claim", "queued"),
-        (LookupError("no table"), "instead of claim", "running"),
+        (LookupError("no codec"), True, "failed"),
+        (SystemExit(1), True, "queued"),
+        (SystemExit(1), False, "queued"),
+        (LookupError("no table"), False, "running"),
     ],
 )
 def test_error_leaves_a_row_that_can_be_seen_or_run_again(
-    error: BaseException, place: str, expected: str, is_async: bool, caplog: Any
+    error: BaseException, in_body: bool, expected: str, is_async: bool
 ) -> None:
     class Raises(StatusGuard):
         def claim(self, pk: Any, fence: int | None = None) -> bool:
-            if place == "instead of claim":
+            if not in_body:
                 raise error
-            assert super().claim(pk, fence)
-            if place == "after claim":
-                raise error
-            return True
+            return super().claim(pk, fence)
 
     def work(job_id: int) -> None:
         raise error
@@ -140,137 +111,75 @@ def test_error_leaves_a_row_that_can_be_seen_or_run_again(
         raise error
 
     job = Job.objects.create(status="running")
-    own = Raises(
-        "app.Job", pk="job_id", source="queued", to="running", done="done", failed="failed"
-    )
-    take = locked("job:{job_id}", guard=own)
+    take = locked("job:{job_id}", guard=Raises("app.Job", **OPTIONS))
     with pytest.raises(type(error)):
         async_to_sync(take(work_async))(job.pk) if is_async else take(work)(job.pk)
     assert status(job) == expected
-    assert "could not change" not in caplog.text
     until(lambda: not locks.is_locked(f"job:{job.pk}"))
 
 
-def test_result_without_the_lease_does_not_count() -> None:
-    @locked("video:{video_id}", ttl=LONG)
-    def encode(video_id: int, *, noticed: bool, lease: Lease | None = None) -> str:
-        assert lease
-        assert locks.clear("video:7")
-        assert not noticed or not lease.extend()
-        return "encoded"
-
-    for noticed in (True, False):
-        with pytest.raises(LeaseLost):
-            encode(7, noticed=noticed)
-
-
 def test_lease_that_was_handed_on_is_not_lost() -> None:
-    job, adopted = Job.objects.create(), []
+    adopted: list[Any] = []
 
-    def work(job_id: int, *, lease: Lease | None = None) -> str:
+    def work(job_id: int, to: str, *, lease: Lease | None = None) -> str:
         assert lease
         adopted.append(locks.adopt(lease.detach()))
+        Job.objects.update(status=to)
         return "worked"
 
-    def change(job_id: int, *, lease: Lease | None = None) -> None:
-        assert lease
-        if len(adopted) == 2:
-            adopted.append(locks.adopt(lease.detach()))
-        Job.objects.update(status="cancelled")
-
-    # Without a guard, and with one
-    assert locked("video:{job_id}")(work)(7) == "worked"
-    assert locked("job:{job_id}", guard=guard())(work)(job.pk) == "worked"
-    assert status(job) == "done"
-    assert all(lease and lease.release() for lease in adopted)
-    # A result that does not count is a conflict, whether the lease was handed on or not
-    for _ in range(2):
-        Job.objects.update(status="queued")
-        with pytest.raises(StatusConflict):
-            locked("job:{job_id}", guard=guard())(change)(job.pk)
-        assert status(job) == "cancelled"
-        assert adopted[-1]
-        adopted[-1].release()
-
-
-@pytest.mark.parametrize("fence_field", ["lock_fence", None])
-def test_row_of_another_run_is_left_alone(fence_field: str | None) -> None:
-    # Given a run that loses its lock, which another run takes, with the row
     job = Job.objects.create()
-    others = locked("job:{job_id}", guard=guard(fence_field=fence_field))
-    go_on, started = threading.Event(), threading.Event()
+    assert locked("video:{job_id}")(work)(job.pk, "queued") == "worked"
+    assert locked("job:{job_id}", guard=guard)(work)(job.pk, "running") == "worked"
+    assert status(job) == "done"
+    assert all(lease.release() for lease in adopted)
+    # A result that does not count is a conflict nevertheless
+    Job.objects.update(status="queued")
+    with pytest.raises(StatusConflict):
+        locked("job:{job_id}", guard=guard)(work)(job.pk, "cancelled")
+    assert status(job) == "cancelled"
 
-    @others
-    def other(job_id: int) -> str:
-        started.set()
-        assert go_on.wait(PATIENCE)
-        return "the other's"
 
-    def lose(job_id: int, *, lease: Lease | None = None) -> str:
+@pytest.mark.parametrize("own", [guard, without_fence])
+def test_row_of_a_run_that_lost_its_lease_is_left_alone(own: StatusGuard) -> None:
+    # Given a run that loses its lock, which another run takes, with the row
+    others = []
+
+    def lose(job_id: int, *, lease: Lease | None = None) -> None:
         assert lease
         assert locks.clear(lease.name)
-        running.append(Meanwhile(lambda: other(job_id)))
-        assert started.wait(PATIENCE)
+        others.append(taken(lease.name))
+        assert own.claim(job_id, others[0].fence if own.fence_field else None)
         assert not lease.extend()
-        return "too late"
 
-    running: list[Meanwhile[str]] = []
     # I expect its result not to count, and the row to be the other's
-    with pytest.raises(LeaseLost):
-        others(lose)(job.pk)
-    assert status(job) == "running"
-    go_on.set()
-    assert running[0].result() == "the other's"
-    assert status(job) == "done"
-
-
-def test_row_of_a_run_that_lost_its_lease_is_left_to_the_next_one() -> None:
-    """Without a fence only the lock would show whether another run has it."""
     job = Job.objects.create()
-
-    @locked("job:{job_id}", guard=guard(fence_field=None))
-    def work(job_id: int, lose: bool, *, lease: Lease | None = None) -> None:
-        assert lease
-        if lose:
-            assert locks.clear(lease.name)
-            assert not lease.extend()
-
     with pytest.raises(LeaseLost):
-        work(job.pk, lose=True)
+        locked("job:{job_id}", guard=own)(lose)(job.pk)
     assert status(job) == "running"
-    work(job.pk, lose=False)
-    assert status(job) == "done"
+    assert others[0].held
 
 
 def test_coroutine_function_runs_under_the_lock() -> None:
     job = Job.objects.create()
 
-    @locked("job:{job_id}", guard=guard())
-    async def work(job_id: int, fail: bool = False) -> bool:
+    @locked("job:{job_id}", guard=guard)
+    async def work(job_id: int) -> Any:
         await Job.objects.filter(pk=job_id).aupdate(done_count=F("done_count") + 1)
-        if fail:
-            raise LookupError("no codec")
-        return await asyncio.to_thread(locks.is_locked, f"job:{job_id}")
+        return await locks.ais_locked(f"job:{job_id}")
 
     with lock(f"job:{job.pk}"):
-        assert async_to_sync(work)(job.pk)["reason"] == "already_processing"  # type: ignore[index]
+        assert async_to_sync(work)(job.pk)["reason"] == "already_processing"
     assert async_to_sync(work)(job.pk) is True
-    assert status(job) == "done"
-    assert async_to_sync(work)(job.pk)["reason"] == "invalid_state"  # type: ignore[index]
-    Job.objects.update(status="queued")
-    with pytest.raises(LookupError):
-        async_to_sync(work)(job.pk, fail=True)
-    assert (status(job), job.done_count) == ("failed", 2)
-    until(lambda: not locks.is_locked(f"job:{job.pk}"))
+    assert (status(job), job.done_count) == ("done", 1)
+    assert async_to_sync(work)(job.pk)["reason"] == "invalid_state"
+    assert not locks.is_locked(f"job:{job.pk}")
 
 
 class Slow(StatusGuard):
     """A guard whose UPDATE waits in one place until it may go on."""
 
     def __init__(self, place: str) -> None:
-        super().__init__(
-            "app.Job", pk="job_id", source="queued", to="running", done="done", failed="failed"
-        )
+        super().__init__("app.Job", **OPTIONS)
         self.place, self.reached, self.go_on = place, threading.Event(), threading.Event()
 
     def wait_if(self, place: str) -> None:
@@ -279,59 +188,42 @@ class Slow(StatusGuard):
             assert self.go_on.wait(PATIENCE)
 
     def claim(self, pk: Any, fence: int | None = None) -> bool:
-        self.wait_if("before claim")
         claimed = super().claim(pk, fence)
-        self.wait_if("after claim")
+        self.wait_if("claim")
         return claimed
 
     def finish(self, pk: Any, fence: int | None = None) -> None:
-        self.wait_if("before finish")
+        self.wait_if("finish")
         super().finish(pk, fence)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("place", ["before claim", "after claim", "in the body", "before finish"])
-@pytest.mark.parametrize("ends", ["cancelled", "cancelled again", "closed"])
-def test_coroutine_that_does_not_come_to_its_end_leaves_its_row_to_the_next_run(
-    place: str, ends: str
-) -> None:
-    job, slow, in_body = Job.objects.create(), Slow(place), threading.Event()
-    name, reached = f"job:{job.pk}", in_body if place == "in the body" else slow.reached
+@pytest.mark.parametrize("place", ["claim", "body", "finish"])
+@pytest.mark.parametrize("times", [1, 20])
+def test_coroutine_that_is_cancelled_leaves_its_row_to_the_next_run(place: str, times: int) -> None:
+    job, slow = Job.objects.create(), Slow(place)
 
     @locked("job:{job_id}", guard=slow)
     async def work(job_id: int) -> str:
-        if place == "in the body" and not in_body.is_set():
-            in_body.set()
+        if place == "body" and not slow.reached.is_set():
+            slow.reached.set()
             await asyncio.get_running_loop().create_future()
         return "worked"
 
-    async def end() -> None:
-        run: Any = work(job.pk)
-        if ends == "closed":
-            awaited = run.send(None)
-            while not reached.is_set():
-                if (await asyncio.wait({awaited}, timeout=0.01))[0]:
-                    awaited = run.send(None)
-            run.close()
-            slow.go_on.set()
-            return
-        task = asyncio.create_task(run)
-        await asyncio.to_thread(until, reached.is_set)
-        for turn in range(20):
-            if turn == 0 or ends == "cancelled again":
-                task.cancel()
+    async def cancel() -> None:
+        task = asyncio.create_task(work(job.pk))
+        await asyncio.to_thread(until, slow.reached.is_set)
+        for _ in range(times):
+            task.cancel()
             await asyncio.sleep(0)
-        if ends == "cancelled" and place != "in the body":
-            assert await locks.ais_locked(name)  # The UPDATE is under way.
         slow.go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    async_to_sync(end)()
-    until(lambda: not locks.is_locked(name))
-    if ends == "cancelled":
-        assert status(job) == ("done" if place == "before finish" else "queued")
-    if place != "before finish":
+    async_to_sync(cancel)()
+    until(lambda: not locks.is_locked(f"job:{job.pk}"))
+    if times == 1:
+        assert status(job) == ("done" if place == "finish" else "queued")
+    if place != "finish":
         assert async_to_sync(work)(job.pk) == "worked"
     assert status(job) == "done"
 
@@ -342,7 +234,7 @@ def test_outage_before_the_run_and_after_it(
     use_redis(own_redis_server.url)
     job = Job.objects.create()
 
-    @locked("job:{job_id}", guard=guard())
+    @locked("job:{job_id}", guard=guard)
     def work(job_id: int) -> str:
         own_redis_server.stop()
         return "worked"
@@ -358,23 +250,23 @@ def test_outage_before_the_run_and_after_it(
 
 
 def test_what_cannot_be_meant() -> None:
-    def work(job_id: int) -> None:
+    def work(number: int) -> None:
         pass
 
-    def generate(job_id: int) -> Any:
-        yield job_id
+    def generate(number: int) -> Any:
+        yield number
 
     anything: Any = object()
     with pytest.raises(ValueError, match="no such parameter"):
         locked("job:{job}")(work)
-    with pytest.raises(InvalidLockConfig, match="'pk'"):
-        locked("job:{job_id}", guard=guard(pk="pk"))(work)
+    with pytest.raises(InvalidLockConfig, match="'job_id'"):
+        locked("job:{number}", guard=guard)(work)
     with pytest.raises(InvalidLockConfig, match="StatusGuard"):
-        locked("job:{job_id}", guard=anything)(work)
+        locked("job:{number}", guard=anything)(work)
     with pytest.raises(TypeError, match="@task"):
         locked("job")(anything)
     with pytest.raises(TypeError, match="generator"):
-        locked("job:{job_id}")(generate)
+        locked("job:{number}")(generate)
     for wrong in ({"on_conflict": "retry"}, {"ttl": 0}):
         with pytest.raises(ValueError):
             locked("job", **wrong)

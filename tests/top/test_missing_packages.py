@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from django_tasklock import Lease, locks
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from tests.agent import Agent
@@ -35,7 +35,7 @@ sys.meta_path.insert(0, Refusing())
 
 import django
 django.setup()
-import contextlib, io, json
+import io, json
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.test import Client
@@ -43,11 +43,11 @@ from django_tasklock import locks
 from django_tasklock.stores import stores
 
 def command(*arguments):
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
     try:
-        call_command("locks", *arguments, stdout=out, stderr=err)
+        call_command("locks", *arguments, stdout=out, stderr=io.StringIO())
     except CommandError as error:
-        return out.getvalue() + str(error)
+        return str(error)
     except SystemExit:  # The doctor has found something.
         pass
     return out.getvalue()
@@ -61,13 +61,9 @@ def page(path, **form):
 
 LIST = "/admin/django_tasklock/lock/"
 said = {}
-"""
-
-LIFE = """
 lease = locks.acquire("video:1", ttl=60, wait=1, renew=True)
 said["refused"] = locks.acquire("video:1") is None
 said["extended"] = lease.extend(60)
-said["listed"] = [info.name for info in locks.list()]
 said["list"] = command("list")
 said["page"] = page(LIST)
 said["released"] = lease.release()
@@ -79,14 +75,14 @@ said["imported"] = sorted({name.partition(".")[0] for name in sys.modules} & {*R
 print(json.dumps(said))
 """
 
-CELERY = "celery,kombu,billiard"
 SENTENCE = "Celery cannot be imported here, so what tasks work on is not known: No module named"
 Without = Callable[[str, str], dict[str, Any]]
 
 
 @pytest.fixture
 def without(process_env: Callable[[], dict[str, str]]) -> Without:
-    """``without("celery", program)``: what the program said in a process that cannot import it."""
+    """``without("celery", program)``: what the program said in a process that cannot import it,
+    and in which a lock has lived."""
 
     def run(packages: str, program: str) -> dict[str, Any]:
         done = subprocess.run(
@@ -95,105 +91,54 @@ def without(process_env: Callable[[], dict[str, str]]) -> Without:
             capture_output=True,
             text=True,
             timeout=3 * PATIENCE,
-            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
         said: dict[str, Any] = json.loads(done.stdout)
+        assert [said[each] for each in ("refused", "extended", "released")] == [True] * 3
+        assert "video:1" in said["list"]
+        assert "video:1" in said["page"]
+        assert said["imported"] == []
         return said
 
     return run
 
 
-@pytest.fixture
-def gone() -> Iterator[dict[str, Any]]:
-    """The record of an owner whose process is dead."""
-    with Agent() as agent:
-        pid = agent.pid
-        agent.kill()
-        yield owner_record("videos.process", "id-1") | {"pid": pid, "start": 1}
-
-
-def assert_lives(said: dict[str, Any]) -> None:
-    assert said["refused"]
-    assert said["extended"]
-    assert said["released"]
-    assert said["listed"] == ["video:1"]
-    assert "video:1" in said["list"]
-    assert said["page"].startswith("200 ")
-    assert "video:1" in said["page"]
-    assert said["imported"] == []
-
-
 def test_djangos_own_redis_cache_without_django_redis(
     use_caches: UseCaches, redis_server: RedisServer, without: Without
 ) -> None:
-    use_caches(
-        {
-            "default": {
-                "BACKEND": "django.core.cache.backends.redis.RedisCache",
-                "LOCATION": redis_server.url,
-                "KEY_PREFIX": own_prefix(),
-                # Or the doctor says, with a redis-py before version 8, that there is none.
-                "OPTIONS": {"socket_timeout": 5.0},
-            }
-        },
-        {"default": {}},
-    )
-    said = without("django_redis", f'{LIFE}\nsaid["doctor"] = command("doctor")\n')
+    cache = {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": redis_server.url,
+        "KEY_PREFIX": own_prefix(),
+        # Or the doctor says, with a redis-py before version 8, that there is none.
+        "OPTIONS": {"socket_timeout": 5.0},
+    }
+    use_caches({"default": cache}, {"default": {}})
+    said = without("django_redis", 'said["doctor"] = command("doctor")\n')
     assert said["store"] == "RedisStore"
     assert said["doctor"] == "Nothing is wrong.\n"
-    assert_lives(said)
 
 
-def test_locks_without_celery(use_redis: UseRedis, without: Without) -> None:
+def test_what_is_about_tasks_without_celery(use_redis: UseRedis, without: Without) -> None:
+    """A task's lock, whose task runs in a worker that has Celery; and a guarded row: whether a
+    worker is at it is not known. The page says so, and does not save over it."""
     use_redis()
-    assert_lives(without(CELERY, LIFE))
-
-
-def test_doctor_without_celery_says_so_and_finds_the_rest(
-    use_redis: UseRedis, without: Without, gone: dict[str, Any]
-) -> None:
-    use_redis()
-    stores["default"].acquire("video:9", new_token(), LONG, gone)
-    said = without(
-        CELERY,
-        'said["doctor"] = command("doctor")\n'
-        'said["json"] = command("doctor", "--format", "json")\n'
-        'said["health"] = page(LIST + "health/")\n',
-    )
-    for shown in said["doctor"], said["health"]:
-        assert SENTENCE in shown
-        assert "video:9" in shown
-    assert said["health"].startswith("200 ")
-    rows, _ = json.JSONDecoder().raw_decode(said["json"])
-    assert {row["kind"]: row["serious"] for row in rows} == {"unknown": False, "owner gone": True}
-    assert said["imported"] == []
-
-
-def test_lock_of_a_task_without_celery(use_redis: UseRedis, without: Without) -> None:
-    """The task runs in a worker, which has it."""
-    use_redis()
-    lease = locks.try_acquire("video:1", ttl=LONG, task="videos.process", task_id="id-1")
+    with Agent() as agent:
+        dead = owner_record("videos.process", "id-2") | {"pid": agent.pid, "start": 1}
+        agent.kill()
+    stores["default"].acquire("video:9", new_token(), LONG, dead)
+    lease = locks.try_acquire("video:2", ttl=LONG, task="videos.process", task_id="id-1")
     assert isinstance(lease, Lease)
     said = without(
-        CELERY,
+        "celery,kombu,billiard",
+        'said["doctor"] = command("doctor")\n'
+        'said["json"] = command("doctor", "--format", "json")\n'
+        'said["health"] = page(LIST + "health/")\n'
         'said["explain"] = command("explain", "videos.process", "[1]")\n'
-        'said["show"] = command("show", "video:1")\n'
-        'said["json"] = json.loads(command("show", "video:1", "--format", "json"))\n'
-        'said["detail"] = page(LIST + "default_3Avideo_3A1/change/")\n',
-    )
-    assert SENTENCE in said["explain"]
-    assert SENTENCE in said["show"]
-    assert said["json"]["row"] is None
-    assert said["detail"].startswith("200 ")
-
-
-def test_guarded_rows_page_without_celery(use_redis: UseRedis, without: Without) -> None:
-    """Whether a worker is at it is not known: the page says so, and does not save over it."""
-    use_redis()
-    said = without(
-        CELERY,
+        'said["show"] = command("show", "video:2")\n'
+        'said["row"] = json.loads(command("show", "video:2", "--format", "json"))["row"]\n'
+        'said["detail"] = page(LIST + "default_3Avideo_3A2/change/")\n'
         "from tests.app.models import Job\n"
         "job = Job.objects.create()\n"
         'path = f"/admin/app/job/{job.pk}/change/"\n'
@@ -202,6 +147,12 @@ def test_guarded_rows_page_without_celery(use_redis: UseRedis, without: Without)
         "job.refresh_from_db()\n"
         'said["status"] = job.status\n',
     )
-    assert SENTENCE in said["get"]
-    assert SENTENCE in said["post"]
+    for shown in ("doctor", "health", "explain", "show", "get", "post"):
+        assert SENTENCE in said[shown], shown
+    for shown in ("doctor", "health"):
+        assert "video:9" in said[shown]
+    rows, _ = json.JSONDecoder().raw_decode(said["json"])
+    assert {row["kind"]: row["serious"] for row in rows} == {"unknown": False, "owner gone": True}
+    assert said["row"] is None
+    assert said["detail"].startswith("200 ")
     assert said["status"] == "queued"

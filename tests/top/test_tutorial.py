@@ -23,13 +23,12 @@ from typing import Any
 
 import pytest
 
-from tests.pages import README, ROOT, Block, blocks, section
+from tests.pages import README, ROOT, Block, blocks
 from tests.projects import Project
 from tests.servers import RedisServer, free_port
 from tests.waiting import until
 
 TUTORIAL = ROOT / "docs/tutorial.md"
-PATIENT_SECONDS = 60.0
 WORK = (r"time\.sleep\(\d+\)", "while __import__('os').path.exists('hold'): time.sleep(0.02)")
 """what a job's work is here: to wait until a file is gone"""
 
@@ -68,23 +67,17 @@ class Newcomer:
         """Run a command line; a worker or the site stay. Returns what it printed."""
         program, *arguments = shlex.split(line)
         if program == "celery":
-            worker = self._start(program, *arguments, log="worker.log")
-            until(
-                lambda: " ready." in self.log() or worker.poll() is not None,
-                "ready",
-                PATIENT_SECONDS,
-            )
+            worker = self.project.start(program, *arguments, log="worker.log")
+            self.running.append(worker)
+            until(lambda: " ready." in self.log() or worker.poll() is not None, "ready")
             assert worker.poll() is None, self.log()
         elif arguments == ["manage.py", "runserver"]:
-            self._start(program, *arguments, str(self.port), "--noreload", log="site.log")
-            until(self._answers, "the site's answer", PATIENT_SECONDS)
+            site = (program, *arguments, str(self.port), "--noreload")
+            self.running.append(self.project.start(*site, log="site.log"))
+            until(self._answers, "the site's answer")
         else:
             return self.project.run(program, *arguments)
         return ""
-
-    def _start(self, *command: str, log: str) -> subprocess.Popen[bytes]:
-        self.running.append(self.project.start(*command, log=log))
-        return self.running[-1]
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError):
@@ -102,9 +95,8 @@ class Newcomer:
         (action,) = re.findall(rf'action="(/videos/{video}/process/)"', text)
         (token, *_) = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', text)
         form = urllib.parse.urlencode({"csrfmiddlewaretoken": token}).encode()
-        with self._browser.open(
-            f"http://127.0.0.1:{self.port}{action}", data=form, timeout=20
-        ) as response:
+        url = f"http://127.0.0.1:{self.port}{action}"
+        with self._browser.open(url, data=form, timeout=20) as response:
             assert response.status == 200
 
     def log(self) -> str:
@@ -123,31 +115,22 @@ class Newcomer:
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
         """Jobs that start meanwhile do not end before this does."""
-        file = self.project.folder / "hold"
-        file.touch()
-        try:
-            yield
-        finally:
-            file.unlink()
+        (self.project.folder / "hold").touch()
+        yield
+        (self.project.folder / "hold").unlink()
 
     def is_ready(self, video: int) -> bool:
         return self.row(video)[0] == "ready"
-
-    def leave(self) -> None:
-        """End what was started."""
-        for process in self.running:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
 
 
 @pytest.fixture
 def newcomer(tmp_path: Path, own_redis_server: RedisServer) -> Iterator[Newcomer]:
     newcomer = Newcomer(Project(tmp_path), own_redis_server)
-    try:
-        yield newcomer
-    finally:
-        newcomer.leave()
+    yield newcomer
+    for process in newcomer.running:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
 
 
 def steps(page: Path, *, until_label: str = "", heading: str = "") -> list[Block]:
@@ -177,11 +160,11 @@ def test_the_example_of_the_readme_on_a_new_project(newcomer: Newcomer) -> None:
     newcomer.shell("from videos.models import Video; Video.objects.create()")
     with newcomer.at_work():
         newcomer.shell("from videos.tasks import process_video as it; it.delay(1); it.delay(1)")
-        until(lambda: newcomer.row(1)[0] == "processing", "a run", PATIENT_SECONDS)
-        until(lambda: newcomer.log().count("received") == 2, "both messages", PATIENT_SECONDS)
+        until(lambda: newcomer.row(1)[0] == "processing", "a run")
+        until(lambda: newcomer.log().count("received") == 2, "both messages")
     # then I expect one run, and one message that is skipped.
-    until(lambda: newcomer.is_ready(1), "the end of the job", PATIENT_SECONDS)
-    until(lambda: newcomer.log().count("succeeded in") == 2, "both results", PATIENT_SECONDS)
+    until(lambda: newcomer.is_ready(1), "the end of the job")
+    until(lambda: newcomer.log().count("succeeded in") == 2, "both results")
     assert newcomer.row(1)[1] is not None, "the claim left no fence"
     assert len(re.findall(r"succeeded in \S+: None", newcomer.log())) == 1
     assert len(re.findall(r"succeeded in \S+: {'status': 'skipped'", newcomer.log())) == 1
@@ -199,27 +182,23 @@ def test_the_tutorial_from_nothing_to_a_job_that_survives_a_kill(newcomer: Newco
     with newcomer.at_work():
         newcomer.press(1)
         newcomer.press(1)
-        until(lambda: marker in newcomer.log(), "the skip", PATIENT_SECONDS)
+        until(lambda: marker in newcomer.log(), "the skip")
         assert "video:1 " in newcomer.do(listing)
-    until(lambda: newcomer.is_ready(1), "the end of the job", PATIENT_SECONDS)
+    until(lambda: newcomer.is_ready(1), "the end of the job")
     assert newcomer.log().count("video 1: part 20 of 20") == 1
     newcomer.press(1)
-    until(lambda: "'reason': 'invalid_state'" in newcomer.log(), "nothing to do", PATIENT_SECONDS)
+    until(lambda: "'reason': 'invalid_state'" in newcomer.log(), "nothing to do")
 
     # The second, and a kill.
+    assert "kill -9 PID\n" in [block.text for block in blocks(TUTORIAL, "text")]
     with newcomer.at_work():
         newcomer.press(2)
-        until(lambda: "video 2: part 1 of 20" in newcomer.log(), "work", PATIENT_SECONDS)
+        until(lambda: "video 2: part 1 of 20" in newcomer.log(), "work")
         (pid,) = re.findall(r"^video:2 .* \S+:(\d+) ", newcomer.do(listing), re.MULTILINE)
         os.kill(int(pid), signal.SIGKILL)
-        until(lambda: newcomer.log().count("video 2: part 1 of 20") == 2, "again", PATIENT_SECONDS)
-    until(lambda: newcomer.is_ready(2), "the end of the second job", PATIENT_SECONDS)
+        until(lambda: newcomer.log().count("video 2: part 1 of 20") == 2, "again")
+    until(lambda: newcomer.is_ready(2), "the end of the second job")
     assert newcomer.log().count("video 2: part 20 of 20") == 1
     ids = re.findall(r"process_video\[([\w-]+)\] received", newcomer.log())
     assert len(ids) == len(set(ids)) + 1, "the killed job came back under its own id"
     assert "video:2 " not in newcomer.do(listing)
-
-
-def test_the_tutorial_names_what_is_to_be_done() -> None:
-    assert "kill -9 PID\n" in [block.text for block in blocks(TUTORIAL, "text")]
-    assert "twice" in section(TUTORIAL, "Run it")

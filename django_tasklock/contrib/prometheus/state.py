@@ -13,7 +13,7 @@ from django.db import Error as DatabaseError
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from ..._values.describe import age
+from ..._values.words import age
 from ...exceptions import ListingNotSupported, StoreUnavailable
 from ...operators.held import is_internal
 from ...operators.holders import Holder, holder_of

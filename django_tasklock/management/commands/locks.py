@@ -15,7 +15,7 @@ from django.core.management.base import (
     no_translations,
 )
 
-from ..._values.describe import printable
+from ..._values.words import printable
 from ...cli.command import add_verbs
 from ...exceptions import InvalidLockConfig, TaskLockError
 

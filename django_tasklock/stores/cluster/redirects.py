@@ -17,9 +17,9 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ..._compat.redis_cluster import ASKING, redirection
+from ..._compat.redis import redirection
 from ..._values import clock
-from ..._values.chance import chance
+from ..._values.tokens import chance
 from ...exceptions import StoreUnavailable
 from ..redis.script import Script
 from ..redis.server_client import ReplyLost
@@ -33,6 +33,8 @@ FIRST_PAUSE_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 0.25
 MOVES_WITHOUT_PAUSE = 3
 """two nodes that do not agree yet may each name the other one"""
+ASKING = b"*1\r\n$6\r\nASKING\r\n"
+"""sent before a command to a node that is about to get the command's slot"""
 NOT_ALL_HERE = "non local key"
 """part of the error of a script that removed a key, and used it again, while its slot migrated"""
 

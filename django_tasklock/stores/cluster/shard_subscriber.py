@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import AskError, ClusterDownError, RedisError, TryAgainError
 
-from ..._compat.redis_cluster import send_shard_subscribe, send_shard_unsubscribe
+from ..._compat.redis import send_words
 from ..redis.channel import Channel
 from ..redis.server_client import ServerClient
 from ..redis.subscriber import Subscriber
@@ -50,10 +50,10 @@ class ShardSubscriber(Subscriber):
             self._idle[channel.prefix].remove(channel)
 
     def _send_subscribe(self, connection: Any, name: bytes) -> None:
-        send_shard_subscribe(connection, name)
+        send_words(connection, b"SSUBSCRIBE", name)
 
     def _send_unsubscribe(self, connection: Any, name: bytes) -> None:
-        send_shard_unsubscribe(connection, name)
+        send_words(connection, b"SUNSUBSCRIBE", name)
 
     def _refused(self, error: RedisError) -> None:
         if not isinstance(error, ELSEWHERE):

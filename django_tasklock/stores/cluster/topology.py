@@ -10,9 +10,9 @@ from weakref import proxy
 
 from redis.exceptions import ClusterDownError
 
-from ..._compat.redis_cluster import Redirection
+from ..._compat.redis import Redirection
 from ..._values import clock
-from ..._values.chance import chance
+from ..._values.tokens import chance
 from ...exceptions import StoreUnavailable
 from .buckets import BUCKET_SLOTS, BUCKETS
 from .location import Address, Location

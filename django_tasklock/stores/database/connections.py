@@ -17,7 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..._compat.django_database import settings_of
 from ..._values import clock
-from ..._values.chance import chance
+from ..._values.tokens import chance
 from ...exceptions import StoreUnavailable
 from .overdue import Overdue
 from .own_connection import new_connection, wait_for_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..._values.owner_record import ADOPTIONS
+from ..._values.owner import ADOPTIONS
 from ..base import Grant
 from ..record import may_rewrite
 from .calls import DatabaseCalls

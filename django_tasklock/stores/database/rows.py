@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..._values.lock_info import LockInfo
-from ..._values.owner import Owner
-from ..._values.owner_record import SINCE
-from ..record import Record, digest_of, fence_of, fields_of, record_of, waiter_of
+from ..._values.owner import SINCE, Owner
+from ..record import Record, digest_of, fence_of, info_of_record, record_of, waiter_of
 
 __all__ = [
     "Queued",
@@ -90,15 +89,15 @@ def holder_of(token: str, owner: str) -> Owner:
 def info_of(row: Row, name: str, store: str) -> LockInfo:
     """What the row says of the lock ``name`` in the store with the alias ``store``."""
     record = _record_of(row)
-    fields = fields_of(
+    return info_of_record(
         record,
+        name,
+        max(0.0, (row.expires - row.now) / MICROSECONDS_PER_SECOND),
+        store,
         row.key,
-        None if record is None else fence_of(b"%d" % row.fence),
-        row.acquired / MICROSECONDS_PER_SECOND,
-        None if record is not None else digest_of(repr(row[:6]).encode()),
-    )
-    return LockInfo(
-        name, max(0.0, (row.expires - row.now) / MICROSECONDS_PER_SECOND), store=store, **fields
+        fence=fence_of(b"%d" % row.fence),
+        since=row.acquired / MICROSECONDS_PER_SECOND,
+        digest=None if record is not None else digest_of(repr(row[:6]).encode()),
     )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from ..._values.owner_record import ADOPTIONS
+from ..._values.owner import ADOPTIONS
 from .queue_statements import LOOKED_AHEAD, QUEUE, QueueStatements
 
 __all__ = ["RETENTION_SECONDS", "TABLE", "Parameters", "Statements"]

@@ -6,8 +6,8 @@ import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..._values.chance import chance
 from ..._values.lock_info import LockInfo
+from ..._values.tokens import chance
 from ...exceptions import StoreUnavailable
 from ..base import Extension, Finding, Grant, Owner, Refusal, Waiter
 from ..lease_notes import NAME_PREFIX

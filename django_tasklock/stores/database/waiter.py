@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..._values import clock
-from ..._values.chance import chance
 from ..._values.owner import Owner
+from ..._values.tokens import chance
 from ...exceptions import StoreUnavailable
 from ..base import Grant, Note, Refusal
 from .notifications import Wakeup

@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any
+from weakref import WeakSet
 
 from ..._compat.native_threads import new_rlock
 from ..._values import clock
 from ..._values.lock_info import LockInfo
 from ..._values.owner import Owner
-from ..._values.weak_set import SharedWeakSet
 from ...conf import StoreSettings
 from ..base import Finding, Grant, Note, Refusal
 from ..record import may_rewrite
@@ -26,7 +26,7 @@ __all__ = ["MemoryStore"]
 
 logger = logging.getLogger("django_tasklock")
 
-_all: SharedWeakSet[MemoryStore] = SharedWeakSet()
+_all: WeakSet[MemoryStore] = WeakSet()
 
 
 class MemoryStore(MemoryTrail):
@@ -54,7 +54,8 @@ class MemoryStore(MemoryTrail):
         self.queues = WaitQueues()
         self._is_copy = False
         """whether the leases are a copy of those of the process that forked this one"""
-        _all.add(self)
+        with self.guard:
+            _all.add(self)
 
     @classmethod
     def clear_all(cls) -> None:

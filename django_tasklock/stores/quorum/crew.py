@@ -11,12 +11,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from django.db import connections
 
 from ..._compat.native_threads import are_patched, new_lock, start_thread
 from ..._values import clock
-from ..._values.weak_set import SharedWeakSet
 from .owed import Owed
 
 __all__ = ["Crew", "Job"]
@@ -30,7 +30,7 @@ LONGEST_REST_SECONDS = 1.0
 
 Job = Callable[[], None]
 
-_all: SharedWeakSet[Crew] = SharedWeakSet()
+_all: WeakSet[Crew] = WeakSet()
 
 
 class _Slot:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ..._values.chance import chance
+from ..._values.tokens import chance
 from ...exceptions import StoreUnavailable
 from ..base import Grant, Refusal
 from .answers import Answers, never
-from .at_once import Call
 from .counting import leading, merged
 from .member import Member
 from .quorum_lease import QuorumLease
@@ -66,11 +65,7 @@ class QuorumElection(QuorumReleasing):
             attempt += 1
             lease.question += 1
             floor = max(time.time_ns() // 1000, self._last_floor + 1)
-            votes = self.poll(
-                partial(self._ask, lease, floor),
-                self._decided,
-                begin=partial(self._begin, lease, floor),
-            )
+            votes = self.poll(partial(self._ask, lease, floor), self._decided)
             grants = self._counting(votes)
             if len(grants) >= self.majority:
                 return Grant(self._settle(lease, grants), lease)
@@ -100,35 +95,8 @@ class QuorumElection(QuorumReleasing):
             raise StoreUnavailable(member.alias, "a release is on its way")
         assert lease.owner is not None
         store, ttl = member.store_of(lease.name), self.at_members(lease.ttl)
-        acquire = partial(store.acquire_above, lease.name, lease.token, ttl, lease.owner, floor)
-        return self._voted(lease, question, member, acquire)
-
-    def _begin(
-        self, lease: QuorumLease, floor: int, member: Member
-    ) -> Call[Grant | Refusal] | None:
-        """Begin to ask one member; see `Begin`."""
-        # A lease that had a fence may need another call, to raise the fence that it is granted now.
-        if lease.fence is not None or lease.is_releasing(member.number):
-            return None
-        assert lease.owner is not None
-        store, ttl = member.store_of(lease.name), self.at_members(lease.ttl)
-        begun = store.begin_acquire_above(lease.name, lease.token, ttl, lease.owner, floor)
-        if begun is None:
-            return None
-        answer = partial(self._voted, lease, lease.question, member)
-        return Call(member, begun, answer, partial(self._unsure, lease, member))
-
-    def _voted(
-        self,
-        lease: QuorumLease,
-        question: int,
-        member: Member,
-        acquire: Callable[[], Grant | Refusal],
-    ) -> Grant | Refusal:
-        """Get a member's vote, and note it. ``question`` is that of the lease when it was asked."""
-        number = member.number
         try:
-            answer = acquire()
+            answer = store.acquire_above(lease.name, lease.token, ttl, lease.owner, floor)
         except StoreUnavailable:
             self._unsure(lease, member)
             raise

@@ -10,7 +10,6 @@ from .. import stores
 from ..base import BaseStore, Memory
 from ..lease_notes import NAME_PREFIX
 from .crew import Crew
-from .lateness import Lateness
 from .options import QuorumOptions
 from .owed import Owed
 from .quorum_lease import QuorumLease
@@ -39,7 +38,6 @@ class Member:
         self.owed = Owed(number, self._release_owed)
         self.callers = Crew(options.threads, patience, native=False, owed=self.owed)
         self.renewers = Crew(RENEWERS, patience, native=True)
-        self.lateness = Lateness()
 
     @cached_property
     def store(self) -> BaseStore:

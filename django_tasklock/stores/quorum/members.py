@@ -13,7 +13,6 @@ from ...exceptions import InvalidLockConfig, StoreUnavailable
 from ..base import BaseStore
 from ..lease_notes import NAME_PREFIX
 from .answers import Answers, Enough
-from .at_once import Begin
 from .counting import majority_of
 from .member import Member
 from .options import OPTIONS, checked_options
@@ -91,7 +90,6 @@ class QuorumMembers(BaseStore):
         native: bool = False,
         wait: bool = True,
         longest: float | None = None,
-        begin: Begin[T] | None = None,
     ) -> Answers[T]:
         """Ask the members; see `poll`. Raises what they raise, but not `StoreUnavailable`."""
         return poll(
@@ -104,7 +102,6 @@ class QuorumMembers(BaseStore):
             not_asked=not_asked,
             native=native,
             wait=wait,
-            begin=begin,
         )
 
     def unavailable(self, answers: Answers[Any], waited: int = 0) -> StoreUnavailable:

@@ -10,9 +10,7 @@ from typing import Any, Generic, TypeVar
 from ..._compat.native_threads import new_lock
 from ..._values import clock
 from ...exceptions import StoreUnavailable
-from ..membership import Unfinished
 from .answers import Answers, Enough
-from .at_once import Begin, Call, begun_at, read_at_once
 from .member import Member
 
 __all__ = ["poll"]
@@ -38,7 +36,7 @@ class _Poll(Generic[T]):
         not_asked: Callable[[Member], None] | None,
         native: bool,
     ) -> None:
-        self._ask, self._enough, self.seconds = ask, enough, seconds
+        self._ask, self._enough, self._seconds = ask, enough, seconds
         self._deadline = clock.now() + seconds
         self._left = False
         self._not_asked = not_asked
@@ -59,25 +57,9 @@ class _Poll(Generic[T]):
     def run(self, member: Member) -> None:
         if self._left and clock.now() >= self._deadline:
             self.skip(member)
-        else:
-            self._note_answer(member, partial(self._ask, member))
-
-    def finish(self, call: Call[T]) -> None:
-        """`run` for a call that the caller has begun. Nothing if somebody has finished it."""
-        begun = call.take()
-        if begun is not None:
-            self._note_answer(call.member, partial(call.answer, begun.finish))
-
-    def hand_over(self, call: Call[T]) -> None:
-        """Have a thread of the member `finish` a call."""
-        if not call.is_open():
             return
-        if not call.member.callers.submit(partial(self.finish, call)) and call.give_up():
-            self._note(self._failed, call.member.number, "it does not answer")
-
-    def _note_answer(self, member: Member, get: Callable[[], T]) -> None:
         try:
-            self._note(self._given, member.number, get())
+            self._note(self._given, member.number, self._ask(member))
         except StoreUnavailable as error:
             self._note(self._failed, member.number, error.reason)
         except BaseException as error:
@@ -98,24 +80,6 @@ class _Poll(Generic[T]):
                 if now.pending == 0 or self._enough(now):
                     self._closed = now
                     self._done.release()
-
-    def read(self, call: Call[T]) -> None:
-        """Read an answer in the caller, which then looks itself whether there are enough."""
-        number = call.member.number
-        try:
-            self._given[number] = call.read()
-            call.member.lateness.end()
-        except Unfinished:
-            self.hand_over(call)
-        except StoreUnavailable as error:
-            self._failed[number] = error.reason
-
-    def look(self) -> Answers[T] | None:
-        """The answers, if there are enough."""
-        if self._closed is None:
-            now = self.answers()
-            return now if now.pending == 0 or self._enough(now) else None
-        return self._closed
 
     def answers(self) -> Answers[T]:
         return Answers(dict(self._given), dict(self._failed), self._size)
@@ -144,7 +108,7 @@ class _Poll(Generic[T]):
         members' threads stand too, and that is no silence of the members: it costs one part.
         """
         for part in range(PARTS):
-            if self._done.acquire(timeout=self.seconds / PARTS):
+            if self._done.acquire(timeout=self._seconds / PARTS):
                 break
             now = self.answers()
             if part == 0 and self.doubted.union(now.given, now.failed) >= self._numbers:
@@ -167,7 +131,6 @@ def poll(
     wait: bool = True,
     longest: float | None = None,
     at_least: int = 0,
-    begin: Begin[T] | None = None,
 ) -> Answers[T]:
     """Ask members at the same time.
 
@@ -183,8 +146,6 @@ def poll(
         wait: False: only see to it that they are asked.
         longest: after ``seconds``, wait for ``at_least`` answers for so many more; for questions
             whose answers may be long.
-        begin: begins the call, where that can be done without waiting: see `read_at_once`. Only if
-            the answer is late, a thread makes the rest of such a call.
 
     Returns:
         The answers when there were enough of them.
@@ -193,22 +154,14 @@ def poll(
     """
     numbers = frozenset(member.number for member in members)
     question = _Poll(ask, enough, numbers, seconds, not_asked, native)
-    calls: list[Call[T]] = []
     try:
-        others = members if begin is None else begun_at(members, begin, calls)
-        for member in others:
+        for member in members:
             crew = member.renewers if native else member.callers
             if crew.doubtful():
                 question.doubted.add(member.number)
             if not crew.submit(partial(question.run, member)):
                 question.skip(member)
-        answers = read_at_once(question, calls, alone=not others) if calls else None
-        if answers is None:
-            answers = question.result(longest or 0.0, at_least) if wait else question.answers()
-    except BaseException:
-        for call in calls:
-            question.hand_over(call)
-        raise
+        answers = question.result(longest or 0.0, at_least) if wait else question.answers()
     finally:
         question.leave()
     if question.mistake is not None and isinstance(question.mistake, Exception):

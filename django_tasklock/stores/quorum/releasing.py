@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import partial
 
 from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
-from .at_once import Call
 from .member import Member
 from .members import QuorumMembers
 from .quorum_lease import QuorumLease
@@ -57,43 +54,12 @@ class QuorumReleasing(QuorumMembers):
         ``begun``: what `QuorumLease.begin_release` returned, if it was called already.
         """
         store, number = member.store_of(lease.name), member.number
-        begun = begun or lease.begin_release(number)
-        if native:
-            return self._released_by(
-                lease, member, begun, lambda: store.abandon(lease.name, lease.token) is not False
-            )
-        proof = lease.proofs.get(number)
-        return self._released_by(
-            lease, member, begun, partial(store.release, lease.name, lease.token, proof)
-        )
-
-    def begin_release_at(self, lease: QuorumLease, member: Member) -> Call[bool] | None:
-        """Begin `release_at`; see `Begin`."""
-        number = member.number
-        proof = lease.proofs.get(number)
-        if proof is None:
-            return None
-        begun, sent = lease.begin_release(number), None
+        begun, proof = begun or lease.begin_release(number), lease.proofs.get(number)
         try:
-            sent = member.store_of(lease.name).begin_release(lease.name, lease.token, proof)
-        finally:
-            if sent is None:
-                lease.end_release(number, begun)
-        if sent is None:
-            return None
-        answer = partial(self._released_by, lease, member, begun)
-        return Call(member, sent, answer, partial(self.owe, lease, member))
-
-    def _released_by(
-        self,
-        lease: QuorumLease,
-        member: Member,
-        begun: tuple[float, float | None],
-        release: Callable[[], bool],
-    ) -> bool:
-        number = member.number
-        try:
-            released = release()
+            if native:
+                released = store.abandon(lease.name, lease.token) is not False
+            else:
+                released = store.release(lease.name, lease.token, proof)
         except StoreUnavailable:
             self.owe(lease, member)
             raise

@@ -55,7 +55,6 @@ class QuorumStore(QuorumListing, QuorumRewriting):
             partial(self.release_at, lease),
             enough,
             not_asked=partial(self.owe, lease),
-            begin=partial(self.begin_release_at, lease),
         )
         said = self.finished(lease, self._said(answers))
         if said is None:

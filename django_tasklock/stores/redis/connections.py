@@ -6,12 +6,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from ..._compat.redis import (
-    arrives,
-    connection_options,
-    has_waiting_limit,
-    make_connection,
-)
+from ..._compat.redis import arrives, connection_options, make_connection
 
 __all__ = ["has_no_timeout", "is_cut", "new_connection"]
 
@@ -41,8 +36,11 @@ def new_connection(pool: Any, **overrides: Any) -> Any:
 
 
 def has_no_timeout(pool: Any) -> bool:
-    """Whether the connections of ``pool`` itself have no socket timeout."""
-    return not has_waiting_limit(pool)
+    """Whether the connections of ``pool`` itself have no socket timeout.
+
+    The default differs between releases, so a connection is made (not connected) and asked.
+    """
+    return make_connection(pool, connection_options(pool)).socket_timeout is None
 
 
 def is_cut(connection: Any) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 from ..._compat.redis_caches import DECOMPRESSORS, NO_COMPRESSION
 from ..record import interrupts
 
-__all__ = ["MAX_VALUE_BYTES", "decoder", "flat_decoder"]
+__all__ = ["MAX_VALUE_BYTES", "decoder"]
 
 MAX_VALUE_BYTES = 16384
 """of a value that may be a record, compressed or not; value_of_lock.lua has it too"""
@@ -65,8 +65,6 @@ def decoder(
         with suppress(Exception):
             plain = sample if decompress is None else decompress(sample)
             if plain in _usual_pickles() or read(plain) == SAMPLE_RECORD:
-                if read is _flat_pickle and decompress is None:
-                    return flat_decoder()
                 return _in_steps(read, decompress)
     return _in_steps(loads, decompress)
 
@@ -91,12 +89,6 @@ def _flat_pickle(value: bytes) -> Any:
         raise Refused("no flat pickle")
     # It calls nothing: that is what was matched.
     return pickle.loads(value)  # noqa: S301  # nosec B301
-
-
-@cache
-def flat_decoder() -> Decode:
-    """What `decoder` returns for a cache that writes flat pickles, and does not compress them."""
-    return _in_steps(_flat_pickle, None)
 
 
 @cache

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 
 from ..._values.arguments import is_name
-from ..._values.keyed import Keyed
+from ..._values.lock_info import Keyed
 from ...exceptions import InvalidLockConfig
 
 __all__ = ["Keyspace"]

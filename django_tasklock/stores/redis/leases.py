@@ -73,12 +73,7 @@ class RedisLeases(RedisManyLocks, RedisRewriting, RedisTrail):
         note: Note | None,
         floor: int | None = None,
     ) -> Grant | Refusal:
-        value = self.client.encode(new_record(token, owner))
-        return self._acquire(name, token, value, milliseconds(ttl), note, floor)
-
-    def _acquire(
-        self, name: str, token: str, value: bytes, ttl_ms: int, note: Note | None, floor: int | None
-    ) -> Grant | Refusal:
+        value, ttl_ms = self.client.encode(new_record(token, owner)), milliseconds(ttl)
         answer = self.ask(name, value, ttl_ms, note=note, floor=floor)
         if isinstance(answer, Grant):
             return answer
@@ -172,17 +167,11 @@ class RedisLeases(RedisManyLocks, RedisRewriting, RedisTrail):
             last = self.subscriber_of(name).in_use()
             return int(self.client.run(RELEASE, keys, args, again=False, last=last)) > 0
         except ReplyLost:
-            return self._release_again(name, value, keys, args)
-
-    def _release_again(
-        self, name: str, value: bytes, keys: Sequence[bytes], args: Sequence[Any]
-    ) -> bool:
-        """Release a lease after the reply to a release was lost."""
-        # The whole script was sent. So if the lease is gone now, that call has released it, unless
-        # it was cleared or has ended (-1). A key that somebody deleted by hand, and that another
-        # lease holds by now, looks like a release.
-        done = int(self.client.run(RELEASE, keys, args))
-        return done > 0 or (done == 0 and not self._was_cleared(name, value))
+            # The whole script was sent. So if the lease is gone now, that call has released it,
+            # unless it was cleared or has ended (-1). A key that somebody deleted by hand, and that
+            # another lease holds by now, looks like a release.
+            done = int(self.client.run(RELEASE, keys, args))
+            return done > 0 or (done == 0 and not self._was_cleared(name, value))
 
     def abandon(self, name: str, token: str) -> bool:
         value = self._value_of(name, token, private=True)

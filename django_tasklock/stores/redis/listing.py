@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
-from ..._values.arguments import LONGEST_TTL_SECONDS, are_names, is_name
+from ..._values.arguments import LONGEST_TTL_SECONDS, is_name
 from ..._values.lock_info import LockInfo
 from ...exceptions import ListingNotSupported
 from ..values import SCAN
@@ -178,7 +178,7 @@ def decoded(
     except UnicodeDecodeError:
         together = ""
     texts = together.split(" ")
-    if len(texts) == len(names) and are_names(texts, together):
+    if len(texts) == len(names) and all(map(is_name, texts)):
         return texts, ends, ()
     found = [(keyspace.name_of(name), end) for name, end in zip(names, ends, strict=True)]
     strange = [name for name, (text, _) in zip(names, found, strict=True) if text is None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from ..._values.describe import printable
+from ..._values.words import printable
 from .keyspace import Keyspace
 from .store_client import StoreClient
 

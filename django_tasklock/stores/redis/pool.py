@@ -11,25 +11,34 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ReadOnlyError
+from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..._compat.native_threads import this_thread
-from ..._compat.redis import close_inherited, exchange, most_connections
-from ..._compat.redis_cluster import exchange_many
+from ..._compat.redis import (
+    close_inherited,
+    connect,
+    most_connections,
+    pack,
+    read,
+    retried,
+    retries,
+    send,
+)
 from ..._values import clock
-from ..._values.chance import chance
-from ..._values.weak_set import SharedWeakSet
-from .begun import IDLE_TRUST_SECONDS, Sending
+from ..._values.tokens import chance
 from .connections import is_cut, new_connection
 from .replicas import ReplicaWait
 
 __all__ = ["Connections"]
 
+IDLE_TRUST_SECONDS = 0.5
+"""an idle connection that was used less than this ago is not checked for being closed"""
 POOL_WAIT_SECONDS = 5.0
 """how long a call waits for a connection when all are in use; each is in use for one script only"""
 CONNECTION_ERRORS = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
@@ -39,10 +48,10 @@ READ_ONLY = "-READONLY "
 
 CONNECTIONS_ATTRIBUTE = "_django_tasklock_connections"
 
-_all: SharedWeakSet[Connections] = SharedWeakSet()
+_all: WeakSet[Connections] = WeakSet()
 
 
-class Connections(Sending):
+class Connections:
     """Sends one command and reads its reply, on a connection that nobody else uses meanwhile.
 
     An exception from a signal handler (a soft time limit, for example) may come between any two
@@ -110,8 +119,8 @@ class Connections(Sending):
     ) -> Any:
         """Send a command and read its reply.
 
-        The command gets a number as its last argument. The reply must be a list of that number and
-        the answer; any other is the reply to another command, and a ``ConnectionError``.
+        The command gets a number as its last argument. The reply must be that number and the
+        answer; any other is the reply to another command, and a ``ConnectionError``.
 
         Args:
             command: its words.
@@ -123,41 +132,37 @@ class Connections(Sending):
             wait: is sent right behind the command, and gets the server's answer.
 
         Returns:
-            The answer, or `NO_SCRIPT` if the server does not have the script.
+            The answer; a ``NoScriptError`` if the server does not have the script.
 
         Raises what redis-py raises, and `NotSent`.
         """
         private = private or this_thread.renews
-        number = b"%d" % next(self._numbers)
-        numbered = (*command, number)
+        numbered = (*command, b"%d" % next(self._numbers))
         # Only this list refers to the connection. A variable would keep it alive in the traceback
         # of an interruption, as long as that exists.
         own: list[Any] = []
         try:
             if not fresh or private or not self._make(own, private=False):
                 self._take(own, private=private, look=fresh or not again)
-            if wait is None:
-                reply = exchange(own[0], numbered, number, before, meanwhile, again)
+            if again and retries(own[0]):
+                once = partial(_exchange, own[0], numbered, before, meanwhile, wait)
+                answer = retried(own[0], once)
             else:
-                reply = exchange(
-                    own[0], numbered, number, before, meanwhile, again, wait.command, wait.answer
-                )
+                answer = _exchange(own[0], numbered, before, meanwhile, wait)
+            if isinstance(answer, ResponseError) and not isinstance(answer, NoScriptError):
+                raise answer
             self._keep(own, private)
-            return reply
+            return answer
         except BaseException as error:
             self._failed(own, error)
             raise
 
     def exchange_many(
-        self,
-        commands: Sequence[Sequence[bytes]],
-        *,
-        fresh: bool,
-        private: bool,
+        self, commands: Sequence[Sequence[bytes]], *, fresh: bool, private: bool
     ) -> list[Any]:
         """`exchange` for several commands in one round trip; all of them may be sent again.
 
-        Returns for each its answer, `NO_SCRIPT`, or the error that the server answered with.
+        Returns for each its answer, or the ``ResponseError`` that the server answered with.
         """
         private = private or this_thread.renews
         numbered = [(*command, b"%d" % next(self._numbers)) for command in commands]
@@ -165,9 +170,10 @@ class Connections(Sending):
         try:
             if not fresh or private or not self._make(own, private=False):
                 self._take(own, private=private, look=fresh)
-            replies = exchange_many(own[0], numbered)
+            send(own[0], b"".join(pack(own[0], command) for command in numbered))
+            answers = [_answer(own[0], command[-1]) for command in numbered]
             self._keep(own, private)
-            return replies
+            return answers
         except BaseException as error:
             self._failed(own, error)
             raise
@@ -223,6 +229,7 @@ class Connections(Sending):
         if not private and self._in_use() > self._max_connections:
             self._close(own)
             return False
+        connect(own[0])
         return True
 
     def _in_use(self) -> int:
@@ -240,6 +247,43 @@ class Connections(Sending):
             self._made.pop(ref(own[0]), None)
             own[0].disconnect()
             own.clear()
+
+
+def _exchange(
+    connection: Any,
+    command: tuple[bytes, ...],
+    before: bytes,
+    meanwhile: Callable[[], object],
+    wait: ReplicaWait | None,
+) -> Any:
+    packed = pack(connection, command)
+    if before or wait is not None:
+        packed = before + packed + (b"" if wait is None else wait.command)
+    send(connection, packed)
+    meanwhile()
+    if before:
+        read(connection)
+    answer = _answer(connection, command[-1])
+    if wait is not None:
+        wait.answer(read(connection))
+    return answer
+
+
+def _answer(connection: Any, number: bytes) -> Any:
+    """Read the answer in a script's reply, whose last argument was ``number``; see `Script`.
+
+    It is a ``ResponseError`` if the server refused the script. Raises ``ConnectionError`` if it is
+    the reply to another command.
+    """
+    reply = read(connection)
+    if type(reply) is bytes:
+        if reply.startswith(number + b" "):
+            return reply[len(number) + 1 :]
+    elif type(reply) is list and len(reply) == 2 and reply[0] == number:
+        return reply[1]
+    elif isinstance(reply, ResponseError):
+        return reply
+    raise RedisConnectionError("The reply belongs to another command")
 
 
 def _new_process() -> None:

@@ -36,7 +36,9 @@ class ReplicaWait:
         self.command = b"*3\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
     def answer(self, reply: Any) -> None:
-        """Take the server's answer."""
+        """Take the server's answer. Raises the error that it answered with."""
+        if isinstance(reply, Exception):
+            raise reply
         self.acknowledged = int(reply)
 
     @property

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
-from ..._compat.redis import NO_SCRIPT, PING, NotSent
+from ..._compat.redis import NotSent
 from ...exceptions import StoreUnavailable
-from .begun import Sent
 from .connections import new_connection
 from .pool import Connections
 from .replicas import ReplicaWait
@@ -26,6 +25,9 @@ NEEDED = (
 )
 NOT_ALLOWED = ("NOPERM", "ACL", "user executing the script can't")
 """parts of the errors of servers where a right is missing, also within a script"""
+PING = b"*1\r\n$4\r\nPING\r\n"
+"""sent before what is to be answered last: of its clients the server first writes to those for whom
+it had nothing until the end"""
 FULL = "used memory > 'maxmemory'"
 """part of the error of a server that may not take more memory, also within a script"""
 
@@ -109,7 +111,7 @@ class ServerClient:
                     again=again, fresh=cut, private=private, before=before, meanwhile=meanwhile,
                     wait=wait,
                 )  # fmt: skip
-                if reply is not NO_SCRIPT:
+                if not isinstance(reply, NoScriptError):
                     return reply
             except (RedisError, OSError) as error:
                 cut = isinstance(error, RedisConnectionError)
@@ -123,15 +125,6 @@ class ServerClient:
             # The server does not have the script, as after a restart: send its text.
             command[:2] = b"EVAL", script.text
 
-    def begin(
-        self, script: Script, keys: Sequence[bytes], args: Sequence[Any], *, again: bool
-    ) -> Sent | None:
-        """Send a script without waiting for anything; see `Sending.begin`.
-
-        The arguments are those of `run`. Returns None if it was not sent.
-        """
-        return self._connections.begin(_command(script, keys, args), look=not again)
-
     def run_many(self, calls: Sequence[Call], *, private: bool = False) -> list[Any]:
         """Run several scripts in one round trip, or in two if the server does not have them yet.
 
@@ -140,7 +133,7 @@ class ServerClient:
         """
         commands = [_command(*call) for call in calls]
         replies = self._exchange_many(commands, private)
-        missing = [at for at, reply in enumerate(replies) if reply is NO_SCRIPT]
+        missing = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if missing:
             for at in missing:
                 commands[at][:2] = b"EVAL", calls[at].script.text

@@ -8,20 +8,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from ..._compat.redis import (
     arrives,
-    has_unread,
     read_message,
-    send_subscribe,
-    send_unsubscribe,
+    send_words,
     unless_closed,
 )
 from ..._values import clock
-from ..._values.weak_set import SharedWeakSet
 from ..base import CannotSubscribe
 from .channel import Channel
 from .listener import Listener
@@ -31,7 +29,7 @@ from .unshared import UnsharedConnections
 
 __all__ = ["Subscriber"]
 
-_all: SharedWeakSet[Subscriber] = SharedWeakSet()
+_all: WeakSet[Subscriber] = WeakSet()
 
 SUBSCRIBE_ATTEMPTS = 3
 """how many connections are tried: the first may have been cut while no waiter read it"""
@@ -182,18 +180,14 @@ class Subscriber:
         try:
             if connection is None:
                 raise RedisConnectionError("the subscriber's connection was cut")
-            # More messages may have arrived together with the last one.
-            more = unless_closed(has_unread, connection)
             while not channel.news:
                 left = deadline - clock.now()
                 if left <= 0:
                     return
-                if more or unless_closed(arrives, connection, left):
+                if unless_closed(arrives, connection, left):
                     whole = False
                     self._deliver(unless_closed(read_message, connection), channel)
                     whole = True
-                    if not channel.news:
-                        more = unless_closed(has_unread, connection)
         except (RedisConnectionError, OSError):
             self._cut(connection)
             channel.cut = channel.news = True
@@ -226,10 +220,10 @@ class Subscriber:
             channel.wake()
 
     def _send_subscribe(self, connection: Any, name: bytes) -> None:
-        send_subscribe(connection, name)
+        send_words(connection, b"SUBSCRIBE", name)
 
     def _send_unsubscribe(self, connection: Any, name: bytes) -> None:
-        send_unsubscribe(connection, name)
+        send_words(connection, b"UNSUBSCRIBE", name)
 
     def _refused(self, error: RedisError) -> None:
         """The server has answered with an error, and its connection is closed."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from weakref import WeakSet
 
 from ..._compat.redis import close_inherited, never_reconnect
-from ..._compat.redis_sockets import connect
-from ..._values.weak_set import SharedWeakSet
 from .server_client import ServerClient
 
 __all__ = ["UnsharedConnections"]
@@ -21,7 +20,7 @@ class UnsharedConnections:
 
     def __init__(self, client: ServerClient) -> None:
         self._client = client
-        self._made: SharedWeakSet[Any] = SharedWeakSet()
+        self._made: WeakSet[Any] = WeakSet()
 
     def connect(self) -> Any:
         """A connection that is never connected again by itself. Raises what redis-py raises."""
@@ -29,7 +28,7 @@ class UnsharedConnections:
             connection, forks = self._client.new_connection(health_check_interval=0), _forks
             self._made.add(connection)
             try:
-                connect(connection)
+                connection.connect()
             except BaseException:
                 connection.disconnect()
                 raise

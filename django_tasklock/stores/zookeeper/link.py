@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 from kazoo.exceptions import AuthFailedError
 from kazoo.handlers.threading import KazooTimeoutError
@@ -16,7 +17,6 @@ from kazoo.protocol.states import KazooState, KeeperState
 from ..._compat.kazoo import on_connected
 from ..._compat.native_threads import new_lock, start_thread
 from ..._values import clock
-from ..._values.weak_set import SharedWeakSet
 from .leases import Leases
 from .session import HEARTBEAT_SHARE, Session
 from .workers import Workers
@@ -28,7 +28,7 @@ LOOK_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 1.0
 SHORTEST_PAUSE_SECONDS = 0.001
 
-_links: SharedWeakSet[Link] = SharedWeakSet()
+_links: WeakSet[Link] = WeakSet()
 _inherited: list[Link] = []
 """what a forked child has of its parent's: to collect it would do things to the parent's session"""
 

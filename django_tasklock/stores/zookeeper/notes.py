@@ -12,7 +12,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from ..._compat.kazoo import create_container_async
 from ..._values.arguments import LONGEST_TTL_SECONDS
-from ..._values.chance import chance
+from ..._values.tokens import chance
 from ..base import LISTED_KEY_PREFIX, Reserved
 from .paths import NOTES
 from .requests import Node, Requests

@@ -10,7 +10,7 @@ from typing import Any
 from ..._values.arguments import LONGEST_TTL_SECONDS
 from ..._values.lock_info import LockInfo
 from ..._values.owner import Owner
-from ..record import Record, digest_of, fields_of, new_record, record_of, waiter_of
+from ..record import Record, digest_of, info_of_record, new_record, record_of, waiter_of
 from .paths import token_of
 from .requests import Node
 
@@ -97,15 +97,17 @@ class Lease:
         head: Lease | None = None,
     ) -> LockInfo:
         """What holds the lock, for those who do not; ``head`` is the next waiter."""
-        ours = self.record is not None
-        fields = fields_of(
+        return info_of_record(
             self.record,
+            name,
+            ttl,
+            store,
             key,
-            self.fence if ours else None,
-            digest=None if ours else self.digest,
+            fence=self.fence,
+            digest=self.digest if self.record is None else None,
+            waiters=waiters,
+            waiting_since=None if head is None else head.as_waiter().waiting_since,
         )
-        since = None if head is None else head.as_waiter().waiting_since
-        return LockInfo(name, ttl, store=store, waiters=waiters, waiting_since=since, **fields)
 
 
 def _decoded(node: Node) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError
 
 from ..._values import clock
-from ..._values.owner_record import HELD_BY, MARK
+from ..._values.owner import HELD_BY, MARK
 from ..base import Grant
 from ..record import may_rewrite, new_record
 from .leases import Taken

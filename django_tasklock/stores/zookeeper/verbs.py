@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from kazoo.exceptions import BadVersionError, NoNodeError, NotEmptyError
 
 from ..._values import clock
-from ..._values.owner_record import HELD_BY
+from ..._values.owner import HELD_BY
 from ..base import Extension, Grant
 from .leases import Sightings, Taken
 from .paths import token_of

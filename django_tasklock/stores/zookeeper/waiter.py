@@ -14,7 +14,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from ..._compat.native_threads import new_lock
 from ..._values import clock
 from ..._values.lock_info import LockInfo
-from ..._values.owner_record import HELD_BY
+from ..._values.owner import HELD_BY
 from ...exceptions import StoreUnavailable
 from ..base import Grant, Note, Refusal
 from .paths import token_of

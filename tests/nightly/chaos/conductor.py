@@ -58,6 +58,11 @@ def run(folder: Path, seconds: float, seed: str) -> None:
         _write_what_is_left(server.url, history)
 
 
+def _call_of(thread: str | None) -> str:
+    """The name of the call: that of its thread, without what its record adds."""
+    return (thread or "").rpartition("-")[0]
+
+
 def _observe(history: History, over: threading.Event) -> None:
     """Look at the locks again and again, past the proxies."""
     from django_tasklock import StoreUnavailable, locks
@@ -69,8 +74,8 @@ def _observe(history: History, over: threading.Event) -> None:
         try:
             for name in NAMES:
                 since, info = now(), locks.get(name)
-                holder = (info.owner.thread or "") if info else ""
-                queue = [owner.thread for owner in locks.waiters(name)]
+                holder = _call_of(info.owner.thread) if info else ""
+                queue = [_call_of(owner.thread) for owner in locks.waiters(name)]
                 history.write("seen", name=name, since=since, holder=holder, queue=queue)
         except StoreUnavailable:
             pass  # It is paused, or starts again.

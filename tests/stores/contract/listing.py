@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from unittest import SkipTest
 
 from django_tasklock._values.lock_info import LockInfo
-from django_tasklock._values.owner_record import COOLING, MARK, operator_record, owner_record
+from django_tasklock._values.owner import COOLING, MARK, operator_record, owner_record
 from django_tasklock.exceptions import ListingNotSupported
 from django_tasklock.stores.base import BaseStore, Note
 from django_tasklock.testing.steps import (

@@ -7,7 +7,7 @@ from unittest import SkipTest
 
 from django_tasklock._values import clock
 from django_tasklock._values.lock_info import LockInfo
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.exceptions import ListingNotSupported
 from django_tasklock.stores.base import LISTED_KEY_PREFIX, BaseStore, Grant, Note

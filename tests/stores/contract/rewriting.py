@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_tasklock._values.owner_record import ADOPTIONS, COOLING, MARK, owner_record
+from django_tasklock._values.owner import ADOPTIONS, COOLING, MARK, owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.base import BaseStore, Grant, Refusal
 from django_tasklock.testing.steps import (

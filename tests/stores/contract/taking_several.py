@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_tasklock._values.owner_record import owner_record
+from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.base import AllHeld, BaseStore, OneOf, Refusal
 from django_tasklock.testing.steps import LONG_SECONDS, Contract, granted, new_name, shown

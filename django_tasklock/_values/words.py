@@ -1,14 +1,20 @@
-"""How a lock is put into words: for log lines, the command and the admin alike."""
+"""How locks and durations are written and read: in log lines, the command and the admin."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 
-from .owner import Owner
+from .arguments import checked_ttl
 
-__all__ = ["age", "duration", "place", "printable"]
+__all__ = ["age", "duration", "printable", "read_ttl"]
 
 MINUTE_SECONDS, HOUR_SECONDS, DAY_SECONDS = 60, 3600, 86400
+UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
+_PLAIN = re.compile(_NUMBER).fullmatch
+_WITH_UNITS = re.compile(rf"(?:{_NUMBER}[dhms]){{1,4}}").fullmatch
+_PARTS = re.compile(rf"({_NUMBER})([dhms])").findall
 
 
 def printable(value: object) -> str:
@@ -50,11 +56,15 @@ def age(acquired_at: datetime) -> float:
     return (datetime.now(timezone.utc) - acquired_at).total_seconds()
 
 
-def place(owner: Owner) -> str:
-    """Return the process that holds a lock as ``host:pid``, or the operator; "" for a foreign key's
-    owner."""
-    if owner.operator is not None:
-        return printable(owner.operator)
-    if owner.host is None and owner.pid is None:
-        return ""
-    return printable(f"{owner.host or '?'}:{owner.pid if owner.pid is not None else '?'}")
+def read_ttl(text: str) -> float:
+    """Return the seconds that ``text`` means: a number of them, or numbers with units, as people
+    write them: ``90``, ``30s``, ``10m``, ``2h``, ``1d``, ``1h30m``.
+
+    Raises `ValueError` for anything else, and for what no lease can last.
+    """
+    text = text.strip()
+    if _PLAIN(text):
+        return checked_ttl(float(text))
+    if not _WITH_UNITS(text):
+        raise ValueError(f"not a duration such as 30s, 10m, 2h, 1d or 90 (seconds): {text[:100]!r}")
+    return checked_ttl(sum(float(number) * UNIT_SECONDS[unit] for number, unit in _PARTS(text)))

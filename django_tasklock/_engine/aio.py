@@ -1,0 +1,187 @@
+"""Calls to stores for code on an event loop: none blocks the loop, and who waits holds no thread.
+
+A call takes a round trip, and is made in one of a few threads of its store: a silent store delays
+no other one, and many questions delay no release. The threads start when they are needed, and stay.
+The end of the process waits for the calls that they were asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from django.core.cache import caches
+from django.db import connections
+
+from .._compat.native_threads import start_thread
+from .waiting import Pause, Steps
+
+__all__ = ["drive", "finish", "in_thread", "leave"]
+
+T = TypeVar("T")
+
+# Threads of a store, at most. More are no faster: they take turns at the interpreter, and the
+# loop's own thread waits longer for its turn.
+ASKING, RELEASING = 4, 2
+# How often a waiter is asked for news that cannot wake anybody.
+FOREIGN_POLL_SECONDS = 0.1
+# How often a waiter looks whether the holder's process lives. Each look takes a thread.
+OWNER_CHECK_SECONDS = 0.25
+
+
+async def drive(alias: str, steps: Steps[T], undo: Callable[[], object] = lambda: None) -> T:
+    """Make steps in threads. Returns, or raises, what they do.
+
+    If the caller is cancelled, or its coroutine is closed or collected, the steps are closed in a
+    thread, after the one that is being made. The caller does not wait for that.
+
+    Args:
+        alias: of the store whose threads make them.
+        steps: what is to be done. Each is made in a copy of the caller's context.
+        undo: called in a thread when the steps are closed. They may have come to their end just
+            before, with a result that nobody gets.
+    """
+    pools, loop = _pools_of(alias), asyncio.get_running_loop()
+    pause: Pause | None = None
+    result: T
+
+    def wake(news: asyncio.Future[None]) -> None:
+        try:
+            loop.call_soon_threadsafe(_set, news)
+        except RuntimeError:
+            # The loop is closed. What is perhaps handed over just now is passed on.
+            _submit(pools.releasing, steps.close)
+
+    def give_up(step: Future[Any]) -> None:
+        try:
+            if not step.cancel():
+                wait([step])
+            steps.close()
+        finally:
+            undo()
+
+    while True:
+        news = loop.create_future()
+        step = _submit(pools.asking, partial(_advance, steps, pause, partial(wake, news)))
+        try:
+            pause, seconds, result = await asyncio.wrap_future(step)
+            if pause is None:
+                return result
+            await asyncio.wait([news], timeout=None if seconds == math.inf else seconds)
+        except GeneratorExit:
+            _soon(partial(give_up, step))
+            raise
+        except BaseException:
+            _submit(pools.releasing, partial(give_up, step))
+            raise
+        finally:
+            del step  # What it raised refers to this frame.
+
+
+async def in_thread(alias: str, call: Callable[[], T]) -> T:
+    """Make a call to the store ``alias`` in a thread. Returns, or raises, what it does."""
+    return await asyncio.wrap_future(_submit(_pools_of(alias).asking, call))
+
+
+async def finish(alias: str, call: Callable[[], T]) -> T:
+    """As `in_thread`, for a call that is made whatever is cancelled, such as a release."""
+    return await asyncio.shield(asyncio.wrap_future(_submit(_pools_of(alias).releasing, call)))
+
+
+async def leave(alias: str, error: BaseException | None, call: Callable[[], object]) -> None:
+    """Make the call that releases what a block held, which ends with ``error``.
+
+    A coroutine that is closed, or collected with its loop, ends with `GeneratorExit`. It cannot
+    wait: the call is made soon, and what it raises is told to nobody.
+    """
+    if isinstance(error, GeneratorExit):
+        _soon(call)
+    else:
+        await finish(alias, call)
+
+
+class _Pools(NamedTuple):
+    """The threads of one store."""
+
+    asking: ThreadPoolExecutor
+    releasing: ThreadPoolExecutor
+
+
+@functools.cache
+def _pools_of(alias: str) -> _Pools:
+    # Not kept in the store: to make one may import its client, too slow for an event loop.
+    name = f"tasklock-{alias}"
+    return _Pools(ThreadPoolExecutor(ASKING, name), ThreadPoolExecutor(RELEASING, name))
+
+
+if hasattr(os, "register_at_fork"):
+    # The child has none of its parent's threads.
+    os.register_at_fork(after_in_child=_pools_of.cache_clear)
+
+
+def _advance(
+    steps: Steps[Any], pause: Pause | None, wake: Callable[[], None]
+) -> tuple[Pause | None, float, Any]:
+    """Go on with the steps after a pause, or begin with them. Returns the next pause and after how
+    many seconds it ends, at most; or None, any number, and what the steps return."""
+    try:
+        try:
+            news = None if pause is None or pause.waiter is None else pause.waiter.wait(0)
+        except BaseException as error:
+            pause = steps.throw(error)
+        else:
+            pause = steps.send(news)
+    except StopIteration as end:
+        return None, 0.0, end.value
+    seconds = min(pause.seconds, OWNER_CHECK_SECONDS) if pause.watched else pause.seconds
+    if pause.waiter is not None:
+        wake_by = getattr(pause.waiter, "wake_by", None)
+        seconds = min(seconds, FOREIGN_POLL_SECONDS if wake_by is None else wake_by(wake))
+    return pause, seconds, None
+
+
+def _submit(pool: ThreadPoolExecutor, call: Callable[[], T]) -> Future[T]:
+    """Have a call made in a thread, in a copy of this context."""
+    return pool.submit(copy_context().run, _call_and_close, call)
+
+
+def _soon(call: Callable[[], object]) -> None:
+    """Have a call made for a coroutine that is closed. What it raises is told to nobody.
+
+    In a thread of its own: the garbage collector may close a coroutine at any place of other code,
+    also where this thread holds the locks of a pool.
+    """
+
+    def quietly() -> None:
+        with suppress(BaseException):
+            _call_and_close(call)
+
+    with suppress(RuntimeError):  # The process ends, or the system starts no thread.
+        start_thread(quietly)
+
+
+def _call_and_close(call: Callable[[], T]) -> T:
+    """Make a call, and close what it has opened of Django's: there is no request here, at whose end
+    Django would do that."""
+    # Caches are kept in the context. Those that came with it are the task's.
+    known = caches.all(initialized_only=True)
+    try:
+        return call()
+    finally:
+        connections.close_all()
+        for cache in caches.all(initialized_only=True):
+            if cache not in known:
+                cache.close()
+
+
+def _set(news: asyncio.Future[None]) -> None:
+    if not news.done():
+        news.set_result(None)

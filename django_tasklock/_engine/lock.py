@@ -1,0 +1,387 @@
+"""``lock()``: a lease for the length of a block or of a call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import ContextVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    cast,
+    overload,
+)
+from weakref import ref
+
+from asgiref.sync import iscoroutinefunction
+
+from .._values.arguments import check_known, checked_flag, checked_name, checked_several
+from .._values.lock_info import LockInfo
+from .._values.signatures import is_generator, signature_of
+from ..conf import DEFAULT_ALIAS
+from ..exceptions import LockNotAcquired
+from .acquiring import How, is_own, taking
+from .aio import drive, leave
+from .cooling import CoolingTimes, cooling_times
+from .lease import Lease, Use, strand
+from .names import NameTemplate
+from .service import LockService
+from .waiting import Steps, blocking, refuse_on_loop
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["LockContext", "LockOptions", "lock"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Held = TypeVar("Held")
+Names = list[str] | tuple[str, ...]
+
+FORGOTTEN_F = re.compile(r"\{[A-Za-z_]\w*([.\[][^{}]*)?(![rsa])?(:[^{}]*)?\}").search
+OWN = "by this very thread; reentrant=True shares it"
+# What somebody tries who takes `lock()` for a lock object of another library.
+INSTEAD = {
+    "acquire": "locks.acquire(name, wait=...) returns a lease, or None",
+    "release": "the end of the block releases it; a lease of locks.acquire(name) has release()",
+    "locked": "locks.is_locked(name) says whether it is taken",
+    "extend": "the lease has it: with lock(name) as lease",
+}
+
+
+class LockOptions(TypedDict, total=False):
+    """The options of `lock`, but for ``on_conflict``."""
+
+    ttl: float | None
+    wait: float | None
+    renew: bool
+    store: str
+    slots: int
+    reentrant: bool
+    hold_at_least: float
+    cooldown: float
+    cooldown_after_error: float
+
+
+class SkippingDecorator(Protocol):
+    """What `lock` returns with ``on_conflict="skip"``: a decorator, and no context manager."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]]
+    ) -> Callable[P, Coroutine[Any, Any, R | None]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R | None]: ...
+    def __call__(self, function: Callable[P, Any]) -> Callable[P, Any]:
+        """Return ``function`` under the lock. A call returns None if the lock is taken."""
+
+
+@overload
+def lock(
+    name: str, *, on_conflict: Literal["raise"] = "raise", **options: Unpack[LockOptions]
+) -> LockContext[Lease]: ...
+@overload
+def lock(
+    name: Names, *, on_conflict: Literal["raise"] = "raise", **options: Unpack[LockOptions]
+) -> LockContext[list[Lease]]: ...
+@overload
+def lock(
+    name: str | Names, *, on_conflict: Literal["skip"], **options: Unpack[LockOptions]
+) -> SkippingDecorator: ...
+def lock(
+    name: str | Names,
+    *,
+    on_conflict: Literal["raise", "skip"] = "raise",
+    **options: Unpack[LockOptions],
+) -> Any:
+    """Hold the lock ``name`` for a block (``with``, ``async with``) or for each call of a function
+    (``@``, also over ``async def``).
+
+    ``name``: the lock's name. For a decorator it is a template that the arguments of each call
+    fill, such as ``"report:{date}"``. A list or tuple of names is held all or none; the block gets
+    the list of the leases, in the order of the names. ``ttl``: seconds that the lease lasts; None,
+    the store's TTL. ``wait``: seconds to wait for the lock, or for all of them together; 0, the
+    default, does not wait, None waits for ever. ``renew``: extend the lease for as long as the
+    block runs; True by default. ``store``: an alias of the setting. ``slots``: how many may hold it
+    at once, from 1 to 1000. Above 1, each of them holds a permit, which is a lock of its own,
+    ``NAME#1`` to ``NAME#N``, and none holds the lock ``NAME`` itself. Callers may give different
+    numbers: each takes one of its own first N.
+    ``reentrant``: the thread, greenlet or asyncio task that holds the lock may take it again in the
+    same way. The inner block gets the lease that is held, as it is: ``ttl``, ``wait`` and ``renew``
+    count where the lock is taken from the store. The outermost block releases.
+    ``hold_at_least``: after its release the lock stays taken until so many seconds after it was
+    acquired. ``cooldown`` and ``cooldown_after_error``: until so many seconds after the block
+    ended, well or with an error. The longest counts, and of blocks that share a lease what the
+    outermost says. ``on_conflict``: with "skip", which is for decorators only, a call returns None
+    if the lock is taken.
+
+    Call `lock` for each block: an object that several blocks share may leave a lock behind if an
+    exception from a signal handler comes at the very beginning or end of a block.
+
+    Raises `TypeError` or `ValueError` for a wrong argument. The block or call raises
+    `InvalidLockConfig` if the lock is to cool and its store cannot do that,
+    `LockNotAcquired` if the lock is taken, `StoreUnavailable` if the store does not answer, and
+    `LeaseLost` at its end if the lease was lost and the block raised nothing itself. A block that
+    would get a lease which is lost already raises `LeaseLost` at its beginning. `LockNotAcquired`
+    is raised at once, whatever ``wait`` says, if a block of this very thread or task has the lock.
+
+    With ``async with``, and over ``async def``, nothing blocks the event loop, and who waits holds
+    no thread. The lock is released, or the wait queue left, however the task ends. A ``with`` that
+    would wait on a running event loop raises Django's ``SynchronousOnlyOperation``.
+    """
+    if not options.keys() <= OPTIONS.keys():
+        check_known("lock", options, OPTIONS)
+    return LockContext(name, on_conflict, **options)
+
+
+OPTIONS = LockOptions.__annotations__
+# The blocks with ``reentrant=True`` around this code, the innermost last. Each says of which thread
+# or task it is: a new one begins with a copy of the context that it was started in.
+_blocks: ContextVar[tuple[ref[Use], ...]] = ContextVar("tasklock_blocks", default=())
+if hasattr(os, "register_at_fork"):
+    # A forked child is in none of its parent's.
+    os.register_at_fork(after_in_child=functools.partial(_blocks.set, ()))
+
+
+class LockContext(Generic[Held]):
+    """What `lock` returns. ``template`` is what the name was filled from."""
+
+    def __init__(
+        self,
+        name: Any,
+        on_conflict: str = "raise",
+        template: str | None = None,
+        *,
+        ttl: float | None = None,
+        wait: float | None = 0,
+        renew: bool = True,
+        store: str = DEFAULT_ALIAS,
+        slots: int = 1,
+        reentrant: bool = False,
+        hold_at_least: float = 0,
+        cooldown: float = 0,
+        cooldown_after_error: float = 0,
+    ) -> None:
+        several = isinstance(name, list | tuple)
+        if several:
+            checked_several(name)
+        for one in name if several else (name,):
+            if not isinstance(one, str) or not one:
+                checked_name(one)
+        cooling: CoolingTimes | None = None
+        if hold_at_least != 0 or cooldown != 0 or cooldown_after_error != 0:
+            cooling = cooling_times(hold_at_least, cooldown, cooldown_after_error)
+        self._how = How(store, ttl, wait, renew, slots, cooling, LockService)
+        if slots > 1 and several:
+            raise ValueError("slots is for one name: several names are held whole, all or none")
+        if on_conflict not in ("raise", "skip"):
+            raise ValueError(f'on_conflict is "raise" or "skip", not {on_conflict!r}')
+        self.name, self.template = tuple(name) if several else name, template
+        self._skips, self._reentrant = on_conflict == "skip", reentrant
+        if reentrant is not False:
+            checked_flag("reentrant", reentrant)
+        # Of the blocks that it holds now, the last one last.
+        self._uses: list[Use] = []
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            "lock() takes no lock before the block begins: write `with lock(...)`, or "
+            "`if lease := locks.acquire(...)`"
+        )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            mend = INSTEAD.get(name)
+            raise AttributeError(f"lock() has no {name}{f': {mend}' if mend else ''}")
+
+    def __enter__(self) -> Held:
+        self._check_block()
+        refuse_on_loop(self._how.wait)
+        use = Use()
+        held: Held = blocking(self._taking(self.name, use))
+        self._uses.append(use)
+        if self._reentrant:
+            self._share(use)
+        return held
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._last().leave(failed=kind is not None)
+
+    async def __aenter__(self) -> Held:
+        self._check_block()
+        use = Use()
+        held = await self._drive(use, self._taking(self.name, use))
+        self._uses.append(use)
+        self._share(use)
+        return held
+
+    async def __aexit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        await self._leave(self._last(), error)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return ``function`` under the lock, with a lease of its own for each call."""
+        called = _called(function)
+        mend = _mend(function, called)
+        if mend:
+            name = getattr(function, "__qualname__", function)
+            raise TypeError(f"lock() cannot hold a lock for {name}: {mend}")
+        fill = _filling(self.name, signature_of(function))
+        if iscoroutinefunction(function) or iscoroutinefunction(called):
+            return cast("Callable[P, R]", self._over_coroutine(function, fill))
+
+        @functools.wraps(function)
+        def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+            refuse_on_loop(self._how.wait)
+            use, failed = Use(), True
+            try:
+                blocking(self._taking(fill(args, kwargs), use, self.name))
+            except LockNotAcquired:
+                if self._skips:
+                    return cast("R", None)  # As `SkippingDecorator` says.
+                raise
+            self._share(use)
+            try:
+                result = function(*args, **kwargs)
+                failed = False
+                return result
+            finally:
+                use.leave(failed=failed)
+
+        return locked
+
+    def _over_coroutine(self, function: Any, fill: Callable[..., Any]) -> Any:
+        @functools.wraps(function)
+        async def locked(*args: Any, **kwargs: Any) -> Any:
+            use = Use()
+            try:
+                await self._drive(use, self._taking(fill(args, kwargs), use, self.name))
+            except LockNotAcquired:
+                if self._skips:
+                    return None
+                raise
+            self._share(use)
+            try:
+                result = await function(*args, **kwargs)
+            except BaseException as error:
+                await self._leave(use, error)
+                raise
+            await self._leave(use, None)
+            return result
+
+        return locked
+
+    def _check_block(self) -> None:
+        if self._skips:
+            raise TypeError('on_conflict="skip" is for the decorator: a block cannot be skipped')
+        for name in (self.name,) if isinstance(self.name, str) else self.name:
+            if FORGOTTEN_F(name):
+                raise ValueError(
+                    f"the name {name!r} has a field, which only a decorator fills. In a block it "
+                    f'is an f-string: lock(f"{name}")'
+                )
+
+    async def _drive(self, use: Use, steps: Steps[Held]) -> Held:
+        return await drive(self._how.alias, steps, use.drop)
+
+    async def _leave(self, use: Use, error: BaseException | None) -> None:
+        call = functools.partial(use.leave, failed=error is not None)
+        await leave(self._how.alias, error, call)
+
+    def _share(self, use: Use) -> None:
+        if self._reentrant:
+            alive = [each for each in _blocks.get() if each() is not None]
+            _blocks.set((*alive, ref(use)))
+
+    def _last(self) -> Use:
+        """The block that ends: the last one of this thread or task, or else the last one."""
+        who, uses = strand(), self._uses[::-1]
+        if not uses:
+            raise RuntimeError("this lock() was left already, or never entered")
+        last = uses[0]
+        if last.strand != who:
+            last = next((use for use in uses if use.strand == who), last)
+        self._uses.remove(last)
+        return last
+
+    def _taking(self, name: Any, use: Use, templates: Any = None) -> Steps[Any]:
+        """Return the steps that take the lock, or the locks, for ``use``; they return what the
+        block gets, and raise `LockNotAcquired`. ``templates``: what ``name`` was filled from."""
+        names = (name,) if isinstance(name, str) else name
+        shared = self._shared(names, use) if self._reentrant else {}
+        use.shared.extend(shared.values())
+        steps: Any = None
+        if not isinstance(name, str):
+            by_name = dict(zip(name, templates or (), strict=False))
+            wanted = [each for each in names if each not in shared]
+            if wanted:
+                steps = LockService(self._how.alias).taking_all(wanted, use, self._how, by_name)
+        elif not shared:
+            steps = taking(self._how, name, use, template=templates or self.template)
+        return self._won(name, use, shared, steps)
+
+    def _won(self, name: Any, use: Use, shared: dict[str, Lease], steps: Any) -> Steps[Any]:
+        won = {} if steps is None else (yield from steps)
+        if isinstance(won, LockInfo):
+            taken = name if isinstance(name, str) else won.name
+            own = is_own(won, self._how.alias, use.strand)
+            raise LockNotAcquired(taken, won, OWN if own else "")
+        if isinstance(name, str):
+            return shared[name] if steps is None else won
+        return [(shared | won)[each] for each in name]
+
+    def _shared(self, names: Sequence[str], use: Use) -> dict[str, Lease]:
+        """The leases of these locks that a block of this thread or task has. Raises `LeaseLost` if
+        one of them is lost."""
+        found: dict[str, Lease] = {}
+        others = [other for each in _blocks.get() if (other := each()) is not None]
+        for other in others:
+            if other.strand == use.strand:
+                for lease in (*other.leases, *other.shared):
+                    name = lease.base_name if self._how.slots > 1 else str(lease.name)
+                    plain = (lease.slot is None) is (self._how.slots == 1)
+                    mine = lease.store == self._how.alias and plain and name in names
+                    if mine and lease.is_here() and not lease.ended_well:
+                        lease.assert_held()
+                        found[name] = lease
+        return found
+
+
+def _filling(name: Any, signature: inspect.Signature) -> Callable[[Any, Any], Any]:
+    """What makes the name, or the names, for one call of a decorated function."""
+    if isinstance(name, str):
+        return NameTemplate(name, signature).fill
+    templates = [NameTemplate(each, signature) for each in name]
+    return lambda args, kwargs: tuple(each.fill(args, kwargs) for each in templates)
+
+
+def _called(function: Any) -> Any:
+    """What a call of ``function`` runs: of an object that is no function, its ``__call__``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    is_plain = inspect.isroutine(function) or isinstance(function, type)
+    return function if is_plain else type(function).__call__
+
+
+def _mend(function: Any, called: Any) -> str | None:
+    """Why a lock cannot be held for a call, and what to write instead. None if it can."""
+    if hasattr(function.__class__, "apply_async"):  # That of a proxy is the task's.
+        return (
+            "a Celery task, of which only direct calls would be under it. "
+            "Use base=LockedTask, or put @shared_task above @lock."
+        )
+    if isinstance(called, type):
+        return "a call of a class only makes an object. Decorate the method that does the work."
+    if is_generator(called):
+        return "such a call returns before its body runs. Use `with lock(...)` inside the body."
+    return None

@@ -1,0 +1,42 @@
+"""How much of the package runs for one lock: what a stranger has to read."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+
+from django.test.utils import override_settings
+
+import django_tasklock
+from django_tasklock import lock
+
+PACKAGE = Path(django_tasklock.__file__).parent
+STORES = PACKAGE / "stores"
+
+
+@override_settings(TASKLOCK={"default": {"BACKEND": "django_tasklock.stores.memory.MemoryStore"}})
+def test_a_lock_that_is_free_takes_at_most_45_calls_in_8_files() -> None:
+    for _ in range(3):
+        one_lock()
+    calls: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(PACKAGE) and not path.is_relative_to(STORES):
+            calls[str(path.relative_to(PACKAGE))] += 1
+
+    sys.setprofile(count)
+    try:
+        one_lock()
+    finally:
+        sys.setprofile(None)
+    assert calls["_engine/lock.py"] > 0
+    assert calls.total() <= 45, calls
+    assert len(calls) <= 8, calls
+
+
+def one_lock() -> None:
+    with lock("a", wait=5):
+        pass

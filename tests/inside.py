@@ -1,0 +1,110 @@
+"""What tests do with the inside of the package; whoever changes that changes this file alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from django_tasklock import Lease
+from django_tasklock._engine import history, waiting
+from django_tasklock._engine import keeper as keeper_module
+from django_tasklock._engine.keeper import keeper_of
+from django_tasklock._values import clock
+from django_tasklock._values.event import Kind
+from django_tasklock._values.handle import read_handle
+from django_tasklock._values.owner import COOLING, MARK, Owner, owner_record
+from django_tasklock._values.tokens import new_token
+from django_tasklock.stores import stores
+from django_tasklock.stores.base import BaseStore, Note
+
+__all__ = [
+    "COOLING", "MARK", "Owner", "ask_again_after", "clock", "forget_all", "give_up", "is_renewed",
+    "keep_events_for", "keep_few_notes", "kept", "look_often", "looks_before", "new_token", "note",
+    "owe", "owner_record", "poll_after", "read_handle", "write_events",
+]  # fmt: skip
+
+
+def kept(alias: str = "default") -> int:
+    """How many tokens and notes the thread of a store looks after."""
+    keeper = keeper_of(stores[alias])
+    return len(keeper.table) + len(keeper.jobs)
+
+
+def give_up(lease: Lease, note: Note | None = None) -> None:
+    """Leave a lease to that thread, as a call does that was interrupted."""
+    lease._entry.note = note
+    lease.give_up()
+
+
+def owe(name: str, note: Note, seconds: float, store: BaseStore, *, undo: bool = False) -> None:
+    """Have that thread write a note; with ``undo`` remove it."""
+    keeper_of(store, name).owe(note, seconds, undo=undo)
+
+
+def keep_few_notes(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Have a store's thread owe so many notes at most."""
+    monkeypatch.setattr(keeper_module, "MOST_JOBS", most)
+
+
+def ask_again_after(
+    monkeypatch: pytest.MonkeyPatch, *, seconds: float, of_queue: bool = False
+) -> None:
+    """Have waiters ask again so long after their question; ``of_queue``: so long after the end of
+    the lease of which they were told."""
+    name = "QUEUE_RETRY_SECONDS" if of_queue else "LONGEST_SILENCE_SECONDS"
+    monkeypatch.setattr(waiting, name, seconds)
+
+
+def look_often(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Have stores' threads look so often for what nobody refers to any more."""
+    monkeypatch.setattr(keeper_module, "LOOK_SECONDS", seconds)
+
+
+def poll_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
+    """Have waiters poll so seldom."""
+    monkeypatch.setattr(waiting, "FIRST_POLL_SECONDS", seconds)
+    monkeypatch.setattr(waiting, "MAX_POLL_SECONDS", seconds)
+
+
+def forget_all() -> None:
+    """Have all stores' threads forget what they look after."""
+    for keeper in keeper_module._keepers():
+        for kept in (keeper.table, keeper.jobs, keeper.events):
+            kept.clear()
+
+
+def is_renewed(*names: str) -> bool:
+    """Whether a lease on one of these locks, or on any, is to be extended by this process."""
+    entries = [
+        entry for keeper in keeper_module._keepers() for entry in list(keeper.table.values())
+    ]
+    found = [entry for entry in entries if entry.renew and entry.granted]
+    return any(not names or {*names} & {*entry.names} for entry in found)
+
+
+def looks_before(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    """Have the store's thread look just before this method of a lease is called."""
+    method = getattr(Lease, verb)
+
+    def called(lease: Lease) -> object:
+        lease._keeper.work()
+        return method(lease)
+
+    monkeypatch.setattr(Lease, verb, called)
+
+
+def note(kind: Kind, name: str, owner: Mapping[str, Any] | Owner) -> None:
+    """Have an event written."""
+    history.note_event(stores["default"], kind, name, owner)
+
+
+def write_events() -> None:
+    """Write the events at once."""
+    history.write_events(stores["default"])
+
+
+def keep_events_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Have events come together for so long before they are written."""
+    monkeypatch.setattr(history, "BATCH_SECONDS", seconds)
