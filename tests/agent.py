@@ -144,13 +144,6 @@ class _Verbs:
         """`acquire`, in a thread of its own."""
         threading.Thread(target=lambda: self.acquire(**arguments), daemon=True).start()
 
-    def acquire_all(self, **arguments: Any) -> int:
-        """How many leases there are now."""
-        from django_tasklock import locks
-
-        self.lease = locks.acquire_all(**arguments)
-        return len(self.lease or ())
-
     def extend(self, **arguments: Any) -> bool:
         return bool(self.lease.extend(**arguments))
 

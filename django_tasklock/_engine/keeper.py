@@ -62,6 +62,8 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 2.0
 MISTAKE_PAUSE_SECONDS = 0.1
 # Of more events in a second the oldest are dropped.
 MOST_EVENTS = 2000
+# So many jobs are done between two looks at the leases.
+JOBS_AT_ONCE = 10
 # So many jobs wait before a note is left to its ttl.
 MOST_JOBS = 10_000
 # The thread that rests looks so seldom whether there is anything at all.
@@ -284,11 +286,11 @@ class Keeper:
                 due.append(entry)
         if any(entry.due <= started for entry in due):
             self._extend(due[:LEASES_PER_CALL])
-        # One at a time: it may take a while, and leases come due meanwhile.
+        # Few at a time: each may take a while, and leases come due meanwhile.
         late = math.inf if self.hurries else started
-        job = next((each for each in list(self.jobs) if each[0] <= late), None)
-        if job is not None and started >= self._retry_at:
-            self._do(*job)
+        for job in [each for each in list(self.jobs) if each[0] <= late][:JOBS_AT_ONCE]:
+            if clock.now() >= self._retry_at:
+                self._do(*job)
         close_own()
         jobs = min((moment for moment, _ in list(self.jobs)), default=math.inf)
         if self.jobs and self.hurries:

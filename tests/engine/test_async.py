@@ -17,7 +17,6 @@ from django.db import connections
 
 from django_tasklock import Lease, LeaseLost, LockNotAcquired, lock, locks, signals
 from django_tasklock.stores.base import BaseStore
-from django_tasklock.stores.memory.memory_waiter import MemoryWaiter
 from tests.conftest import UseRedis
 from tests.steps import LONG, Meanwhile, taken
 from tests.waiting import PATIENCE, until
@@ -129,20 +128,6 @@ def test_questions_without_an_answer_delay_no_release(
         assert not any(task.done() for task in asking)
         answer.set()
         await asyncio.gather(*asking)
-
-    run(work())
-
-
-def test_a_waiter_that_cannot_wake_anybody_is_asked(
-    tasklock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(MemoryWaiter, "wake_by")
-
-    async def work() -> None:
-        async with lock(NAME):
-            task = asyncio.create_task(entered(lock(NAME, wait=None)))
-            await queued(1)
-        await task
 
     run(work())
 

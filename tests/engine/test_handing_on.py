@@ -20,11 +20,10 @@ from django_tasklock import (
     locks,
     signals,
 )
-from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
 from tests.agent import Agent
 from tests.conftest import UseCaches
-from tests.inside import COOLING, MARK, owner_record, read_handle
+from tests.inside import COOLING, read_handle
 from tests.interruptions import at_every_instruction
 from tests.steps import (
     LONG,
@@ -171,13 +170,6 @@ class TestOnRedis:
         assert (holder(NAME).ttl or 0) <= RENEWED
         renewed(other, 3)
         assert other.release()
-
-    def test_a_cooling_lock_is_not_adopted(self) -> None:
-        lease = taken(NAME)
-        handle, store = lease.detach(), stores["default"]
-        assert store.rewrite(NAME, lease.token, LONG, {**owner_record(), MARK: COOLING})
-        assert locks.adopt(handle) is None
-        assert holder(NAME).cooling
 
     def test_who_waits_does_not_end_what_another_process_has_adopted(self) -> None:
         """The waiter has seen the process that detached it as the holder, and that one died."""

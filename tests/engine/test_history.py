@@ -117,15 +117,6 @@ class TestWhatIsWritten:
         assert (held.kind, held.by, held.reason, held.seconds) == ("held", "alice", "migration", 90)
         assert refused.holder == held.owner == Owner(held_by="alice", reason="migration")
 
-    def test_permits_are_in_the_history_of_their_name(self) -> None:
-        held = [taken("video", slots=2) for _ in range(2)]
-        assert locks.acquire("video", slots=2) is None
-        assert locks.clear(held[1].name)
-        until(lambda: len(locks.history()) == 2)
-        assert kinds("video") == ["cleared", "refused"]
-        assert kinds(held[1].name) == ["cleared"]
-        assert kinds(held[0].name) == []
-
     def test_what_happened_to_a_task_is_found_by_its_id(self) -> None:
         locks.try_acquire("video:1", task="videos.run", task_id="id-1")
         for task_id in ("id-2", "id-3"):

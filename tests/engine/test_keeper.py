@@ -20,8 +20,9 @@ from django_tasklock import (
     signals,
 )
 from django_tasklock.stores import stores
-from tests.inside import kept, looks_before
-from tests.steps import LONG, RENEWED, Meanwhile, holder, in_child, renewed, taken, waiting
+from django_tasklock.stores.base import Note
+from tests.inside import keep_few_notes, kept, looks_before, owe
+from tests.steps import LONG, RENEWED, Meanwhile, holder, in_child, renewed, silent, taken, waiting
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("on_redis")
@@ -72,6 +73,15 @@ def test_receiver_that_raises(error: type[BaseException]) -> None:
         assert other.release()
     finally:
         signals.lock_lost.disconnect(fail)
+
+
+def test_too_many_notes_are_left_to_their_ttl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of calls that got no answer."""
+    keep_few_notes(monkeypatch, 5)
+    silent(monkeypatch, "set_note")
+    for number in range(100):
+        owe("video:1", Note(f"key {number}", "text", LONG), LONG, stores["default"])
+    assert kept() <= 6
 
 
 class TestFork:

@@ -5,34 +5,15 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import asdict, replace
-from typing import Any
 
 import pytest
 from django.core.cache import cache
 
 from django_tasklock import LockInfo, locks
-from django_tasklock._values.owner import Owner
 from django_tasklock.stores import stores
 from tests.steps import holder, taken
 
 pytestmark = pytest.mark.usefixtures("on_redis")
-
-
-@pytest.mark.parametrize("value", [7, -7, "7", b"7", " 7", "+7", "\u0667", ""], ids=ascii)
-def test_a_value_of_other_code_is_a_lock_without_an_owner(value: object) -> None:
-    cache.set("lock:video:1", value, 60)
-    info = holder("video:1")
-    assert (info.token, info.acquired_at, info.fence, info.owner) == (None, None, None, Owner())
-    assert info.key == cache.make_key("lock:video:1")
-    assert info.digest
-    assert not info.is_same_lease(info)
-
-
-def test_a_value_that_cannot_be_decoded_is_a_lock_all_the_same() -> None:
-    store: Any = stores["default"]
-    store.client.redis.set(store.key("video:1"), b"\x80 no pickle", px=60_000)
-    info = holder("video:1")
-    assert (info.token, info.acquired_at, info.fence, info.owner) == (None, None, None, Owner())
 
 
 def test_it_is_equal_to_what_is_read_again_and_has_not_changed() -> None:

@@ -195,6 +195,8 @@ class TestForms:
         if text == "{video}" and type(value) is not SimpleNamespace:
             with pytest.raises(TypeError, match="give it a lock_name"):
                 digest_name("videos.process", {"value": value})
+        with pytest.raises(TypeError, match="at least one part"):
+            make_name()
 
 
 class TestArguments:
@@ -275,6 +277,8 @@ class TestBy:
         with pytest.raises(ValueError, match=r"by\('extra'\) names 'extra': name one of"):
             by("extra").check(inspect.signature(job))
 
-    def test_an_argument_that_does_not_exist_is_said_when_the_task_is_defined(self) -> None:
+    def test_what_it_does_not_take_is_said_when_the_task_is_defined(self) -> None:
+        with pytest.raises(InvalidLockConfig, match="names of arguments"):
+            by()
         with pytest.raises(InvalidLockConfig, match=r"task process: by\('user_id', 'how'\) names"):
             made(lock_name=by("user_id", "how"))

@@ -15,17 +15,10 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django_tasklock import Lease, LeaseLost, LockNotAcquired, lock, locks
 from django_tasklock._engine.lock import LockContext
 from django_tasklock.stores.base import BaseStore
-from tests.conftest import UseCaches, UseRedis
 from tests.greenlets import LIBRARIES, run_in_greenlets
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, Traffic, holder, in_child
-from tests.store_cases import redis_cache
 from tests.waiting import PATIENCE
-
-
-@pytest.fixture
-def on_redis(use_redis: UseRedis) -> None:
-    use_redis()
 
 
 def again(name: str = "video:1", **options: Any) -> LockContext[Lease]:
@@ -71,17 +64,6 @@ class TestBlocks:
         with shared as fresh:
             assert fresh.token != first.token
 
-    def test_other_names_and_other_stores_are_other_locks(
-        self, use_caches: UseCaches, redis_server: RedisServer
-    ) -> None:
-        use_caches(
-            {"default": redis_cache(redis_server.url), "other": redis_cache(redis_server.url)},
-            {"default": {}, "other": {"CACHE": "other"}},
-        )
-        with again() as first, again("video:2") as second, again(store="other") as third:
-            assert len({first.token, second.token, third.token}) == 3
-        assert not locks.using("other").is_locked("video:1")
-
     def test_both_sides_have_to_say_it(self) -> None:
         with again() as lease:
             with pytest.raises(LockNotAcquired), lock("video:1"):
@@ -92,12 +74,6 @@ class TestBlocks:
             assert refused()
         with pytest.raises(TypeError, match="reentrant is a bool"):
             lock("video:1", reentrant=1)  # type: ignore[call-overload]
-
-    def test_permit_is_shared_as_well(self) -> None:
-        with again(slots=2) as lease, again(slots=2) as inner:
-            assert inner is lease
-            with again(slots=1) as whole:  # The lock of that name, which no permit is.
-                assert whole.name == "video:1"
 
     def test_inner_block_that_outlives_the_outer_one_loses_the_lock(self) -> None:
         def block() -> Iterator[Lease]:
@@ -110,18 +86,6 @@ class TestBlocks:
         assert not locks.is_locked("video:1")
         with pytest.raises(LeaseLost, match="has ended"):
             next(second, "over")
-
-    def test_recursive_function_holds_its_lock_once(self) -> None:
-        tokens = []
-
-        @lock("tree:{root}", ttl=LONG, reentrant=True)
-        def walk(root: str, depth: int) -> int:
-            tokens.append(holder(f"tree:{root}").token)
-            return depth if depth == 3 else walk(root, depth + 1)
-
-        assert walk("a", 0) == 3
-        assert (len(tokens), len(set(tokens))) == (4, 1)
-        assert not locks.is_locked("tree:a")
 
 
 @pytest.mark.usefixtures("on_redis")
@@ -192,22 +156,6 @@ class TestOthers:
         with again():
             assert asyncio.run(nested()), "a thread does not share with the loop that it runs"
             assert async_to_sync(nested)()
-
-    def test_two_tasks_of_one_thread_take_turns(self) -> None:
-        inside: list[str] = []
-
-        async def work(name: str) -> None:
-            async with again(wait=None), again():
-                inside.append(name)
-                await asyncio.sleep(0.01)
-                assert inside == [name], "two at once"
-                inside.clear()
-
-        async def both() -> None:
-            await asyncio.gather(*(work(name) for name in "abcdef"))
-
-        asyncio.run(both())
-        assert not locks.is_locked("video:1")
 
 
 GREENLETS = """

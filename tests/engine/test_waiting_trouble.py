@@ -16,7 +16,6 @@ import redis
 from billiard.exceptions import SoftTimeLimitExceeded
 
 from django_tasklock import Lease, StoreUnavailable, lock, locks
-from django_tasklock.stores import stores
 from tests.agent import Agent
 from tests.conftest import UseCaches, UseRedis
 from tests.interruptions import in_finalizer
@@ -28,9 +27,7 @@ from tests.steps import (
     SOON_SECONDS,
     Meanwhile,
     Traffic,
-    members,
     taken,
-    unheard,
     waiter,
     waiting,
 )
@@ -87,26 +84,6 @@ class TestCut:
         assert lease is not None
         return lease
 
-    def test_waiter_asks_again_after_its_connection_was_cut(
-        self, proxy: CutProxy, lease: Lease
-    ) -> None:
-        first, second = waiter("video:1", 1), waiter("video:1", 2)
-        for _ in range(3):
-            before = set(members("direct", "video:1"))
-            proxy.cut()
-            until(
-                lambda before=before: not before & set(members("direct", "video:1")),  # type: ignore[misc]
-                "both asking again",
-            )
-            until(lambda: not unheard("direct", "video:1"), "both of them listening")
-            assert waiting_directly() == 2
-            # A question whose connection is cut twice is an outage.
-            until(no_question_is_open, "the answers to both")
-        lease.release()
-        until(lambda: not first.is_alive() or not second.is_alive(), "a hand-over", SOON_SECONDS)
-        locks.clear("video:1")
-        assert first.result(SOON_SECONDS).token != second.result(SOON_SECONDS).token
-
     def test_hand_over_that_is_lost_on_the_way_is_found(
         self, proxy: CutProxy, lease: Lease
     ) -> None:
@@ -144,12 +121,6 @@ def waiting_directly() -> int:
     return (info.waiters or 0) if info else 0
 
 
-def no_question_is_open() -> bool:
-    store: Any = stores["default"]
-    connections = store.client._connections
-    return bool(len(connections._idle) == connections._in_use())
-
-
 # Who is interrupted while redis-py connects leaves a socket to the garbage collector. And the
 # handler may run in a finalizer, of which Python ignores what is raised.
 @pytest.mark.filterwarnings(
@@ -180,25 +151,6 @@ class TestInterruption:
         yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-    def test_an_interrupted_reader_leaves_the_queue_and_others_get_their_messages(
-        self, interrupt: Any
-    ) -> None:
-        for turn in range(10):
-            lease = taken("video:1")
-            others: list[Meanwhile[Lease]] = []
-            starter = threading.Timer(
-                0.02,
-                lambda: others.append(Meanwhile(lambda: taken("video:1", wait=None))),  # noqa: B023
-            )
-            starter.start()
-            with pytest.raises(SoftTimeLimitExceeded):  # noqa: PT012
-                interrupt(0.1 + turn / 1000)
-                locks.acquire("video:1", wait=None)
-            until(lambda: len(others) == 1)  # noqa: B023
-            until(lambda: waiting("video:1") == 1)
-            lease.release()
-            assert others[0].result(SOON_SECONDS).release()
 
     def test_interrupted_in_the_moment_of_the_hand_over_loses_no_lock(self, interrupt: Any) -> None:
         """At any instruction: whatever was granted is given back, and nobody stays deaf."""
