@@ -137,11 +137,10 @@ def acquire(
     ``record`` says who asks; it is changed. For the rest see `taking`. Raises `StoreUnavailable`,
     and `InvalidLockConfig` if the store cannot let the lock cool.
     """
-    store, began = stores[how.alias], clock.now()
-    keeper = keeper_of(store, name)
-    entry = _entry(keeper, how, name, use, record, note, token or new_token())
-    deadline = None if how.wait is None else began + how.wait
-    what = store, entry.name, entry.token, entry.ttl, entry.record, deadline
+    ask = _Ask(how, name, use, record, template, token, note)
+    store, keeper, entry = ask.store, ask.keeper, ask.entry
+    deadline = None if how.wait is None else ask.began + how.wait
+    what = store, entry.name, entry.token, entry.ttl, record, deadline
     takes_over = partial(_take_over, store, how.sender)
     attempt: Attempt | Permits
     if how.slots == 1:
@@ -154,15 +153,12 @@ def acquire(
     try:
         answer, since = yield from attempt.take()
         if isinstance(answer, Refusal):
-            keeper.forget(entry)
-            _tell_contended(store, how, name, record, answer.holder, clock.now() - began, template)
-            return answer.holder
+            return ask.refused(answer.holder)
         if how.slots > 1:
             entry.names = (attempt.name,)
-        return _granted(keeper, entry, answer, since, began, how, use, template, attempt.met)
+        return ask.granted(answer, since, attempt.met)
     except BaseException as error:
-        keeper.give_up(entry)  # The store may have granted it, though its answer was not read.
-        _tell_unavailable(how, name, error, clock.now() - began, template)
+        ask.failed(error)
         raise
 
 
@@ -177,8 +173,12 @@ def acquire_all(
     If one is lost all the same, the others are released, and that one counts as held.
     """
     began = clock.now()
-    leases = {} if len(names) == 1 else _all_at_once(how, names, use, record, templates)
     try:
+        leases: dict[str, Lease] = {}
+        if len(names) > 1:
+            leases = _all_at_once([
+                _Ask(how, name, use, dict(record), templates.get(name)) for name in names
+            ])  # fmt: skip
         for name in names[len(leases) :]:
             left = None if how.wait is None else max(0.0, how.wait - (clock.now() - began))
             each = replace(how, wait=left, renew=how.renew or len(names) > 1)
@@ -202,36 +202,26 @@ def acquire_all(
         raise
 
 
-def _all_at_once(
-    how: How, names: Sequence[str], use: Use, record: dict[str, Any], templates: Mapping[str, str]
-) -> dict[str, Lease]:
+def _all_at_once(asks: Sequence[_Ask]) -> dict[str, Lease]:
     """Ask for all in one round trip. Returns no lease where the store cannot do that, or one of
     the locks is held: then they are asked for one after the other."""
-    store, asked = stores[how.alias], clock.now()
-    keepers = [keeper_of(store, name) for name in names]
-    entries = [
-        _entry(keeper, how, name, use, dict(record), None, new_token())
-        for keeper, name in zip(keepers, names, strict=True)
-    ]
-    for keeper, entry in zip(keepers, entries, strict=True):
-        keeper.enter(entry)
+    store, first, asked = asks[0].store, asks[0].entry, clock.now()
+    for ask in asks:
+        ask.keeper.enter(ask.entry)
     try:
-        tokens = {entry.name: entry.token for entry in entries}
-        found = store.acquire_all(tokens, entries[0].ttl, entries[0].record)
+        tokens = {ask.entry.name: ask.entry.token for ask in asks}
+        found = store.acquire_all(tokens, first.ttl, first.record)
         if found is None or isinstance(found, Refusal):
-            for keeper, entry in zip(keepers, entries, strict=True):
-                keeper.forget(entry)
+            for ask in asks:
+                ask.keeper.forget(ask.entry)
             return {}
-        if clock.now() >= asked + entries[0].ttl:
-            raise always_late(store, entries[0].ttl)
-        return {
-            name: _granted(keeper, entry, each, asked, asked, how, use, templates.get(name))
-            for name, keeper, entry, each in zip(names, keepers, entries, found, strict=True)
-        }
+        if clock.now() >= asked + first.ttl:
+            raise always_late(store, first.ttl)
+        return {ask.name: ask.granted(one, asked) for ask, one in zip(asks, found, strict=True)}
     except BaseException as error:
-        for keeper, entry in zip(keepers, entries, strict=True):
-            keeper.give_up(entry)
-        _tell_unavailable(how, names[0], error, clock.now() - asked, None)
+        for ask in asks[1:]:
+            ask.keeper.give_up(ask.entry)
+        asks[0].failed(error)
         raise
 
 
@@ -251,49 +241,81 @@ def tell_cleared(
     )  # fmt: skip
 
 
-def _entry(
-    keeper: Keeper, how: How, name: str, use: Use, record: dict[str, Any], note: Note | None,
-    token: str,
-) -> Entry:  # fmt: skip
-    """What is known of the token before it is sent."""
-    store = keeper.store
-    if how.cooling is not None:
-        how.cooling.check(store)
-    ttl = how.ttl or store.settings.ttl
-    record["ttl"], record["renew"] = ttl, how.renew
-    if how.slots > 1:
-        record["slots"] = how.slots
-    if note is not None:
-        note = note._replace(key=store.keyed_note(note.key))
-    of, names = ref(use, keeper.vanished.append), (store.keyed(name),)
-    return Entry(of, names, token, ttl, record, note, how.renew)
+class _Ask:
+    """One question for a lock: what is known of the token before it is sent, and what is done with
+    the answer."""
 
+    def __init__(
+        self,
+        how: How,
+        name: str,
+        use: Use,
+        record: dict[str, Any],
+        template: str | None,
+        token: str | None = None,
+        note: Note | None = None,
+    ) -> None:
+        self.how, self.name, self.use, self.template = how, name, use, template
+        self.store = store = stores[how.alias]
+        self.began = clock.now()
+        self.keeper = keeper_of(store, name)
+        if how.cooling is not None:
+            how.cooling.check(store)
+        ttl = how.ttl or store.settings.ttl
+        record["ttl"], record["renew"] = ttl, how.renew
+        if how.slots > 1:
+            record["slots"] = how.slots
+        if note is not None:
+            note = note._replace(key=store.keyed_note(note.key))
+        of, names = ref(use, self.keeper.vanished.append), (store.keyed(name),)
+        self.entry = Entry(of, names, token or new_token(), ttl, record, note, how.renew)
 
-def _granted(
-    keeper: Keeper, entry: Entry, grant: Grant, since: float, began: float, how: How, use: Use,
-    template: str | None, met: LockInfo | None = None,
-) -> Lease:  # fmt: skip
-    """The lease of a grant, which began at ``since``, and was asked for at ``began``, both on
-    `clock.now`. ``met``: the holder for which it waited."""
-    store, record, note, entry.note = keeper.store, entry.record, entry.note, None
-    entry.proof, entry.left = grant.proof, grant.left
-    if how.cooling is not None:
-        entry.cooling = Cooling(how.cooling)
-    lease = Lease(keeper, entry, how.alias, grant.fence, template, how.sender)
-    use.leases.append(lease)
-    keeper.granted(entry, since + entry.ttl)
-    if note is not None and not grant.noted:
-        use.note_kept = store.reserve(note.key, note.text, note.ttl) is not None
-    if HELD_BY in record:
-        return lease  # An operator's hold has a signal and an event of its own.
-    waited = clock.now() - began
-    if waited > LONG_WAIT_SECONDS and how.wait != 0:
-        note_event(store, "waited", entry.name, record, seconds=waited)
-    if lock_acquired.receivers:
-        lock_acquired.send_robust(
-            how.sender, lease=lease, template=template, waited=waited, holder=met
-        )
-    return lease
+    def granted(self, grant: Grant, since: float, met: LockInfo | None = None) -> Lease:
+        """Return the lease, which began at ``since``, on `clock.now`. ``met``: the holder for
+        which it waited."""
+        how, store, entry = self.how, self.store, self.entry
+        note, entry.note = entry.note, None
+        entry.proof, entry.left = grant.proof, grant.left
+        if how.cooling is not None:
+            entry.cooling = Cooling(how.cooling)
+        lease = Lease(self.keeper, entry, how.alias, grant.fence, self.template, how.sender)
+        self.use.leases.append(lease)
+        self.keeper.granted(entry, since + entry.ttl)
+        if note is not None and not grant.noted:
+            self.use.note_kept = store.reserve(note.key, note.text, note.ttl) is not None
+        if HELD_BY in entry.record:
+            return lease  # An operator's hold has a signal and an event of its own.
+        waited = clock.now() - self.began
+        if waited > LONG_WAIT_SECONDS and how.wait != 0:
+            note_event(store, "waited", entry.name, entry.record, seconds=waited)
+        if lock_acquired.receivers:
+            lock_acquired.send_robust(
+                how.sender, lease=lease, template=self.template, waited=waited, holder=met
+            )
+        return lease
+
+    def refused(self, holder: LockInfo) -> LockInfo:
+        """Note that ``holder`` has the lock, and return it."""
+        self.keeper.forget(self.entry)
+        waited, record = clock.now() - self.began, self.entry.record
+        note_event(self.store, "refused", self.name, record, holder=holder, seconds=waited)
+        if lock_contended.receivers:
+            lock_contended.send_robust(
+                self.how.sender, holder=holder, owner=Owner.from_record(record), **self._told()
+            )
+        return holder
+
+    def failed(self, error: BaseException) -> None:
+        """Give the token up: the store may have granted it, though its answer was not read."""
+        self.keeper.give_up(self.entry)
+        if lock_unavailable.receivers and isinstance(error, StoreUnavailable):
+            lock_unavailable.send_robust(self.how.sender, error=error, **self._told())
+
+    def _told(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "store": self.how.alias, "template": self.template,
+            "waited": clock.now() - self.began, "wait": self.how.wait,
+        }  # fmt: skip
 
 
 def _release_all(use: Use) -> None:
@@ -323,25 +345,3 @@ def _take_over(store: BaseStore, sender: object, holder: LockInfo) -> bool:
         note_event(store, "taken over", holder.name, holder.owner, by=place(Owner.current()))
         tell_cleared(store, holder.name, holder.token, holder, BY_TAKEOVER, sender)
     return True
-
-
-def _tell_contended(
-    store: BaseStore, how: How, name: str, record: dict[str, Any], holder: LockInfo, waited: float,
-    template: str | None,
-) -> None:  # fmt: skip
-    note_event(store, "refused", name, record, holder=holder, seconds=waited)
-    if lock_contended.receivers:
-        lock_contended.send_robust(
-            how.sender, name=name, store=store.alias, holder=holder, waited=waited, wait=how.wait,
-            owner=Owner.from_record(record), template=template,
-        )  # fmt: skip
-
-
-def _tell_unavailable(
-    how: How, name: str, error: BaseException, waited: float, template: str | None
-) -> None:
-    if lock_unavailable.receivers and isinstance(error, StoreUnavailable):
-        lock_unavailable.send_robust(
-            how.sender, name=name, store=how.alias, template=template, waited=waited,
-            wait=how.wait, error=error,
-        )  # fmt: skip

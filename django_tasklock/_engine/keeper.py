@@ -22,7 +22,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 from weakref import WeakValueDictionary, ref
@@ -53,6 +52,9 @@ SHORTEST_DELAY_SECONDS = 0.005
 TOGETHER_SHARE, LEASES_PER_CALL = 1 / 12, 500
 # How often the thread looks for what nobody refers to any more.
 LOOK_SECONDS = 0.25
+# After so many looks at an empty table it rests until it is woken. If it rested at once, each of
+# many short locks would wake it.
+LOOKS_BEFORE_REST = 20
 # When the store is asked again for a token that it did not have: the command of the interrupted
 # call may still be on its way.
 LATER_LOOKS_SECONDS = (0.25, 1.0, 4.0)
@@ -81,7 +83,6 @@ class Holder(Protocol):
     def given_back(self) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
 class Entry:
     """All that is known of one token.
 
@@ -89,27 +90,33 @@ class Entry:
     ``note`` is what the acquire writes; once the lease is granted, what its release is to write.
     """
 
-    of: ref[Any]
-    names: Sequence[str]
-    token: str
-    ttl: float
-    record: dict[str, Any]
-    note: Note | None = None
-    renew: bool = False
     # When the lease ends, and when the thread has to do something about it, on `clock.now`.
     until: float = math.inf
     due: float = math.inf
-    granted: bool = False
-    given_up: bool = False
+    granted = given_up = False
     # Whether ``of`` is a lease that nobody gives back: its end is only no longer put off.
-    bare: bool = False
+    bare = False
     # Those of the `Grant`.
     proof: Any = None
     left: Callable[[], float] | None = None
     cooling: Cooling | None = None
-    holder: Callable[[], Holder | None] = lambda: None
-    # Has one item while no call about the lease is under way: whoever removes it makes one.
-    free: list[None] = field(default_factory=partial(list, (None,)))
+    # Returns the lease that the token has become.
+    holder: Callable[[], Holder | None] = staticmethod(lambda: None)
+
+    def __init__(
+        self,
+        of: ref[Any],
+        names: Sequence[str],
+        token: str,
+        ttl: float,
+        record: dict[str, Any],
+        note: Note | None = None,
+        renew: bool = False,
+    ) -> None:
+        self.of, self.names, self.token, self.ttl = of, names, token, ttl
+        self.record, self.note, self.renew = record, note, renew
+        # Has one item while no call about the lease is under way: whoever removes it makes one.
+        self.free: list[None] = [None]
 
     @property
     def name(self) -> str:
@@ -150,6 +157,7 @@ class Keeper:
         self._wakeup.acquire()
         # When the thread has something to do, and whether it rests until it is woken.
         self._first, self._news, self._rests = math.inf, False, False
+        self._idle_looks = 0
         self._retry_at, self._retry_after = 0.0, FIRST_RETRY_SECONDS
         self._mistaken = False
         # Whether the process ends: jobs are not to wait for their moment.
@@ -268,7 +276,8 @@ class Keeper:
 
     def work(self) -> float:
         """Do what is due. Return the seconds until the next look."""
-        self._rests = False
+        if self._rests:
+            self._rests, self._idle_looks = False, 0
         if not (self._news or self.vanished) and clock.now() < self._first:
             return self._until_next()
         # Before the look: who comes meanwhile says so again.
@@ -300,7 +309,8 @@ class Keeper:
         return self._until_next()
 
     def _until_next(self) -> float:
-        if not self.table and not self.jobs:
+        self._idle_looks = 0 if self.table or self.jobs else self._idle_looks + 1
+        if self._idle_looks > LOOKS_BEFORE_REST:
             self._rests = True
             if not self.table and not self.jobs:  # One that came before `_rests` woke nobody.
                 return math.inf

@@ -117,8 +117,9 @@ class LockService:
 
     def _acquiring(self, name: str, use: Use, options: Any) -> Steps[Lease | LockInfo]:
         check_known("acquire", options, AcquireOptions.__annotations__)
-        cooling = cooling_times(options.pop("hold_at_least", 0))
-        return taking(self.how(cooling=cooling, **options), name, use)
+        if "hold_at_least" in options:
+            options["cooling"] = cooling_times(options.pop("hold_at_least"))
+        return taking(How(self.alias, sender=LockService, **options), name, use)
 
     def how(self, **options: Any) -> How:
         """Return how a lock of this store is taken: ``options`` are those of `How`."""
@@ -222,8 +223,9 @@ class LockService:
         keeper = keeper_of(store, said.name)
         entry = Entry(
             ref(use, keeper.vanished.append), (said.name,), said.token, said.ttl, record,
-            renew=renew, proof=grant.proof, left=grant.left,
+            renew=renew,
         )  # fmt: skip
+        entry.proof, entry.left = grant.proof, grant.left
         fence = said.fence if grant.fence is None else grant.fence
         keeper.enter(entry)
         lease = Lease(keeper, entry, said.alias, fence, template, LockService)
