@@ -294,7 +294,9 @@ class Keeper:
             elif entry.renew and entry.due <= started + entry.ttl * TOGETHER_SHARE:
                 due.append(entry)
         if any(entry.due <= started for entry in due):
-            self._extend(due[:LEASES_PER_CALL])
+            for at in range(0, len(due), LEASES_PER_CALL):
+                if not self._extend(due[at : at + LEASES_PER_CALL]):
+                    break  # The others would get no answer either; they are looked at again.
         # Few at a time: each may take a while, and leases come due meanwhile.
         late = math.inf if self.hurries else started
         for job in [each for each in list(self.jobs) if each[0] <= late][:JOBS_AT_ONCE]:
@@ -316,8 +318,8 @@ class Keeper:
                 return math.inf
         return max(0.0, min(self._first - clock.now(), LOOK_SECONDS))
 
-    def _extend(self, entries: Sequence[Entry]) -> None:
-        """Extend leases in one call."""
+    def _extend(self, entries: Sequence[Entry]) -> bool:
+        """Extend leases in one call. Returns False if the store did not answer."""
         claimed = []
         for entry in entries:
             # Whoever makes a call about it now plans the next one. It may be interrupted.
@@ -336,7 +338,8 @@ class Keeper:
             if not self._mistaken:
                 logger.exception("the lock store %s could not extend its leases", self.store.alias)
             self._mistaken = True
-        if len(said) != len(claimed):
+        answered = len(said) == len(claimed)
+        if not answered:
             said = [None] * len(claimed)
         for entry, extension, held in zip(claimed, batch, said, strict=True):
             if held:
@@ -350,6 +353,7 @@ class Keeper:
             entry.free.append(None)
             if held is False:
                 self._lost(entry, "the store no longer has it")
+        return answered
 
     def _lost(self, entry: Entry, reason: str) -> None:
         self.forget(entry)
