@@ -10,7 +10,14 @@ from weakref import ref
 
 from .._compat.running_task import running_task
 from .._values import clock
-from .._values.arguments import check_options, checked_flag, checked_name, checked_token, is_name
+from .._values.arguments import (
+    LONGEST_TTL_SECONDS,
+    check_options,
+    checked_flag,
+    checked_name,
+    checked_token,
+    is_name,
+)
 from .._values.lock_info import LockInfo
 from .._values.owner import HELD_BY, INSIDE, Owner, owner_record, place
 from .._values.slots import checked_slots, permit_names
@@ -68,9 +75,10 @@ class How:
     sender: object = None
 
     def __post_init__(self) -> None:
+        # Most callers give nothing but a few whole seconds to wait, which need no further check.
         wait: Any = self.wait
-        # What most callers do not give is not checked: they only take a lock that is free.
-        if self.ttl is not None or type(wait) is not int or wait < 0 or self.alias != DEFAULT_ALIAS:
+        plain = type(wait) is int and 0 <= wait <= LONGEST_TTL_SECONDS
+        if not plain or self.ttl is not None or self.alias != DEFAULT_ALIAS:
             check_options(self.ttl, wait, self.renew, self.alias)
         checked_flag("renew", self.renew)
         if type(self.slots) is not int or self.slots != 1:

@@ -23,7 +23,7 @@ TTLS: list[Any] = [
     0, 0.0009, -1, math.nan, math.inf, -math.inf, 1e300, 10**400,
     "60", True, False, Decimal(60), [60], 1j,
 ]  # fmt: skip
-WAITS: list[Any] = [-1, -0.001, math.nan, -math.inf, "5", True, False, []]
+WAITS: list[Any] = [-1, -0.001, math.nan, -math.inf, 10**400, "5", True, False, []]
 
 
 @pytest.fixture(scope="module")
