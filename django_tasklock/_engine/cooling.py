@@ -22,7 +22,7 @@ from .._values.owner import COOLING, MARK
 from ..exceptions import InvalidLockConfig
 from ..stores.base import BaseStore
 
-__all__ = ["Cooling", "CoolingTimes", "cooling_times"]
+__all__ = ["Cooling", "CoolingTimes", "cooled", "cooling_times"]
 
 
 class CoolingTimes(NamedTuple):
@@ -89,6 +89,7 @@ class Cooling:
         left = self._until - clock.now()
         return left if left >= SHORTEST_TTL_SECONDS else 0.0
 
-    def record(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The owner's record of a lease that cools from now on."""
-        return {**record, "ttl": self.left(), "renew": False, MARK: COOLING}
+
+def cooled(record: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+    """The owner's record of a lease that cools for so many seconds from now on."""
+    return {**record, "ttl": seconds, "renew": False, MARK: COOLING}

@@ -34,7 +34,7 @@ from .._values import clock
 from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore, Extension, Note
-from .cooling import Cooling
+from .cooling import Cooling, cooled
 
 __all__ = ["RAN_OUT", "Entry", "Keeper", "finish_jobs", "keeper_of"]
 
@@ -222,8 +222,7 @@ class Keeper:
             store.set_note(note)
         if entry.cooling is None or not (left := entry.cooling.left()):
             return store.abandon(entry.name, entry.token)
-        record = entry.cooling.record(entry.record)
-        return store.abandon_to(entry.name, entry.token, left, record)
+        return store.abandon_to(entry.name, entry.token, left, cooled(entry.record, left))
 
     def later(self, job: Job, delay: float = 0.0) -> None:
         """Have the thread call ``job`` in ``delay`` seconds, and again after as many as it returns,

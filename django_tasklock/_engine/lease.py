@@ -22,7 +22,7 @@ from ..signals import lock_lost, lock_released
 from ..stores.base import Grant, Note
 from . import handing_on
 from .aio import finish
-from .cooling import Cooling
+from .cooling import Cooling, cooled
 from .history import note_event
 from .keeper import RAN_OUT, Entry, Keeper
 
@@ -255,8 +255,9 @@ class Lease:
             store.set_note(note)
         # After the first call the store may have another value: the token tells.
         proof, entry.proof = entry.proof, None
-        left, record = entry.cooling.left(), entry.cooling.record(entry.record)
+        left = entry.cooling.left()
         if left:
+            record = cooled(entry.record, left)
             held = store.rewrite(self.name, self.token, left, record, None, proof) is not None
         else:
             held = store.release(self.name, self.token, proof)
@@ -466,14 +467,12 @@ class Use:
                     if not lease.is_of_a_block():
                         raise LeaseLost(lease.name, "the block that held it has ended")
                     released = False
-                elif silent is None:
-                    if lease._entry.cooling is not None:
-                        lease.end_block(failed=failed)
-                    released = lease.release()
                 else:
                     lease.end_block(failed=failed)
-                    lease.give_up()
-                    continue
+                    if silent is not None:
+                        lease.give_up()
+                        continue
+                    released = lease.release()
                 if not released and not lease.ended_well:
                     lease.assert_held()
             except LeaseLost as error:

@@ -31,6 +31,7 @@ from .waiting import (
     Pause,
     Steps,
     always_late,
+    began_at,
 )
 
 __all__ = ["Permits"]
@@ -227,7 +228,7 @@ class Permits:
                 continue
             if won is None:
                 won = queue
-                queue.granted = grant, asked if grant.started is None else grant.started
+                queue.granted = grant, began_at(grant, asked)
             else:
                 self._store.release(queue.attempt.name, self._token, grant.proof)
         self._queues = ()

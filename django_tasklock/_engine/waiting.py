@@ -32,6 +32,7 @@ __all__ = [
     "Pause",
     "Steps",
     "always_late",
+    "began_at",
     "blocking",
     "end_of",
     "refuse_on_loop",
@@ -166,7 +167,7 @@ class Attempt:
                 if not hears:
                     answer = self._ask()
                 if isinstance(answer, Grant):
-                    began = asked if answer.started is None else answer.started
+                    began = began_at(answer, asked)
                     if clock.now() < began + self.ttl:
                         return answer, began
                     if late == MAX_LATE_GRANTS:
@@ -182,7 +183,7 @@ class Attempt:
                     self.met = self.met or holder
                     grant = yield from self._hear(holder, asked)
                     if grant is not None:
-                        began = asked if grant.started is None else grant.started
+                        began = began_at(grant, asked)
                         if clock.now() < began + self.ttl:
                             return grant, began
                         # The process was stopped for longer than the lease: ask once more.
@@ -234,9 +235,7 @@ class Attempt:
     def _leave(self, refusal: Refusal, asked: float) -> Answer:
         """Give up. The lock may have been handed over just before."""
         grant = self.leave()
-        if grant is None:
-            return refusal, asked
-        return grant, asked if grant.started is None else grant.started
+        return (refusal, asked) if grant is None else (grant, began_at(grant, asked))
 
     def _poll(self, seconds: float, holder: LockInfo) -> Pause:
         pause = max(0.0, min(seconds * chance.uniform(0.5, 1.0), self._left()))
@@ -282,6 +281,12 @@ class Attempt:
 def always_late(store: BaseStore, ttl: float) -> StoreUnavailable:
     """What is raised after too many grants whose leases are over: no work may begin under one."""
     return StoreUnavailable(store.alias, f"its answers come later than a lease of {ttl:g} s lasts")
+
+
+def began_at(grant: Grant, asked: float) -> float:
+    """When the lease of a grant began: as the store says, or else when it was ``asked``; on
+    `clock.now`."""
+    return asked if grant.started is None else grant.started
 
 
 def end_of(holder: LockInfo) -> float:
