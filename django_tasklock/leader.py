@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 
-from ._engine.lease import Lease, Use, log_not_released
+from ._engine.lease import Lease, Use
 from ._engine.lock import OWN
 from ._engine.service import LockService
 from ._values.arguments import checked_name, checked_ttl
@@ -60,7 +60,7 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
     service, takes_lease = LockService(store), _takes_lease(run)
     task = f"lead {getattr(run, '__qualname__', type(run).__qualname__)}"
     while True:
-        use = Use()
+        use = Use("a leader")
         lease = wait_to_lead(service, name, ttl, task=task, use=use)
         try:
             result = run(lease) if takes_lease else run()
@@ -70,10 +70,7 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
             if lease.held or lease.ended_well or error.name != name:
                 raise
         finally:
-            try:
-                lease.release()
-            except StoreUnavailable as error:
-                log_not_released("a leader", name, error)
+            use.leave(failed=False, quiet=True)
 
 
 def wait_to_lead(service: LockService, name: str, ttl: float, **options: Any) -> Lease:

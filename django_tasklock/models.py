@@ -2,7 +2,7 @@
 The unmanaged `Lock`: what the admin and Django's permissions call a lock. It has no table: leases
 live in the stores, and the admin fills instances from them.
 
-`LeaseRow` and `WaiterRow` are the tables of one of the stores, `DatabaseStore`.
+`LeaseRow` is the table of one of the stores, `DatabaseStore`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ._values.lock_info import LockInfo
 
-__all__ = ["ExactCharField", "LeaseRow", "Lock", "WaiterRow"]
+__all__ = ["ExactCharField", "LeaseRow", "Lock"]
 
 
 class NoTableManager(models.Manager["Lock"]):
@@ -79,19 +79,19 @@ class Lock(models.Model):
 
 
 class ExactCharField(models.CharField):  # type: ignore[type-arg]
-    """Text that every database compares and sorts by its code points.
+    """Text that every database compares and sorts by its code points, spaces at its end included.
 
     Without it, MariaDB would take ``Video:1`` and ``vidéo:1`` for ``video:1``, and the names that
-    begin with a prefix would not be one range of PostgreSQL's index. ``utf8mb4_bin`` ignores spaces
-    at the end, which a lock's name and a token never have.
+    begin with a prefix would not be one range of PostgreSQL's index.
     """
 
-    COLLATIONS = {"postgresql": "C", "mysql": "utf8mb4_bin"}
-
     def db_parameters(self, connection: Any) -> Any:
-        parameters = super().db_parameters(connection)
-        parameters["collation"] = self.COLLATIONS.get(connection.vendor)
-        return parameters
+        collation = "C" if connection.vendor == "postgresql" else None
+        if connection.vendor == "mysql":
+            # utf8mb4_bin ignores spaces at the end.
+            is_mariadb = connection.mysql_is_mariadb
+            collation = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
+        return {**super().db_parameters(connection), "collation": collation}
 
     def db_type(self, connection: Any) -> str | None:
         column = super().db_type(connection)
@@ -103,19 +103,20 @@ class ExactCharField(models.CharField):  # type: ignore[type-arg]
 
 
 class LeaseRow(models.Model):
-    """A row of `DatabaseStore`: a lock that is held, or was held not long ago.
+    """A row of `DatabaseStore`: what is under a name, or was not long ago.
 
     The store alone reads and writes these rows, with statements of its own. Moments are in
     microseconds since the epoch, by the clock of the database. Sites with another store have the
     table too, and it stays empty.
     """
 
-    lock_key = ExactCharField(max_length=255, primary_key=True, editable=False)
+    name = ExactCharField(max_length=255, primary_key=True, editable=False)
     token = ExactCharField(max_length=22, editable=False)
+    version = ExactCharField(max_length=64, editable=False)
+    record = models.TextField(editable=False)
     expires = models.BigIntegerField(editable=False)
-    acquired = models.BigIntegerField(editable=False)
+    began = models.BigIntegerField(editable=False)
     fence = models.BigIntegerField(editable=False)
-    owner = models.TextField(editable=False)
 
     class Meta:
         db_table = "django_tasklock_lease"
@@ -123,28 +124,4 @@ class LeaseRow(models.Model):
         indexes = [models.Index(fields=["expires", "fence"], name="tasklock_lease_expires")]
 
     def __str__(self) -> str:
-        return str(self.lock_key)
-
-
-class WaiterRow(models.Model):
-    """A row of `DatabaseStore`: one caller that waits for a lock. The smallest ``id`` is next.
-
-    A waiter writes ``alive`` again and again: the moment after which it counts as dead.
-    """
-
-    id = models.BigAutoField(primary_key=True)
-    lock_key = ExactCharField(max_length=255, editable=False)
-    token = ExactCharField(max_length=22, editable=False)
-    alive = models.BigIntegerField(editable=False)
-    owner = models.TextField(editable=False)
-
-    class Meta:
-        db_table = "django_tasklock_waiter"
-        default_permissions = ()
-        indexes = [
-            models.Index(fields=["lock_key", "id"], name="tasklock_waiter_queue"),
-            models.Index(fields=["alive"], name="tasklock_waiter_alive"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.lock_key} {self.id}"
+        return str(self.name)

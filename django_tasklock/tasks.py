@@ -14,7 +14,7 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 
 from ._engine.acquiring import taking
 from ._engine.aio import drive
-from ._engine.lease import Lease, Use, log_not_released
+from ._engine.lease import Lease, Use
 from ._engine.names import NameTemplate, bound_arguments
 from ._engine.service import LockService
 from ._engine.skipping import SkipReason, reason_of, skipped
@@ -29,7 +29,6 @@ from .exceptions import (
     LeaseLost,
     LockNotAcquired,
     StatusConflict,
-    StoreUnavailable,
 )
 from .guards import StatusGuard, leave_row
 
@@ -86,7 +85,7 @@ def locked(
         task = f"{function.__module__}.{function.__qualname__}"
 
         def begin(args: Any, kwargs: Any) -> _Run:
-            arguments, use = bound_arguments(signature, args, kwargs), Use()
+            arguments, use = bound_arguments(signature, args, kwargs), Use("a task")
             lock_name = fill(*args, **kwargs) if callable(name) else fill(arguments)
             template = f"{task}:{{lock_name}}" if callable(name) else name
             task_id = getattr(getattr(arguments.get("context"), "task_result", None), "id", None)
@@ -187,8 +186,6 @@ class _Run:
         except LeaseLost:
             if guard is None:  # Otherwise the result is in the row.
                 raise
-        except StoreUnavailable as error:
-            log_not_released("a task", self.name, error)
 
 
 async def _finish(call: Callable[..., Any], *args: Any) -> Any:

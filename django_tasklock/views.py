@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
-from ._engine.lease import Lease, log_not_released
+from ._engine.lease import Lease
 from ._engine.lock import OPTIONS, LockContext, LockOptions
 from ._engine.names import NameTemplate
 from ._values.arguments import check_known
@@ -142,19 +142,9 @@ def lock_view(
 
 
 class _Held(LockContext[Lease]):
-    """The lock of a view. A release without an answer is logged: the view has done its work."""
+    """The lock of a view."""
 
-    def __exit__(self, *ended: Any) -> None:
-        try:
-            super().__exit__(*ended)
-        except StoreUnavailable as error:
-            log_not_released("a view", str(self.name), error)
-
-    async def __aexit__(self, *ended: Any) -> None:
-        try:
-            await super().__aexit__(*ended)
-        except StoreUnavailable as error:
-            log_not_released("a view", str(self.name), error)
+    _who = "a view"
 
     def _check_block(self) -> None:
         """The name was filled: braces in it came with an argument."""

@@ -48,9 +48,10 @@ nitpick_ignore_regex = [
     ("py:.*", r"(builtins|celery|collections|datetime|django\.|typing)\b.*"),
     (
         "py:.*",
-        r"(.*\.)?(\w+Options|ArgumentNames|LockContext|SkippingDecorator|LISTED_KEY_PREFIX|Q|View|T|T_co|Function)",
+        r"(.*\.)?(\w+Options|ArgumentNames|LockContext|SkippingDecorator|LISTED_KEY_PREFIX|Q|View|T|T_co|Function|Record)",
     ),
-    ("py:obj", r"COOLING|lock_acquired|clock\.now|Grant\.(memory|noted)|make_store"),
+    ("py:obj", r"ANY|COOLING|FREE|KEEP|LISTED|QuorumStore|lock_acquired|clock\.now|make_store"),
+    ("py:obj", r"digest_of|LockInfo\.digest|Grant\.noted"),
 ]
 
 

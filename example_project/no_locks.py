@@ -6,37 +6,27 @@ Only the tests use it, to show that the demo counts honestly.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
-from django_tasklock._values.lock_info import LockInfo
-from django_tasklock.stores.base import BaseStore, Grant, Refusal
+from django_tasklock.stores.base import BaseStore
+from django_tasklock.stores.records import Change, Done, Entry
 
 __all__ = ["NoLocks"]
 
 
 class NoLocks(BaseStore):
-    """Says yes."""
+    """Says yes, and keeps nothing."""
 
-    def acquire(
-        self, name: str, token: str, ttl: float, owner: Mapping[str, Any]
-    ) -> Grant | Refusal:
-        return Grant(fence=time.time_ns() // 1000)
+    def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
+        fence = time.time_ns() // 1000
+        entries = [
+            Entry(name, record if isinstance(record, Mapping) else None, ttl, fence)
+            for name, _, record, ttl in changes
+        ]
+        return Done(True, entries)
 
-    def extend(self, name: str, token: str, ttl: float, proof: Any = None) -> bool:
-        return True
+    def get(self, names: Sequence[str]) -> list[Entry | None]:
+        return [None] * len(names)
 
-    def release(self, name: str, token: str, proof: Any = None) -> bool:
-        return True
-
-    def clear(self, name: str, token: str | None = None) -> bool:
-        return False
-
-    def get(self, name: str) -> LockInfo | None:
-        return None
-
-    def list(self, prefix: str = "", limit: int | None = None, offset: int = 0) -> list[LockInfo]:
-        return []
-
-    def count(self, prefix: str = "") -> int:
-        return 0
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        return iter(())

@@ -127,8 +127,6 @@ class _Verbs:
 
     def __init__(self) -> None:
         self.lease: Any = None
-        self.block: Any = None
-        self.blocks: list[Any] = []
 
     def acquire(self, **arguments: Any) -> Any:
         from django_tasklock import locks
@@ -144,32 +142,8 @@ class _Verbs:
         """`acquire`, in a thread of its own."""
         threading.Thread(target=lambda: self.acquire(**arguments), daemon=True).start()
 
-    def extend(self, **arguments: Any) -> bool:
-        return bool(self.lease.extend(**arguments))
-
     def release(self) -> bool:
         return bool(self.lease.release())
-
-    def detach(self) -> str:
-        return str(self.lease.detach())
-
-    def held(self) -> bool:
-        return bool(self.lease.held)
-
-    def enter(self, name: str, **arguments: Any) -> str:
-        from django_tasklock import lock
-
-        # One that is dropped may give its lease up.
-        self.blocks.append(self.block)
-        self.block = lock(name, **arguments)
-        self.lease = self.block.__enter__()
-        return str(self.lease.token)
-
-    def leave(self) -> None:
-        self.block.__exit__(None, None, None)
-
-    def assert_held(self) -> None:
-        self.lease.assert_held()
 
     def fork(self) -> int:
         """A child that does nothing, and outlives us unless it is killed."""

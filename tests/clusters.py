@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -27,15 +27,15 @@ HASTY_MS = 1_500
 
 
 def require_cluster_server() -> None:
-    """Skip the test if there is no redis-server that the store on a cluster supports."""
+    """Skip the test if there is no redis-server of which a cluster can be made here."""
     try:
         binary = find_binary()
     except NoRedis as error:
         needs.missing(str(error))
     version = version_of(binary)
     if version < (7, 0):
-        # Also where CI is set: the oldest server that the other stores support has no shards.
-        pytest.skip(f"Redis {version}: the store on a cluster needs 7.0 (sharded pub/sub)")
+        # Also where CI is set: the oldest server that the other stores support is 6.2.
+        pytest.skip(f"Redis {version}: a cluster of these tests needs 7.0 (its --cluster-port)")
 
 
 @dataclass(eq=False)
@@ -47,16 +47,6 @@ class ClusterNode:
     """the one for clients: that of TLS, if there is TLS"""
     bus: int
     password: str | None = None
-    _connection: Any = field(default=None, repr=False)
-
-    @property
-    def redis(self) -> Any:
-        """An operator's connection, without TLS."""
-        if self._connection is None:
-            self._connection = redis.Redis(
-                "127.0.0.1", self.server.port, password=self.password, socket_timeout=20,
-            )  # fmt: skip
-        return self._connection
 
     def run(self, *command: Any) -> Any:
         """A command, with its reply as the server sends it."""
@@ -326,34 +316,6 @@ class Cluster:
         until(
             lambda: replica.role() == "master" and all(node.is_ok() for node in self.living),
             "a failover",
-            within=START_SECONDS,
-            every=0.05,
-        )
-
-    def promote(self, replica: ClusterNode) -> None:
-        """Let a replica take its living master's place, as an operator does."""
-
-        def promoted() -> bool:
-            if replica.role() != "master":
-                # It is given up by itself when the election takes too long.
-                with contextlib.suppress(redis.ResponseError):
-                    replica.run("CLUSTER", "FAILOVER")
-            return replica.role() == "master"
-
-        until(promoted, "a failover", within=START_SECONDS, every=1.0)
-        self.until_promoted(replica)
-
-    def bring_back(self, node: ClusterNode) -> None:
-        """Start a killed server again, with the file in which it keeps what it knows of the
-        cluster, and wait until it is in step."""
-        node.server.restart()
-        if self._password is not None:
-            plain = redis.Redis("127.0.0.1", node.server.port)
-            plain.config_set("masterauth", self._password)
-            plain.config_set("requirepass", self._password)
-        until(
-            lambda: node.info("replication").get("master_link_status") == "up",
-            "a replica in step",
             within=START_SECONDS,
             every=0.05,
         )

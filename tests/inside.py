@@ -21,7 +21,7 @@ from django_tasklock.stores.base import BaseStore, Note
 
 __all__ = [
     "COOLING", "MARK", "Owner", "ask_again_after", "clock", "forget_all", "give_up", "is_renewed",
-    "keep_events_for", "keep_few_notes", "kept", "look_often", "looks_before", "new_token", "note",
+    "keep_events_for", "kept", "look_often", "looks_before", "new_token", "note",
     "owe", "owner_record", "poll_after", "read_handle", "write_events",
 ]  # fmt: skip
 
@@ -38,23 +38,14 @@ def give_up(lease: Lease, note: Note | None = None) -> None:
     lease.give_up()
 
 
-def owe(name: str, note: Note, seconds: float, store: BaseStore, *, undo: bool = False) -> None:
+def owe(note: Note, seconds: float, store: BaseStore, *, undo: bool = False) -> None:
     """Have that thread write a note; with ``undo`` remove it."""
-    keeper_of(store, name).owe(note, seconds, undo=undo)
+    keeper_of(store).owe(note, seconds, undo=undo)
 
 
-def keep_few_notes(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Have a store's thread owe so many notes at most."""
-    monkeypatch.setattr(keeper_module, "MOST_JOBS", most)
-
-
-def ask_again_after(
-    monkeypatch: pytest.MonkeyPatch, *, seconds: float, of_queue: bool = False
-) -> None:
-    """Have waiters ask again so long after their question; ``of_queue``: so long after the end of
-    the lease of which they were told."""
-    name = "QUEUE_RETRY_SECONDS" if of_queue else "LONGEST_SILENCE_SECONDS"
-    monkeypatch.setattr(waiting, name, seconds)
+def ask_again_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
+    """Have waiters ask again so long after their question."""
+    monkeypatch.setattr(waiting, "LONGEST_SILENCE_SECONDS", seconds)
 
 
 def look_often(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:

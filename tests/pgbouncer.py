@@ -17,20 +17,19 @@ from tests.needs import _running, missing
 
 __all__ = ["MODES", "pgbouncer"]
 
-MODES = ("transaction", "session", "statement")
-"""``pool_mode``"""
+MODES = ("transaction", "session")
+"""``pool_mode``; in the mode "statement" there are no transactions"""
 USERS = ("postgres", "nobody")
 """as whom it runs where the tests run as root, which it refuses"""
 
 
 @contextlib.contextmanager
-def pgbouncer(dsn: str, mode: str, *, most: int = 20) -> Iterator[int]:
+def pgbouncer(dsn: str, mode: str) -> Iterator[int]:
     """A PgBouncer of one's own for every database of a server; yields its port on 127.0.0.1.
 
     Args:
         dsn: how to reach the server.
         mode: one of `MODES`.
-        most: how many sessions it opens in one database.
     """
     search = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])
     binary = shutil.which("pgbouncer", path=search) or missing("pgbouncer is not installed")
@@ -54,7 +53,6 @@ def pgbouncer(dsn: str, mode: str, *, most: int = 20) -> Iterator[int]:
                 pidfile = {folder}/pid
                 auth_type = any
                 pool_mode = {mode}
-                default_pool_size = {most}
                 """.replace("    ", "")
             )
             as_user = ["-u", user.pw_name] if os.geteuid() == 0 else []

@@ -1,22 +1,23 @@
-"""Five Redis servers behind proxies, and what may happen to them."""
+"""Quorums for tests: five Redis servers behind proxies, and what may happen to them; or memory."""
 
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import redis
 
+from django_tasklock._values.owner import owner_record
 from django_tasklock.stores import stores
+from django_tasklock.stores.base import Grant
 from django_tasklock.stores.quorum import QuorumStore
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
+from tests.store_cases import MEMORY_STORE, quorum_store
 
-__all__ = ["ALIASES", "FAULTS", "SILENT", "Five", "five_behind_proxies", "quorum"]
+__all__ = ["FAULTS", "SILENT", "Five", "five_behind_proxies", "given_to", "quorum", "use_memory"]
 
-ALIASES = "abcde"
 SILENT = ("killed", "paused", "cut off")
 """faults after which a server does not answer"""
 FAULTS = (*SILENT, "emptied")
@@ -58,19 +59,6 @@ class Five:
         """A client of the server itself."""
         return redis.Redis.from_url(self.servers[number].url)
 
-    def plant_age(self, seconds: float, numbers: Iterable[int] = range(5)) -> None:
-        """Let the data of members have begun so long ago."""
-        since = int((time.time() - seconds) * 1_000_000)
-        for number in numbers:
-            for store in (quorum().members[number].store, quorum().members[number].notes):
-                fences: Any = store.keyspace.fences  # type: ignore[attr-defined]
-                self.client(number).hset(fences, " since", since)
-
-    def plant_fence(self, fence: int, number: int) -> None:
-        """Let the last fence of a member be this one, as if its clock were ahead."""
-        store: Any = quorum().members[number].store
-        self.client(number).hset(store.keyspace.fences, "", fence)
-
     def having(self, name: str) -> set[int]:
         """The members that have a lock's key. All servers must answer."""
         return {
@@ -85,6 +73,19 @@ def five_behind_proxies(servers: Sequence[RedisServer]) -> Iterator[Five]:
     with contextlib.ExitStack() as stack:
         proxies = [stack.enter_context(CutProxy(("127.0.0.1", server.port))) for server in servers]
         yield Five(servers, proxies)
+
+
+def use_memory(use_caches: Callable[..., None], aliases: str = "abcde", **options: Any) -> None:
+    """A quorum of stores in memory is the store "default"."""
+    caches = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    in_memory = {alias: {"BACKEND": MEMORY_STORE} for alias in aliases}
+    use_caches(caches, {"default": quorum_store(aliases, **options)} | in_memory)
+
+
+def given_to(aliases: str, name: str, token: str, ttl: float = 60.0) -> None:
+    """A lease at these members alone."""
+    for alias in aliases:
+        assert isinstance(stores[alias].acquire([name], token, ttl, owner_record()), Grant)
 
 
 def quorum() -> QuorumStore:

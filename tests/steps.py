@@ -20,11 +20,11 @@ import redis
 from django.core.cache import caches
 from django.db import connections
 from django.dispatch import Signal
+from django_redis import get_redis_connection
 
 from django_tasklock import Lease, LockInfo, StoreUnavailable, locks
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant
-from django_tasklock.stores.redis.trail import RECORD
 from tests.inside import clock, new_token, owner_record
 from tests.servers import RedisServer
 from tests.waiting import PATIENCE, until
@@ -74,7 +74,7 @@ def waiter(name: str, position: int, **options: Any) -> Meanwhile[Lease]:
 def held_by(record: dict[str, Any], name: str, ttl: float = LONG) -> str:
     """A lease that the process of this record took; its token."""
     token = new_token()
-    assert isinstance(stores["default"].acquire(name, token, ttl, record), Grant)
+    assert isinstance(stores["default"].acquire([name], token, ttl, record), Grant)
     return token
 
 
@@ -96,20 +96,22 @@ def renewed(lease: Lease, times: int = 1) -> None:
         assert lease.held
 
 
+def server(alias: str = "default") -> Any:
+    """The raw client of the Redis on which a store is."""
+    return get_redis_connection(stores[alias].settings.cache)
+
+
 def members(alias: str, name: str) -> list[bytes]:
     """The members of a lock's wait queue, as the server has them."""
-    store: Any = stores[alias]
-    found: list[bytes] = store.client.redis.zrange(store.key(name) + " queue", 0, -1)
+    found: list[bytes] = server(alias).zrange(stores[alias].key(name) + " queue", 0, -1)
     return found
 
 
 def unheard(alias: str, name: str) -> list[bytes]:
     """The members of a lock's wait queue on whose channels nobody listens."""
     store: Any = stores[alias]
-    channels = {
-        member: store.keyspace.index + b":" + member[22:44] for member in members(alias, name)
-    }
-    heard = dict(store.client.redis.pubsub_numsub(*channels.values()))
+    channels = {member: store.keys.index + b":" + member[22:44] for member in members(alias, name)}
+    heard = dict(server(alias).pubsub_numsub(*channels.values()))
     return [member for member, channel in channels.items() if not heard[channel]]
 
 
@@ -155,20 +157,18 @@ def all_of(*work: Callable[[], T]) -> list[T]:
 class Traffic:
     """What a server was asked since this was made, or last `restarted`.
 
-    Without the batches of the history, which are written a moment after the refusals of a test:
+    Without the events of the history, which are written a moment after the refusals of a test:
     `batches` counts them.
     """
 
     def __init__(self, server: RedisServer) -> None:
         self._redis: Any = redis.Redis.from_url(server.url)
         self._before: Counter[str] = Counter()
-        # Or its first batch would be sent twice.
-        self._redis.script_load(RECORD.text)
         self.restart()
 
     def restart(self) -> None:
         self._before = self._counts()
-        self._batches = self._all_counts()["xtrim"]
+        self._events = self._all_counts()["xadd"]
 
     def commands(self) -> dict[str, int]:
         """The commands by name, those inside scripts included."""
@@ -180,13 +180,12 @@ class Traffic:
         return commands.get("evalsha", 0) + commands.get("eval", 0)
 
     def batches(self) -> int:
-        """How many batches of the history were written."""
-        return self._all_counts()["xtrim"] - self._batches
+        """How many events of the history were written."""
+        return self._all_counts()["xadd"] - self._events
 
     def _counts(self) -> Counter[str]:
         calls = self._all_counts()
-        calls["evalsha"] -= calls.pop("xtrim", 0)
-        for command in ("xadd", "expire"):
+        for command in ("xadd", "xtrim", "expire"):
             calls.pop(command, None)
         return calls
 

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
 
-from django_tasklock.stores.zookeeper.link import _links
+from django_tasklock.stores.zookeeper import _links
 from tests import needs
 from tests.servers import free_port, start_process
 
-__all__ = ["ZooKeeper", "children", "client_of", "ensemble", "own_zookeeper"]
+__all__ = ["ZooKeeper", "client_of", "ensemble", "own_zookeeper"]
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 """Debian's; it names the other jars"""
@@ -215,7 +214,7 @@ def _ending(servers: Sequence[ZooKeeper]) -> Iterator[None]:
         ports = {server.port for server in servers}
         for link in list(_links):
             # Or it would try to connect, and log that, until the process ends.
-            if ports & {port for _, port in link.client.hosts}:
+            if link.client is not None and ports & {port for _, port in link.client.hosts}:
                 link.close()
         for server in servers:
             server.stop()
@@ -231,11 +230,3 @@ def client_of(hosts: str, **options: Any) -> Iterator[Any]:
     finally:
         client.stop()
         client.close()
-
-
-def children(client: Any, path: str) -> list[str]:
-    """The names of a node's children, in order; none if there is no such node."""
-    try:
-        return sorted(client.get_children(path), key=lambda child: child[-10:])
-    except NoNodeError:
-        return []

@@ -15,7 +15,6 @@ from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
 __all__ = [
     "can_hold",
     "close_if_cut",
-    "in_transaction",
     "is_above_databases",
     "is_in_atomic",
     "new_wrapper",
@@ -42,13 +41,6 @@ def new_wrapper(database: str) -> BaseDatabaseWrapper:
     wrapper: BaseDatabaseWrapper = connections[database].copy()
     wrapper.inc_thread_sharing()
     return wrapper
-
-
-def in_transaction(connection: Any) -> bool:
-    """Whether a connection of Django's is in a transaction that its user began."""
-    return connection.connection is not None and bool(
-        connection.in_atomic_block or not connection.autocommit
-    )
 
 
 def is_above_databases(connection: BaseDatabaseWrapper) -> bool:

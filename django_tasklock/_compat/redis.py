@@ -12,14 +12,13 @@ has it too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from redis.exceptions import AskError, InvalidResponse, MovedError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import InvalidResponse, ResponseError
 
 __all__ = [
     "NotSent",
-    "Redirection",
     "arrives",
     "close_inherited",
     "connect",
@@ -30,9 +29,6 @@ __all__ = [
     "pack",
     "read",
     "read_message",
-    "redirection",
-    "retried",
-    "retries",
     "send",
     "send_words",
     "unless_closed",
@@ -52,14 +48,12 @@ class NotSent(RedisConnectionError):
     """The server did not get the whole of what was sent, so it cannot have carried it out."""
 
 
-def pack(connection: Any, command: tuple[bytes, ...]) -> bytes:
-    """A command as it is sent. Without hiredis this uses ``pack_command`` of the connection."""
-    packed: bytes
-    if hiredis_pack is None:
-        packed = b"".join(connection.pack_command(*command))
-    else:
-        packed = hiredis_pack(command)
-    return packed
+def pack(words: tuple[bytes, ...]) -> bytes:
+    """A command as it is sent."""
+    if hiredis_pack is not None:
+        packed: bytes = hiredis_pack(words)
+        return packed
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
 
 
 def connect(connection: Any) -> None:
@@ -97,35 +91,6 @@ def read(connection: Any) -> Any:
         # redis-py's parser in Python raises ValueError where it expects a number. What comes next
         # on this connection cannot be read either, but a new one may be sound.
         raise RedisConnectionError(f"The reply cannot be read: {error}") from error
-
-
-def retries(connection: Any) -> bool:
-    """Whether a command is to be sent again after an error (``retry``)."""
-    return bool(connection.retry.get_retries())
-
-
-def retried(connection: Any, call: Callable[[], T]) -> T:
-    """What ``call`` returns, made as often as the connection's own policy says (``retry``)."""
-
-    def again() -> T:
-        connect(connection)
-        return call()
-
-    made: T = connection.retry.call_with_retry(again, lambda _: connection.disconnect())
-    return made
-
-
-class Redirection(NamedTuple):
-    """What a MOVED or an ASK says."""
-
-    slot: int
-    host: str  # empty: that of the node which said it
-    port: int
-
-
-def redirection(error: MovedError | AskError) -> Redirection:
-    """The parts of a redirection. Uses ``slot_id``, ``host`` and ``port``."""
-    return Redirection(int(error.slot_id), str(error.host), int(error.port))
 
 
 # ---------------------------------------------------------------- connections and their pools

@@ -1,86 +1,77 @@
-"""What django-redis and Django's Redis cache do not document, and we use.
+"""What django-redis, django-valkey and Django's Redis cache do not document, and we use.
 
-Read in django-redis 7.0.0 and Django 5.2.19. The oldest releases that we support (see
-``py310-lowest`` in pyproject.toml) have them too.
+Read in django-redis 7.0.0, django-valkey 0.4.1 and Django 5.2.19. The oldest releases that we
+support (see ``py310-lowest`` in pyproject.toml) have them too.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, NamedTuple
 
+import redis
 from django.core.cache.backends.base import BaseCache, default_key_func
 
-__all__ = [
-    "DECOMPRESSORS",
-    "NO_COMPRESSION",
-    "RawClient",
-    "only_prepends",
-    "picks_server_by_key",
-    "raw_client",
-]
+__all__ = ["RawCache", "raw_cache"]
 
 
-class RawClient(NamedTuple):
-    """How a cache reaches Redis, and how it writes values."""
-
-    redis: Any  # redis-py's client
-    encode: Callable[[Any], Any]
-    loads: Callable[[bytes], Any]
-    decompress: Callable[[bytes], bytes] | None  # before ``loads``; None: nothing is compressed
+# Where the usual method `encode` of a client is defined.
+OWN_ENCODE = frozenset({"django_redis.client.default", "django_valkey.base_client"})
+# Arguments of connections whose values are classes of valkey-py.
+VALKEY_OPTIONS = frozenset({"parser_class", "retry", "credential_provider"})
 
 
-def only_prepends(cache: Any) -> bool:
-    """Whether ``cache.make_key`` puts the same text before each key, as Django's own does.
+class RawCache(NamedTuple):
+    """How a cache reaches Redis, makes its keys, and writes a text."""
 
-    A project may have its own function for keys, or its own class. Uses ``key_func``.
+    pool: Any
+    """of redis-py; None if a key may have a server of its own, as with the ShardClient"""
+    dumps: Callable[[str], Any]
+    """makes what the cache would write for a text, but not compressed: a cache reads that too"""
+    make_key: Callable[[str], str]
+    prepends: bool
+    """whether ``make_key`` puts the same text before each key, as Django's own does"""
+
+
+def raw_cache(cache: Any) -> RawCache | None:
+    """A cache of django-redis or django-valkey, or Django's ``RedisCache``; None for any other.
+
+    Neither documents how to write a value as the cache does without storing it. Uses ``client`` and
+    ``_serializer`` of django-redis, ``_cache`` and ``_serializer`` of Django, ``key_func`` of both.
     """
-    own = getattr(type(cache), "make_key", None) is BaseCache.make_key
-    return own and getattr(cache, "key_func", None) is default_key_func
-
-
-def picks_server_by_key(cache: Any) -> bool:
-    """Whether django-redis's ShardClient is behind ``cache``, which has a server for each key.
-
-    By its name: a site's subclass counts, and django-redis need not be imported to ask.
-    """
-    own = getattr(cache, "client", None)
-    return any(base.__name__ == "ShardClient" for base in type(own).__mro__)
-
-
-def raw_client(cache: Any) -> RawClient | None:
-    """The client of a cache of django-redis, or of Django's ``RedisCache``; None for any other.
-
-    Neither documents how to write a value as the cache does without storing it. Uses ``client``,
-    ``_serializer`` and ``_compressor`` of django-redis, ``_cache`` and ``_serializer`` of Django.
-    """
-    own = getattr(cache, "client", None)
+    own, client = getattr(cache, "client", None), None
     if own is not None:
-        redis = own.get_client(write=True)
-        if own.decode.__module__ != "django_redis.client.default":
-            return RawClient(redis, own.encode, own.decode, None)  # A site's own way.
-        return RawClient(redis, own.encode, own._serializer.loads, own._compressor.decompress)
-    own = getattr(cache, "_cache", None)
-    if own is None or not hasattr(own, "get_client"):
+        # A site's own client may have its own way to encode.
+        usual = type(own).encode.__module__ in OWN_ENCODE
+        dumps = own._serializer.dumps if usual else own.encode
+        # By its name: a site's subclass counts.
+        if not any(base.__name__ == "ShardClient" for base in type(own).__mro__):
+            client = own.get_client(write=True)
+    else:
+        own = getattr(cache, "_cache", None)
+        if own is None or not hasattr(own, "get_client"):
+            return None
+        client, dumps = own.get_client(None, write=True), own._serializer.dumps
+    prepends = (
+        getattr(type(cache), "make_key", None) is BaseCache.make_key
+        and getattr(cache, "key_func", None) is default_key_func
+    )
+    pool = client and _pool_of_redis_py(client.connection_pool)
+    return RawCache(pool, dumps, cache.make_key, prepends)
+
+
+def _pool_of_redis_py(pool: Any) -> Any:
+    """The pool, or one of redis-py that connects as a pool of valkey-py does: valkey-py is redis-py
+    under other names, but its errors are others. It connects to nothing. None for Sentinels."""
+    kind = pool.connection_class
+    if kind.__module__.partition(".")[0] != "valkey":
+        return pool
+    ours = getattr(redis.connection, kind.__name__, None)
+    if ours is None:
         return None
-    serializer = own._serializer
-    return RawClient(own.get_client(None, write=True), serializer.dumps, serializer.loads, None)
-
-
-def _from(module: str, name: str, **options: Any) -> Callable[[], Any]:
-    """Imported when it is used, which is where that compressor's own module is there."""
-    return lambda: getattr(import_module(module), name)(**options)
-
-
-# django-redis's compressors have no limit for what they unpack, so ours replace them, by module:
-# each makes the object whose ``decompress(value, most_bytes)`` reads what that compressor wrote.
-NO_COMPRESSION = "django_redis.compressors.identity"
-DECOMPRESSORS: dict[str, Callable[[], Any]] = {
-    "django_redis.compressors.gzip": lambda: zlib.decompressobj(31),
-    "django_redis.compressors.lz4": _from("lz4.frame", "LZ4FrameDecompressor"),
-    "django_redis.compressors.lzma": _from("lzma", "LZMADecompressor", memlimit=2**26),
-    "django_redis.compressors.zlib": zlib.decompressobj,
-    "django_redis.compressors.zstd": _from("pyzstd", "ZstdDecompressor"),
-}
+    options = {
+        name: value
+        for name, value in pool.connection_kwargs.items()
+        if not type(value).__module__.startswith("valkey") and name not in VALKEY_OPTIONS
+    }
+    return redis.ConnectionPool(ours, pool.max_connections, **options)

@@ -31,7 +31,6 @@ from .cooling import Cooling, CoolingTimes
 from .history import note_event
 from .keeper import Entry, Keeper, keeper_of
 from .lease import Lease, Use
-from .permits import Permits
 from .waiting import Attempt, Steps, always_late
 
 __all__ = [
@@ -148,22 +147,25 @@ def acquire(
     ask = _Ask(how, name, use, record, template, token, note)
     store, keeper, entry = ask.store, ask.keeper, ask.entry
     deadline = None if how.wait is None else ask.began + how.wait
-    what = store, entry.name, entry.token, entry.ttl, record, deadline
-    takes_over = partial(_take_over, store, how.sender)
-    attempt: Attempt | Permits
-    if how.slots == 1:
-        in_vain = partial(_in_vain, keeper, use.strand)
-        attempt = Attempt(*what, takes_over, entry.note, in_vain)
-    else:
-        attempt = Permits(*what, takes_over, entry.note)
-        entry.names = attempt.names
+    in_vain = partial(_in_vain, keeper, use.strand)
+    if how.slots > 1:
+        in_vain = partial(_is_same_run, record, entry.token)
+    attempt = Attempt(
+        store, entry.names, entry.token, entry.ttl, record, deadline,
+        partial(_take_over, store, how.sender), entry.note, in_vain,
+    )  # fmt: skip
     keeper.enter(entry)
     try:
         answer, since = yield from attempt.take()
+        if isinstance(answer, Grant) and how.slots > 1 and "task_id" in record:
+            others = [other for other in entry.names if other != answer.name]
+            same = [info for info in store.find_many(others) if info and in_vain(info)]
+            if same:  # A plain lock excludes such a run by itself; here another permit was free.
+                store.release(answer.name, entry.token)
+                answer = Refusal((same[0],))
         if isinstance(answer, Refusal):
             return ask.refused(answer.holder)
-        if how.slots > 1:
-            entry.names = (attempt.name,)
+        entry.names = (answer.name,)
         return ask.granted(answer, since, attempt.met)
     except BaseException as error:
         ask.failed(error)
@@ -203,7 +205,7 @@ def acquire_all(
         if lost is None:
             return leases
         _release_all(use)
-        holder = stores[lost.store].get(lost.name)
+        holder = stores[lost.store].find(lost.name)
         return holder or LockInfo(lost.name, 0.0, None, None, Owner(), lost.store, "")
     except BaseException:
         use.drop()  # Before the error, which refers to the block, is forgotten.
@@ -235,7 +237,7 @@ def _all_at_once(asks: Sequence[_Ask]) -> dict[str, Lease]:
 
 def is_own(holder: LockInfo, alias: str, who: object) -> bool:
     """Whether a block of this very thread or task has the lock, so that to wait is in vain."""
-    return _in_vain(keeper_of(stores[alias], holder.name), who, holder)
+    return _in_vain(keeper_of(stores[alias]), who, holder)
 
 
 def tell_cleared(
@@ -266,7 +268,7 @@ class _Ask:
         self.how, self.name, self.use, self.template = how, name, use, template
         self.store = store = stores[how.alias]
         self.began = clock.now()
-        self.keeper = keeper_of(store, name)
+        self.keeper = keeper_of(store)
         if how.cooling is not None:
             how.cooling.check(store)
         ttl = how.ttl or store.settings.ttl
@@ -275,15 +277,17 @@ class _Ask:
             record["slots"] = how.slots
         if note is not None:
             note = note._replace(key=store.keyed_note(note.key))
-        of, names = ref(use, self.keeper.vanished.append), (store.keyed(name),)
-        self.entry = Entry(of, names, token or new_token(), ttl, record, note, how.renew)
+        names = (name,) if how.slots == 1 else permit_names(name, how.slots)
+        keyed = tuple(map(store.keyed, names))
+        of = ref(use, self.keeper.vanished.append)
+        self.entry = Entry(of, keyed, token or new_token(), ttl, record, note, how.renew)
 
     def granted(self, grant: Grant, since: float, met: LockInfo | None = None) -> Lease:
         """Return the lease, which began at ``since``, on `clock.now`. ``met``: the holder for
         which it waited."""
         how, store, entry = self.how, self.store, self.entry
         note, entry.note = entry.note, None
-        entry.proof, entry.left = grant.proof, grant.left
+        entry.left = grant.left
         if how.cooling is not None:
             entry.cooling = Cooling(how.cooling)
         lease = Lease(self.keeper, entry, how.alias, grant.fence, self.template, how.sender)
@@ -340,11 +344,17 @@ def _in_vain(keeper: Keeper, who: object, holder: LockInfo) -> bool:
     return isinstance(use, Use) and use.strand == who
 
 
+def _is_same_run(record: Mapping[str, Any], token: str, holder: LockInfo) -> bool:
+    """Whether the holder of a permit is another run of the same message."""
+    same = record.get("task_id") == holder.owner.task_id is not None and not record.get(INSIDE)
+    return same and holder.token != token and holder.owner.alive() is not False
+
+
 def _take_over(store: BaseStore, sender: object, holder: LockInfo) -> bool:
     """Clear the lock if its owner is known to be dead. Returns whether to ask again."""
     if not store.takeover or holder.token is None or holder.owner.alive() is not False:
         return False
-    now = store.get(holder.name)
+    now = store.find(holder.name)
     if now is not None and (now.token, now.owner) != (holder.token, holder.owner):
         return True  # Its lease goes on in another process, or without one.
     # Also if nobody holds the lock: of a quorum, a few members may still have that lease, and

@@ -33,12 +33,7 @@ class CoolingTimes(NamedTuple):
     cooldown_after_error: float
 
     def check(self, store: BaseStore) -> None:
-        """Raise `InvalidLockConfig` if the store cannot keep a lock taken without its holder."""
-        if not store.supports_rewrite:
-            raise InvalidLockConfig(
-                f"the lock store {store.alias!r} ({type(store).__name__}) cannot do hold_at_least, "
-                "cooldown and cooldown_after_error: it has no rewrite()"
-            )
+        """Raise `InvalidLockConfig` if the store does not keep a lock for as long."""
         longest = store.longest_ttl
         if longest is not None and max(self) > longest:
             raise InvalidLockConfig(

@@ -1,9 +1,8 @@
 """A lease goes on without its process, and then in another one.
 
-To detach a lease is to mark it in the store: no process has to live for it any more. Whoever adopts
-it expects that very mark and replaces it, in one step, so of several one does. The adopter's record
-has a random part, which no other adopter's has, and counts the adoptions of the lease: a store that
-did not keep the mark has an older record, and not that of another adopter.
+To detach a lease is to write a new version of its record, with a mark: no process has to live for
+it any more. Whoever adopts it expects that very version and replaces it, in one step, so of several
+one does.
 """
 
 from __future__ import annotations
@@ -13,23 +12,17 @@ from typing import Any
 
 from .._values import clock
 from .._values.handle import Handle, new_mark
-from .._values.owner import ADOPTIONS, MARK
+from .._values.owner import MARK
 from .._values.tokens import new_token
-from ..exceptions import InvalidLockConfig
 from ..stores.base import BaseStore, Grant
+from ..stores.records import Held
 from .keeper import Entry
 
 __all__ = ["adopt", "check", "detach"]
 
 
 def check(store: BaseStore, ttl: float) -> None:
-    """Raise `InvalidLockConfig` if no lease of the store can be handed on, and `ValueError` if
-    none lasts for ``ttl`` seconds there."""
-    if not store.supports_rewrite:
-        raise InvalidLockConfig(
-            f"leases of the lock store {store.alias!r} cannot be detached: a "
-            f"{type(store).__name__} does not have supports_rewrite"
-        )
+    """Raise `ValueError` if no lease lasts for ``ttl`` seconds in the store."""
     if store.longest_ttl is not None and ttl > store.longest_ttl:
         raise ValueError(
             f"the lock store {store.alias!r} keeps a lease for {store.longest_ttl:g} s at most "
@@ -45,12 +38,12 @@ def detach(store: BaseStore, entry: Entry, fence: int | None, ttl: float) -> str
     record = entry.record
     handle = Handle(
         store.alias, entry.name, entry.token, fence, new_mark(), float(entry.ttl),
-        record.get("slots"), record.get(ADOPTIONS, 0),
+        record.get("slots"),
     )  # fmt: skip
     # Until then it may be in the store, if it has to be given up.
     entry.until = max(entry.until, clock.now() + ttl)
     marked = {**record, "ttl": ttl, "renew": False, MARK: handle.mark}
-    rewritten = store.rewrite(entry.name, entry.token, ttl, marked, None, entry.proof)
+    rewritten = store.rewrite(entry.name, Held(entry.token), ttl, marked, handle.mark)
     return None if rewritten is None else str(handle)
 
 
@@ -62,12 +55,12 @@ def adopt(
 
     ``owner`` is the adopter's record. Raises `StoreUnavailable`.
     """
-    record = {**owner, "adopted": new_token(), ADOPTIONS: said.adoptions + 1}
-    record |= {"ttl": said.ttl, "renew": renew}
+    record = {**owner, "ttl": said.ttl, "renew": renew}
     if said.slots is not None:
         record["slots"] = said.slots
     asked = clock.now()
-    grant = store.rewrite(said.name, said.token, said.ttl, record, said.mark)
+    held = Held(said.token, said.mark)
+    grant = store.rewrite(said.name, held, said.ttl, record, new_token())
     if grant is None or clock.now() >= asked + said.ttl:
         return None
     return grant, record, asked + said.ttl

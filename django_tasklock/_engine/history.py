@@ -31,8 +31,7 @@ logger = logging.getLogger("django_tasklock")
 BATCH_SECONDS = 1.0
 # The fields of an owner that are for people: those for programs take half of the room.
 SHOWN = (
-    "host", "pid", "task", "task_id", "thread", "held_by", "reason", "mark", "slots", "waits_for",
-    "adoptions",
+    "host", "pid", "task", "task_id", "thread", "held_by", "reason", "mark", "slots",
 )  # fmt: skip
 
 

@@ -7,8 +7,8 @@ came between two instructions, its `Use` dies with its frames, and the thread gi
 
 The thread extends a lease after a third of the time that is left of it, so two calls may fail
 before it is over; after a call that failed it tries again after a tenth of the ttl. It waits for
-its own store only (of a store with shards: for its own shard), and never uses the ORM. It starts
-with the first token and ends with the store object. A forked child has an empty table: it owns
+its own store only, and never uses the ORM. It starts with the first token and ends with the store
+object. A forked child has an empty table: it owns
 nothing of its parent's.
 """
 
@@ -32,8 +32,10 @@ from django.db import connections
 from .._compat.native_threads import NativeLock, new_lock, start_thread, this_thread
 from .._values import clock
 from .._values.lock_info import LockInfo
+from .._values.owner import COOLING
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore, Extension, Note
+from ..stores.records import Held
 from .cooling import Cooling, cooled
 
 __all__ = ["RAN_OUT", "Entry", "Keeper", "finish_jobs", "keeper_of"]
@@ -96,8 +98,7 @@ class Entry:
     granted = given_up = False
     # Whether ``of`` is a lease that nobody gives back: its end is only no longer put off.
     bare = False
-    # Those of the `Grant`.
-    proof: Any = None
+    # That of the `Grant`.
     left: Callable[[], float] | None = None
     cooling: Cooling | None = None
     # Returns the lease that the token has become.
@@ -137,7 +138,7 @@ class Entry:
 
 
 class Keeper:
-    """Looks after the tokens of one store, or of one of its shards."""
+    """Looks after the tokens of one store."""
 
     def __init__(self, store: BaseStore) -> None:
         self.store = store
@@ -213,16 +214,21 @@ class Keeper:
         if not entry.granted:
             if note is not None:
                 store.unreserve(note.key, note.text)
-            held = [store.abandon(name, entry.token) for name in entry.names]
+            names = entry.names
+            if len(names) > 1:  # Of many permits at most one has this token.
+                found = store.find_many(names)
+                names = [info.name for info in found if info and info.token == entry.token]
+            held = [store.release(name, entry.token) for name in names]
             if any(held) and note is not None:
                 store.unreserve(note.key, note.text)  # The acquire may have come between the two.
             return any(held)
         # The note first, while nobody else gets the lock: the next holder may read it.
-        if note is not None and _is_held(store.get(entry.name), entry.token):
+        if note is not None and _is_held(store.find(entry.name), entry.token):
             store.set_note(note)
         if entry.cooling is None or not (left := entry.cooling.left()):
-            return store.abandon(entry.name, entry.token)
-        return store.abandon_to(entry.name, entry.token, left, cooled(entry.record, left))
+            return store.release(entry.name, entry.token)
+        record = cooled(entry.record, left)
+        return store.rewrite(entry.name, Held(entry.token), left, record, COOLING) is not None
 
     def later(self, job: Job, delay: float = 0.0) -> None:
         """Have the thread call ``job`` in ``delay`` seconds, and again after as many as it returns,
@@ -328,7 +334,7 @@ class Keeper:
         started = clock.now()
         said: Sequence[bool | None] = ()
         try:
-            batch = [Extension(each.name, each.token, each.ttl, each.proof) for each in claimed]
+            batch = [Extension(each.name, each.token, each.ttl) for each in claimed]
             said = self.store.extend_many(batch)
         except StoreUnavailable:
             pass
@@ -436,12 +442,11 @@ def close_own() -> None:
 _all: WeakValueDictionary[int, Keeper] = WeakValueDictionary()
 
 
-def keeper_of(store: BaseStore, name: str = "") -> Keeper:
-    """The keeper of a store, or of the shard of it that has the lock ``name`` now."""
-    attribute = f"_keeper{store.shard(name)}"
-    found: Keeper | None = vars(store).get(attribute)
+def keeper_of(store: BaseStore) -> Keeper:
+    """The keeper of a store."""
+    found: Keeper | None = vars(store).get("_keeper")
     if found is None:
-        found = vars(store).setdefault(attribute, Keeper(store))
+        found = vars(store).setdefault("_keeper", Keeper(store))
         _all[id(found)] = found
     return found
 

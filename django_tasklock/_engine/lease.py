@@ -14,19 +14,20 @@ from weakref import ref
 from .._values import clock
 from .._values.arguments import checked_ttl
 from .._values.lock_info import key_of
-from .._values.owner import Owner, owner_record
+from .._values.owner import COOLING, Owner, owner_record
 from .._values.slots import base_of, slot_of
 from .._values.words import printable
 from ..exceptions import LeaseLost, StoreUnavailable
 from ..signals import lock_lost, lock_released
 from ..stores.base import Grant, Note
+from ..stores.records import Held
 from . import handing_on
 from .aio import finish
 from .cooling import Cooling, cooled
 from .history import note_event
 from .keeper import RAN_OUT, Entry, Keeper
 
-__all__ = ["Lease", "Use", "log_not_released", "strand"]
+__all__ = ["Lease", "Use", "strand"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -189,7 +190,7 @@ class Lease:
         said, started = None, clock.now()
         try:
             if self._state == HELD:
-                said = keeper.store.extend(self.name, self.token, ttl, entry.proof)
+                said = keeper.store.extend(self.name, self.token, ttl)
         finally:
             if said:
                 entry.until, entry.ttl = started + ttl, ttl
@@ -238,9 +239,7 @@ class Lease:
             entry.claim(entry.until)
         if entry.cooling is not None:
             return self._cool(keeper)
-        if entry.note is None:
-            return store.release(self.name, self.token, entry.proof)
-        return store.release_with_note(self.name, self.token, entry.proof, entry.note)
+        return store.release(self.name, self.token, entry.note)
 
     def _cool(self, keeper: Keeper) -> bool:
         """The release of a lock that stays taken for a while.
@@ -253,14 +252,13 @@ class Lease:
         assert entry.cooling is not None
         if note is not None:
             store.set_note(note)
-        # After the first call the store may have another value: the token tells.
-        proof, entry.proof = entry.proof, None
         left = entry.cooling.left()
         if left:
             record = cooled(entry.record, left)
-            held = store.rewrite(self.name, self.token, left, record, None, proof) is not None
+            grant = store.rewrite(self.name, Held(self.token), left, record, COOLING)
+            held = grant is not None
         else:
-            held = store.release(self.name, self.token, proof)
+            held = store.release(self.name, self.token)
         if note is not None and not held:
             with suppress(StoreUnavailable):
                 store.unreserve(note.key, note.text)
@@ -278,9 +276,8 @@ class Lease:
         The handle is a str of printable ASCII, for JSON or a header. It can be used once.
 
         Raises `LeaseLost` if the lease does not hold the lock, `TypeError` or `ValueError` for a
-        wrong ``ttl``, `InvalidLockConfig` on a store without ``supports_rewrite``, and
-        `StoreUnavailable`. After that, and if any other exception interrupts the call, the lease is
-        given up, as by an interrupted `release`.
+        wrong ``ttl``, and `StoreUnavailable`. After that, and if any other exception interrupts the
+        call, the lease is given up, as by an interrupted `release`.
         """
         keeper, entry = self._keeper, self._entry
         ttl = entry.ttl if ttl is None else checked_ttl(ttl)
@@ -326,7 +323,7 @@ class Lease:
     def held_again(self, grant: Grant, record: dict[str, Any], until: float) -> None:
         """This process has adopted the lease, which it had detached."""
         entry, keeper = self._entry, self._keeper
-        entry.record, entry.proof, entry.left = record, grant.proof, grant.left
+        entry.record, entry.left = record, grant.left
         entry.renew, entry.free[:] = record["renew"], [None]
         self._state, self._open = HELD, [None]
         keeper.enter(entry)
@@ -413,14 +410,6 @@ def _unpickled(
     return lease
 
 
-def log_not_released(who: str, name: str, error: StoreUnavailable) -> None:
-    """WARNING: work was done under a lock, and the store does not answer its release.
-
-    Whoever calls this raises nothing: an error would have the work done again.
-    """
-    logger.warning("%s could not release its lock %s now: %s", who, name, printable(error))
-
-
 def strand() -> object:
     """Return what is equal for the same asyncio task, greenlet or thread, and for no other."""
     # Not `current_task` alone: the error that it raises takes longer than all of this.
@@ -435,12 +424,15 @@ class Use:
     around it has (``reentrant=True``). If it is garbage-collected with its frames, because an
     exception from a signal handler came just before the release, the renewal thread gives its
     leases back. ``strand`` says in which thread or task it was made. ``note_kept``: the acquire has
-    not written its note, because there is another.
+    not written its note, because there is another. ``who``: what did its work under the lock, such
+    as "a view", which is not to be done again because the store does not answer the release: that
+    is logged, and raises nothing. "": it raises.
     """
 
-    __slots__ = ("__weakref__", "leases", "note_kept", "shared", "strand")
+    __slots__ = ("__weakref__", "leases", "note_kept", "shared", "strand", "who")
 
-    def __init__(self) -> None:
+    def __init__(self, who: str = "") -> None:
+        self.who = who
         self.leases: list[Lease] = []
         self.shared: list[Lease] = []
         self.strand = strand()
@@ -479,8 +471,11 @@ class Use:
                 lost = lost or error
             except StoreUnavailable as error:
                 silent = error
+                if self.who:
+                    name, why = lease.base_name, printable(error)
+                    logger.warning("%s could not release its lock %s now: %s", self.who, name, why)
         self.shared, self.leases = [], []
-        worst = lost or silent
+        worst = lost or (None if self.who else silent)
         if worst is not None and not (failed if quiet is None else quiet):
             raise worst
 

@@ -156,6 +156,9 @@ if hasattr(os, "register_at_fork"):
 class LockContext(Generic[Held]):
     """What `lock` returns. ``template`` is what the name was filled from."""
 
+    # That of the `Use` of a block.
+    _who = ""
+
     def __init__(
         self,
         name: Any,
@@ -208,7 +211,7 @@ class LockContext(Generic[Held]):
     def __enter__(self) -> Held:
         self._check_block()
         refuse_on_loop(self._how.wait)
-        use = Use()
+        use = Use(self._who)
         held: Held = blocking(self._taking(self.name, use))
         self._uses.append(use)
         if self._reentrant:
@@ -220,7 +223,7 @@ class LockContext(Generic[Held]):
 
     async def __aenter__(self) -> Held:
         self._check_block()
-        use = Use()
+        use = Use(self._who)
         held = await self._drive(use, self._taking(self.name, use))
         self._uses.append(use)
         self._share(use)

@@ -19,12 +19,12 @@ from .._values.arguments import (
     checked_remark,
     checked_several,
     checked_ttl,
+    is_token,
 )
 from .._values.event import Event
 from .._values.handle import read_handle
 from .._values.lock_info import Keyed, LockInfo
 from .._values.owner import Owner, operator_record, recorded
-from .._values.slots import gate_name
 from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
 from ..exceptions import ListingNotSupported
@@ -220,12 +220,12 @@ class LockService:
         if adopted is None:
             return None
         grant, record, until = adopted
-        keeper = keeper_of(store, said.name)
+        keeper = keeper_of(store)
         entry = Entry(
             ref(use, keeper.vanished.append), (said.name,), said.token, said.ttl, record,
             renew=renew,
         )  # fmt: skip
-        entry.proof, entry.left = grant.proof, grant.left
+        entry.left = grant.left
         fence = said.fence if grant.fence is None else grant.fence
         keeper.enter(entry)
         lease = Lease(keeper, entry, said.alias, fence, template, LockService)
@@ -253,7 +253,7 @@ class LockService:
 
     def get(self, name: str) -> LockInfo | None:
         """Return what holds the lock; None if nothing does."""
-        return self.store.get(checked_name(name))
+        return self.store.find(checked_name(name))
 
     def waiters(self, name: str) -> builtins.list[Owner]:
         """Return the owners in the lock's wait queue, the next one first: at most 100. Those who
@@ -262,10 +262,7 @@ class LockService:
         On a store that polls the list is empty. A waiter that died stays in the queue until the
         lock would be handed to it, and is removed then.
         """
-        store, gate = self.store, gate_name(checked_name(name))
-        first = store.get(gate)
-        for_permit = [] if first is None else [first.owner, *store.waiters(gate)]
-        return [*store.waiters(name), *for_permit]
+        return self.store.waiters(checked_name(name))
 
     def list(
         self, prefix: str = "", limit: int | None = None, offset: int = 0
@@ -278,7 +275,7 @@ class LockService:
         if limit is not None:
             limit = min(checked_number("limit", limit), MOST_LISTED)
         offset = min(checked_number("offset", offset), MOST_LISTED)
-        return self.store.list(checked_prefix(prefix), limit, offset)
+        return self.store.page(checked_prefix(prefix), limit, offset)
 
     def count(self, prefix: str = "") -> int:
         """Return how many live locks have names that begin with ``prefix``.
@@ -306,11 +303,10 @@ class LockService:
         for what, proof in (("token", token), ("digest", digest)):
             if proof is not None and not isinstance(proof, str):
                 raise TypeError(f"a {what} is a str, not {type(proof).__name__}")
-        holder = store.get(name)
-        if token is None and digest is not None:
-            cleared = store.clear_foreign(name, digest)
-        else:
-            cleared = store.clear(name, token)
+        if token is not None and not is_token(token):
+            return False  # No lease has it; a store may look for a part of a record.
+        holder = store.find(name)
+        cleared = store.clear(name, token, digest)
         if cleared:
             owner = Owner() if holder is None else holder.owner
             note_event(store, "cleared", name, owner, by=by)
@@ -327,13 +323,16 @@ class LockService:
         for each whether it was removed. Some may be removed if this raises.
         """
         store = self.store
-        done = store.clear_many(holders) if holders else []
-        for holder, cleared in zip(holders, done, strict=True):
+        done = []
+        for holder in holders:
+            proof = holder.token or holder.digest
+            cleared = bool(proof) and store.clear(holder.name, holder.token, holder.digest)
+            done.append(cleared)
             if cleared and noted:
                 note_event(store, "cleared", holder.name, holder.owner, by=by)
             if cleared:
                 tell_cleared(store, holder.name, holder.token, holder, by, LockService)
-        return builtins.list(done)
+        return done
 
     def hold(
         self, name: str, ttl: float, by: str = "", reason: str = "", *, wait: float | None = 0
@@ -363,8 +362,8 @@ class LockService:
         try:
             won = blocking(acquire(how, checked_name(name), use, record, token=token))
             if isinstance(won, LockInfo):
-                return Refusal(won)
-            info = store.get(won.name)
+                return Refusal((won,))
+            info = store.find(won.name)
             if info is None or info.token != won.token:  # It was cleared at once.
                 now = datetime.now(timezone.utc)
                 info = LockInfo(name, 0.0, now, won.token, won.owner, store.alias, "", won.fence)
@@ -459,19 +458,19 @@ locks = LockService()
 def get_seen(
     store: BaseStore, seen: Sequence[tuple[str, Callable[[LockInfo], bool]]]
 ) -> list[LockInfo | None]:
-    """Return the holders of some locks, as `BaseStore.get_many` does, by their names.
+    """Return the holders of some locks, as `BaseStore.find_many` does, by their names.
 
     Beside each name stands what tells the lease that was seen. Where the keys depend on the thread
     it may have another key than this thread makes: it is looked for among all locks of that name.
     Raises `StoreUnavailable`.
     """
-    holders = store.get_many([name for name, _ in seen])
+    holders = store.find_many([name for name, _ in seen])
     for at, (name, is_seen) in enumerate(seen):
         holder = holders[at]
         if holder is not None and is_seen(holder):
             continue
         if not isinstance(name, Keyed) and isinstance(store.keyed(name), Keyed):
-            same_name = (info for info in store.list(name) if info.name == name)
+            same_name = (info for info in store.walk(name) if info.name == name)
             holders[at] = next(filter(is_seen, same_name), holder)
     return holders
 

@@ -13,7 +13,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
@@ -32,7 +32,6 @@ __all__ = [
     "Pause",
     "Steps",
     "always_late",
-    "began_at",
     "blocking",
     "end_of",
     "refuse_on_loop",
@@ -64,6 +63,8 @@ LONGEST_SILENCE_SECONDS = 30.0
 # So many grants in a row may come so late that their lease is over, before the store counts as
 # unavailable.
 MAX_LATE_GRANTS = 4
+# A lease that is handed over later than after this share of its ttl is asked for once more.
+FRESH_SHARE = 0.5
 # So many dead owners in a row are taken over from without a wait.
 MAX_TAKEOVERS = 100
 
@@ -131,15 +132,15 @@ def refuse_on_loop(wait: float | None) -> None:
 
 @dataclass(slots=True)
 class Attempt:
-    """One call's attempt to take a lock, until ``deadline`` on `clock.now` (None: for ever).
+    """One call's attempt to take the first that is free of ``names``, until ``deadline`` on
+    `clock.now` (None: for ever).
 
     ``take_over(holder)`` clears the lease of an owner that is known to be dead; it returns True if
     it is worth asking again. ``in_vain(holder)``: whether there is no use in waiting for it.
-    ``queued``: the lock is probably held, so the first question joins the wait queue.
     """
 
     store: BaseStore
-    name: str
+    names: Sequence[str]
     token: str
     ttl: float
     owner: Mapping[str, Any]
@@ -147,7 +148,6 @@ class Attempt:
     take_over: Callable[[LockInfo], bool]
     note: Note | None = None
     in_vain: Callable[[LockInfo], bool] = lambda _holder: False
-    queued: bool = False
     # The holder for which it began to wait.
     met: LockInfo | None = None
     _waiter: Waiter | None = None
@@ -156,7 +156,7 @@ class Attempt:
         """Ask until the lock is granted, or the deadline has passed. Returns a refusal, or a grant
         whose lease is not over. Raises `StoreUnavailable`, also if each grant comes too late."""
         late = takeovers = 0
-        refused, pause = self.queued, FIRST_POLL_SECONDS
+        refused, pause = False, FIRST_POLL_SECONDS
         try:
             while True:
                 asked, hears = clock.now(), False
@@ -167,32 +167,32 @@ class Attempt:
                 if not hears:
                     answer = self._ask()
                 if isinstance(answer, Grant):
-                    began = began_at(answer, asked)
-                    if clock.now() < began + self.ttl:
-                        return answer, began
+                    if clock.now() < asked + self.ttl:
+                        return answer, asked
                     if late == MAX_LATE_GRANTS:
                         raise always_late(self.store, self.ttl)
                     late += 1
                     continue
-                holder = answer.holder
-                if takeovers < MAX_TAKEOVERS and self.take_over(holder):
+                if takeovers < MAX_TAKEOVERS and self._take_over_any(answer):
                     takeovers += 1
-                elif self._left() <= 0 or self.in_vain(holder):
-                    return self._leave(answer, asked)
-                elif hears:
-                    self.met = self.met or holder
-                    grant = yield from self._hear(holder, asked)
-                    if grant is not None:
-                        began = began_at(grant, asked)
-                        if clock.now() < began + self.ttl:
-                            return grant, began
-                        # The process was stopped for longer than the lease: ask once more.
+                    continue
+                vain = next(filter(self.in_vain, answer.holders), None)
+                if vain is not None or self._left() <= 0:
+                    grant = self._leave()
+                    if grant is None:
+                        return (answer if vain is None else Refusal((vain,))), asked
                 else:
-                    self.met = self.met or holder
-                    if waiter is None or refused:
-                        yield self._poll(pause, holder)
-                        pause = min(pause * 2, MAX_POLL_SECONDS)
-                    refused = True
+                    self.met = self.met or answer.holder
+                    if not hears:
+                        if waiter is None or refused:
+                            yield self._poll(pause, answer.holder)
+                            pause = min(pause * 2, MAX_POLL_SECONDS)
+                        refused = True
+                        continue
+                    grant = yield from self._hear(answer, asked)
+                # The lock was handed over. If little of the lease is left, it is granted anew.
+                if grant is not None and clock.now() < asked + self.ttl * FRESH_SHARE:
+                    return grant, asked
         except BaseException:
             # The lock may have been handed over just before. Then the caller, which gives the token
             # up, passes it on.
@@ -200,24 +200,8 @@ class Attempt:
                 self._waiter.quit()
             raise
 
-    def leave(self) -> Grant | None:
-        """Leave the wait queue. Returns the grant if the lock was handed over just before. Raises
-        `StoreUnavailable`."""
-        grant = None if self._waiter is None else self._waiter.leave()
-        self._waiter = None  # Not before: if the call is interrupted, the steps quit.
-        return grant
-
-    def drop(self) -> None:
-        """Leave the wait queue without a call, where the store can do that: it is silent."""
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            getattr(waiter, "drop", waiter.quit)()
-
     def _ask(self) -> Grant | Refusal:
-        store = self.store
-        if self.note is None:
-            return store.acquire(self.name, self.token, self.ttl, self.owner)
-        return store.acquire_with_note(self.name, self.token, self.ttl, self.owner, self.note)
+        return self.store.acquire(self.names, self.token, self.ttl, self.owner, self.note)
 
     def _join(self) -> Waiter | None:
         """Return what joins the wait queue with its question; None if the caller does not wait, or
@@ -227,27 +211,32 @@ class Attempt:
         are not held, and to take one should cost one round trip.
         """
         if self._waiter is None and self.store.supports_waiting and self._left() > 0:
-            self._waiter = self.store.waiter(self.name, self.token, self.ttl, self.owner)
-            if self._waiter is not None:
-                self._waiter.note = self.note
+            self._waiter = self.store.waiter(
+                self.names, self.token, self.ttl, self.owner, self.note
+            )
         return self._waiter
 
-    def _leave(self, refusal: Refusal, asked: float) -> Answer:
-        """Give up. The lock may have been handed over just before."""
-        grant = self.leave()
-        return (refusal, asked) if grant is None else (grant, began_at(grant, asked))
+    def _leave(self) -> Grant | None:
+        """Leave the wait queue. Returns the grant if the lock was handed over just before. Raises
+        `StoreUnavailable`."""
+        grant = None if self._waiter is None else self._waiter.leave()
+        self._waiter = None  # Not before: if the call is interrupted, the steps quit.
+        return grant
+
+    def _take_over_any(self, refusal: Refusal) -> bool:
+        return True in [self.take_over(holder) for holder in refusal.holders]
 
     def _poll(self, seconds: float, holder: LockInfo) -> Pause:
         pause = max(0.0, min(seconds * chance.uniform(0.5, 1.0), self._left()))
         return Pause(min(pause, holder.ttl + EXPIRY_GRACE_SECONDS) if holder.ttl else pause)
 
-    def _hear(self, holder: LockInfo, asked: float) -> Steps[Grant | None]:
-        """Wait for the hand-over, until the holder's lease could end, or its owner is dead.
+    def _hear(self, refusal: Refusal, asked: float) -> Steps[Grant | None]:
+        """Wait for the hand-over, until a holder's lease could end, or its owner is dead.
 
         Returns None if it is time to ask again. If the lock is handed to another waiter, that is
         the holder from then on.
         """
-        waiter = self._waiter
+        waiter, holder = self._waiter, refusal.holder
         assert waiter is not None
         latest = min(end_of(holder) + QUEUE_RETRY_SECONDS, asked + LONGEST_SILENCE_SECONDS)
         if holder.token is None:
@@ -256,37 +245,42 @@ class Attempt:
             latest = min(latest, self.deadline)
         ends, watches = end_of(holder), self.store.takeover
         while (left := min(ends, latest) - clock.now()) > 0 and not waiter.cut:
-            ahead = min(getattr(waiter, "ahead", 0), MOST_AHEAD)
+            ahead = min(waiter.ahead, MOST_AHEAD)
             if watches and ahead:
                 left = min(left, ahead * LATER_OWNER_CHECK_SECONDS * chance.uniform(0.5, 1.0))
             news = yield Pause(left, waiter, watches and not ahead)
             if isinstance(news, Grant):
                 return news
             if news is not None:
-                holder, watches = news.holder, self.store.takeover
-                ends = end_of(holder)
+                refusal, watches = _with_news(refusal, news), self.store.takeover
+                ends = end_of(refusal.holder)
             elif watches:
                 # Of an earlier holder than the present one the next answer tells.
-                if self.take_over(holder) if not ahead else holder.owner.alive() is False:
+                dead = [each for each in refusal.holders if each.owner.alive() is False]
+                if self._take_over_any(Refusal((*dead,))) if not ahead else dead:
                     return None
                 # Only now, because it decodes the holder's record: that is the most expensive part
                 # of a short wait.
-                watches = holder.owner.is_local() and holder.owner.pid != os.getpid()
+                watches = any(
+                    each.owner.is_local() and each.owner.pid != os.getpid()
+                    for each in refusal.holders
+                )
         return None
 
     def _left(self) -> float:
         return math.inf if self.deadline is None else self.deadline - clock.now()
 
 
+def _with_news(refusal: Refusal, news: Refusal) -> Refusal:
+    """The holders, after one of the locks was handed to somebody else."""
+    names = {info.name for info in news.holders}
+    others = [info for info in refusal.holders if info.name not in names]
+    return Refusal((*news.holders, *others))
+
+
 def always_late(store: BaseStore, ttl: float) -> StoreUnavailable:
     """What is raised after too many grants whose leases are over: no work may begin under one."""
     return StoreUnavailable(store.alias, f"its answers come later than a lease of {ttl:g} s lasts")
-
-
-def began_at(grant: Grant, asked: float) -> float:
-    """When the lease of a grant began: as the store says, or else when it was ``asked``; on
-    `clock.now`."""
-    return asked if grant.started is None else grant.started
 
 
 def end_of(holder: LockInfo) -> float:

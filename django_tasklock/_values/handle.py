@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from .arguments import checked_ttl, is_name, is_token
 from .lock_info import Keyed
-from .owner import MOST_ADOPTIONS
 from .slots import checked_slots
 from .tokens import new_token
 
@@ -25,8 +24,7 @@ class Handle(NamedTuple):
 
     ``alias`` is that of the store, and ``name`` a `Keyed` where its keys depend on the thread.
     ``mark`` is ``Owner.mark`` of the lease until somebody adopts it; ``ttl`` the seconds that it
-    lasts after that; ``slots`` the N of a permit; ``adoptions`` how often the lease was adopted
-    before it was detached.
+    lasts after that; ``slots`` the N of a permit.
     """
 
     alias: str
@@ -36,7 +34,6 @@ class Handle(NamedTuple):
     mark: str
     ttl: float
     slots: int | None = None
-    adoptions: int = 0
 
     def __str__(self) -> str:
         kept = [self.name.key] if isinstance(self.name, Keyed) else []
@@ -61,7 +58,7 @@ def read_handle(handle: Any) -> Handle:
         if version != VERSION or len(handle) > LONGEST_HANDLE_CHARACTERS:
             raise ValueError
         said = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        alias, name, token, fence, mark, ttl, slots, adoptions, *kept = said
+        alias, name, token, fence, mark, ttl, slots, *kept = said
         texts = [alias, name, token, mark, *kept]
         if (
             {type(text) for text in texts} == {str}
@@ -72,12 +69,10 @@ def read_handle(handle: Any) -> Handle:
             and (fence is None or (type(fence) is int and fence > 0))
             and mark.startswith(DETACHED)
             and is_token(mark.removeprefix(DETACHED))
-            and type(adoptions) is int
-            and 0 <= adoptions < MOST_ADOPTIONS
         ):
             name = Keyed.of(name, kept[0], alias) if kept else name
             slots = None if slots is None else checked_slots(slots)
-            return Handle(alias, name, token, fence, mark, checked_ttl(ttl), slots, adoptions)
+            return Handle(alias, name, token, fence, mark, checked_ttl(ttl), slots)
     except (ValueError, TypeError, RecursionError):
         pass
     raise ValueError("this is no handle of a detached lease, or not all of one")

@@ -18,7 +18,7 @@ from .slots import LARGEST_SLOTS
 from .words import printable
 
 __all__ = [
-    "ADOPTIONS", "COOLING", "HELD_BY", "INSIDE", "MARK", "MOST_ADOPTIONS", "SINCE", "Owner",
+    "COOLING", "HELD_BY", "INSIDE", "MARK", "SINCE", "Owner",
     "operator_record", "owner_record", "place", "recorded", "strand_name",
     "task_words", "this_process",
 ]  # fmt: skip
@@ -31,21 +31,18 @@ MARK = "mark"
 COOLING = "cooling"
 # a key of the record of a lock that code inside a task has taken, and of no other
 INSIDE = "inside"
-# a key of the record of a lease that was adopted, and of no other
-ADOPTIONS = "adoptions"
 # a key of the record of a waiter: when it began to wait, in seconds since the epoch
 SINCE = "since"
 # a key of an operator's record; it means nothing in another one
 REASON = "reason"
 
-MOST_ADOPTIONS = 2**31 - 1
 # characters
 LONGEST_MARK = 64
 # the largest that the system calls take
 LARGEST_PID = 2**31 - 1
 LARGEST_START_TICKS = 2**63 - 1
 
-_TEXTS = ("host", "task", "task_id", "thread", "boot", "pidns", "waits_for", HELD_BY, REASON)
+_TEXTS = ("host", "task", "task_id", "thread", "boot", "pidns", HELD_BY, REASON)
 # the fields of an owner in a record: of each its type, and the least and the most that it is, or
 # that its text has in bytes
 _LIMITS: Mapping[str, tuple[type, int, int]] = {
@@ -55,7 +52,6 @@ _LIMITS: Mapping[str, tuple[type, int, int]] = {
     "start": (int, 0, LARGEST_START_TICKS),
     "group": (int, 1, LARGEST_PID),
     "slots": (int, 1, LARGEST_SLOTS),
-    ADOPTIONS: (int, 0, MOST_ADOPTIONS - 1),
     INSIDE: (bool, True, True),
 }
 
@@ -78,11 +74,9 @@ class Owner:
 
     ``mark`` says that no process has to live for the lease any more, though one has taken it:
     `COOLING`, or a word that identifies the handle of a lease that was detached.
-    The holder of a permit has ``slots``, the N that it gave. ``waits_for`` is the name of the
-    permits for which the first of those who wait holds a lock of its own. ``adoptions`` is how
-    often the lease was adopted; None: never. ``inside`` is True for a lock that code inside a task
-    has taken, and that is not the task's own: the task does not do the work of another message with
-    this lock. None for all others.
+    The holder of a permit has ``slots``, the N that it gave. ``inside`` is True for a lock that
+    code inside a task has taken, and that is not the task's own: the task does not do the work of
+    another message with this lock. None for all others.
 
     ``waiting_since`` is when a waiter first asked for the lock, by the clock of its host; None for
     all others, and where that is not known. Two owners that differ in it alone are equal.
@@ -101,8 +95,6 @@ class Owner:
     reason: str | None = None
     mark: str | None = None
     slots: int | None = None
-    waits_for: str | None = None
-    adoptions: int | None = None
     inside: bool | None = None
     waiting_since: datetime | None = field(default=None, compare=False)
 

@@ -1,18 +1,16 @@
-"""The names that ``slots=N`` makes of one name: of its permits, and of the gate before them."""
+"""The names that ``slots=N`` makes of one name: those of its permits."""
 
 from __future__ import annotations
 
 import re
-from hashlib import sha256
 from typing import Any
 
-from .arguments import LONGEST_NAME_CHARACTERS, checked_name, checked_number
+from .arguments import LONGEST_NAME_CHARACTERS, checked_number
 
 __all__ = [
     "LARGEST_SLOTS",
     "base_of",
     "checked_slots",
-    "gate_name",
     "permit_name",
     "permit_names",
     "slot_of",
@@ -20,8 +18,6 @@ __all__ = [
 
 # the largest N: every caller may have to look at all of its permits
 LARGEST_SLOTS = 1000
-# the beginning of the names of gates; users must give no lock such a name
-GATE_PREFIX = "tasklock-queue:"
 
 _numbered = re.compile(r"#([1-9][0-9]{0,3})\Z").search
 
@@ -48,14 +44,6 @@ def permit_names(name: str, slots: int) -> list[str]:
             f"with slots, a lock's name has at most {longest} characters, this one has {len(name)}"
         )
     return [permit_name(name, slot) for slot in range(1, slots + 1)]
-
-
-def gate_name(name: str) -> str:
-    """The name of the gate: the lock that the first of those who wait for a permit holds."""
-    gate = GATE_PREFIX + name
-    if len(gate) > LONGEST_NAME_CHARACTERS:
-        gate = GATE_PREFIX + sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:40]
-    return checked_name(gate)
 
 
 def slot_of(name: str, slots: int | None) -> int | None:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 from django.utils.translation import gettext
 
-from .._engine.service import LockService, locks
+from .._engine.service import locks
 from .._values.arguments import is_name
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
-from .._values.slots import GATE_PREFIX
 from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable, TaskLockError
 from ..operators.held import listed
 
@@ -48,13 +47,13 @@ def read(alias: str, query: str | None = None) -> Reading:
     try:
         service = locks.using(alias)
         if query is None:
-            reading.total = _total(service)
+            reading.total = service.count()
             return reading
         query = query.strip()
         # Also where the store does not list it: a key that other code has set.
         exact = service.get(query) if is_name(query) else None
         reading.found = [exact] if exact else []
-        reading.total = _total(service)
+        reading.total = service.count()
         reading.more = reading.total > MOST_LOCKS
         some = listed(service, limit=MOST_LOCKS)
         if not reading.more:
@@ -68,10 +67,6 @@ def read(alias: str, query: str | None = None) -> Reading:
     except NOT_KNOWN as error:
         reading.problem, reading.silent = problem_of(error), True
     return reading
-
-
-def _total(service: LockService) -> int:
-    return service.count() - service.count(GATE_PREFIX)
 
 
 def _matches(info: LockInfo, query: str) -> bool:

@@ -74,7 +74,7 @@ class Handing(Step):
                 lease.extend(ttl)  # Nobody renews it, and it is as long as its caller needed it.
         except BaseException:
             if note is not None:  # It may have been written, and the body does not begin.
-                keeper_of(store, message.name).owe(note, lease.ttl, undo=True)
+                keeper_of(store).owe(note, lease.ttl, undo=True)
             run.use.drop()
             raise
         return cast("Lease", lease)

@@ -190,7 +190,7 @@ class Message:
         try:
             store.unreserve(key, self.id)
         except StoreUnavailable:
-            keeper_of(store, self.name).owe(Note(key, self.id, seconds), seconds, undo=True)
+            keeper_of(store).owe(Note(key, self.id, seconds), seconds, undo=True)
 
     # ---------------------------------------------------------------------------- notes of the run
 

@@ -70,7 +70,7 @@ class Unique(Step):
                 return go()
             if call.draws_id:  # It may be reserved, and nothing is sent with this id.
                 note = Note(key_of(task.name, call.name), call.id, ttl)
-                keeper_of(task.locks.store, call.name).owe(note, ttl, undo=True)
+                keeper_of(task.locks.store).owe(note, ttl, undo=True)
             raise
         if other is not None and not call.own:
             return _duplicate(call, other, on_duplicate)
@@ -121,7 +121,7 @@ def duplicate_of(task: TaskOptions, name: str) -> str | LockInfo | None:
     other = store.get_note(key_of(task.name, name))
     if other is not None or task.unique_while != "unfinished":
         return other
-    holder = store.get(name)
+    holder = store.find(name)
     return holder if holder is not None and _is_same_job(task, holder) else None
 
 

@@ -91,7 +91,7 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
 
 def _locks(service: LockService, options: dict[str, Any]) -> Sequence[LockInfo]:
     if options["names"]:
-        known = service.store.get_many(list(dict.fromkeys(options["names"])))
+        known = service.store.find_many(list(dict.fromkeys(options["names"])))
         return [info for info in known if info is not None]
     found = matching(service, options["prefix"], options["task"])
     return [info for info in found if not options["owner_gone"] or holder_of(info) is Holder.GONE]

@@ -54,7 +54,7 @@ def clear_all(
 
 def _cleared_late(service: LockService, info: LockInfo, by: str) -> Outcome:
     """What became of a lease that was not as it was seen."""
-    now = service.store.get(info.name)
+    now = service.store.find(info.name)
     if now is None:
         return Outcome.NOT_LOCKED
     # The same lease with another record: it was detached or adopted meanwhile.

@@ -16,7 +16,6 @@ from .._values.words import printable
 from ..exceptions import ListingNotSupported, StoreUnavailable
 from ..stores import stores
 from ..stores.base import BaseStore
-from .held import is_internal
 from .holders import Holder, command_line, holder_of, who
 from .lost_work import lost_rows, works_by_rows
 from .problems import KINDS, Problem
@@ -91,12 +90,12 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
     """Locks whose process is gone, and those that never expire, where the store can find them."""
     try:
         found = (info for info in store.walk() if holder_of(info) is Holder.GONE)
-        for info in islice((info for info in found if not is_internal(info)), MOST_GONE):
+        for info in islice(found, MOST_GONE):
             # Asked once more: the owner may have released it, and ended, since it was read.
-            if info.is_same_lease(store.get(info.name)):
+            if info.is_same_lease(store.find(info.name)):
                 yield _owner_gone(store, info)
         # A store that lists, and has no such method, has no keys of other code.
-        if type(store).scan is not BaseStore.scan:
+        if type(store).endless is not BaseStore.endless:
             yield from (_endless(store, info) for info in store.endless())
     except ListingNotSupported as error:
         yield Problem("server", store.alias, str(error), serious=False, store=store.alias)

@@ -1,4 +1,4 @@
-"""What is held, as operators look at it: without internal locks, and lease by lease."""
+"""What is held, as operators look at it: lease by lease."""
 
 from __future__ import annotations
 
@@ -12,25 +12,20 @@ from .._values.slots import LARGEST_SLOTS, base_of, permit_name
 from ..exceptions import ListingNotSupported
 from ..stores import stores
 
-__all__ = ["as_seen", "digest_of", "held_of", "held_permits", "is_internal", "listed"]
+__all__ = ["as_seen", "digest_of", "held_of", "held_permits", "listed"]
 
 MOST_PROBED = 100  # permits that are looked for on a store that cannot list
 
 
-def is_internal(info: LockInfo) -> bool:
-    """Whether the lock is the gate of a name's permits: who holds it waits for a permit."""
-    return info.owner.waits_for is not None
-
-
 def listed(service: LockService, prefix: str = "", limit: int | None = None) -> list[LockInfo]:
-    """Return the live locks whose names begin with ``prefix``, the soonest to expire first, without
-    internal ones. At most ``limit`` are read.
+    """Return the live locks whose names begin with ``prefix``, the soonest to expire first; at most
+    ``limit``.
 
     Raises `ListingNotSupported` and `StoreUnavailable`.
     """
     # A list that is read in pages may show a lock twice that changed between two of them.
     found = {key_of(info.name): info for info in service.list(prefix, limit=limit)}
-    return [info for info in found.values() if not is_internal(info)]
+    return [*found.values()]
 
 
 def held_permits(service: LockService, name: str) -> list[LockInfo]:
@@ -41,7 +36,7 @@ def held_permits(service: LockService, name: str) -> list[LockInfo]:
         found = service.list(f"{name}#")
     except ListingNotSupported:
         names = [permit_name(name, slot) for slot in range(1, MOST_PROBED + 1)]
-        found = [info for info in service.store.get_many(names) if info is not None]
+        found = [info for info in service.store.find_many(names) if info is not None]
     held = [info for info in found if info.slot and base_of(info.name, info.owner.slots) == name]
     return sorted(held, key=lambda info: info.slot or 0)
 
@@ -57,7 +52,7 @@ def held_of(locks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], LockInfo]
     return {
         (alias, name): info
         for alias, names in by_store.items()
-        for name, info in zip(names, stores[alias].get_many(list(names)), strict=True)
+        for name, info in zip(names, stores[alias].find_many(list(names)), strict=True)
         if info is not None
     }
 

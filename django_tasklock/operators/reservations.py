@@ -8,7 +8,8 @@ from typing import Any
 
 from .._values.arguments import checked_name
 from ..stores import stores
-from ..stores.base import LISTED_KEY_PREFIX, BaseStore, Reserved
+from ..stores.base import BaseStore, Reserved
+from ..stores.records import LISTED_KEY_PREFIX
 from .clearing import Outcome
 from .logs import log_reservation_cleared
 

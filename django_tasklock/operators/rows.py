@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
+import time
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -32,6 +32,9 @@ __all__ = [
     "row_now",
     "row_of",
 ]
+
+# By so much the clocks of the store and of this host may differ.
+CLOCKS_DIFFER_SECONDS = 60.0
 
 logger = logging.getLogger("django_tasklock")
 
@@ -158,11 +161,10 @@ def row_now(guard: StatusGuard, pk: Any, store: BaseStore) -> RowNow:
 
 
 def refuses_all(fence: int | None, store: BaseStore) -> bool:
-    """Return whether a row with this fence refuses every lease that the store would grant now.
-
-    Raises `StoreUnavailable`.
-    """
-    return fence is not None and fence > (store.next_fence() or math.inf)
+    """Return whether a row with this fence refuses every lease that the store would grant now."""
+    if fence is None or not store.fences_are_times:
+        return False
+    return bool(fence > (time.time() + CLOCKS_DIFFER_SECONDS) * 1_000_000)
 
 
 def _is_of(guard: StatusGuard, row: Model) -> bool:

@@ -15,16 +15,18 @@ from django.utils.module_loading import import_string
 
 from ..conf import SETTING, StoreSettings, configured_stores
 from ..exceptions import InvalidLockConfig, TaskLockError
-from .base import BaseStore
-from .record import interrupts
-from .required import REQUIRED, RequiredMethods
+from .base import BaseStore, interrupts
 
 __all__ = ["StoreHandler", "stores"]
 
 REDIS_STORE = "django_tasklock.stores.redis.RedisStore"
 CACHE_STORE = "django_tasklock.stores.cache.CacheStore"
 REDIS_CACHES = frozenset(
-    {"django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"}
+    {
+        "django_redis.cache.RedisCache",
+        "django_valkey.cache.ValkeyCache",
+        "django.core.cache.backends.redis.RedisCache",
+    }
 )
 
 
@@ -91,7 +93,10 @@ class StoreHandler(BaseConnectionHandler):  # type: ignore[type-arg]
             raise InvalidLockConfig(
                 f"the BACKEND {path!r} of the lock store {alias!r} is not a BaseStore"
             )
-        if missing := missing_methods(backend):
+        missing = [
+            name for name in ("put", "get") if vars(BaseStore)[name] is getattr(backend, name)
+        ]
+        if missing:
             raise InvalidLockConfig(
                 f"the BACKEND {path!r} of the lock store {alias!r} does not implement "
                 f"{', '.join(missing)}"
@@ -121,11 +126,6 @@ class StoreHandler(BaseConnectionHandler):  # type: ignore[type-arg]
             self.__dict__.pop("settings", None)
         for store in dropped:
             store.close_idle()
-
-
-def missing_methods(backend: type[BaseStore]) -> list[str]:
-    """The names of the required methods that a store's class does not implement."""
-    return [name for name in REQUIRED if getattr(backend, name) is getattr(RequiredMethods, name)]
 
 
 def _backend_for(settings: StoreSettings) -> str:

@@ -1,202 +1,267 @@
-"""Leases in any Django cache, through ``cache.add``."""
+"""Locks in any Django cache, through ``cache.add``, its only atomic call."""
 
 from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from math import ceil, inf
+from typing import Any, TypeVar
+
+from django.core.cache import BaseCache, InvalidCacheKey, caches
+from django.core.cache.backends.db import DatabaseCache
+from django.core.cache.backends.filebased import FileBasedCache
+from django.core.cache.backends.locmem import LocMemCache
+from django.core.cache.backends.memcached import BaseMemcachedCache
 
 from .._values import clock
-from .._values.lock_info import LockInfo
-from ..exceptions import InvalidLockConfig
-from .base import Finding, Grant, Note, Refusal
-from .cache_notes import ABSENT, CacheNotes
-from .record import digest_of, info_of_record, interrupts, new_record, record_of, token_of
+from .._values.tokens import new_token
+from ..conf import StoreSettings
+from ..exceptions import InvalidLockConfig, StoreUnavailable
+from . import records
+from .base import ATTEMPTS, BaseStore, Finding, interrupts
+from .records import FREE, Change, Done, Entry, Held, Record, fits, is_note, is_there
 
 __all__ = ["CacheStore"]
 
-RELEASE_MARGIN_SECONDS = 0.5
-"""how much of a lease must be left for a release or an extension to act on it (of a short lease: a
-quarter); it must be longer than the time between reading a record and writing it"""
+# How much of a lease must be left for a change of it (of a short lease: a quarter). It must be
+# longer than the time between reading a record and writing it.
+MARGIN_SECONDS = 0.5
+# For how long only one caller may remove the lease of another process, or adopt it: longer than the
+# time between reading its record and changing it.
 CLEARING_SECONDS = 5.0
-"""for how long only one caller may clear a given lease: longer than the time between reading its
-record and deleting it"""
+# In a record's text: when the lease ends, in seconds since the epoch.
+ENDS = "ends"
+# Leases of this process that are kept in mind before those that are over are forgotten.
+TIDY_AFTER = 1024
+# Bytes, where Django counts characters.
+LONGEST_MEMCACHED_KEY = 250
+# In the place of the value of a key that is not there.
+ABSENT = object()
+# pylibmc's and pymemcache's errors for an ``incr`` of another value. By their names: the packages
+# need not be installed.
+NO_NUMBER = frozenset({"ClientError", "MemcacheClientError"})
+NO_SUCH_NAME = "the cache cannot hold a lock of this name"
+NOT_WRITTEN = "the database did not write what the cache was given"
+
+T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _Deadline:
-    """The proof of this store's leases (`Grant.proof`)."""
+class CacheStore(BaseStore):
+    """One key for each lock. It promises less than the other stores.
 
-    at: float
-    """when the lease is over, on `clock.now`"""
-    ttl: float
-    """seconds"""
-
-
-class CacheStore(CacheNotes):
-    """One record for each lock, written by ``cache.add``, the only atomic call of a Django cache.
-
-    The cache API has no compare-and-delete. So extend and release read the record first, and act
-    only while the lease is ours and will last for `RELEASE_MARGIN_SECONDS` more; otherwise they
-    leave the key to expire. A process that stops between the two for longer than that may remove
-    the next holder's record: a cache cannot promise what Redis can (``atomic_release`` is False).
-    Its leases have no fence, and it cannot list.
-
-    `rewrite` reads and writes in the same way. Of several callers that expect the same mark, only
-    one may write: the one whose ``cache.add`` of a key for that mark was the first.
+    The cache API has no compare-and-delete. So a change of a lease reads the record first, and is
+    made only while the lease will last for `MARGIN_SECONDS` more; otherwise the key is left to
+    expire. A process that stops between the two for longer than that may hit the next holder's
+    record (``atomic_release`` is False). Leases have no fence, and it cannot list. Several changes
+    are made one after the other.
 
     Many caches count in whole seconds, so a key may live two seconds longer than its lease. The
     record has the exact end of the lease.
     """
 
-    supports_rewrite = True
-    _keeps = False
-    """whether a record that it added was seen to be there"""
+    atomic_release = False
+    puts_together = False
+    supports_listing = False
+    supports_fence = False
+    uses_cache = True
+
+    def __init__(self, settings: StoreSettings) -> None:
+        super().__init__(settings)
+        cache: Any = self.cache
+        # Asked of this one: another thread makes a cache of its own, in its first call.
+        self._counts_fractions = isinstance(cache, LocMemCache | FileBasedCache)
+        self._is_memcached = isinstance(cache, BaseMemcachedCache)
+        self._is_database = isinstance(cache, DatabaseCache)
+        # Whether a record that was added was seen to be there.
+        self._keeps = False
+        # Of the leases of this process, by token: when each is over, on `clock.now`, and its ttl.
+        self._own: dict[str, tuple[float, float]] = {}
+        options = getattr(cache, "_options", None) or {}
+        if getattr(cache, "_ignore_exceptions", False) or options.get("ignore_exc"):
+            raise InvalidLockConfig(
+                f"the cache {settings.cache!r} swallows its errors (IGNORE_EXCEPTIONS or "
+                f"ignore_exc): the lock store {self.alias!r} could not distinguish an outage "
+                "from a lock"
+            )
+
+    @property
+    def cache(self) -> BaseCache:
+        """The cache of this thread: the clients of some caches are not thread-safe."""
+        return caches[self.settings.cache]
 
     def key(self, name: str) -> str:
         """The key of a lock."""
-        return str(self.cache.make_key(self._cache_key(name)))
-
-    def acquire(
-        self, name: str, token: str, ttl: float, owner: Mapping[str, Any]
-    ) -> Grant | Refusal:
-        grant = Grant(proof=_Deadline(clock.now() + ttl, ttl))
-        record = {**new_record(token, owner), "ends": time.time() + ttl}
-        for _ in range(2):
-            if self._add(name, record, ttl):
-                if not self._keeps:
-                    self._assert_keeps(name, record, ttl, grant.proof.at)
-                return grant
-            held = self._read(name)
-            if token_of(held) == token and not self._ends_soon(held):
-                self._write(name, record, ttl)
-                return grant
-            if held is not ABSENT:
-                break
-            # It expired between the two calls: try once more.
-        else:
-            self._assert_writes()
-        return Refusal(self._info(name, None if held is ABSENT else held))
-
-    def extend(self, name: str, token: str, ttl: float, proof: Any = None) -> bool:
-        held = self._ours(name, token, proof)
-        if held is None:
-            return False
-        ends = clock.now() + ttl
-        self._write(name, {**held, "ends": time.time() + ttl}, ttl)
-        if proof is not None:
-            proof.at, proof.ttl = ends, ttl
-        return True
-
-    def rewrite(
-        self,
-        name: str,
-        token: str,
-        ttl: float,
-        owner: Mapping[str, Any],
-        mark: str | None = None,
-        proof: Any = None,
-    ) -> Grant | None:
-        after = _Deadline(clock.now() + ttl, ttl)
-        held = self._ours(name, token, proof)
-        record = record_of(held)
-        if held is None or record is None:
-            return None
-        new = {**new_record(token, owner, record.at), "ends": time.time() + ttl}
-        if mark is not None and {**held, "ends": new["ends"]} != new:
-            only, who = self._note_key(f"rewriting {token} {mark}"), _digest(dict(owner))
-            if record.owner.mark != mark:
-                return None
-            first = self._call(lambda: self.cache.add(only, who, self._lifetime(ttl)))
-            # It may have been this very call, whose reply was lost.
-            if not first and (there := self._found(only)) != who:
-                if there is ABSENT:
-                    self._assert_writes()
-                return None
-        self._write(name, new, ttl)
-        return Grant(proof=after)
-
-    def release(self, name: str, token: str, proof: Any = None) -> bool:
-        return self._ours(name, token, proof) is not None and self._delete(name)
-
-    def release_with_note(self, name: str, token: str, proof: Any, note: Note) -> bool:
-        if self._ours(name, token, proof) is None:
-            return False
-        self.set_note(note)
-        return self._delete(name)
-
-    def clear(self, name: str, token: str | None = None) -> bool:
-        if token is None:
-            return self._delete(name)
-        # Several find the owner of a lock dead at the same time. If each deleted what it has read,
-        # the last of them would delete the lease of the first.
-        began, only = clock.now(), self._note_key(f"clearing {token}")
-        if not self._call(lambda: self.cache.add(only, 1, self._lifetime(CLEARING_SECONDS))):
-            self._assert_answers(only)
-            self._assert_writes()
-            return False
-        held = self._read(name)
-        if token_of(held) != token or self._ends_soon(held):
-            return False
-        return clock.now() - began < CLEARING_SECONDS and self._delete(name)
-
-    def get(self, name: str) -> LockInfo | None:
-        held = self._read(name)
-        return None if held is ABSENT else self._info(name, held)
+        return str(self.cache.make_key(self._key(name)))
 
     def check(self) -> Iterable[Finding]:
-        self._read("check")
+        self.get(["check"])
         return ()
 
-    def _ours(self, name: str, token: str, proof: _Deadline | None) -> dict[str, Any] | None:
-        """The record, if this lease holds the lock and will hold it for a while."""
-        if proof is not None and proof.at - clock.now() < min(
-            RELEASE_MARGIN_SECONDS, proof.ttl / 4
-        ):
-            return None
-        held = self._read(name)
-        record = record_of(held)
-        if record is None or record.token != token:
-            return None
-        if proof is None and self._ends_soon(held):
-            return None
-        return dict(held)
+    def get(self, names: Sequence[str]) -> list[Entry | None]:
+        return [self._entry(name) for name in names]
 
-    @staticmethod
-    def _ends_soon(held: Any) -> bool:
-        """Whether the lease ends within the margin, by the wall clock of the host that wrote it."""
-        record = record_of(held)
-        if record is None or record.ends is None or record.at is None:
+    def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
+        if len(changes) == 1:
+            made, entry = self._make(changes[0])
+            return Done(made, [entry])
+        names = [change.name for change in changes]
+        there = self.get(names)
+        if not all(map(fits, changes, there)):
+            return Done(False, there)
+        for at, change in enumerate(changes):
+            if not self._make(change)[0]:
+                for name, expect, record, _ in changes[:at]:
+                    if expect == FREE and isinstance(record, Mapping):
+                        self._make(Change(name, Held(record["token"]), None))
+                return Done(False, self.get(names))
+        return Done(True, self.get(names))
+
+    def _make(self, change: Change) -> tuple[bool, Entry | None]:
+        """Make one change. Returns whether it was made, and what is there now."""
+        name, expect, record, ttl = change
+        if expect == FREE and isinstance(record, Mapping):
+            return self._add(change, record)
+        began = clock.now()
+        lease = expect if isinstance(expect, Held) and not is_note(name) else None
+        clears = lease is not None and record is None and lease.token not in self._own
+        races = lease is not None and (clears or lease.version is not None)
+        entry = self._entry(name)
+        if lease and races and fits(change, entry) and not is_there(change, entry):
+            # Several find the owner of a lock dead at the same time, or adopt one version of its
+            # lease. If each changed what it has read, the last would hit the lease of the first.
+            if not self._is_first(lease):
+                return False, entry
+            entry = self._entry(name)
+        if not fits(change, entry) or (lease and entry and not self._lasts(entry)):
+            return False, entry
+        if races and clock.now() - began >= CLEARING_SECONDS:
+            return False, entry
+        if record is None:
+            if entry is None:
+                return True, entry
+            deleted = self._delete(name)
+            self._own.pop(lease.token if lease else "", None)
+            return deleted, None
+        if not isinstance(record, Mapping):
+            if ttl is not None and entry is not None and entry.record is not None:
+                entry = self._write(name, entry.record, ttl, own=lease is not None)
+            return True, entry
+        if lease and entry and entry.record:
+            record = {**record, "at": entry.record.get("at")}  # The lease has begun once.
+        return True, self._write(name, record, ttl, own=False)
+
+    def _add(self, change: Change, record: Record) -> tuple[bool, Entry | None]:
+        name, _, _, ttl = change
+        key, lifetime = self._key(name), self._lifetime(ttl)
+        for _ in range(ATTEMPTS):
+            until, text = _end(ttl), _text(record, ttl)
+            if self._call(lambda: self.cache.add(key, text, lifetime)):  # noqa: B023
+                if not self._keeps:
+                    self._assert_keeps(key, text, lifetime, until)
+                return True, self._written(name, record, ttl, until)
+            entry = self._entry(name)
+            if entry is not None:
+                again = is_there(change, entry) and (is_note(name) or self._lasts(entry))
+                return again, self._write(name, record, ttl, own=True) if again else entry
+            # It expired between the two calls, or it cannot be written.
+            self._assert_writes()
+        raise StoreUnavailable(self.alias, f"the cache neither adds nor finds {key!r}")
+
+    def _write(self, name: str, record: Record, ttl: float | None, *, own: bool) -> Entry:
+        """Write a record over what is there. ``own``: this process holds the lease from now on."""
+        key, until, text = self._key(name), _end(ttl), _text(record, ttl)
+        self._call(lambda: self.cache.set(key, text, self._lifetime(ttl)))
+        if self._is_database and self._found(key) != text:
+            raise StoreUnavailable(self.alias, NOT_WRITTEN)
+        self._own.pop(record["token"], None)
+        return self._written(name, record, ttl, until if own else None)
+
+    def _written(self, name: str, record: Record, ttl: float | None, until: float | None) -> Entry:
+        if until is not None and ttl is not None and not is_note(name):
+            if len(self._own) >= TIDY_AFTER:
+                now = clock.now()
+                self._own = {token: own for token, own in [*self._own.items()] if own[0] > now}
+            self._own[record["token"]] = until, ttl
+        return Entry(name, record, ttl)
+
+    def _lasts(self, entry: Entry) -> bool:
+        """Whether a lease will last for long enough to change it: by this process's clock if it is
+        its own, and otherwise by the wall clocks of the two hosts."""
+        record = entry.record or {}
+        if own := self._own.get(record.get("token", "")):
+            return own[0] - clock.now() >= min(MARGIN_SECONDS, own[1] / 4)
+        if entry.left is None:
             return True
-        margin = min(RELEASE_MARGIN_SECONDS, (record.ends - record.at) / 4)
-        return record.ends - time.time() < margin
+        ttl = entry.left + time.time() - record.get("at", 0.0)
+        return bool(entry.left >= min(MARGIN_SECONDS, ttl / 4))
 
-    def _info(self, name: str, held: Any) -> LockInfo:
-        record = record_of(held)
-        ends = None if record is None else record.ends
-        ttl = None if ends is None else max(0.0, ends - time.time())
-        digest = None if record else _digest(held)
-        return info_of_record(record, name, ttl, self.alias, self.key(name), digest=digest)
+    def _is_first(self, lease: Held) -> bool:
+        """Whether no other caller is about to remove this lease, or to replace this version."""
+        key = self._key(f" changes {lease.token} {lease.version}")
+        lifetime = self._lifetime(CLEARING_SECONDS)
+        first = bool(self._call(lambda: self.cache.add(key, 1, lifetime)))
+        if not first:
+            self._assert_answers(key)
+            self._assert_writes()
+        return first
 
-    def _add(self, name: str, record: dict[str, Any], ttl: float) -> bool:
-        key, lifetime = self._cache_key(name), self._lifetime(ttl)
-        return bool(self._call(lambda: self.cache.add(key, record, lifetime)))
+    def _delete(self, name: str) -> bool:
+        key = self._key(name)
+        deleted = bool(self._call(lambda: self.cache.delete(key)))
+        if not deleted:
+            self._assert_answers(key)
+        return deleted
 
-    def _assert_keeps(self, name: str, record: dict[str, Any], ttl: float, until: float) -> None:
-        """Raise `InvalidLockConfig` if the cache has not what it said it added.
+    def _entry(self, name: str) -> Entry | None:
+        held = self._found(self._key(name))
+        if held is ABSENT:
+            return None
+        record = dict(records.record_of(held) or {}) if isinstance(held, str) else {}
+        ends = record.pop(ENDS, None)
+        if not record:
+            return Entry(name, None, None, None, _digest(held))
+        return Entry(name, record, None if ends is None else max(0.0, ends - time.time()))
 
-        So does a DummyCache. Asked until it was there once: no later lease costs another call.
-        ``until``, on `clock.now`, it must be there; or else after it was added once more, since
-        somebody may just have cleared the cache.
+    def _key(self, name: str) -> str:
+        """The key of a lock, or of a note, before the cache makes its own of it."""
+        prefix = self.settings.key_prefix
+        if is_note(name):
+            # It may be longer than a cache's keys, and has spaces.
+            digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+            return f"{prefix}.note:{digest}"
+        key = f"{prefix}:{name}" if prefix else name
+        size = len(self.cache.make_key(key).encode()) if self._is_memcached else 0
+        if size > LONGEST_MEMCACHED_KEY:
+            raise ValueError(f"{NO_SUCH_NAME}: its key has {size} bytes, and may have 250")
+        return key
+
+    def _lifetime(self, ttl: float | None) -> float | None:
+        # Two caches know fractions of a second. The others cut them off the ttl, and some cut them
+        # off the time of day as well.
+        return ttl if ttl is None or self._counts_fractions else ceil(ttl) + 1
+
+    def _found(self, key: str) -> Any:
+        """The value of a key, which may be None if other code set it; `ABSENT` without a key."""
+        value = self._call(lambda: self.cache.get(key, ABSENT))
+        if value is ABSENT or value is None:
+            self._assert_answers(key)
+        return value
+
+    def _assert_keeps(self, key: str, text: str, lifetime: float | None, until: float) -> None:
+        """Raise `InvalidLockConfig` if the cache has not what it said it added, as a DummyCache.
+
+        Asked until it was there once: no later lease costs another call. ``until``, on `clock.now`,
+        it must be there; or else after it was added once more, since somebody may just have cleared
+        the cache.
         """
         for first in (True, False):
-            if self._read(name) is not ABSENT:
+            if self._found(key) is not ABSENT:
                 self._keeps = True
                 return
             if first:
-                self._add(name, record, ttl)
+                self._call(lambda: self.cache.add(key, text, lifetime))
         if clock.now() < until:
             raise InvalidLockConfig(
                 f"the lock store {self.alias!r} uses the cache {self.settings.cache!r}, a "
@@ -204,26 +269,64 @@ class CacheStore(CacheNotes):
                 "Memcached or a DatabaseStore for the locks; in tests, a MemoryStore"
             )
 
-    def _read(self, name: str) -> Any:
-        return self._found(self._cache_key(name))
+    def _assert_writes(self) -> None:
+        """Raise `StoreUnavailable` if a database takes no writes.
 
-    def _write(self, name: str, record: dict[str, Any], ttl: float) -> None:
-        key, lifetime = self._cache_key(name), self._lifetime(ttl)
-        self._put(key, record, lifetime)
+        Django's cache in a database raises nothing for a write that failed, as on a replica, with
+        a full disk, or while another transaction keeps SQLite's file locked: its ``add`` returns
+        False, as for a key that is there, and its ``set`` nothing.
+        """
+        key = self._key(f" {new_token()}")
+        if self._is_database and not self._call(lambda: self.cache.add(key, 1, 1)):
+            raise StoreUnavailable(self.alias, NOT_WRITTEN)
 
-    def _delete(self, name: str) -> bool:
-        key = self._cache_key(name)
-        deleted = bool(self._call(lambda: self.cache.delete(key)))
-        if not deleted:
-            self._assert_answers(key)
-        return deleted
+    def _assert_answers(self, key: str) -> None:
+        """Raise `StoreUnavailable` if the last call for the key may not have reached its server.
+
+        After an error, pymemcache finds and writes no keys of that server for a second, and raises
+        nothing. Of several servers, only a call for this very key is made on the same one.
+        """
+        if self._is_memcached and self._call(lambda: self._is_silent(key)):
+            raise StoreUnavailable(self.alias, "it neither finds a key nor adds one")
+
+    def _is_silent(self, key: str) -> bool:
+        try:
+            # It changes nothing, and is False where a server would say None or a number.
+            return self.cache.incr(key, 0) is False
+        except ValueError:
+            return False  # There is no such key.
+        except Exception as error:
+            if type(error).__name__ not in NO_NUMBER:
+                raise
+            return False
+
+    def _call(self, call: Callable[[], T]) -> T:
+        """What ``call`` returns. Raises `StoreUnavailable` for any exception of the client."""
+        try:
+            return call()
+        except Exception as error:
+            if interrupts(error):
+                raise
+            if isinstance(error, InvalidCacheKey):
+                raise ValueError(f"{NO_SUCH_NAME}: {error}") from error
+            raise StoreUnavailable(self.alias, str(error) or type(error).__name__) from error
+
+
+def _end(ttl: float | None) -> float:
+    """When a lease of this ttl is over, on `clock.now`, if it begins now."""
+    return inf if ttl is None else clock.now() + ttl
+
+
+def _text(record: Record, ttl: float | None) -> str:
+    ends = {} if ttl is None else {ENDS: time.time() + ttl}
+    return records.text_of_record({**record, **ends})
 
 
 def _digest(held: Any) -> str:
-    """`digest_of` for a value that the cache has decoded."""
+    """`digest_of`, for a value that the cache has decoded."""
     try:
-        return digest_of(pickle.dumps(held, 4))
+        return records.digest_of(pickle.dumps(held, 4))
     except Exception as error:
         if interrupts(error):
             raise
-        return digest_of(type(held).__qualname__.encode())
+        return records.digest_of(type(held).__qualname__.encode())

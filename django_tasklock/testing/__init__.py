@@ -7,9 +7,9 @@ that freezegun and time-machine set. `MemoryStore.clear_all` forgets what a test
 does. `held` has somebody else hold a lock, `outage` silences a store, and `assert_locked` and
 `assert_not_locked` look.
 
-`StoreContract` is the store contract as a test mixin. It tests the five methods that a store must
-implement; notes and reservations; a list and a wait queue, if the store has them; and that an
-outage is reported. It does not test the other optional methods.
+`StoreContract` is the store contract as a test mixin. It tests the three methods of a store; what a
+holder, an operator and a task do with a lock, which is made of them; a list and a wait queue, if
+the store has them; and that an outage is reported.
 
 ::
 
@@ -28,6 +28,7 @@ from .holding import Holding
 from .in_memory import LocksInMemory, locks_in_memory
 from .noting import Noting
 from .outages import Outages
+from .putting import Putting
 from .seeing import Seeing
 from .situations import assert_locked, assert_not_locked, held, outage
 from .waiting import Waiting
@@ -44,6 +45,6 @@ __all__ = [
 ]
 
 
-class StoreContract(Granting, Holding, Noting, Outages, Seeing, Waiting):
+class StoreContract(Granting, Holding, Noting, Outages, Putting, Seeing, Waiting):
     """What every store keeps. A subclass implements ``make_store``, and ``make_silent_store``
     where that is possible."""

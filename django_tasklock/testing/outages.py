@@ -2,46 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from .._values.owner import owner_record
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
-from ..stores.base import BaseStore
-from .steps import LONG_SECONDS, Contract, needs, new_name
+from ..stores.base import Extension, Note
+from ..stores.records import FREE, Change, Held
+from .steps import LONG_SECONDS, Contract, a_lease, needs, new_name
 
-__all__ = ["Outages", "assert_each_is_unavailable", "silent"]
+__all__ = ["Outages"]
 
 
 class Outages(Contract):
-    """The contract of the required methods, and of a list, while the server does not answer."""
+    """The contract of all verbs while the server does not answer."""
 
     def test_an_outage_is_store_unavailable(self) -> None:
         """It is never reported as "held", as "not held", or as the client's own error."""
-        store, name, token = silent(self.make_silent_store()), new_name(), new_token()
-        calls: dict[str, Callable[[], object]] = {
-            "acquire": lambda: store.acquire(name, token, LONG_SECONDS, owner_record()),
+        store, name, token = self.make_silent_store(), new_name(), new_token()
+        needs(store is not None, "can be made without its server (make_silent_store)")
+        assert store is not None
+        owner, note = owner_record(), Note(name, "a", LONG_SECONDS)
+        change = Change(name, FREE, a_lease(), LONG_SECONDS)
+        verbs: dict[str, Callable[[], object]] = {
+            "put": lambda: store.put([change]),
+            "get": lambda: store.get([name]),
+            "acquire": lambda: store.acquire([name], token, LONG_SECONDS, owner),
             "extend": lambda: store.extend(name, token, LONG_SECONDS),
+            "extend_many": lambda: store.extend_many([Extension(name, token, LONG_SECONDS)]),
             "release": lambda: store.release(name, token),
+            "rewrite": lambda: store.rewrite(name, Held(token), LONG_SECONDS, owner, "a"),
             "clear": lambda: store.clear(name),
-            "clear with a token": lambda: store.clear(name, token),
-            "get": lambda: store.get(name),
+            "find": lambda: store.find(name),
+            "get_note": lambda: store.get_note(name),
+            "set_note": lambda: store.set_note(note),
+            "reserve": lambda: store.reserve(name, "a", LONG_SECONDS),
+            "unreserve": lambda: store.unreserve(name, "a"),
         }
         if store.supports_listing:
-            calls |= {"list": store.list, "count": store.count}
-        assert_each_is_unavailable(store, calls)
-
-
-def silent(store: BaseStore | None) -> BaseStore:
-    """The same store; the test is skipped if there is none."""
-    needs(store is not None, "can be made without its server (make_silent_store)")
-    assert store is not None
-    return store
-
-
-def assert_each_is_unavailable(store: BaseStore, calls: Mapping[str, Callable[[], object]]) -> None:
-    for verb, call in calls.items():
-        assert _raised_by(call) == store.alias, f"{verb} hides that the server is silent"
+            verbs |= {"list": lambda: [*store.list()], "count": store.count}
+        if store.puts_together:
+            verbs["acquire_all"] = lambda: store.acquire_all({name: token}, LONG_SECONDS, owner)
+        for verb, call in verbs.items():
+            assert _raised_by(call) == store.alias, f"{verb} hides that the server is silent"
 
 
 def _raised_by(call: Callable[[], object]) -> str | None:

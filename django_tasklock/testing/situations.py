@@ -21,10 +21,8 @@ from ..stores.base import BaseStore, Refusal
 __all__ = ["assert_locked", "assert_not_locked", "held", "outage"]
 
 A_DAY_SECONDS = 86400.0
-LISTINGS = ("list", "count", "scan", "reservations", "events")
-"""without an implementation they raise `ListingNotSupported`, and ask no server"""
-NO_VERBS = ("close_idle", "keyed", "keyed_note", "shard")
-"""these ask no server"""
+# These ask no server.
+NO_VERBS = ("close_idle", "granted", "info", "key", "keyed", "keyed_note")
 
 _changing = Lock()
 _outages: WeakKeyDictionary[BaseStore, tuple[int, dict[str, Any]]] = WeakKeyDictionary()
@@ -60,15 +58,15 @@ def held(
         for field, value in (("task", task), ("task_id", task_id))
         if value is not None
     }
-    answer = used.acquire(name, token, ttl, record)
+    answer = used.acquire([name], token, ttl, record)
     if isinstance(answer, Refusal):
         raise LockNotAcquired(name, answer.holder)
     try:
-        info = used.get(name)
+        info = used.find(name)
         assert info is not None, "it ended at once"
         yield info
     finally:
-        used.release(name, token, answer.proof)
+        used.release(name, token)
 
 
 @contextmanager
@@ -101,18 +99,15 @@ def outage(store: str = DEFAULT_ALIAS) -> Iterator[None]:
 
 
 def _verbs(store: BaseStore) -> list[str]:
-    """The methods of the contract that this store has."""
+    """The methods of the contract that ask the server. What the store leaves to the defaults calls
+    one of the others, or says that it cannot be done."""
     contract = [
         name
-        for base in BaseStore.__mro__[:-1]
-        for name, method in vars(base).items()
+        for name, method in vars(BaseStore).items()
         if callable(method) and not name.startswith("_") and name not in NO_VERBS
     ]
-    return [
-        name
-        for name in contract
-        if name not in LISTINGS or getattr(type(store), name) is not getattr(BaseStore, name)
-    ]
+    own = type(store)
+    return [each for each in contract if getattr(own, each) is not getattr(BaseStore, each)]
 
 
 def _raiser(alias: str) -> Callable[..., Any]:

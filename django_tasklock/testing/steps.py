@@ -19,6 +19,7 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner, owner_record
 from .._values.tokens import new_token
 from ..stores.base import BaseStore, Grant, Refusal, Waiter
+from ..stores.records import new_record
 
 LONG_SECONDS = 30.0
 """a ttl that does not end within a test"""
@@ -30,10 +31,6 @@ ROUNDING_SECONDS = 2.5
 
 class Contract:
     """What a subclass must and may define."""
-
-    excludes = True
-    """False for a store that is known to grant one lock to two callers of the same moment: tests of
-    such races are skipped then."""
 
     def make_store(self) -> BaseStore:
         """Return the store under test. Called once in each test."""
@@ -56,17 +53,16 @@ class Holder(NamedTuple):
     grant: Grant
 
     def extend(self, ttl: float) -> bool:
-        return self.store.extend(self.name, self.token, ttl, self.grant.proof)
+        return self.store.extend(self.name, self.token, ttl)
 
     def release(self) -> bool:
-        return self.store.release(self.name, self.token, self.grant.proof)
+        return self.store.release(self.name, self.token)
 
 
 class Queued(NamedTuple):
-    """Who stands in the wait queue of a lock."""
+    """Who stands in the wait queue of a lock, or of some permits."""
 
     store: BaseStore
-    name: str
     token: str
     waiter: Waiter
 
@@ -76,8 +72,8 @@ class Queued(NamedTuple):
         while clock.now() < deadline:
             news = self.waiter.wait(deadline - clock.now())
             if isinstance(news, Grant):
-                return Holder(self.store, self.name, self.token, news)
-        raise AssertionError(f"{self.name!r} was not handed over")
+                return Holder(self.store, news.name, self.token, news)
+        raise AssertionError("the lock was not handed over")
 
 
 def needs(able: bool, what: str) -> None:
@@ -96,6 +92,11 @@ def new_name() -> str:
     return f"contract-{secrets.token_hex(8)}"
 
 
+def a_lease(token: str | None = None, version: str = "") -> dict[str, Any]:
+    """The record of a lease."""
+    return new_record(token or new_token(), owner_record(), version)
+
+
 def asked(
     store: BaseStore,
     name: str,
@@ -105,7 +106,7 @@ def asked(
 ) -> Holder | Refusal:
     """What a call gets that asks once for a lock, with a token of its own unless it has one."""
     token = token or new_token()
-    answer = store.acquire(name, token, ttl, owner or owner_record())
+    answer = store.acquire([name], token, ttl, owner or owner_record())
     return answer if isinstance(answer, Refusal) else Holder(store, name, token, answer)
 
 
@@ -142,8 +143,8 @@ def refused(store: BaseStore, name: str) -> LockInfo:
 
 
 def shown(store: BaseStore, name: str) -> LockInfo:
-    """What `get` shows of a lock that is held."""
-    held = store.get(name)
+    """What `find` shows of a lock that is held."""
+    held = store.find(name)
     assert held is not None, f"nobody holds {name!r}"
     return held
 
@@ -172,13 +173,13 @@ def lasts_from_now(holder: Holder, ttl: float) -> None:
     until(lasts)
 
 
-def queued(store: BaseStore, name: str) -> Queued:
-    """A new waiter in the wait queue of a lock that is held."""
+def queued(store: BaseStore, *names: str, **owner: Any) -> Queued:
+    """A new waiter in the wait queue of a lock that is held, or of some permits."""
     token = new_token()
-    waiter = store.waiter(name, token, LONG_SECONDS, owner_record())
+    waiter = store.waiter(names, token, LONG_SECONDS, owner_record() | owner)
     assert waiter is not None
     assert isinstance(waiter.ask(), Refusal)
-    return Queued(store, name, token, waiter)
+    return Queued(store, token, waiter)
 
 
 def queue(store: BaseStore, length: int) -> tuple[Holder, list[Queued]]:

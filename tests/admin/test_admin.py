@@ -86,7 +86,7 @@ def test_its_exact_name_finds_a_key_that_other_code_set(on_redis: None, operator
 
 def test_of_very_many_the_page_reads_a_part_and_says_so(on_redis: None, operator: Client) -> None:
     for number in range(1001):
-        locks.store.acquire(f"video:{number:04}", "t" * 22, 600, owner_record("videos.transcode"))
+        locks.store.acquire([f"video:{number:04}"], "t" * 22, 600, owner_record("videos.transcode"))
     page = operator.get(LIST)
     assert "Locks 1,001" in words_of(page)
     assert "The first 1,000 of 1001 locks, the soonest to expire first." in words_of(page)

@@ -23,7 +23,7 @@ from tests.mailroom import Mailroom, Message, killed_in_body
 from tests.nights import by_day
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, Traffic, killed_in_child, waiting
+from tests.steps import LONG, Meanwhile, Traffic, killed_in_child, taken, waiting
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow  # Most of them kill a process.
@@ -153,6 +153,7 @@ class TestTheStoreIsSilent:
     @pytest.fixture
     def proxy(self, use_redis: UseRedis, room: Mailroom, cut_proxy: CutProxy) -> CutProxy:
         use_redis(cut_proxy.url)
+        taken("warm").release()  # The server knows the scripts from now on, and runs them.
         room.app.conf.task_ignore_result = True  # The notes alone say what has happened.
         return cut_proxy
 

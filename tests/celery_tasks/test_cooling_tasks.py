@@ -15,7 +15,6 @@ from django_tasklock.celery.unique import duplicate_of
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
 from tests.celery_tasks.test_locked_task import MakeTask, app, task
-from tests.conftest import UseCaches
 from tests.mailroom import Mailroom, killed_in_body
 from tests.steps import LONG, holder
 
@@ -212,11 +211,10 @@ def test_a_call_is_no_duplicate_of_a_run_that_has_ended(room: Mailroom) -> None:
 # ------------------------------------------------------------------------------ trouble
 
 
-def test_a_store_that_cannot_do_it(task: MakeTask, use_caches: UseCaches) -> None:
-    use_caches(
-        {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
-        {"default": {"BACKEND": "tests.five_methods.FiveMethodStore"}},
-    )
+def test_a_store_that_keeps_no_lock_for_so_long(
+    task: MakeTask, tasklock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks.store, "longest_ttl", 0.5)
 
     def charge(self: Any, video: int) -> None:
         raise AssertionError
@@ -224,6 +222,6 @@ def test_a_store_that_cannot_do_it(task: MakeTask, use_caches: UseCaches) -> Non
     made = task(charge, lock_cooldown=1)
     assert isinstance(made, LockedTask)
     assert [m.msg for m in check_tasks() if m.id == "django_tasklock.E006" and made.name in m.msg]
-    with pytest.raises(InvalidLockConfig, match="rewrite"):
+    with pytest.raises(InvalidLockConfig, match="LONGEST_TTL"):
         made(7)
     assert not locks.is_locked("video:7")

@@ -17,10 +17,7 @@ from tests.nights import by_day
 from tests.steps import taken
 from tests.waiting import until
 
-CALLS = (
-    "acquire", "acquire_with_note", "release", "release_with_note", "rewrite", "get", "get_note",
-    "set_note", "reserve", "unreserve",
-)  # fmt: skip
+CALLS = ("acquire", "release", "get", "put")
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "guarded": {"guard": job_guard()},

@@ -220,7 +220,7 @@ def another_runs(permit: str, task: str, task_id: str) -> str:
     """A run on another machine."""
     token = new_token()
     record = {**owner_record(task, task_id), "boot": "another-machine", "slots": 2}
-    assert isinstance(locks.store.acquire(permit, token, LONG, record), Grant)
+    assert isinstance(locks.store.acquire([permit], token, LONG, record), Grant)
     return token
 
 

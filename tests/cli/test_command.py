@@ -364,7 +364,7 @@ def test_a_store_that_cannot_list_says_so(on_locmem: None) -> None:
 
 def test_what_others_wrote_never_reaches_a_terminal_raw(on_redis: None) -> None:
     record = {"host": "a\x1b[2Jb", "pid": 7, "task": "x\ny"}
-    locks.store.acquire("video:1", "t" * 22, 60, record)
+    locks.store.acquire(["video:1"], "t" * 22, 60, record)
     for arguments in (["list"], ["show", "video:1"], ["clear", "--all", "--dry-run"]):
         assert run(*arguments).replace("\n", "").isprintable()
 

@@ -7,13 +7,13 @@ change the one function of `_compat` that uses it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import inspect
 import os
-import pkgutil
+import secrets
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -27,35 +27,31 @@ from billiard import common as billiard_common
 from billiard.pool import TimeoutHandler
 from celery import Celery
 from celery.app.task import Context, Task
+from celery.backends.redis import RedisBackend
 from celery.concurrency.prefork import TaskPool
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 from celery.fixups import django as celery_fixup
-from celery.worker import request as untyped_request
 from celery.worker import strategy
 from celery.worker.consumer import Consumer
+from celery.worker.request import Request as untyped_request
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.views.main import ChangeList
 from django.core.cache.backends.redis import RedisCache as DjangoRedisCache
 from django.db import connections, transaction
 from django_redis.cache import RedisCache
-from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionClosedError
 from kombu import Message
 from kombu.transport.native_delayed_delivery import calculate_routing_key
-from redis.exceptions import AskError, MovedError, NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from django_tasklock import InvalidLockConfig
 from django_tasklock._compat import celery as celery_compat
 from django_tasklock._compat import celery_worker, django_database, redis_caches
-from django_tasklock._compat import kazoo as kazoo_compat
 from django_tasklock._compat import redis as redis_compat
 from django_tasklock._compat.running_task import running_task
 from django_tasklock.celery import LockedTask
 from tests.servers import RedisServer
-from tests.waiting import until
-from tests.zookeepers import ZooKeeper
 
-celery_request: Any = untyped_request
+Request: Any = untyped_request
 blocking_pool: Any = redis.BlockingConnectionPool  # Without types.
 
 
@@ -108,19 +104,11 @@ class TestRedisPy:
             monkeypatch.setattr(redis_compat, "hiredis_pack", None)
         commands = ((b"ECHO", b"a"), (b"EVALSHA", b"0" * 40, b"0"), (b"NOPE",), (b"ECHO", b"b"))
         redis_compat.connect(connection)
-        redis_compat.send(connection, b"".join(redis_compat.pack(connection, c) for c in commands))
+        redis_compat.send(connection, b"".join(map(redis_compat.pack, commands)))
         one, missing, wrong, last = (redis_compat.read(connection) for _ in commands)
         assert (one, last) == (b"a", b"b")
         assert isinstance(missing, NoScriptError)
         assert isinstance(wrong, ResponseError)
-
-    def test_what_is_tried_again_is_tried_on_a_new_connection(self, connection: Any) -> None:
-        connection.retry.update_retries(2)
-        assert redis_compat.retries(connection)
-        call = Mock(side_effect=[redis.ConnectionError, redis.TimeoutError, 7])
-        assert redis_compat.retried(connection, call) == 7
-        redis_compat.send(connection, redis_compat.pack(connection, (b"PING",)))
-        assert redis_compat.read(connection) == b"PONG"
 
     def test_options_and_limits_of_pools(self, pool: Any) -> None:
         options = redis_compat.connection_options(pool)
@@ -161,43 +149,35 @@ class TestRedisPy:
         finally:
             os.close(parents)
 
-    @pytest.mark.parametrize("kind", [MovedError, AskError])
-    def test_redirections_have_parts(self, kind: Any) -> None:
-        assert redis_compat.redirection(kind("1584 127.0.0.1:7001")) == (1584, "127.0.0.1", 7001)
-        assert redis_compat.redirection(kind("1584 :7001")) == (1584, "", 7001)
-
 
 class TestCaches:
     @pytest.mark.parametrize("cache", [RedisCache, DjangoRedisCache])
-    def test_client_and_serializer(self, cache: Any, redis_server: RedisServer) -> None:
-        raw = redis_caches.raw_client(cache(redis_server.url, {}))
+    def test_what_is_written_is_read(self, cache: Any, redis_server: RedisServer) -> None:
+        one = cache(redis_server.url, {"KEY_PREFIX": secrets.token_hex(8)})
+        raw = redis_caches.raw_cache(one)
         assert raw is not None
-        assert (raw.decompress is None) is (cache is DjangoRedisCache)
-        assert raw.loads((raw.decompress or bytes)(raw.encode({"a": "b"}))) == {"a": "b"}
-        assert raw.redis.ping()
-        raw.redis.connection_pool.disconnect()
+        with contextlib.closing(redis.Redis(connection_pool=raw.pool)) as client:
+            client.set(raw.make_key("a"), raw.dumps("text"), px=10_000)
+            assert one.get("a") == "text"
+        raw.pool.disconnect()
 
     @pytest.mark.parametrize("cache", [RedisCache, DjangoRedisCache])
     def test_how_keys_are_made(self, cache: Any) -> None:
         one = cache("redis://localhost/0", {"KEY_PREFIX": "site", "VERSION": 3})
-        assert redis_caches.only_prepends(one)
-        assert one.make_key("video:1") == one.make_key("") + "video:1" == "site:3:video:1"
-        own = {"KEY_FUNCTION": "tests.store_cases.make_key"}
-        assert not redis_caches.only_prepends(cache("redis://localhost/0", own))
-        assert not redis_caches.picks_server_by_key(one)
-        sharded = {"OPTIONS": {"CLIENT_CLASS": "django_redis.client.ShardClient"}}
-        assert redis_caches.picks_server_by_key(RedisCache("redis://localhost/0", sharded))
+        raw = redis_caches.raw_cache(one)
+        assert raw is not None
+        assert raw.prepends
+        assert raw.make_key("video:1") == raw.make_key("") + "video:1" == "site:3:video:1"
+        own = cache("redis://localhost/0", {"KEY_FUNCTION": "tests.store_cases.make_key"})
+        made = redis_caches.raw_cache(own)
+        assert made is not None
+        assert not made.prepends
 
-    def test_every_compressor_of_django_redis_is_known(self) -> None:
-        """Old releases have some of them."""
-        spec = importlib.util.find_spec("django_redis.compressors")
-        assert spec is not None
-        found = {
-            f"django_redis.compressors.{module.name}"
-            for module in pkgutil.iter_modules(spec.submodule_search_locations)
-        } - {"django_redis.compressors.base"}
-        assert redis_caches.NO_COMPRESSION in found
-        assert found <= {*redis_caches.DECOMPRESSORS, redis_caches.NO_COMPRESSION}
+    def test_a_cache_with_a_server_for_each_key_has_no_pool(self) -> None:
+        sharded = {"OPTIONS": {"CLIENT_CLASS": "django_redis.client.ShardClient"}}
+        raw = redis_caches.raw_cache(RedisCache("redis://localhost/0", sharded))
+        assert raw is not None
+        assert raw.pool is None
 
 
 def work() -> None:
@@ -207,17 +187,14 @@ def work() -> None:
 class TestCelery:
     @pytest.fixture
     def app(self) -> Iterator[Any]:
-        """An app that no project has."""
-        app = Celery("compat", set_as_current=False, fixups=[])
-        yield app
-        app.close()
+        with Celery("compat", set_as_current=False, fixups=[]) as app:
+            yield app
 
     def test_apps(self, app: Any) -> None:
-        unnamed = Celery("default", set_as_current=False, fixups=[])
-        assert {app, unnamed} <= {*celery_compat.active_apps()}
+        assert app in celery_compat.active_apps()
         assert celery_compat.is_of_project(app)
-        assert not celery_compat.is_of_project(unnamed)
-        unnamed.close()
+        app.main = "default"
+        assert not celery_compat.is_of_project(app)
 
     def test_running_task(self, app: Any) -> None:
         looks = app.task(running_task, name="looks", shared=False)
@@ -231,7 +208,6 @@ class TestCelery:
         assert looks() is running_task() is None
 
     def test_bodies_that_leave_by_themselves(self) -> None:
-        """And not what the worker raises to end them, nor an error."""
         assert celery_compat.leaves_by_itself(SystemExit(3))
         assert celery_compat.leaves_by_itself(asyncio.CancelledError())
         killed = pytest.importorskip("greenlet").GreenletExit()
@@ -255,15 +231,13 @@ class TestCelery:
                 return [given, consumer]
 
         one = app.task(name="compat.hooked", shared=False, lazy=False, base=Hooked)(work)
-        consumer = Mock(app=Mock(tasks={"compat.hooked": one}), strategies={})
-        untyped: Any = Consumer
-        untyped.update_strategies(consumer)
-        assert consumer.strategies == {"compat.hooked": [celery_request.Request, consumer]}
+        consumer: Any = Mock(app=Mock(tasks={"compat.hooked": one}), strategies={})
+        Consumer.update_strategies(consumer)
+        assert consumer.strategies == {"compat.hooked": [Request, consumer]}
 
     def test_methods_of_tasks(self) -> None:
         for name in ("push_request", "pop_request", "signature_from_request", "on_replace"):
             assert callable(getattr(Task, name))
-        assert celery_compat.replacements(Context()) == 0
         assert celery_compat.replacements(Context({"replaced_task_nesting": 2})) == 2
 
     def test_broker_that_delays_messages(self, app: Any) -> None:
@@ -278,11 +252,10 @@ class TestCelery:
 
     def test_queue_of_a_message(self, app: Any) -> None:
         app.conf.task_queues = {"two": {"exchange": "of-two", "routing_key": "key.two"}}
-        info = {"exchange": "of-two", "routing_key": "key.two"}
-        assert celery_compat.queue_of(app, info) == "two"
-        key = calculate_routing_key(2, "key.two")
-        delayed = {"exchange": "celery_delayed_0", "routing_key": key}
-        assert celery_compat.queue_of(app, delayed) == "two"
+        delayed = calculate_routing_key(2, "key.two")
+        for exchange, key in (("of-two", "key.two"), ("celery_delayed_0", delayed)):
+            info = {"exchange": exchange, "routing_key": key}
+            assert celery_compat.queue_of(app, info) == "two"
         assert celery_compat.queue_of(app, {"exchange": "", "routing_key": "key.two"}) is None
         app.amqp.queues["two"].exchange.type = "topic"
         # Of a queue that is bound by a pattern, ``send_task`` is to take the message's own key.
@@ -290,33 +263,23 @@ class TestCelery:
         assert (found.exchange.type, found.routing_key) == ("topic", "video")
 
     def test_backends(self, app: Any, redis_server: RedisServer) -> None:
-        stored: Any = Celery("compat", set_as_current=False, fixups=[], backend=redis_server.url)
-        for backend in (stored.backend, app.backend):
-            kept = backend is stored.backend
-            assert celery_compat.keeps_results(backend) is kept
-            assert celery_compat.keeps_successes(backend) is kept
-        assert redis.ConnectionError in celery_compat.trouble_of_backend(stored.backend)
-        counted = not celery.__version__.startswith("5.6.")
-        assert celery_compat.counts_parts_once(stored.backend) is counted
-        assert not celery_compat.counts_parts_once(app.backend)
-        assert celery_compat.trouble_of_backend(app.backend) == ()
-        stored.backend.client.connection_pool.disconnect()
-        stored.close()
+        none, kept = app.backend, RedisBackend(app=app, url=redis_server.url)
+        for backend in (kept, none):
+            assert celery_compat.keeps_results(backend) is (backend is kept)
+            assert celery_compat.keeps_successes(backend) is (backend is kept)
+        assert redis.ConnectionError in celery_compat.trouble_of_backend(kept)
+        assert celery_compat.trouble_of_backend(none) == ()
+        assert celery_compat.counts_parts_once(kept) != celery.__version__.startswith("5.6.")
+        assert not celery_compat.counts_parts_once(none)
 
-
-class TestWorker:
-    def test_attributes_of_requests(self) -> None:
-        request: Any = celery_request.Request
-        assert {"_request_dict", "_args", "_kwargs", "_task"} <= {*request.__slots__}
-        assert request._already_revoked is False
-
-    def test_arguments_that_inspect_shows(self) -> None:
-        message = Message(
-            body='[["a"], {}, {}]', content_type="application/json", content_encoding="utf-8",
-            headers={"id": "1", "task": "t", "argsrepr": "(<hidden>)", "kwargsrepr": "{}"},
-        )  # fmt: skip
+    def test_requests_of_a_worker(self, app: Any) -> None:
+        """Their attributes, and the arguments that inspect shows."""
+        assert {"_request_dict", "_args", "_kwargs", "_task"} <= {*Request.__slots__}
+        assert Request._already_revoked is False
+        headers = {"id": "1", "task": "t", "argsrepr": "(<hidden>)", "kwargsrepr": "{}"}
+        message = Message('[["a"], {}, {}]', None, "application/json", "utf-8", headers=headers)
         task: Any = SimpleNamespace(name="t", ignore_result=False)
-        request = celery_worker.WorkerRequest(message, app=Celery(set_as_current=False), task=task)
+        request = celery_worker.WorkerRequest(message, app=app, task=task)
         assert request.info()["args"] == "(<hidden>)"
 
     def test_consumer_knows_its_pool_and_its_loop(self) -> None:
@@ -349,12 +312,8 @@ class TestDjango:
         with ThreadPoolExecutor(1) as other_thread:
             other_thread.submit(wrapper.close).result()
 
-    def test_transactions_and_connections_that_drop_databases(self, postgres_alias: str) -> None:
+    def test_connections_that_drop_databases(self, postgres_alias: str) -> None:
         connection = connections[postgres_alias]
-        connection.ensure_connection()
-        assert not django_database.in_transaction(connection)
-        with transaction.atomic(postgres_alias):
-            assert django_database.in_transaction(connection)
         assert not django_database.is_above_databases(connection)
         with connection._nodb_cursor() as cursor:
             assert django_database.is_above_databases(cursor.db)
@@ -376,49 +335,15 @@ with guard, guard:
 """
 
 
-class TestThreads:
-    @pytest.mark.parametrize(
-        "patch",
-        [
-            "",
-            "from gevent.monkey import patch_all as p; p()",
-            "import eventlet as e; e.monkey_patch()",
-        ],
-        ids=["threads", "gevent", "eventlet"],
-    )
-    def test_native_threads(self, patch: str) -> None:
-        """They have begun when the start returns: CPython 3.10 crashes if it ends before."""
-        if patch:
-            name = patch.split()[1].partition(".")[0]
-            if importlib.util.find_spec(name) is None:
-                pytest.skip(f"{name} is not installed")
-        program = [sys.executable, "-W", "ignore", "-c", THREADS.replace("PATCH", patch)]
-        said = subprocess.run(program, capture_output=True, text=True, timeout=60)
-        assert said.stdout == f"_thread _thread [True] {bool(patch)}\n", said.stderr
-
-
-class TestKazoo:
-    def test_the_request_for_a_node(self) -> None:
-        client = KazooClient()
-        client._session_callback("CLOSED")
-        with pytest.raises(ConnectionClosedError):
-            kazoo_compat.create_container_async(client, "/lock/a", []).get(timeout=0)
-        request = kazoo_compat.CreateContainer("/lock/a", b"", [], kazoo_compat.CONTAINER)
-        assert request.type == 19
-        assert request.serialize()[-4:] == b"\0\0\0\4"
-
-    def test_a_connection_returns_its_timeouts(self, zookeeper_server: ZooKeeper) -> None:
-        """The first of them is two thirds of the session's, in milliseconds."""
-        client = KazooClient(zookeeper_server.hosts, timeout=6.0)
-        seen: list[tuple[float, float]] = []
-        kazoo_compat.on_connected(client, time.monotonic, lambda *of: seen.append(of))
-        before = time.monotonic()
-        client.start()
-        try:
-            until(lambda: seen)
-            ((sent, timeout),) = seen
-            assert before <= sent <= time.monotonic()
-            assert timeout == pytest.approx(6.0)
-        finally:
-            client.stop()
-            client.close()
+@pytest.mark.parametrize("name", ["", "gevent", "eventlet"])
+def test_native_threads(name: str) -> None:
+    """They have begun when the start returns: CPython 3.10 crashes if it ends before."""
+    patch = {
+        "gevent": "from gevent.monkey import patch_all; patch_all()",
+        "eventlet": "import eventlet; eventlet.monkey_patch()",
+    }.get(name, "")
+    if name and importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    program = [sys.executable, "-W", "ignore", "-c", THREADS.replace("PATCH", patch)]
+    said = subprocess.check_output(program, text=True, timeout=60)
+    assert said == f"_thread _thread [True] {bool(patch)}\n"

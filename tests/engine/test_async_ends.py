@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from django_tasklock import StoreUnavailable, lock, locks
+from tests.agent import Agent, run_python
 from tests.conftest import UseCaches, UseRedis
-from tests.engine.test_async import NAME, entered, queued, run
+from tests.engine.test_async import NAME, entered, on_a_loop, queued, run
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import LONG, fork, in_child, taken
+from tests.steps import LONG, in_child, taken
 from tests.store_cases import redis_cache
 from tests.waiting import PATIENCE, until
-
-unread = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-RELEASES_AT_ITS_END = """
-import asyncio, django
-django.setup()
-from django_tasklock import locks
-async def main():
-    lease = await locks.aacquire("video:1", ttl=60)
-    asyncio.create_task(lease.arelease())
-    await asyncio.sleep(0)
-asyncio.run(main())
-"""
 
 
 async def holds(entered: asyncio.Event | None = None, **options: Any) -> None:
@@ -52,70 +36,60 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
 
 class TestEnds:
     @pytest.fixture(autouse=True)
-    def nothing_is_left(self, use_redis: UseRedis) -> Iterator[None]:
-        use_redis()
+    def nothing_is_left(self, on_redis: None) -> Iterator[None]:
         yield
         # A thread may still refer to what it has done for a task whose loop is gone.
         until(lambda: gc.collect() >= 0 and not locks.count(), "free locks", LONG / 3)
         assert locks.waiters(NAME) == []
         assert run(entered(lock(NAME, wait=PATIENCE)))
 
-    def test_a_cancelled_block_ends_after_its_release(self) -> None:
-        async def work() -> None:
-            entered = asyncio.Event()
-            task = asyncio.create_task(holds(entered))
-            await entered.wait()
-            await cancelled(task)
-            assert not await locks.ais_locked(NAME)
+    @on_a_loop
+    async def test_a_cancelled_block_ends_after_its_release(self) -> None:
+        entered = asyncio.Event()
+        task = asyncio.create_task(holds(entered))
+        await entered.wait()
+        await cancelled(task)
+        assert not await locks.ais_locked(NAME)
 
-        run(work())
-
-    def test_cancelled_releases_are_made(self) -> None:
-        async def work() -> None:
-            leases = [await locks.aacquire(f"{NAME}:{number}", ttl=LONG) for number in range(20)]
-            tasks = [asyncio.create_task(lease.arelease()) for lease in leases if lease]
-            await asyncio.sleep(0)
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-
-        run(work())
+    @on_a_loop
+    async def test_cancelled_releases_are_made(self) -> None:
+        leases = [await locks.aacquire(f"{NAME}:{number}", ttl=LONG) for number in range(20)]
+        tasks = [asyncio.create_task(lease.arelease()) for lease in leases if lease]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
     @pytest.mark.parametrize("when", ["it asks", "it waits", "it is handed over"])
-    def test_cancelled_at_any_moment_while(self, when: str) -> None:
-        async def work() -> None:
-            for turns in range(0, 200, 5):
-                held = await locks.aacquire(NAME, ttl=LONG, wait=PATIENCE)
-                assert held is not None
-                if when == "it asks":
-                    await held.arelease()
-                task = asyncio.create_task(holds(wait=None))
-                if when == "it is handed over":
-                    await queued(1)
-                    asyncio.get_running_loop().call_soon(asyncio.create_task, held.arelease())
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                await cancelled(task)
+    @on_a_loop
+    async def test_cancelled_at_any_moment_while(self, when: str) -> None:
+        for turns in range(0, 200, 5):
+            held = await locks.aacquire(NAME, ttl=LONG, wait=PATIENCE)
+            assert held is not None
+            if when == "it asks":
                 await held.arelease()
-
-        run(work())
-
-    def test_cancelled_before_the_block_begins_it_leaves_no_cooldown(self) -> None:
-        async def work() -> None:
-            task = asyncio.create_task(holds(hold_at_least=LONG, cooldown_after_error=LONG))
-            await asyncio.sleep(0)
-            # The loop stands still until the lock is taken in another thread.
-            until(lambda: locks.is_locked(NAME))
+            task = asyncio.create_task(holds(wait=None))
+            if when == "it is handed over":
+                await queued(1)
+                asyncio.get_running_loop().call_soon(asyncio.create_task, held.arelease())
+            for _ in range(turns):
+                await asyncio.sleep(0)
             await cancelled(task)
+            await held.arelease()
 
-        run(work())
+    @on_a_loop
+    async def test_cancelled_before_the_block_begins_it_leaves_no_cooldown(self) -> None:
+        task = asyncio.create_task(holds(hold_at_least=LONG, cooldown_after_error=LONG))
+        await asyncio.sleep(0)
+        # The loop stands still until the lock is taken in another thread.
+        until(lambda: locks.is_locked(NAME))
+        await cancelled(task)
 
-    @unread
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     @pytest.mark.parametrize("waits", [False, True], ids=["holding", "waiting"])
     def test_the_loop_is_closed_in_the_middle(self, waits: bool) -> None:
-        loop = asyncio.new_event_loop()
+        loop, entered = asyncio.new_event_loop(), asyncio.Event()
         held = taken(NAME) if waits else None
-        entered = asyncio.Event()
         task: Any = loop.create_task(holds(entered, wait=None))
         loop.run_until_complete(queued(1) if waits else entered.wait())
         loop.close()
@@ -125,88 +99,61 @@ class TestEnds:
             until(lambda: not locks.is_locked(NAME), "a free lock", LONG / 3)
         task._log_destroy_pending = False
 
-    def test_the_holders_process_is_killed_while_a_task_waits(self) -> None:
-        pid = fork()
-        if pid == 0:
-            taken(NAME)
-            signal.pause()
-        until(lambda: locks.is_locked(NAME))
-
-        def kill() -> None:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-
-        async def work() -> None:
+    @on_a_loop
+    async def test_the_holders_process_is_killed_while_a_task_waits(self) -> None:
+        with Agent() as agent:
+            agent.ask("acquire", name=NAME, ttl=LONG)
             task = asyncio.create_task(entered(lock(NAME, wait=None)))
             await queued(1)
-            kill()
+            agent.kill()
             await asyncio.wait_for(task, LONG / 3)
-
-        run(work())
 
     def test_a_forked_child_has_threads_of_its_own(self) -> None:
         run(entered(lock(NAME)))
         assert in_child(lambda: bool(run(entered(lock(NAME)))))
 
-    @pytest.mark.django_db(transaction=True)
-    def test_a_process_ends_after_its_releases(
-        self, process_env: Callable[[], dict[str, str]]
-    ) -> None:
-        command = [sys.executable, "-c", RELEASES_AT_ITS_END]
-        said = subprocess.run(
-            command, env=process_env(), capture_output=True, check=True, timeout=PATIENCE
+    def test_a_process_ends_after_its_releases(self) -> None:
+        run_python(
+            "import asyncio; from django_tasklock import locks\n"
+            "async def main():\n"
+            "    lease = await locks.aacquire('video:1', ttl=60)\n"
+            "    asyncio.create_task(lease.arelease())\n"
+            "    await asyncio.sleep(0)\n"
+            "asyncio.run(main())\n"
         )
-        assert b"Traceback" not in said.stderr
         assert not locks.is_locked(NAME)
 
 
-@pytest.mark.parametrize("back", [True, False])
-def test_waiters_go_on_after_a_cut_or_are_told_of_an_outage(
-    cut_proxy: CutProxy, use_redis: UseRedis, back: bool
-) -> None:
-    use_redis(cut_proxy.url)
-
-    async def work() -> None:
-        async with lock(NAME, ttl=LONG):
-            tasks = [asyncio.create_task(entered(lock(NAME, wait=None))) for _ in range(5)]
-            await queued(5)
-            if not back:
-                cut_proxy.refuse()
-            cut_proxy.cut()
-            for verb in () if back else (*tasks, locks.aget(NAME), locks.aclear(NAME)):
-                with pytest.raises(StoreUnavailable):
-                    await verb
-            if not back:
-                raise LookupError
-        await asyncio.gather(*tasks)
-
-    try:
-        run(work())
-    except LookupError:  # A block that fails raises its own error, whatever comes of its release.
-        assert not back
-    cut_proxy.accept()
-    until(lambda: not locks.is_locked(NAME), "the lock to be free")
-
-
-def test_a_silent_store_delays_no_other(
+@on_a_loop
+async def test_a_silent_store_delays_no_other(
     own_redis_server: RedisServer, use_caches: UseCaches, redis_server: RedisServer
 ) -> None:
     silent = redis_cache(own_redis_server.url, SOCKET_TIMEOUT=3.0)
-    use_caches(
-        {"default": redis_cache(redis_server.url), "silent": silent},
-        {"default": {}, "silent": {"CACHE": "silent"}},
-    )
+    caches = {"default": redis_cache(redis_server.url), "silent": silent}
+    use_caches(caches, {"default": {}, "silent": {"CACHE": "silent"}})
+    service = locks.using("silent")
+    leases = [await service.aacquire(f"pay:{number}") for number in range(6)]
+    own_redis_server.pause()
+    tasks: list[Any] = [asyncio.create_task(lease.arelease()) for lease in leases if lease]
+    tasks += [asyncio.create_task(service.aget(NAME)) for _ in range(6)]
+    await entered(lock(NAME))
+    assert not await locks.ais_locked(NAME)
+    assert not any(task.done() for task in tasks)
+    own_redis_server.resume()
+    await asyncio.gather(*tasks)
 
-    async def work() -> None:
-        service = locks.using("silent")
-        leases = [await service.aacquire(f"pay:{number}") for number in range(6)]
-        own_redis_server.pause()
-        tasks: list[Any] = [asyncio.create_task(lease.arelease()) for lease in leases if lease]
-        tasks += [asyncio.create_task(service.aget(NAME)) for _ in range(6)]
-        await entered(lock(NAME))
-        assert not await locks.ais_locked(NAME)
-        assert not any(task.done() for task in tasks)
-        own_redis_server.resume()
-        await asyncio.gather(*tasks)
 
-    run(work())
+@on_a_loop
+async def test_all_are_told_of_an_outage(cut_proxy: CutProxy, use_redis: UseRedis) -> None:
+    use_redis(cut_proxy.url)
+    block = lock(NAME, ttl=LONG)
+    await block.__aenter__()
+    tasks = [asyncio.create_task(entered(lock(NAME, wait=None))) for _ in range(5)]
+    await queued(5)
+    cut_proxy.refuse()
+    cut_proxy.cut()
+    for verb in (*tasks, locks.aget(NAME), locks.aclear(NAME), block.__aexit__(None, None, None)):
+        with pytest.raises(StoreUnavailable):
+            await verb
+    cut_proxy.accept()
+    until(lambda: not locks.is_locked(NAME), "the lock to be free")

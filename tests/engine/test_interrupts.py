@@ -6,76 +6,53 @@ from __future__ import annotations
 import random
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import copy_context
 from types import FrameType
 from typing import Any
 
 import pytest
+from billiard.exceptions import SoftTimeLimitExceeded
 
 from django_tasklock import Lease, lock, locks
 from django_tasklock._engine.lock import LockContext
-from tests.conftest import UseRedis
 from tests.inside import is_renewed, kept, look_often
-from tests.interruptions import (
-    SOON_SECONDS,
-    Exit,
-    Interrupt,
-    at_every_instruction,
-    in_finalizer,
-)
-from tests.mailroom import Mailroom, mailroom
+from tests.interruptions import SOON_SECONDS, Exit, Interrupt, at_every_instruction, in_finalizer
+from tests.mailroom import mailroom
 from tests.seeds import drawn_seed
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, holder, taken
 from tests.waiting import until
 
 NAMES = ("seat:1", "seat:2")
-PERMITS = ("video:1#1", "video:1#2", "tasklock-queue:video:1")
+PERMITS = ("video:1#1", "video:1#2")
 
 
 @pytest.fixture(autouse=True)
-def on_redis(use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_redis()
+def _look_often(on_redis: None, monkeypatch: pytest.MonkeyPatch) -> None:
     look_often(monkeypatch, 0.02)
 
 
-@pytest.fixture(params=[True, False], ids=["renewed", "not renewed"])
-def renew(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
+renewed_or_not = pytest.mark.parametrize("renew", [True, False])
 
 
-KINDS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "reentrant": {"reentrant": True},
-    "cooling": {"cooldown": 0.01},
-    "slots": {"slots": 2},
-}
+def blocks(names: Any, **options: Any) -> dict[str, Any]:
+    """A block, without the call of `lock`, which takes nothing yet: that is made before."""
+    made: list[LockContext[Any]] = []
 
+    def use_it(name: str) -> None:
+        with made.pop():
+            pass
 
-@pytest.fixture(params=list(KINDS.values()), ids=list(KINDS))
-def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The options of one kind of lock."""
-    return dict(request.param)
+    def make() -> None:
+        made[:] = [lock(names, ttl=LONG, **options)]
+
+    return {"work": use_it, "also": "use_it", "before": make}
 
 
 class TestEveryInstruction:
-    """Those of the call of `lock`, which takes nothing yet, are left out where that is simple."""
-
-    def test_of_a_block(self, renew: bool, kind: dict[str, Any]) -> None:
-        made: list[LockContext[Lease]] = []
-
-        def use_it(name: str) -> None:
-            with made.pop():
-                pass
-
-        def make() -> None:
-            made[:] = [lock("video:1", ttl=LONG, renew=renew, **kind)]
-
-        assert at_every_instruction(use_it, "video:1", "use_it", PERMITS, before=make) > 100
-
     def test_of_a_block_that_has_the_lease(self) -> None:
         def use_it(name: str) -> None:
             with lock(name, ttl=LONG) as lease:
@@ -83,26 +60,27 @@ class TestEveryInstruction:
 
         assert at_every_instruction(use_it, "video:1", "use_it") > 100
 
-    def test_of_a_decorated_call(self, kind: dict[str, Any]) -> None:
-        options: Any = kind
+    @pytest.mark.parametrize("option", ["renew", "reentrant", "cooldown", "slots"])
+    def test_of_a_block_of_each_kind(self, option: str) -> None:
+        values = {"renew": False, "reentrant": True, "cooldown": 0.01, "slots": 2}
+        work = blocks("video:1", **{option: values[option]})
+        assert at_every_instruction(name="video:1", others=PERMITS, **work) > 100
 
-        @lock("video:1", ttl=LONG, **options)  # type: ignore[untyped-decorator]
-        def use_it() -> None: ...
-
-        assert at_every_instruction(lambda name: use_it(), "video:1", "use_it", PERMITS) > 100
-
-    @pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "plain"])
+    @pytest.mark.parametrize("reentrant", [True, False])
     def test_of_a_block_of_several(self, reentrant: bool) -> None:
-        made: list[LockContext[list[Lease]]] = []
+        work = blocks(NAMES, reentrant=reentrant)
+        assert at_every_instruction(name="seat:1", others=NAMES, **work) > 200
 
-        def use_it(name: str) -> None:
-            with made.pop():
-                pass
+    @renewed_or_not
+    def test_of_a_block_inside_leaves_the_outer_one_its_lease(self, renew: bool) -> None:
+        def still_held(where: list[str]) -> None:
+            assert (outer.held, outer.renew) == (True, renew), where
+            assert holder("seat:2").token == outer.token, where
 
-        def make() -> None:
-            made[:] = [lock(NAMES, ttl=LONG, reentrant=reentrant)]
-
-        assert at_every_instruction(use_it, "seat:1", "use_it", ("seat:2",), before=make) > 200
+        with lock("seat:2", ttl=60 * LONG, renew=renew, reentrant=True) as outer:
+            work = blocks(NAMES, reentrant=True)
+            at_every_instruction(name="seat:1", after=still_held, **work)
+        assert not locks.is_locked("seat:2")
 
     def test_of_a_refusal_of_several(self) -> None:
         other = taken("seat:3", renew=True)
@@ -111,26 +89,7 @@ class TestEveryInstruction:
             assert locks.acquire_all([*NAMES, "seat:3"], ttl=LONG) is None
 
         assert at_every_instruction(use_it, "seat:1", "use_it", ("seat:2",)) > 200
-        assert other.held
-        assert holder("seat:3").token == other.token
-
-    def test_of_a_block_inside_leaves_the_outer_one_its_lease(self, renew: bool) -> None:
-        made: list[LockContext[list[Lease]]] = []
-
-        def use_it(name: str) -> None:
-            with made.pop():
-                pass
-
-        def make() -> None:
-            made[:] = [lock(NAMES, ttl=LONG, reentrant=True)]
-
-        def still_held(where: list[str]) -> None:
-            assert (outer.held, outer.renew) == (True, renew), where
-            assert holder("seat:2").token == outer.token, where
-
-        with lock("seat:2", ttl=60 * LONG, renew=renew, reentrant=True) as outer:
-            at_every_instruction(use_it, "seat:1", "use_it", before=make, after=still_held)
-        assert not locks.is_locked("seat:2")
+        assert (other.held, other.token) == (True, holder("seat:3").token)
 
     # Nobody is told of an exception where a generator that is dropped is closed.
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -144,24 +103,18 @@ class TestEveryInstruction:
 
         def take() -> None:
             others[:] = [taken("video:1", slots=slots) for _ in range(slots)]
-
-            def soon() -> bool:
-                time.sleep(0.03)
-                return others.pop().release()
-
-            Meanwhile(soon)
+            threading.Timer(0.03, lambda: others.pop().release()).start()
 
         def release(where: list[str]) -> None:
             until(lambda: len(others) < slots)
             for lease in others:
                 lease.release()
 
-        assert at_every_instruction(
-            use_it, "video:1", "use_it", PERMITS, before=take, after=release
-        )
+        around: dict[str, Any] = {"before": take, "after": release}
+        assert at_every_instruction(use_it, "video:1", "use_it", PERMITS, **around)
 
+    @renewed_or_not
     def test_of_a_release(self, renew: bool) -> None:
-        """The lease is still referred to."""
         leases: list[Lease] = []
 
         def take() -> None:
@@ -175,6 +128,7 @@ class TestEveryInstruction:
         release = lambda name: leases[-1].release()  # noqa: E731
         assert at_every_instruction(release, "video:1", before=take, after=begun) > 25
 
+    @renewed_or_not
     def test_of_an_acquire(self, renew: bool) -> None:
         def acquire(name: str) -> None:
             lease = locks.acquire(name, ttl=LONG, renew=renew)
@@ -191,17 +145,13 @@ class TestEveryInstruction:
         assert at_every_instruction(acquire, "video:1", after=clear) > 100
 
 
-class TestRunOfATask:
-    @pytest.fixture
-    def room(self, on_redis: None, redis_server: RedisServer) -> Iterator[Mailroom]:
-        with mailroom(redis_server.url) as room:
-            yield room
+@renewed_or_not
+@pytest.mark.parametrize("error", [pytest.param(Interrupt, marks=pytest.mark.nightly), Exit])
+def test_of_a_task(redis_server: RedisServer, renew: bool, error: type[BaseException]) -> None:
+    def begun(task: Any, job: Any) -> None:
+        sys.settrace(None)
 
-    @pytest.mark.parametrize("error", [pytest.param(Interrupt, marks=pytest.mark.nightly), Exit])
-    def test_its_beginning(self, room: Mailroom, renew: bool, error: type[BaseException]) -> None:
-        def begun(task: Any, job: Any) -> None:
-            sys.settrace(None)
-
+    with mailroom(redis_server.url) as room:
         room.task(begun, acks_late=True, lock_ttl=LONG, lock_renew=renew).delay(1)
         message = room.take()
 
@@ -212,82 +162,44 @@ class TestRunOfATask:
         assert at_every_instruction(deliver, "job:1", error=error) > 100
 
 
-class Alarms:
-    """SIGALRM at random moments, for so many seconds, whose handler raises `Interrupt`."""
+# An interrupted client of Redis leaves its socket to the garbage collector.
+@pytest.mark.filterwarnings("ignore:unclosed", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=pytest.mark.nightly)])
+def test_at_random_moments_of_blocks_of_all_kinds(seconds: float) -> None:
+    """Some of which wait, and are interrupted in the moment of the hand-over."""
+    chance, ends, interrupted = random.Random(drawn_seed()), time.monotonic() + seconds, list[int]()
 
-    def __init__(self, seconds: float) -> None:
-        self.ends = time.monotonic() + seconds
-        self.chance = random.Random(drawn_seed())
-
-    def over(self) -> bool:
-        return time.monotonic() >= self.ends
-
-    def __enter__(self) -> Alarms:
-        self.before = signal.signal(signal.SIGALRM, self.handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self.before)
-
-    def handle(self, signum: int, frame: FrameType | None) -> None:
-        # Python tells nobody of an exception in a finalizer.
-        if in_finalizer(frame):
+    def alarm(signum: int, frame: FrameType | None) -> None:
+        if in_finalizer(frame):  # Python tells nobody of an exception there.
             signal.setitimer(signal.ITIMER_REAL, 0.0001)
         else:
-            raise Interrupt
+            interrupted.append(number)
+            raise SoftTimeLimitExceeded
 
-    def interrupt(self, work: Callable[[int], None]) -> int:
-        """Do the work again and again. Returns how often it was interrupted."""
-        interrupted = number = 0
-        while not self.over():
-            number += 1
-            with suppress(Interrupt):  # It may come just after the work.
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, self.chance.uniform(0.0001, 0.01))
-                    work(number)
-                except Interrupt:
-                    interrupted += 1
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-        return interrupted
+    def use_them(number: int) -> None:
+        a, b, c = (f"{name}:{number}" for name in "abc")
+        with lock(a, renew=False), lock(b, reentrant=True), lock([b, c], reentrant=True):
+            pass
+        with lock("contended", wait=None):
+            pass
 
+    def contend() -> None:
+        while time.monotonic() < ends:
+            with lock("contended", wait=None):
+                time.sleep(0.001)
 
-class TestSignals:
-    @pytest.fixture(params=[3.0, pytest.param(60.0, marks=pytest.mark.nightly)], ids=["", "long"])
-    def alarms(self, request: pytest.FixtureRequest) -> Iterator[Alarms]:
-        with Alarms(request.param) as alarms:
-            yield alarms
-
-    # An interrupted client of Redis leaves its socket to the garbage collector.
-    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-    def test_at_random_moments(self, alarms: Alarms) -> None:
-        """Blocks of all kinds, some of which wait, and bare leases that are collected."""
-
-        @lock("call:{number}", ttl=LONG)
-        def called(number: int) -> None: ...
-
-        def use_them(number: int) -> None:
-            a, b, c = f"a:{number}", f"b:{number}", f"c:{number}"
-            with (
-                lock(a, ttl=LONG, renew=False),
-                lock(b, ttl=LONG, reentrant=True),
-                lock([b, c], ttl=LONG, reentrant=True),
-            ):
-                called(number)
-            with lock("contended", ttl=LONG, wait=None):
-                pass
-
-        def contend() -> None:
-            while not alarms.over():
-                with lock("contended", ttl=LONG, wait=None):
-                    time.sleep(0.001)
-
-        use_them(0)  # The store is made by then.
-        other = Meanwhile(contend)
-        interrupted = alarms.interrupt(use_them)
-        other.result()
-        print(f"{interrupted} interruptions")
-        assert interrupted > 100
-        until(lambda: locks.count() == 0, "the end of all", SOON_SECONDS)
-        until(lambda: kept() == 0, "the end of all tokens", SOON_SECONDS)
+    number = 0
+    use_them(number)  # The store is made by then.
+    other, before = Meanwhile(contend), signal.signal(signal.SIGALRM, alarm)
+    while time.monotonic() < ends:
+        number += 1
+        with suppress(SoftTimeLimitExceeded):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0001, 0.01))
+                use_them(number)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+    other.result()
+    assert len(interrupted) > 100
+    until(lambda: locks.count() + kept() == 0, "the end of all", SOON_SECONDS)

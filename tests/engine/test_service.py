@@ -1,119 +1,152 @@
-"""The service: what can be asked of the locks of a store, and what it tells the world."""
+"""The service: what can be asked of the locks of a store, and what its signals tell the world."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import copy
+import pickle
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from celery import Celery
 from django.core.cache import cache
-from django.dispatch import Signal
 
-from django_tasklock import (
-    lock,
-    locks,
-    signals,
-)
-from tests.conftest import UseCaches, UseRedis
+from django_tasklock import LockService, StoreUnavailable, lock, locks, signals
+from django_tasklock.celery import LockedTask
+from django_tasklock.signals import lock_acquired, lock_contended, lock_released, lock_unavailable
+from django_tasklock.stores.base import BaseStore
+from django_tasklock.testing import outage
 from tests.inside import Owner
-from tests.servers import RedisServer
-from tests.steps import LONG, holder, taken
-from tests.store_cases import own_prefix, redis_cache
+from tests.pages import DOCS, code, table
+from tests.steps import Meanwhile, holder, sent, taken
 from tests.waiting import until
 
 
-@pytest.fixture(autouse=True)
-def on_redis(use_redis: UseRedis) -> None:
-    use_redis()
-
-
-class TestAcquire:
-    def test_bare_acquire_takes_the_stores_ttl_and_does_not_renew(self) -> None:
-        lease = taken("video:1", ttl=None)
-        assert lease.ttl == 60.0
-        assert lease.renew is False
-        left = holder("video:1").ttl
-        assert left is not None
-        assert 40 < left <= 60
-
-
+@pytest.mark.usefixtures("on_redis")
 class TestGet:
     def test_it_tells_what_holds_the_lock(self) -> None:
-        before = datetime.now(timezone.utc)
-        lease = taken("video:1")
+        before, lease = datetime.now(timezone.utc), taken("video:1", ttl=None)
+        assert (lease.ttl, lease.renew) == (60.0, False), "as a bare acquire has it"
         info = holder("video:1")
+        assert 40 < (info.ttl or 0) <= 60
         assert (info.name, info.token, info.fence) == ("video:1", lease.token, lease.fence)
         assert (info.store, info.key) == ("default", cache.make_key("lock:video:1"))
         assert info.owner == lease.owner == Owner.current()
-        assert info.owner.alive() is True
-        assert info.waiters == 0
+        assert (info.owner.alive(), info.waiters) == (True, 0)
         assert info.acquired_at is not None
         assert info.acquired_at.utcoffset() == timedelta(0)
         assert abs(info.acquired_at - before) < timedelta(seconds=30)
-        (listed,) = locks.list()
-        for field in ("name", "token", "fence", "owner", "store", "key", "acquired_at"):
-            assert getattr(listed, field) == getattr(info, field), field
 
-    def test_row_of_json_has_the_promised_fields(self) -> None:
-        locks.try_acquire("video:1", task="videos.process", task_id="id-1")
-        row = holder("video:1").as_json()
-        assert list(row) == ["name", "ttl", "acquired_at", "owner", "token", "store", "key"]
-        assert datetime.fromisoformat(row["acquired_at"]).tzinfo is not None
-        assert {"host", "pid"} <= set(row["owner"])
-        assert (row["owner"]["task"], row["owner"]["task_id"]) == ("videos.process", "id-1")
+    def test_what_it_tells_is_a_value(self) -> None:
+        lease, (info,) = taken("video:1"), locks.list()
+        again = replace(holder("video:1"), ttl=info.ttl)
+        pickles = [pickle.dumps(info, protocol) for protocol in range(2, 6)]
+        for same in (again, *map(pickle.loads, pickles), copy.copy(info), copy.deepcopy(info)):
+            assert (same, hash(same), same.fence) == (info, hash(info), lease.fence)
+        lease.release()
+        taken("video:1")
+        others = (again, None, holder("video:1"))
+        assert [info.is_same_lease(other) for other in others] == [True, False, False]
 
+    def test_what_other_code_wrote_stays_in_the_process(self) -> None:
+        cache.set("lock:video:1", "a secret of other code", 60)
+        info = holder("video:1")
+        assert "secret" not in repr(info)
+        assert b"secret" not in pickle.dumps(info)
+        assert locks.clear_many([pickle.loads(pickle.dumps(info))]) == [True]
 
-class TestUsing:
-    @pytest.fixture(autouse=True)
-    def two_stores(self, use_caches: UseCaches, redis_server: RedisServer) -> None:
-        use_caches(
-            {"default": redis_cache(redis_server.url), "memory": {
-                "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
-                "LOCATION": own_prefix(),
-            }},
-            {"default": {}, "other": {"KEY_PREFIX": "other"}, "memory": {"CACHE": "memory"}},
-        )  # fmt: skip
-
-    def test_aliases_do_not_meet(self) -> None:
-        mine = taken("video:1")
-        for alias in ("other", "memory"):
-            service = locks.using(alias)
-            lease = service.acquire("video:1", ttl=LONG)
-            assert lease is not None
-            info = service.get("video:1")
-            assert info is not None
-            assert (lease.store, info.store) == (alias, alias)
-            assert lease.extend(LONG)
-            assert lease.release()
-        assert mine.held
-        assert locks.count() == 1
-        with lock("video:2", store="other"):
-            assert locks.using("other").is_locked("video:2")
-            assert not locks.is_locked("video:2")
+    @pytest.mark.parametrize("token", ["", "token", "a" * 21])
+    def test_a_text_that_is_no_token_clears_nothing(self, token: str) -> None:
+        taken("video:1")
+        assert not locks.clear("video:1", token=token)
+        assert locks.is_locked("video:1")
 
 
 class TestSignals:
-    def test_broken_receivers_stop_nothing(self) -> None:
-        called = set[Signal]()
+    def test_calls_refusals_and_outages_tell_the_template(self, on_redis: None) -> None:
+        def work(a: int, b: int) -> None:
+            with lock("plain"):
+                pass
 
-        def broken(signal: Signal, **kwargs: Any) -> None:
-            called.add(signal)
+        async def work_async(a: int, b: int) -> None: ...
+
+        with sent(lock_acquired) as acquired, sent(lock_released) as released:
+            asyncio.run(lock("async:{a}")(work_async)(1, 2))
+            for options in ({}, {"slots": 3}, {"reentrant": True}, {"cooldown": 0.001}):
+                lock("kind:{a}", **options)(work)(1, 2)
+            lock(["seat:{b}", "seat:{a}", "show"])(work)(1, 2)
+        told = {(str(one["lease"].name), one["template"]) for one in acquired}
+        assert told == {(str(one["lease"].name), one["template"]) for one in released}
+        assert told == {
+            ("async:1", "async:{a}"), ("kind:1", "kind:{a}"), ("kind:1#1", "kind:{a}"),
+            ("plain", None), ("seat:1", "seat:{a}"), ("seat:2", "seat:{b}"), ("show", "show"),
+        }  # fmt: skip
+        taken("video:1")
+        with sent(lock_contended) as contended, sent(lock_unavailable) as unavailable:
+            lock("video:{a}", on_conflict="skip")(work)(1, 2)
+            with outage(), pytest.raises(StoreUnavailable):
+                lock("video:{a}")(work)(2, 2)
+        (refused,), (silent,) = contended, unavailable
+        assert refused["template"] == silent["template"] == "video:{a}"
+        assert (silent["name"], silent["store"]) == ("video:2", "default")
+        assert isinstance(silent["error"], StoreUnavailable)
+
+    @pytest.mark.parametrize("slots", [1, 2])
+    def test_who_waited_tells_for_whom_and_how_long(self, store: BaseStore, slots: int) -> None:
+        leases = [taken("export", slots=slots) for _ in range(slots)]
+        with sent(lock_acquired) as acquired, sent(lock_released) as released:
+            waiter = Meanwhile(lambda: taken("export", wait=60, slots=slots))
+            if store.supports_waiting:
+                until(lambda: locks.waiters("export"), "the waiter in the queue")
+            assert leases[-1].release()
+            won = waiter.result()
+            assert won.release()
+            assert taken("export", wait=5, slots=slots).held  # Who did not wait tells of no holder.
+        first, second = acquired
+        if store.supports_waiting:
+            assert first["holder"].token in {lease.token for lease in leases}
+        assert (second["holder"], first["waited"] >= 0) == (None, True)
+        assert [one["lease"] for one in released] == [leases[-1], won]
+        assert all(one["held"] >= 0 for one in released)
+
+    def test_each_has_the_arguments_of_its_page_broken_receivers_or_not(
+        self, on_redis: None
+    ) -> None:
+        page = table(DOCS / "reference/signals.md", "Signals", "Signal")
+        shown = {code(name)[0]: [tuple(sorted(code(arguments)))] for name, arguments in page}
+
+        def broken(**_: Any) -> None:
             raise RuntimeError("a receiver of somebody's")
 
-        every = {signals.lock_acquired, signals.lock_cleared, signals.lock_contended}
-        every |= {signals.lock_held, signals.lock_lost, signals.lock_released}
+        @Celery("signals", set_as_current=False).task(base=LockedTask, lock_name="e", name="no-run")
+        def no_run() -> None: ...
+
         with contextlib.ExitStack() as stack:
-            for signal in every:
+            every = {name: getattr(signals, name) for name in signals.__all__ if name.islower()}
+            for signal in every.values():
                 signal.connect(broken)
                 stack.callback(signal.disconnect, broken)
-            with lock("video:1"):
-                assert locks.acquire("video:1") is None
-            assert not locks.is_locked("video:1")
-            lease = taken("video:1", ttl=0.05)
-            until(lambda: not lease.held)
-            until(lambda: not locks.is_locked("video:1"))
-            taken("video:1")
-            assert locks.clear("video:1") is True
-            assert locks.hold("video:1", LONG) is not None
-        assert called == every
+            told = {name: stack.enter_context(sent(signal)) for name, signal in every.items()}
+            with lock("a"):
+                assert locks.acquire("a") is None
+            lost = taken("b")
+            assert locks.clear("b")
+            assert lost.extend() is False
+            short = taken("b", ttl=0.01)
+            until(lambda: not short.held, "the end of its ttl")
+            assert locks.hold("c", 60) is not None
+            with outage(), pytest.raises(StoreUnavailable):
+                locks.acquire("d")
+            assert locks.acquire("e")
+            assert no_run()["status"] == "skipped"
+        assert shown == {
+            name: [*{tuple(sorted(one.keys() - {"signal", "sender"})) for one in ones}]
+            for name, ones in told.items()
+        }
+        assert [one["cause"] for one in told["lock_lost"]] == ["gone", "expired"]
+        assert [one["cause"] for one in told["lock_cleared"]] == ["cleared"]
+        senders = {one["sender"] for ones in told.values() for one in ones}
+        assert senders == {LockService, no_run.__class__}

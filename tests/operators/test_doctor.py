@@ -94,7 +94,7 @@ def test_a_lock_whose_owner_is_gone_names_the_row_that_is_stuck_behind_it(room: 
     assert [problem.pk for problem in problems("lost work")] == [stuck.pk]
     # Where the lock's name does not say the row, its fence does
     gone = owner_record(task.name, "id") | {"start": 1}
-    locks.store.acquire("elsewhere", new_token(), 600, gone)
+    locks.store.acquire(["elsewhere"], new_token(), 600, gone)
     Job.objects.filter(pk=stuck.pk).update(lock_fence=holder("elsewhere").fence)
     assert stuck.pk in [problem.pk for problem in problems("owner gone")]
 
@@ -113,7 +113,7 @@ def test_an_owner_that_ended_after_its_lock_was_read_is_not_reported(
 ) -> None:
     """It may have released the lock, which has another holder now."""
     store: Any = locks.store
-    store.acquire("video:1", new_token(), 600, owner_record() | {"start": 1})
+    store.acquire(["video:1"], new_token(), 600, owner_record() | {"start": 1})
     read = list(store.walk())
     store.clear("video:1")
     with lock("video:1"):
@@ -134,7 +134,7 @@ def test_an_error_of_a_database_hides_its_own_rows_alone_and_ends_no_transaction
 ) -> None:
     # Given a lock whose owner is gone, and whose row is in a database without its table
     gone = owner_record(room.task(guard=guard()).name, "id") | {"start": 1}
-    locks.store.acquire("job:1", new_token(), 600, gone)
+    locks.store.acquire(["job:1"], new_token(), 600, gone)
 
     with transaction.atomic(postgres_alias):
         unknown, owner_gone = diagnose()
@@ -161,7 +161,7 @@ def test_a_hint_pasted_into_a_shell_means_the_names_whatever_they_hold(
     for name in names:
         command = found[name].removeprefix("If nobody works under it: manage.py ")
         call_command(*shlex.split(command), interactive=False, stdout=io.StringIO())
-    assert [info.name for info in locks.using("the other;store").store.scan()] == ["stays"]
+    assert [info.name for info in locks.using("the other;store").store.endless()] == ["stays"]
     line = command_line("clear", "a\nb\x1b[2J", "c d")
     assert line.isprintable()
     assert shlex.split(line)[3:] == ["--", r"a\nb\x1b[2J", "c d"]

@@ -20,7 +20,7 @@ from tests.waiting import until
 
 def on_another_host() -> None:
     record = owner_record("videos.process", "id-1") | {"host": "worker-9", "boot": "another"}
-    locks.store.acquire("video:1", new_token(), LONG, record)
+    locks.store.acquire(["video:1"], new_token(), LONG, record)
 
 
 def by_anna() -> None:

@@ -4,16 +4,14 @@ for what they are not, or for nothing, and never raises. No server is asked."""
 from __future__ import annotations
 
 import json
+import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from django.test import override_settings
-from django_redis.serializers.json import JSONSerializer
-from django_redis.serializers.pickle import PickleSerializer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,42 +22,33 @@ from django_tasklock.celery.debounce import Burst
 from django_tasklock.celery.message import RunNote
 from django_tasklock.cli.tables import json_row, lock_cells
 from django_tasklock.models import Lock
-from django_tasklock.stores import stores
-from django_tasklock.stores.record import new_record
-from django_tasklock.stores.redis import handover
-from django_tasklock.stores.redis.keyspace import Keyspace
-from django_tasklock.stores.redis.notes import decoded_keys
-from django_tasklock.stores.redis.store import RedisStore
-from django_tasklock.stores.trail import event_of, text_of
+from django_tasklock.stores.history import event_of, text_of
+from django_tasklock.stores.records import (
+    Entry,
+    digest_of,
+    info_of,
+    new_record,
+    record_of,
+    text_of_record,
+    waiter_of,
+)
+from django_tasklock.stores.redis.keys import Keys
 
-TOKEN, FENCE, QUESTION = "0123456789abcdefghijkl", "1700000000000000", b"token:1"
 NOW = datetime.now(timezone.utc)
 EVENT = Event("cleared", "video:1", "default", NOW, Owner(), Owner(), 1.5, "ada", "why", 3, NOW)
-RECORD = {**new_record(TOKEN, owner_record(), 1.0), "ttl": 60.0, "renew": True, "ends": 2.0}
-SERIALIZERS = ("pickle.Pickle", "json.JSON", "msgpack.MSGPack")
-CACHES = {
-    serializer: {
-        "BACKEND": "django_redis.cache.RedisCache",
-        "LOCATION": "redis://127.0.0.1:1",
-        "OPTIONS": {
-            "SERIALIZER": f"django_redis.serializers.{serializer}Serializer",
-            "COMPRESSOR": "django_redis.compressors.zlib.ZlibCompressor",
-        },
-    }
-    for serializer in SERIALIZERS
-}
+TOKEN = "0123456789abcdefghijkl"
+RECORD = {**new_record(TOKEN, owner_record(), "v"), "ttl": 60.0, "renew": True, "since": 2.0}
 
 
 def record(data: bytes) -> None:
     """The value of a lock's key is shown, whatever it is, and nothing of it is run."""
-    for serializer in SERIALIZERS:
-        store = stores[serializer]
-        assert isinstance(store, RedisStore)
-        for info in (
-            store.records.info("video:1", data, 60.0, b"1", 1, data),
-            store.records.info("video:1", data, None),
-        ):
-            shown(info)
+    found = record_of(data)
+    digest = None if found else digest_of(data)
+    for left, fence in ((60.0, 1), (None, None)):
+        shown(info_of(Entry("video:1", found, left, fence, digest), "default", "lock:video:1"))
+    if found is not None:
+        assert record_of(text_of_record(found)) == found
+        str(waiter_of(found).waiting_since)
 
 
 def shown(info: LockInfo) -> None:
@@ -67,12 +56,6 @@ def shown(info: LockInfo) -> None:
     (str(json_row(info)) + str(lock_cells(info)) + repr(info)).encode()
     assert (info.token is None) == (info.digest is not None), "it is ours, or it has a digest"
     assert info.owner.alive() in (None, True, False)
-
-
-def message(data: bytes) -> None:
-    """A message to a waiter is for its question, or it is nothing."""
-    for text in (data, QUESTION + b":" + data):
-        assert handover.read(text, QUESTION) is None or text.startswith(QUESTION)
 
 
 def event(data: bytes) -> None:
@@ -96,11 +79,14 @@ def notes(data: bytes) -> None:
         # What a call that is sent counts with.
         float((burst.first - time.time_ns()) / 1e9)
         json.dumps(burst.last + 1000)
-    for keyspace in (Keyspace(str, "lock", prepends=prepends) for prepends in (True, False)):
-        for key in decoded_keys(keyspace, [data]):
-            keyspace.note_member(key).encode()
-        name = keyspace.name_of(data)
-        assert name is None or keyspace.member(name).encode() == data
+
+
+def name(data: bytes) -> None:
+    """A member of the index is a name with that member, or nothing."""
+    for prepends in (True, False):
+        keys = Keys(lambda key: f"1:{key}", "lock", "default", prepends=prepends)
+        found = keys.name_of(data)
+        assert found is None or keys.member(found) == data
 
 
 def form(data: bytes) -> None:
@@ -110,9 +96,13 @@ def form(data: bytes) -> None:
         assert Lock.parts_of(Lock.id_of(*parts)) == parts
 
 
+def as_json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
 SEEDS: Mapping[Callable[[bytes], None], Sequence[bytes]] = {
-    record: [each({}).dumps(RECORD) for each in (PickleSerializer, JSONSerializer)],
-    message: [f"{FENCE}:{FENCE}".encode(), f"={FENCE}:{FENCE}:60000:value".encode()],
+    record: [each(text_of_record(RECORD)) for each in (str.encode, pickle.dumps, as_json)],
+    name: [b"video:1", b" queued a", b"video:1\n1:lock:video:1"],
     event: [text_of(EVENT).encode()],
     notes: [
         b'{"starts": 2, "by": "x"}',
@@ -149,27 +139,14 @@ def near(seeds: Sequence[bytes]) -> st.SearchStrategy[bytes]:
     return st.builds(lambda a, b, part, i, j: a[:i] + part + b[j:], some, some, part, at, at)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def without_servers() -> Iterator[None]:
-    with override_settings(CACHES=CACHES, TASKLOCK={each: {"CACHE": each} for each in CACHES}):
-        yield
-
-
 @pytest.mark.parametrize("reader", SEEDS, ids=lambda reader: reader.__name__)
 @settings(max_examples=150)
 @given(data=st.data())
 def test_any_bytes(reader: Callable[[bytes], Any], data: st.DataObject) -> None:
-    as_json = JSON.map(lambda value: json.dumps(value).encode())
-    reader(data.draw(st.binary() | as_json | near(SEEDS[reader])))
+    reader(data.draw(st.binary() | JSON.map(as_json) | near(SEEDS[reader])))
 
 
 @pytest.mark.parametrize("reader", SEEDS, ids=lambda reader: reader.__name__)
 def test_what_is_written_is_read(reader: Callable[[bytes], Any]) -> None:
     for content in SEEDS[reader]:
         reader(content)
-
-
-def test_a_reader_that_trusts_what_it_reads_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunNote, "read", lambda text: RunNote(json.loads(text)["starts"]))
-    with pytest.raises(ValueError, match="Expecting value"):
-        notes(b"\xff")

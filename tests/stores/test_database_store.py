@@ -1,49 +1,61 @@
-"""What `DatabaseStore` adds to the contract: fences, rows, batches and settings."""
+"""What `DatabaseStore` adds to the contract: its rows, their fences, and settings."""
 
 from __future__ import annotations
 
-import random
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.db import connections
+from django.db.models import F
 
-from django_tasklock import InvalidLockConfig, StoreUnavailable, locks
+from django_tasklock import InvalidLockConfig, StoreUnavailable, lock, locks
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.models import LeaseRow
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import Extension, Grant, Refusal
+from django_tasklock.stores.base import Grant, Note, Refusal
 from django_tasklock.stores.database import DatabaseStore
-from django_tasklock.stores.database.dialects import DIALECTS
-from django_tasklock.stores.database.statements import RETENTION_SECONDS, TABLE
+from django_tasklock.stores.database import store as store_module
+from django_tasklock.stores.database.store import TABLE
+from django_tasklock.stores.records import FREE, KEEP, Change, new_record, note_name, note_record
 from tests.conftest import UseCaches, database_alias
+from tests.steps import LONG, Meanwhile
 from tests.store_cases import database_store as settings_of_store
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 TTL = 30.0
-HOUR = 3_600_000_000
+DAY = 86_400_000_000
 """microseconds"""
 
 
-def granted(store: DatabaseStore, name: str, token: str, ttl: float = TTL) -> Grant:
-    answer = store.acquire(name, token, ttl, owner_record())
+def granted(store: DatabaseStore, name: str, token: str | None = None, ttl: float = TTL) -> int:
+    """The fence of a lease."""
+    answer = store.acquire([name], token or new_token(), ttl, owner_record())
     assert isinstance(answer, Grant), answer
-    return answer
+    assert answer.fence is not None
+    return answer.fence
 
 
-def change(store: DatabaseStore, name: str, what: str) -> None:
-    """Change a lock's row behind the store's back."""
-    done = store.run(
-        f"UPDATE {TABLE} SET {what} WHERE lock_key = %(key)s", {"key": store.key(name)}
-    )
-    assert done.count == 1
+def released(store: DatabaseStore, name: str) -> int:
+    """The fence of a lease that was released."""
+    token = new_token()
+    fence = granted(store, name, token)
+    assert store.release(name, token)
+    return fence
 
 
-def rows(store: DatabaseStore) -> set[str]:
-    """The names that the table has rows of."""
-    return {store.name(key) for (key,) in store.run(f"SELECT lock_key FROM {TABLE}").rows}
+def rows(store: DatabaseStore, *names: str) -> Any:
+    """The rows of some locks; of all, if none is named."""
+    found = LeaseRow.objects.using(store.database).all()
+    return found.filter(name__in=[store.key(name) for name in names]) if names else found
+
+
+def make_older(store: DatabaseStore, *names: str) -> None:
+    """As if their last leases had been granted two days ago."""
+    assert rows(store, *names).update(fence=F("fence") - 2 * DAY) == len(names)
 
 
 class TestFences:
@@ -51,175 +63,143 @@ class TestFences:
         self, database_store: DatabaseStore
     ) -> None:
         """The last lease was granted at a time that is still to come."""
-        first = granted(database_store, "video:1", new_token())
-        assert first.fence is not None
-        ahead = first.fence + 20 * 60_000_000
-        change(database_store, "video:1", f"fence = {ahead}")
+        ahead = granted(database_store, "video:1") + 20 * 60_000_000
+        rows(database_store, "video:1").update(fence=ahead)
         assert database_store.clear("video:1")
         token = new_token()
-        assert granted(database_store, "video:1", token).fence == ahead + 1
-        assert granted(database_store, "video:1", token).fence == ahead + 1, "the same lease"
+        assert granted(database_store, "video:1", token) == ahead + 1
+        assert granted(database_store, "video:1", token) == ahead + 1, "the same lease"
         assert database_store.release("video:1", token)
-        assert database_store.sweep() == 0
-        assert granted(database_store, "video:1", token).fence == ahead + 2, "another lease"
-
-    def test_a_fence_grows_after_its_row_was_swept(self, database_store: DatabaseStore) -> None:
-        token = new_token()
-        granted(database_store, "video:1", token)
-        assert database_store.release("video:1", token)
-        old = f"fence - {RETENTION_SECONDS * 1_000_000}"
-        change(database_store, "video:1", f"fence = {old}")
-        (before,) = database_store.run(f"SELECT fence FROM {TABLE}").rows[0]
-        assert database_store.sweep() == 1
-        fence = granted(database_store, "video:1", new_token()).fence
-        assert fence is not None
-        assert fence > before
-
-    def test_a_fence_that_is_ahead_outlives_a_lease_that_ended_by_itself(
-        self, database_store: DatabaseStore
-    ) -> None:
-        first = granted(database_store, "video:1", new_token(), 0.001)
-        assert first.fence is not None
-        until(lambda: database_store.get("video:1") is None)
-        ahead, old = first.fence + HOUR, f"expires - {HOUR} - 60000000"
-        change(database_store, "video:1", f"fence = {ahead}, expires = {old}")
-        assert database_store.sweep() == 0
-        assert granted(database_store, "video:1", new_token()).fence == ahead + 1
+        database_store.sweep()
+        assert granted(database_store, "video:1", token) == ahead + 2, "another lease"
+        before = released(database_store, "video:2")
+        make_older(database_store, "video:2")
+        database_store.sweep()
+        assert not rows(database_store, "video:2").exists()
+        assert granted(database_store, "video:2") > before
 
 
 class TestRows:
-    def test_the_statements_are_for_the_table_of_the_model(self) -> None:
-        assert LeaseRow._meta.db_table == TABLE
-        fields = [field.column for field in LeaseRow._meta.fields]
-        for statements in DIALECTS.values():
-            assert ", ".join(map(str, fields)) in statements.get
-
-    def test_only_old_rows_are_swept(self, database_store: DatabaseStore) -> None:
-        tokens = {
-            name: new_token()
-            for name in ("held", "old and held", "released", "old and released", "old and over")
-        }
-        for name, token in tokens.items():
-            granted(database_store, name, token)
-        # No lock is taken after the changes: now and then that sweeps.
-        granted(database_store, "over", new_token(), 0.001)
-        until(lambda: database_store.get("over") is None)
-        for name in ("released", "old and released"):
-            assert database_store.release(name, tokens[name])
-        for name in ("old and held", "old and released", "old and over"):
-            change(database_store, name, f"fence = fence - {HOUR}, acquired = acquired - {HOUR}")
-        change(database_store, "old and over", f"expires = expires - {HOUR} - 60000000")
-        assert database_store.sweep() == 2
-        assert rows(database_store) == {"held", "old and held", "released", "over"}
-
-    def test_taking_locks_sweeps(self, database_store: DatabaseStore) -> None:
-        token = new_token()
-        granted(database_store, "old", token)
-        assert database_store.release("old", token)
-        change(database_store, "old", f"fence = fence - {HOUR}")
-
-        def swept() -> bool:
-            granted(database_store, "video:1", token)
-            return rows(database_store) == {"video:1"}
-
-        until(swept, every=0)
-
-    def test_a_released_lock_keeps_a_small_row_without_its_owner(
+    def test_only_old_rows_that_nothing_holds_are_swept(
         self, database_store: DatabaseStore
     ) -> None:
+        for name in ("held", "old-and-held"):
+            granted(database_store, name)
+        for name in ("released", "old-and-released"):
+            released(database_store, name)
+        granted(database_store, "old-and-over", ttl=0.001)
+        until(lambda: database_store.find("old-and-over") is None)
+        make_older(database_store, "old-and-held", "old-and-released", "old-and-over")
+        left = {database_store.key(name) for name in ("held", "old-and-held", "released")}
+
+        def swept() -> bool:
+            """Taking locks sweeps, now and then."""
+            released(database_store, "released")
+            return {row.name for row in rows(database_store)} == left
+
+        until(swept, every=0)
+        (row,) = rows(database_store, "released")
+        assert (row.token, row.record, row.expires) == ("", "", 0), "nothing of its owner"
+
+    @pytest.mark.parametrize("record", ["", "no JSON", "[1]", '{"token": 5}', '{"pid": "none"}'])
+    def test_a_row_that_somebody_else_wrote_is_a_lock(
+        self, database_store: DatabaseStore, record: str
+    ) -> None:
         token = new_token()
         granted(database_store, "video:1", token)
-        assert database_store.release("video:1", token)
-        assert database_store.run(f"SELECT owner, expires FROM {TABLE}").rows == [("", 0)]
-
-    @pytest.mark.parametrize("owner", ["", "no JSON", "[1]", '{"pid": "no number"}', '{"host": 5}'])
-    def test_a_row_that_somebody_else_wrote_is_a_lock(
-        self, database_store: DatabaseStore, owner: str
-    ) -> None:
-        granted(database_store, "video:1", new_token())
-        change(database_store, "video:1", f"owner = '{owner}'")
-        held = database_store.get("video:1")
+        rows(database_store, "video:1").update(record=record)
+        held = database_store.find("video:1")
         assert held is not None
-        assert held.token is None
+        assert (held.token, held.owner.pid) == (None, None)
         assert held.digest is not None
-        answer = database_store.acquire("video:1", new_token(), TTL, owner_record())
-        assert isinstance(answer, Refusal)
-        assert database_store.clear_foreign("video:1", "another digest") is False
-        assert database_store.clear_foreign("video:1", held.digest) is True
-        assert database_store.get("video:1") is None
+        assert locks.acquire("video:1") is None
+        assert not database_store.release("video:1", token)
+        assert not database_store.clear("video:1", digest="another digest")
+        assert database_store.clear("video:1", digest=held.digest)
+        assert database_store.find("video:1") is None
 
 
-class TestBatches:
-    @pytest.mark.parametrize("ttls", [(TTL,), (TTL, 2 * TTL, 3 * TTL)])
-    def test_a_batch_of_500_is_extended(
-        self, database_store: DatabaseStore, ttls: tuple[float, ...]
+class TestAtOnce:
+    @pytest.mark.parametrize("is_new", [True, False])
+    def test_what_has_changed_since_it_was_read_is_read_anew(
+        self, database_store: DatabaseStore, monkeypatch: pytest.MonkeyPatch, is_new: bool
     ) -> None:
-        seed = random.randrange(2**32)
-        print(f"seed {seed}")
-        chance = random.Random(seed)
-        batch = []
-        for number in range(500):
-            token = new_token()
-            granted(database_store, f"video:{number}", token, 10.0)
-            batch.append(Extension(f"video:{number}", token, chance.choice(ttls)))
-        assert database_store.extend_many(batch) == [True] * 500
-        left = {info.name: info.ttl or 0.0 for info in database_store.list()}
-        assert all(each.ttl - 10 < left[each.name] <= each.ttl for each in batch)
+        other, token = DatabaseStore(database_store.settings), new_token()
+        if not is_new:
+            released(database_store, "video:1")
+        read = store_module._read
 
-        lost = set(chance.sample(range(500), 40))
-        for number in lost:
-            assert database_store.clear(batch[number].name)
-            if chance.random() < 0.5:
-                granted(database_store, batch[number].name, new_token())
-        assert database_store.extend_many(batch) == [number not in lost for number in range(500)]
+        def read_just_before_another_takes_it(*asked: Any, **keys: Any) -> Any:
+            answer = read(*asked, **keys)
+            monkeypatch.undo()
+            granted(other, "video:1", token)
+            return answer
 
-    def test_two_leases_of_one_name_in_a_batch(self, database_store: DatabaseStore) -> None:
-        """The lost one has not been noticed yet."""
-        lost, token = new_token(), new_token()
-        granted(database_store, "video:1", lost)
-        assert database_store.clear("video:1")
-        granted(database_store, "video:1", token)
-        batch = [Extension("video:1", lost, 2 * TTL), Extension("video:1", token, TTL)]
-        assert database_store.extend_many(batch) == [False, True]
+        monkeypatch.setattr(store_module, "_read", read_just_before_another_takes_it)
+        answer = database_store.acquire(["video:1"], new_token(), TTL, owner_record())
+        assert isinstance(answer, Refusal)
+        assert answer.holder.token == token
+
+    def test_several_names_in_any_order_never_block_each_other(
+        self, database_store: DatabaseStore
+    ) -> None:
+        names = [f"seat:{number}" for number in range(4)]
+
+        def work(own: list[str]) -> None:
+            for _ in range(10):
+                with lock(own, wait=PATIENCE):
+                    pass
+
+        workers = [Meanwhile(partial(work, own)) for own in (names, names[::-1]) * 2]
+        for worker in workers:
+            worker.result(PATIENCE)
+        assert database_store.count() == 0
+
+    def test_nothing_is_put_while_a_lock_is_held_that_has_to_be_free(
+        self, database_store: DatabaseStore
+    ) -> None:
+        """A note is written if the lock is free. Whoever takes the lock finds the note."""
+        for turn in range(20):
+            name, key, text = f"video:{turn}", f"note {turn}", new_token()
+            changes = [
+                Change(note_name(key), FREE, note_record(text), TTL), Change(name, FREE, KEEP),
+            ]  # fmt: skip
+
+            def take(name: str = name, key: str = key) -> bool:
+                database_store.put([Change(name, FREE, new_record(new_token(), {}), TTL)])
+                return database_store.get_note(key) is not None
+
+            taking = Meanwhile(take)
+            made = database_store.put(changes).made
+            assert taking.result(PATIENCE) or not made
 
 
 class TestSettings:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ({"DATABASE": "none"}, "none"),
-            ({"DATABASE": 5}, "DATABASE"),
-            ({"TIMEOUT": 0}, "TIMEOUT"),
-            ({"TIMEOUT": float("inf")}, "TIMEOUT"),
-            ({"TIMEOUT": "5"}, "TIMEOUT"),
-            ({"MAX_CONNECTIONS": True}, "MAX_CONNECTIONS"),
-            ({"MAX_CONNECTIONS": 0}, "MAX_CONNECTIONS"),
-            ({"LOCATION": "x"}, "LOCATION"),
+            ({"OPTIONS": {"DATABASE": "none"}}, "none"),
+            ({"OPTIONS": {"DATABASE": 5}}, "DATABASE"),
+            ({"OPTIONS": {"TIMEOUT": 0}}, "TIMEOUT"),
+            ({"OPTIONS": {"TIMEOUT": "5"}}, "TIMEOUT"),
+            ({"OPTIONS": {"MAX_CONNECTIONS": 5}}, "MAX_CONNECTIONS"),
+            ({"KEY_PREFIX": "p" * 35}, "34"),
         ],
     )
-    def test_wrong_options(self, use_caches: UseCaches, options: dict[str, Any], said: str) -> None:
-        use_caches({}, {"default": settings_of_store("default") | {"OPTIONS": options}})
+    def test_wrong_ones(self, use_caches: UseCaches, options: dict[str, Any], said: str) -> None:
+        use_caches({}, {"default": settings_of_store("default") | options})
         with pytest.raises(InvalidLockConfig, match=said):
             stores["default"]
 
-    def test_a_prefix_that_leaves_no_room_for_names(self, use_caches: UseCaches) -> None:
-        use_caches({}, {"default": settings_of_store("default") | {"KEY_PREFIX": "p" * 55}})
-        with pytest.raises(InvalidLockConfig, match="54"):
-            stores["default"]
-
-    def test_a_database_that_is_not_supported(self, use_caches: UseCaches) -> None:
-        with database_alias("dummy", {"ENGINE": "django.db.backends.dummy"}):
-            use_caches({}, {"default": settings_of_store("dummy")})
-            with pytest.raises(InvalidLockConfig, match="PostgreSQL, MariaDB or SQLite"):
-                stores["default"]
-
-    @pytest.mark.parametrize("name", [":memory:", "file:locks?mode=memory&cache=shared"])
-    def test_sqlite_in_memory_is_refused(self, use_caches: UseCaches, name: str) -> None:
-        memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": name}
-        with database_alias("memory", memory):
-            use_caches({}, {"default": settings_of_store("memory")})
-            with pytest.raises(InvalidLockConfig, match="TEST"):
-                locks.acquire("video:1")
+    @pytest.mark.parametrize("name", [None, ":memory:", "file:locks?mode=memory&cache=shared"])
+    def test_a_database_that_cannot_keep_locks(
+        self, use_caches: UseCaches, name: str | None
+    ) -> None:
+        engine = f"django.db.backends.{'sqlite3' if name else 'dummy'}"
+        with database_alias("other", {"ENGINE": engine, "NAME": name or ""}):
+            use_caches({}, {"default": settings_of_store("other")})
+            with pytest.raises(InvalidLockConfig, match="in tests as TEST"):
+                locks.acquire("video:1", ttl=LONG)
 
     @pytest.mark.parametrize(
         "fixture",
@@ -236,5 +216,15 @@ class TestSettings:
         if TABLE in connections[alias].introspection.table_names():
             call_command("migrate", "django_tasklock", "zero", database=alias, verbosity=0)
         use_caches({}, {"default": settings_of_store(alias)})
-        with pytest.raises(StoreUnavailable, match=f"migrate --database={alias}"):
-            locks.acquire("video:1")
+        for verb in (lambda: locks.acquire("video:1"), lambda: [*stores["default"].check()]):
+            with pytest.raises(
+                StoreUnavailable, match=f"migrate django_tasklock --database={alias}"
+            ):
+                verb()
+
+    def test_notes_fit_beside_the_longest_prefix(self, database_store: DatabaseStore) -> None:
+        store = DatabaseStore(replace(database_store.settings, key_prefix="p" * 34))
+        for key in ("k" * 219, "k" * 500, "ends with a space ", "ends with a space"):
+            store.set_note(Note(key, f"of {key}", TTL))
+            assert store.get_note(key) == f"of {key}"
+        assert store.get_note("ends with a space ") == "of ends with a space "

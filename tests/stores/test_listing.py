@@ -1,26 +1,30 @@
-"""A list of more locks than one page of it holds, and a search among more than one window."""
+"""A list of more locks than one script reads, while the index moves."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.core.cache import cache
-from hypothesis import given
-from hypothesis import strategies as st
 
 from django_tasklock import StoreUnavailable, locks
-from django_tasklock.stores.redis import listing
+from django_tasklock.stores import stores
+from django_tasklock.stores.records import LISTED
+from django_tasklock.stores.redis import store as redis_store
 from tests.conftest import UseRedis
 from tests.proxy import CutProxy
+from tests.steps import LONG
+from tests.waiting import until
 
-PAGE_LOCKS = 10
 APART_SECONDS = 1000.0
 """seconds between the ends of two leases, and until the first: however long the test takes"""
 NAMES = [f"video:{number:02}" for number in range(45)]
 
 
 @pytest.fixture(autouse=True)
-def little_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "RECORDS_PER_SCRIPT", PAGE_LOCKS)
+def little_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for most in ("FIRST_LEASES", "LEASES_PER_SCRIPT", "NAMES_PER_SCRIPT"):
+        monkeypatch.setattr(redis_store, most, 10)
 
 
 def hold() -> None:
@@ -39,60 +43,75 @@ class TestPages:
         use_redis()
         hold()
 
-    @pytest.mark.parametrize("limit", [0, 1, 9, 10, 11, 20, 44, 45, 46, 100])
-    @pytest.mark.parametrize("offset", [0, 1, 10, 44, 45])
-    def test_make_one_list(self, limit: int, offset: int) -> None:
-        assert names(limit, offset) == NAMES[offset : offset + limit]
+    def test_make_one_list(self) -> None:
         assert names() == NAMES
+        for limit in (0, 1, 9, 10, 11, 44, 45, 46, 100):
+            for offset in (0, 1, 10, 44, 45):
+                assert names(limit, offset) == NAMES[offset : offset + limit]
 
-    @pytest.mark.parametrize("number", [2**53, 2**63 - 1, 2**63, 10**30])
-    def test_no_number_is_too_large(self, number: int) -> None:
-        """The server knows none from 2**63 on: that is no outage."""
-        assert names(number) == NAMES
-        assert names(number, 40) == NAMES[40:]
-        assert names(5, number) == []
+    def test_those_that_were_deleted_by_hand_are_left_out(self) -> None:
+        cache.delete_many([f"lock:{name}" for name in NAMES[5:25]])
+        assert names() == NAMES[:5] + NAMES[25:]
+        assert names(8) == NAMES[:5] + NAMES[25:28]
 
-    def test_names_are_read_some_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Others wait for a script that reads many, also where the limit is higher."""
-        monkeypatch.setattr(listing, "NAMES_PER_SCRIPT", 7)
-        for limit in (6, 7, 8, 45, 100, None):
-            assert names(limit) == NAMES[:limit]
-            assert names(limit, 3) == NAMES[3:][:limit]
+    def test_none_that_stays_is_left_out_or_listed_twice_while_others_move(self) -> None:
+        """Leases are renewed and released, and new ones taken, between two scripts."""
+        moving, staying = NAMES[::3], [name for name in NAMES if name not in NAMES[::3]]
+        listed = []
+        for number, info in enumerate(stores["default"].walk("video")):
+            listed.append(info.name)
+            name = moving[number % len(moving)]
+            if number % 2:
+                locks.clear(name)
+            elif (lease := locks.acquire(name, ttl=LONG)) is not None:
+                lease.extend(50 * APART_SECONDS)
+        assert [name for name in listed if name in staying] == staying
+        assert len(set(listed)) == len(listed)
 
-    @given(deleted=st.sets(st.sampled_from(NAMES)), limit=st.none() | st.integers(0, 50))
-    def test_are_filled_up_where_keys_were_deleted_by_hand(
-        self, deleted: set[str], limit: int | None
-    ) -> None:
-        cache.delete_many([f"lock:{name}" for name in deleted])
-        left = [name for name in NAMES if name not in deleted]
-        assert names(limit) == left[:limit]
-        assert names() == left
-        for name in deleted:
-            locks.acquire(name, ttl=APART_SECONDS * (1 + NAMES.index(name)))
-        # Another is nothing to the next example, which begins with all of them again.
+    def test_more_may_end_in_one_millisecond_than_a_script_reads(self) -> None:
+        store: Any = stores["default"]
+        end = 10**13
+        for name in NAMES:
+            store.client.command("ZADD", store.keys.index, end, name)
+        assert sorted(names()) == NAMES
+
+
+class TestReservations:
+    @pytest.fixture
+    def store(self, use_redis: UseRedis) -> Any:
+        use_redis()
+        return stores["default"]
+
+    def test_more_than_one_script_reads(self, store: Any) -> None:
+        for number in range(35):
+            assert store.reserve(f"{LISTED[1:]}job {number}", "id", LONG + number) is None
+        assert [found.key for found in store.reservations()] == [
+            f"{LISTED[1:]}job {number}" for number in range(35)
+        ]
+
+    def test_nothing_is_left_of_what_has_ended(self, store: Any) -> None:
+        """By themselves, or by the message's start."""
+        for number in range(6):
+            store.reserve(f"{LISTED[1:]}short {number}", "id", 0.05)
+        store.reserve(f"{LISTED[1:]}long", "id", LONG)
+        until(lambda: len([*store.reservations()]) == 1)
+        store.reserve(f"{LISTED[1:]}next", "id", LONG)
+        assert store.client.command("ZCARD", store.keys.listed) == 2
+        assert store.unreserve(f"{LISTED[1:]}long", "id")
+        assert store.client.command("ZCARD", store.keys.listed) == 1
+
+
+def test_a_page_whose_reply_is_lost_is_asked_for_again_and_an_outage_is_no_shorter_list(
+    use_redis: UseRedis, cut_proxy: CutProxy
+) -> None:
+    use_redis(cut_proxy.url)
+    hold()
+    # What is in the command that asks for the records of a page, and in no other.
+    pages = [f"${len(NAMES[at])}\r\n{NAMES[at]}\r\n".encode() for at in (0, 20, 40)]
+    for lost, page in enumerate(pages, 1):
+        cut_proxy.drop_reply(page)
         assert names() == NAMES
-
-
-class TestTrouble:
-    @pytest.fixture(autouse=True)
-    def through_a_proxy(self, use_redis: UseRedis, cut_proxy: CutProxy) -> None:
-        use_redis(cut_proxy.url)
-        hold()
-
-    def request(self, page: int) -> bytes:
-        """What is in the command that asks for the records of this page, and in no other."""
-        first = NAMES[page * PAGE_LOCKS]
-        return f"${len(first)}\r\n{first}\r\n".encode()
-
-    @pytest.mark.parametrize("page", [0, 1, 2, 4])
-    def test_page_whose_reply_is_lost_is_asked_for_again(
-        self, cut_proxy: CutProxy, page: int
-    ) -> None:
-        cut_proxy.drop_reply(self.request(page))
-        assert names() == NAMES
-        assert cut_proxy.lost_replies == 1
-
-    def test_outage_in_the_middle_is_no_shorter_list(self, cut_proxy: CutProxy) -> None:
-        cut_proxy.drop_reply(self.request(2), times=99)
-        with pytest.raises(StoreUnavailable):
-            names()
+        assert cut_proxy.lost_replies == lost
+    cut_proxy.drop_reply(pages[1], times=99)
+    with pytest.raises(StoreUnavailable):
+        names()

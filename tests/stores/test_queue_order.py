@@ -9,17 +9,14 @@ import pytest
 import redis
 
 from django_tasklock import Lease, locks
-from django_tasklock._values import clock
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import Grant, Refusal
-from django_tasklock.stores.redis.waiter import RedisWaiter
-from tests.conftest import UseCaches, UseRedis
-from tests.proxy import CutProxy
+from django_tasklock.stores.base import CannotSubscribe, Grant, Refusal
+from django_tasklock.stores.redis.waiting import RedisWaiter
+from tests.conftest import UseRedis
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, members, taken, unheard, waiting
-from tests.store_cases import redis_cache
+from tests.steps import LONG, taken, waiting
 from tests.waiting import until
 
 BRIEF_SECONDS = 0.2
@@ -36,10 +33,16 @@ def server(own_redis_server: RedisServer) -> Any:
     return redis.Redis.from_url(own_redis_server.url)
 
 
-def in_queue(task: str, ttl: float = LONG) -> RedisWaiter:
-    """A waiter of video:1, known by its task's name, who has asked and stands in the queue."""
+def waits(task: str, ttl: float = LONG) -> RedisWaiter:
+    """A waiter for video:1, known by its task's name."""
     store: Any = stores["default"]
-    waiter: RedisWaiter = store.waiter("video:1", new_token(), ttl, owner_record(task))
+    waiter: RedisWaiter = store.waiter(["video:1"], new_token(), ttl, owner_record(task))
+    return waiter
+
+
+def in_queue(task: str, ttl: float = LONG) -> RedisWaiter:
+    """The same, after it has asked."""
+    waiter = waits(task, ttl)
     assert isinstance(waiter.ask(), Refusal)
     return waiter
 
@@ -48,34 +51,48 @@ def queue() -> list[str | None]:
     return [owner.task for owner in locks.waiters("video:1")]
 
 
-def scores(server: Any) -> list[float]:
-    store: Any = stores["default"]
-    found = server.zrange(store.key("video:1") + " queue", 0, -1, withscores=True)
-    return [score for _, score in found]
+def taken_when_free() -> Lease:
+    """After the end of the sleeper's lease."""
+    until(lambda: not locks.is_locked("video:1"))
+    return taken("video:1")
 
 
 class TestNext:
-    def test_who_asks_first_is_the_next(self) -> None:
-        taken("video:1")
-        first, second = in_queue("first"), in_queue("second")
-        assert (first.ahead, second.ahead) == (0, 1)
-        assert isinstance(second.ask(), Refusal)
-        assert second.ahead == 1
-        first.quit()
-        second.quit()
-
     @pytest.mark.parametrize("leaves", [False, True], ids=["gets the lock", "leaves"])
     def test_who_is_the_next_after_the_first_is_told(self, leaves: bool) -> None:
         lease = taken("video:1")
         first, second, third = in_queue("first"), in_queue("second"), in_queue("third")
+        assert (first.ahead, second.ahead, third.ahead) == (0, 1, 2)
         if leaves:
             first.quit()
         else:
             lease.release()
         assert isinstance(second.wait(LONG), Refusal)
         assert (second.ahead, third.ahead) == (0, 2)
-        second.quit()
-        third.quit()
+
+    def test_who_listens_to_all_channels_keeps_no_dead_waiter_alive(self, server: Any) -> None:
+        lease = taken("video:1")
+        in_queue("dead")
+        with server.pubsub() as monitor:
+            monitor.psubscribe("*")
+            until(lambda: monitor.get_message(timeout=1.0))
+            server.client_kill_filter(_type="pubsub")
+            until(lambda: not server.pubsub_channels(), "the end of the subscription")
+            with server.pubsub() as another:
+                another.psubscribe("*")
+                until(lambda: another.get_message(timeout=1.0))
+                assert lease.release()
+                assert not locks.is_locked("video:1")
+
+    def test_what_others_put_into_the_queue_is_no_waiter(self, server: Any) -> None:
+        lease = taken("video:1")
+        waiter = in_queue("first")
+        for rubbish in (b"", b"x" * 50, b"x" * 44 + b"0:60000:"):
+            server.zadd(stores["default"].key("video:1") + " queue", {rubbish: 0.5})
+        assert queue() == ["first"]
+        assert lease.release()
+        assert isinstance(waiter.wait(LONG), Grant)
+        assert waiting("video:1") == 0
 
 
 class TestStaleMessage:
@@ -84,8 +101,7 @@ class TestStaleMessage:
         lease = taken("video:1")
         waiter = in_queue("first", BRIEF_SECONDS)
         lease.release()
-        until(lambda: not locks.is_locked("video:1"), "the end of the sleeper's lease")
-        other = taken("video:1")
+        other = taken_when_free()
         assert isinstance(waiter.ask(), Refusal)
         assert waiter.wait(BRIEF_SECONDS) is None
         assert queue() == ["first"]
@@ -94,99 +110,42 @@ class TestStaleMessage:
         assert isinstance(grant, Grant)
         assert (grant.fence or 0) > (other.fence or 0)
 
-    def test_grant_that_is_read_late_is_known_to_be_over(self) -> None:
-        lease = taken("video:1")
-        waiter = in_queue("first", BRIEF_SECONDS)
-        lease.release()
-        until(lambda: not locks.is_locked("video:1"), "the end of the sleeper's lease")
-        grant = waiter.wait(LONG)
-        assert isinstance(grant, Grant)
-        assert grant.started is not None
-        assert grant.started + BRIEF_SECONDS <= clock.now()
-
     def test_who_slept_through_its_turn_goes_to_the_end(self) -> None:
         """Or a waiter that is too slow for its own ttl would be handed the lock again and again."""
         lease = taken("video:1")
         first, _ = in_queue("first", BRIEF_SECONDS), in_queue("second")
         lease.release()
-        until(lambda: not locks.is_locked("video:1"), "the end of the sleeper's lease")
+        until(lambda: not locks.is_locked("video:1"))
         assert isinstance(first.wait(LONG), Grant)
-        third = in_queue("third")
+        in_queue("third")
         assert isinstance(first.ask(), Refusal)
         assert queue() == ["third", "first"]
-        third.quit()
 
+    @pytest.mark.parametrize("cleared", [False, True])
     def test_hand_over_from_before_its_question_was_sent_again_grants_nothing(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch: pytest.MonkeyPatch, cleared: bool
     ) -> None:
-        """The reply was lost, and meanwhile the lease that it was handed has ended."""
+        """The reply was lost, and meanwhile the lease that it was handed is over."""
         lease = taken("video:1")
-        waiter, others = self.sends_twice(monkeypatch, lease, until_free)
-        assert isinstance(waiter.wait(BRIEF_SECONDS), Refusal | None)
-        assert isinstance(waiter.ask(), Refusal)
-        assert queue() == ["first"]
-        waiter.quit()
-        assert queue() == []
-        others[0].release()
-        assert not locks.is_locked("video:1")
-
-    def test_hand_over_that_was_cleared_before_its_question_was_sent_again_grants_nothing(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        lease = taken("video:1")
-        waiter, others = self.sends_twice(monkeypatch, lease, clear, ttl=LONG)
-        assert not isinstance(waiter.wait(BRIEF_SECONDS), Grant)
-        others[0].release()
-        assert isinstance(waiter.wait(LONG), Grant)
-        assert queue() == []
-
-    def test_hand_over_after_the_clock_of_the_server_was_set_back_counts(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        lease = taken("video:1")
-        waiter = in_queue("first")
-        waiter._server_then += 3_600_000_000
-        lease.release()
-        assert isinstance(waiter.wait(LONG), Grant)
-        assert queue() == []
-
-    def test_hand_over_read_late_after_the_clock_was_set_forward_grants_nothing(self) -> None:
-        """By the server's clock it was a moment ago, and its lease is over."""
-        lease = taken("video:1")
-        waiter = in_queue("first", BRIEF_SECONDS)
-        waiter._server_then -= 3_600_000_000
-        lease.release()
-        until_free()
-        other = taken("video:1")
-        assert not isinstance(waiter.wait(BRIEF_SECONDS), Grant)
-        assert other.held
-        waiter.quit()
-
-    def sends_twice(
-        self, monkeypatch: pytest.MonkeyPatch, lease: Lease, end: Any, ttl: float = BRIEF_SECONDS
-    ) -> tuple[RedisWaiter, list[Lease]]:
-        """A waiter whose question is sent again, and who got the lock, and lost it, in between."""
         store: Any = stores["default"]
-        ask, others = store.ask, []
+        ask, others = store.ask, list[Lease]()
 
         def sent_again(*args: Any, **kwargs: Any) -> Any:
             monkeypatch.undo()
             ask(*args, **kwargs)
             lease.release()
-            end()
-            others.append(taken("video:1"))
+            if cleared:
+                assert locks.clear("video:1")
+            others.append(taken_when_free())
             return ask(*args, **kwargs)
 
         monkeypatch.setattr(store, "ask", sent_again)
-        return in_queue("first", ttl), others
-
-
-def until_free() -> None:
-    until(lambda: not locks.is_locked("video:1"), "the end of the sleeper's lease")
-
-
-def clear() -> None:
-    assert locks.clear("video:1")
+        waiter = in_queue("first", LONG if cleared else BRIEF_SECONDS)
+        assert waiter.wait(BRIEF_SECONDS) is None
+        assert queue() == ["first"]
+        others[0].release()
+        assert isinstance(waiter.wait(LONG), Grant)
+        assert queue() == []
 
 
 class TestOrder:
@@ -195,7 +154,8 @@ class TestOrder:
         taken("video:1")
         for task in ("first", "second", "third"):
             in_queue(task)
-        assert scores(server) == [1, 2, 3]
+        key = stores["default"].key("video:1") + " queue"
+        assert [score for _, score in server.zrange(key, 0, -1, withscores=True)] == [1, 2, 3]
 
     def test_a_waiter_that_asks_again_keeps_its_position(self) -> None:
         taken("video:1")
@@ -204,15 +164,16 @@ class TestOrder:
             assert isinstance(waiter.ask(), Refusal)
         assert queue() == ["first", "second", "third"]
 
-    def test_a_waiter_whose_channel_was_cut_gets_its_position_again(self, server: Any) -> None:
+    def test_a_waiter_whose_connection_was_cut_gets_its_position_again(self, server: Any) -> None:
         lease = taken("video:1")
         waiters = [in_queue(task) for task in ("first", "second", "third")]
         # When none of them listens in the moment of the release, as if they were dead
         server.client_kill_filter(_type="pubsub")
+        until(lambda: not server.pubsub_channels(), "the end of the subscription")
         lease.release()
         assert not locks.is_locked("video:1")
         taken("video:1")
-        self.notice_the_cut(waiters[0])
+        until(lambda: waiters[0].wait(0.1) is None and waiters[0].cut, "noticing the cut")
         in_queue("newcomer")
         # Then each has its position before those who came later, whoever is back first
         for waiter in reversed(waiters):
@@ -229,108 +190,68 @@ class TestOrder:
         assert isinstance(first.ask(), Refusal)
         assert queue() == ["first", "second", "newcomer"]
 
-    def test_who_leaves_after_a_question_without_a_reply_leaves_nothing(
+    def test_who_cannot_listen_any_more_is_not_in_the_queue(
         self, server: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whichever of its two members stands in the queue."""
-        taken("video:1")
-        store: Any = stores["default"]
-        for carried_out in (True, False):
-            waiter = in_queue("first")
-            ask = store.ask
+        """It polls, and nobody else would remove it there when it is granted the lock."""
+        lease = taken("video:1")
+        first, second = in_queue("first"), in_queue("second")
 
-            def no_reply(*args: Any) -> Any:
-                if carried_out:  # noqa: B023
-                    ask(*args)  # noqa: B023
+        def refuses(_hearing: object) -> None:
+            raise CannotSubscribe
+
+        with monkeypatch.context() as full:
+            full.setattr(first._listener, "join", refuses)
+            with pytest.raises(CannotSubscribe):
+                first.ask()
+            assert queue() == ["second"]
+        assert isinstance(first.ask(), Refusal)
+        assert queue() == ["first", "second"]
+        lease.release()
+        assert isinstance(first.wait(LONG), Grant)
+        second.quit()
+
+
+class TestGivingUp:
+    """Who leaves the queue, and does not know whether it was handed the lock."""
+
+    def test_what_is_handed_to_a_question_that_arrives_late_is_passed_on(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was on its way when the waiter left the queue, and stands there for nobody."""
+        lease = taken("video:1")
+        store: Any = stores["default"]
+        ask, on_its_way = store.ask, list[Any]()
+        for in_time in (True, False):
+            waiter = waits("first")
+
+            def interrupted(*args: Any) -> Any:
+                if in_time:  # noqa: B023
+                    ask(*args)
+                on_its_way[:] = args
                 raise KeyboardInterrupt
 
-            monkeypatch.setattr(store, "ask", no_reply)
+            monkeypatch.setattr(store, "ask", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 waiter.ask()
             monkeypatch.undo()
             waiter.quit()
             assert queue() == []
+        assert isinstance(ask(*on_its_way)[0], Refusal)
+        second = in_queue("second")
+        assert queue() == ["first", "second"]
+        lease.release()
+        until(lambda: isinstance(second.wait(1.0), Grant), "the second one's turn")
 
-    def test_question_that_arrives_after_its_waiter_was_interrupted_gets_no_lock(self) -> None:
-        """It was on its way when the waiter left the queue, and stands there for nobody."""
+    def test_a_lock_that_is_held_and_left_is_not_released_by_a_late_message(self) -> None:
+        """It asked again, and was granted what it had been handed just before."""
         lease = taken("video:1")
-        store: Any = stores["default"]
         waiter = in_queue("first")
-        member, value = waiter._member, waiter._value
+        lease.release()
+        grant = waiter.ask()
+        assert isinstance(grant, Grant)
         waiter.quit()
-        late = store.ask("video:1", value, int(LONG * 1000), member)
-        assert not isinstance(late, Grant)
-        assert queue() == ["first"]
-        lease.release()
-        assert not locks.is_locked("video:1")
-
-    @staticmethod
-    def notice_the_cut(waiter: RedisWaiter) -> None:
-        until(lambda: waiter.wait(0.1) is None and waiter.cut, "noticing the cut")
-
-    def test_waiters_whose_connection_was_cut_keep_their_order(
-        self, own_redis_server: RedisServer, proxy_to: Any, use_caches: UseCaches
-    ) -> None:
-        proxy: CutProxy = proxy_to(own_redis_server.port)
-        # A machine that is busy delays what the proxy passes on by seconds.
-        through = redis_cache(proxy.url, SOCKET_TIMEOUT=LONG)
-        use_caches(
-            {"default": through, "direct": through | {"LOCATION": own_redis_server.url}},
-            {"default": {}, "direct": {"CACHE": "direct"}},
-        )
-        direct = locks.using("direct")
-        lease = direct.acquire("video:1", ttl=LONG)
-        assert lease is not None
-        threads = []
-        for number in range(1, 13):
-            threads.append(Meanwhile(lambda: taken("video:1", wait=None).release()))
-            until(lambda number=number: waiting("video:1") == number)  # type: ignore[misc]
-        names = [thread.name for thread in threads]
-
-        def all_back() -> bool:
-            for thread in threads:
-                if not thread.is_alive():
-                    thread.result()  # What it has raised.
-            return len(direct.waiters("video:1")) == len(names)
-
-        for _ in range(3):
-            before = set(members("direct", "video:1"))
-            proxy.cut()
-
-            def all_anew(before: set[bytes] = before) -> bool:
-                found = set(members("direct", "video:1"))
-                return not before & found and not unheard("direct", "video:1")
-
-            until(all_anew, "all of them asking again, on a channel that is heard")
-            until(all_back, "all in the queue again")
-            waiters = [owner.thread for owner in direct.waiters("video:1")]
-            assert [str(name).rpartition("-")[0] for name in waiters] == names
-        lease.release()
-
-
-class TestOtherPrefixes:
-    def test_no_two_stores_share_what_they_keep_beside_the_locks(
-        self, own_redis_server: RedisServer, use_caches: UseCaches
-    ) -> None:
-        use_caches(
-            {"default": redis_cache(own_redis_server.url)},
-            {"default": {"KEY_PREFIX": ""}, "other": {"KEY_PREFIX": "tasklock"}},
-        )
-        other = locks.using("other")
-        taken("video:1")
-        assert other.acquire("order:1", ttl=LONG) is not None
-        for _ in range(2):
-            assert [info.name for info in locks.list()] == ["video:1"]
-            assert [info.name for info in other.list()] == ["order:1"]
-        stores["default"].reserve("queued task", "id", LONG)
-        assert stores["other"].get_note("queued task") is None
-
-
-def test_stores_on_a_plain_cache_share_no_notes(use_caches: UseCaches) -> None:
-    backend = "django.core.cache.backends.locmem.LocMemCache"
-    use_caches(
-        {"default": {"BACKEND": backend, "LOCATION": f"notes-{time.monotonic_ns()}"}},
-        {"default": {"KEY_PREFIX": ""}, "other": {"KEY_PREFIX": "tasklock"}},
-    )
-    stores["default"].reserve("queued task", "id", LONG)
-    assert stores["other"].get_note("queued task") is None
+        time.sleep(BRIEF_SECONDS)  # In which the message is read.
+        info = locks.get("video:1")
+        assert info is not None
+        assert (info.owner.task, info.fence) == ("first", grant.fence)

@@ -5,18 +5,23 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+import redis
 
 from tests.conftest import UseRedis
 from tests.nightly.model.walk import walk
 from tests.seeds import drawn_seed
+from tests.servers import RedisServer
 
 STEPS = 30
 
 
-@pytest.mark.parametrize("walks", [40, pytest.param(2_000, marks=pytest.mark.nightly)])
-def test_scripts_take_the_steps_of_the_model(walks: int, use_redis: UseRedis) -> None:
+@pytest.mark.parametrize("walks", [40, pytest.param(1_000, marks=pytest.mark.nightly)])
+def test_scripts_take_the_steps_of_the_model(
+    walks: int, own_redis_server: RedisServer, use_redis: UseRedis
+) -> None:
     """``SEED=…`` takes the same walks again."""
-    use_redis()
-    seed = drawn_seed()
+    use_redis(own_redis_server.url)
+    client, seed = redis.Redis.from_url(own_redis_server.url), drawn_seed()
     for at in range(walks):
-        walk(f"walk:{at}", Random(f"{seed}-{at}"), STEPS)
+        walk(f"walk:{at}", Random(f"{seed}-{at}"), STEPS, client)
+    client.close()

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from django_tasklock import InvalidLockConfig, lock, locks
-from tests import needs
 from tests.conftest import UseRedis
-from tests.servers import NoRedis, RedisServer, own_redis
+from tests.servers import RedisServer
 from tests.steps import Traffic, taken
 
 NAMES: list[Any] = [
@@ -26,27 +25,17 @@ TTLS: list[Any] = [
 WAITS: list[Any] = [-1, -0.001, math.nan, -math.inf, 10**400, "5", True, False, []]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    """One that nobody else asks anything meanwhile."""
-    try:
-        with own_redis(needs_own=True) as server:
-            yield server
-    except NoRedis as error:
-        needs.missing(str(error))
-
-
 @pytest.fixture
-def nothing_is_sent(server: RedisServer, use_redis: UseRedis) -> Iterator[None]:
-    use_redis(server.url)
-    traffic = Traffic(server)
-    yield
+def nothing_is_sent(own_redis_server: RedisServer, use_redis: UseRedis) -> Iterator[Traffic]:
+    use_redis(own_redis_server.url)
+    traffic = Traffic(own_redis_server)
+    yield traffic
     assert traffic.commands() == {}
 
 
-def refused(error: type[Exception], call: Callable[[], object]) -> str:
+def refused(error: type[Exception], call: Callable[..., object], *args: Any, **more: Any) -> str:
     with pytest.raises(error) as raised:
-        call()
+        call(*args, **more)
     assert type(raised.value) is error, "it is the error of somewhere deeper"
     said = str(raised.value)
     assert 0 < len(said) < 400
@@ -59,89 +48,57 @@ def kind_of(value: Any, *right: type) -> type[Exception]:
     return ValueError if type(value) in right else TypeError
 
 
-@pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_name(nothing_is_sent: None, name: Any) -> None:
-    calls: list[Callable[[], object]] = [
-        lambda: locks.acquire(name),
-        lambda: locks.get(name),
-        lambda: locks.is_locked(name),
-        lambda: locks.clear(name),
-        lambda: lock(name).__enter__(),
-        lambda: lock(name)(len),
-        lambda: locks.acquire_all(["video:1", name]),
-        lambda: lock(["video:1", name]).__enter__(),
-    ]
-    for call in calls:
-        assert "name" in refused(kind_of(name, str), call)
+def test_name(nothing_is_sent: Traffic) -> None:
+    for name in NAMES:
+        error, several = kind_of(name, str), ["video:1", name]
+        for call in (locks.acquire, locks.get, locks.clear):
+            assert "name" in refused(error, call, name)
+        assert "name" in refused(error, locks.acquire_all, several)
+        for given in (name, several):
+            assert "name" in refused(error, lambda: lock(given).__enter__())  # noqa: B023
+            assert "name" in refused(error, lambda: lock(given)(len))  # noqa: B023
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [*(("ttl", ttl) for ttl in TTLS), *(("wait", wait) for wait in WAITS)],
-    ids=lambda value: repr(value)[:20],
-)
-def test_seconds(nothing_is_sent: None, option: str, value: Any) -> None:
-    options: dict[str, Any] = {option: value}
-    for call in (
-        lambda: locks.acquire("video:1", **options),
-        lambda: locks.acquire_all(["video:1"], **options),
-        lambda: lock("video:1", **options),
-    ):
-        assert option in refused(kind_of(value, int, float), call)
+@pytest.mark.parametrize(("option", "values"), [("ttl", TTLS), ("wait", WAITS)])
+def test_seconds(nothing_is_sent: Traffic, option: str, values: list[Any]) -> None:
+    for value in values:
+        error, given = kind_of(value, int, float), {option: value}
+        assert option in refused(error, locks.acquire, "video:1", **given)
+        assert option in refused(error, locks.acquire_all, ["video:1"], **given)
+        assert option in refused(error, lock, "video:1", **given)
 
 
-def test_an_extension(server: RedisServer, use_redis: UseRedis) -> None:
-    use_redis(server.url)
+def test_an_extension(nothing_is_sent: Traffic) -> None:
     lease = taken("video:1")
-    traffic, ends = Traffic(server), lease._entry.until
+    nothing_is_sent.restart()
+    left = lease.remaining
     for ttl in TTLS:
-        assert "ttl" in refused(kind_of(ttl, int, float), lambda ttl=ttl: lease.extend(ttl))  # type: ignore[misc]
-    assert traffic.commands() == {}
-    assert (lease.held, lease._entry.until) == (True, ends)
+        assert "ttl" in refused(kind_of(ttl, int, float), lease.extend, ttl)
+    assert lease.held
+    assert 0 < lease.remaining <= left
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"lease": 60}, TypeError),
-        ({"timeout": 60}, TypeError),
-        ({"renew": "yes"}, TypeError),
-        ({"renew": 1}, TypeError),
-        ({"store": None}, TypeError),
-        ({"on_conflict": "ignore"}, ValueError),
-        ({"on_conflict": None}, ValueError),
-    ],
-    ids=str,
-)
-def test_option(nothing_is_sent: None, options: dict[str, Any], error: type[Exception]) -> None:
-    assert next(iter(options)) in refused(error, lambda: lock("video:1", **options))
-    if options.keys() <= {"timeout", "renew"}:
-        refused(error, lambda: locks.acquire("video:1", **options))
+WRONG: list[tuple[type[Exception], Callable[..., object], list[Any], dict[str, Any]]] = [
+    (TypeError, lock, ["video:1"], {"timeout": 60}),
+    (TypeError, lock, ["video:1"], {"renew": 1}),
+    (TypeError, lock, ["video:1"], {"store": None}),
+    (ValueError, lock, ["video:1"], {"on_conflict": "ignore"}),
+    (ValueError, lock("report:{vlaue}"), [kind_of], {}),
+    (ValueError, lock("{value}")(kind_of), [""], {}),
+    (TypeError, locks.acquire, ["video:1"], {"renew": "yes"}),
+    (TypeError, locks.list, [None], {}),
+    (ValueError, locks.list, [], {"limit": -1}),
+    (TypeError, locks.list, [], {"limit": 1.5}),
+    (TypeError, locks.list, [], {"offset": True}),
+    (TypeError, locks.count, [7], {}),
+    (TypeError, locks.try_acquire, ["video:1"], {"token": b"t" * 22}),
+    (ValueError, locks.try_acquire, ["video:1"], {"token": "t" * 21 + "\n"}),
+    (ValueError, locks.try_acquire, ["video:1"], {"token": "é" * 22}),
+    (TypeError, locks.clear, ["video:1"], {"token": b"t"}),
+    (InvalidLockConfig, locks.using, ["nope"], {}),
+]
 
 
-def build(date: str) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
-        (lambda of: of.list(prefix=None), TypeError),
-        (lambda of: of.count(7), TypeError),
-        (lambda of: of.list(limit=-1), ValueError),
-        (lambda of: of.list(limit=1.5), TypeError),
-        (lambda of: of.list(offset=True), TypeError),
-        (lambda of: of.get(["video:1"]), TypeError),
-        (lambda of: of.try_acquire("video:1", token=b"t" * 22), TypeError),
-        (lambda of: of.try_acquire("video:1", token="t" * 21 + "\n"), ValueError),
-        (lambda of: of.try_acquire("video:1", token="é" * 22), ValueError),
-        (lambda of: of.clear("video:1", token=b"t"), TypeError),
-        (lambda of: of.using("nope"), InvalidLockConfig),
-        (lambda of: of.using(None), InvalidLockConfig),
-        (lambda _: lock("report:{dtae}")(build), ValueError),
-        (lambda _: lock("{date}")(build)(""), ValueError),
-    ],
-)
-def test_other_arguments(
-    nothing_is_sent: None, call: Callable[[Any], object], error: type[Exception]
-) -> None:
-    refused(error, lambda: call(locks))
+def test_other_arguments(nothing_is_sent: Traffic) -> None:
+    for error, call, arguments, options in WRONG:
+        refused(error, call, *arguments, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.core.cache import cache
@@ -14,49 +15,32 @@ from django_tasklock.signals import lock_lost
 from django_tasklock.stores.base import BaseStore
 from tests.conftest import UseCaches, UseRedis
 from tests.steps import LONG, RENEWED, Meanwhile, orphan, sent, taken, waiting
-from tests.store_cases import redis_cache
+from tests.store_cases import own_prefix, redis_cache
 from tests.waiting import PATIENCE, until
 
-SHORT = 0.2
-"""seconds after which a value is no longer fresh"""
 NAME = "cached:default:home"
 
 
-class Counted:
-    """Something to compute, which counts how often that was done."""
-
-    def __init__(self, *values: Any) -> None:
-        self.times = 0
-        self._values = values
-
-    def __call__(self) -> Any:
-        self.times += 1
-        return self._values[min(self.times, len(self._values)) - 1]
-
-
 @pytest.mark.parametrize(("value", "stale"), [({"seven": [7]}, 0), (None, LONG)])
-def test_value_is_computed_once_on_every_cache(
+def test_a_value_is_computed_once_on_every_cache(
     cache_store: BaseStore, value: Any, stale: float
 ) -> None:
-    produce = Counted(value)
-    for _ in range(3):
-        assert cached_once("home", produce, LONG, stale) == value
-    assert produce.times == 1
-    # I expect other code to find it under its key
-    assert cache.get("home", "nothing") == value
-    cache.delete("home")
-    assert cached_once("home", produce, LONG, stale) == value
-    assert produce.times == 2
+    produce = Mock(return_value=value)
+    for times in (1, 2):
+        for _ in range(3):
+            assert cached_once("home", produce, LONG, stale) == value
+        assert produce.call_count == times
+        # I expect other code to find it under its key
+        assert cache.get("home", "nothing") == value
+        cache.delete("home")
     assert not locks.is_locked(NAME)
 
 
 @pytest.mark.usefixtures("on_redis")
 def test_keys_and_versions_are_different_values() -> None:
     def lock_now(key: str, version: int | None = None) -> str:
-        names = cached_once(
-            key, lambda: [info.name for info in locks.list()], LONG, version=version
-        )
-        return " ".join(names)
+        (info,) = cached_once(key, locks.list, LONG, version=version)
+        return info.name
 
     assert lock_now("a b") == "cached:default:a%20b"
     assert lock_now("a b", version=2) == "cached:default:a%20b:2"
@@ -66,52 +50,49 @@ def test_keys_and_versions_are_different_values() -> None:
 
 
 @pytest.mark.usefixtures("on_redis")
-def test_stale_value_is_returned_while_one_computes() -> None:
+def test_the_stale_value_is_returned_while_one_computes() -> None:
     # Given a value that is not fresh any more, and one that computes the next
-    produce = Counted("old", "new")
-    assert cached_once("home", produce, SHORT, LONG) == "old"
-    until(lambda: cache.get("home:fresh") is None)
     go_on = threading.Event()
+    assert cached_once("home", lambda: "old", 0.2, LONG) == "old"
+    until(lambda: cache.get("home:fresh") is None)
     computing = Meanwhile(
-        lambda: cached_once("home", lambda: go_on.wait(PATIENCE) and produce(), LONG, LONG)
+        lambda: cached_once("home", lambda: go_on.wait(PATIENCE) and "new", LONG, LONG)
     )
     until(lambda: locks.is_locked(NAME))
     # I expect the others to get the old value, and not to wait
-    for _ in range(3):
-        assert cached_once("home", produce, LONG, LONG, wait=None) == "old"
-    assert waiting(NAME) == 0
+    assert cached_once("home", lambda: "again", LONG, LONG, wait=None) == "old"
     go_on.set()
     assert computing.result() == "new"
-    assert cached_once("home", produce, LONG, LONG) == "new"
-    assert produce.times == 2
+    assert cached_once("home", lambda: "again", LONG, LONG) == "new"
 
 
 @pytest.mark.usefixtures("on_redis")
-def test_caller_that_has_waited_in_vain_computes_unless_the_value_has_come() -> None:
+def test_of_many_callers_one_computes_and_the_next_when_its_process_is_killed() -> None:
+    orphan(NAME)  # It computed.
+    go_on, produce = threading.Event(), Mock(return_value="seven")
+    callers = [
+        Meanwhile(lambda: cached_once("home", lambda: go_on.wait(PATIENCE) and produce(), LONG))
+        for _ in range(20)
+    ]
+    until(lambda: waiting(NAME) == 19)
+    go_on.set()
+    assert [caller.result() for caller in callers] == ["seven"] * 20
+    assert produce.call_count == 1
+
+
+@pytest.mark.usefixtures("on_redis")
+def test_one_that_has_waited_in_vain_computes_unless_the_value_has_come() -> None:
     lease = taken(NAME)
     assert cached_once("home", lambda: "seven", LONG, wait=0.1) == "seven"
     assert lease.held
     cache.delete("home")
-    waiter = Meanwhile(lambda: cached_once("home", Counted("computed twice"), LONG, wait=4.0))
+    waiter = Meanwhile(lambda: cached_once("home", lambda: "again", LONG, wait=4.0))
     until(lambda: waiting(NAME) == 1)
     cache.set("home", "seven")
     assert waiter.result() == "seven"
 
 
-@pytest.mark.usefixtures("on_redis")
-def test_error_is_raised_and_leaves_no_lock() -> None:
-    def fail() -> str:
-        raise LookupError("no such page")
-
-    with pytest.raises(LookupError):
-        cached_once("home", fail, LONG)
-    with pytest.raises(TypeError, match="pickle"):
-        cached_once("home", lambda: (number for number in "ab"), LONG)
-    assert not locks.is_locked(NAME)
-    assert cached_once("home", lambda: "seven", LONG) == "seven"
-
-
-def test_value_that_was_computed_without_its_lease_is_not_stored(use_redis: UseRedis) -> None:
+def test_a_value_that_was_computed_without_its_lease_is_not_stored(use_redis: UseRedis) -> None:
     use_redis(tasklock={"TTL": RENEWED})
 
     def produce() -> str:
@@ -126,44 +107,33 @@ def test_value_that_was_computed_without_its_lease_is_not_stored(use_redis: UseR
     assert cache.get("home") == "newer"
 
 
-def test_outage_of_the_locks_is_no_outage_of_the_page(
+def test_an_outage_of_the_locks_is_no_outage_of_the_page(
     use_caches: UseCaches, caplog: pytest.LogCaptureFixture
 ) -> None:
-    memory = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "pages"}
-    use_caches(
-        {"default": memory, "silent": redis_cache("redis://127.0.0.1:1/0")},
-        {"default": {"CACHE": "silent"}},
-    )
-    cache.clear()
-    produce = Counted("seven")
-    assert [cached_once("home", produce, LONG) for _ in "ab"] == ["seven", "seven"]
-    assert produce.times == 1
-    assert f"computing {NAME} without a lock: " in caplog.text
-
-
-def test_arguments_that_cannot_be_meant(on_locmem: None) -> None:
-    async def coroutine() -> str:
-        return "seven"
-
-    wrong: Any
-    for wrong in ({"ttl": 0}, {"stale": -1}, {"wait": -1}):
-        with pytest.raises(ValueError):
-            cached_once(**{"key": "home", "produce": dict, "ttl": LONG} | wrong)
-    for wrong in ({"stale": True}, {"produce": 7}, {"produce": coroutine}):
-        with pytest.raises(TypeError, match=next(iter(wrong))):
-            cached_once(**{"key": "home", "produce": dict, "ttl": LONG} | wrong)
+    memory = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": own_prefix()}
+    silent = redis_cache("redis://127.0.0.1:1/0")
+    use_caches({"default": memory, "silent": silent}, {"default": {"CACHE": "silent"}})
+    assert [cached_once("home", lambda: "seven", LONG) for _ in "ab"] == ["seven", "seven"]
+    assert caplog.text.count(f"computing {NAME} without a lock: ") == 1
 
 
 @pytest.mark.usefixtures("on_redis")
-def test_of_many_callers_one_computes_and_the_next_when_its_process_is_killed() -> None:
-    orphan(NAME)  # It computed.
-    go_on, produce = threading.Event(), Counted("seven")
-    callers = [
-        Meanwhile(lambda: cached_once("home", lambda: go_on.wait(PATIENCE) and produce(), LONG))
-        for _ in range(20)
+def test_an_error_is_raised_and_leaves_no_lock() -> None:
+    async def coroutine() -> str:
+        return "seven"
+
+    wrong: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (ZeroDivisionError, "zero", {"produce": lambda: 1 // 0}),
+        (TypeError, "pickle", {"produce": lambda: (number for number in "ab")}),
+        (TypeError, "produce", {"produce": 7}),
+        (TypeError, "produce", {"produce": coroutine}),
+        (TypeError, "stale", {"stale": True}),
+        (ValueError, "stale", {"stale": -1}),
+        (ValueError, "ttl", {"ttl": 0}),
+        (ValueError, "wait", {"wait": -1}),
     ]
-    until(lambda: waiting(NAME) == 19)
-    go_on.set()
-    assert [caller.result() for caller in callers] == ["seven"] * 20
-    assert produce.times == 1
+    for error, says, argument in wrong:
+        call: dict[str, Any] = {"key": "home", "produce": dict, "ttl": LONG} | argument
+        with pytest.raises(error, match=says):
+            cached_once(**call)
     assert not locks.is_locked(NAME)

@@ -2,157 +2,120 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from django.core import checks
-from django.core.checks import registry, run_checks
+from django.core.checks import run_checks
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.test.utils import override_settings
 
-from django_tasklock import InvalidLockConfig, StoreUnavailable
-from django_tasklock.conf import StoreSettings
+from django_tasklock import InvalidLockConfig
 from django_tasklock.stores.base import Finding
-from tests import needs
+from django_tasklock.stores.memory import MemoryStore
 from tests.conftest import UseCaches, UseRedis
-from tests.five_methods import FiveMethodStore
-from tests.servers import NoRedis, RedisServer, own_redis
+from tests.servers import RedisServer
 from tests.store_cases import own_prefix, redis_cache
 from tests.tenants import MAKE_KEY, MAKE_KEY_OF_TENANT, MAKE_NEW_KEY, tenant
 
 BACKENDS = "django.core.cache.backends"
+CACHE = {"default": {"BACKEND": "django_tasklock.stores.cache.CacheStore"}}
+LEVELS = {"E": checks.ERROR, "W": checks.WARNING, "I": checks.INFO}
 
 
 def found(*, deploy: bool = False) -> list[checks.CheckMessage]:
     return list(run_checks(tags=["tasklock"], include_deployment_checks=deploy))
 
 
-def test_nothing_to_say_of_redis(use_redis: UseRedis) -> None:
-    use_redis()
-    assert found(deploy=True) == []
+def the_one(identity: str, says: str, *, deploy: bool = False) -> checks.CheckMessage:
+    """The only message, which has this id, its level, and this text."""
+    (message,) = found(deploy=deploy)
+    assert message.id == f"django_tasklock.{identity}"
+    assert message.level == LEVELS[identity[0]]
+    assert says in message.msg
+    assert message.msg.isprintable()
+    return message
 
 
 @pytest.mark.parametrize(
-    ("backend", "kind", "identity"),
+    ("backend", "identity"),
     [
-        ("dummy.DummyCache", checks.Error, "E002"),
-        ("locmem.LocMemCache", checks.Warning, "W001"),
-        ("filebased.FileBasedCache", checks.Warning, "W002"),
-        ("db.DatabaseCache", checks.Warning, "W007"),
+        ("dummy.DummyCache", "E002"),
+        ("locmem.LocMemCache", "W001"),
+        ("filebased.FileBasedCache", "W002"),
+        ("db.DatabaseCache", "W007"),
     ],
 )
 def test_caches_that_do_not_exclude(
-    use_caches: UseCaches, tmp_path: Any, backend: str, kind: type[Any], identity: str
+    use_caches: UseCaches, tmp_path: Path, backend: str, identity: str
 ) -> None:
     use_caches({"default": {"BACKEND": f"{BACKENDS}.{backend}", "LOCATION": str(tmp_path)}}, None)
-    (message,) = found()
-    assert isinstance(message, kind)
-    assert message.id == f"django_tasklock.{identity}"
-    assert message.hint
-    assert message.msg.startswith("the lock store 'default' uses the cache 'default', a ")
+    says = f"the lock store 'default' uses the cache 'default', a {backend.partition('.')[2]}"
+    assert the_one(identity, says).hint
+    with pytest.raises(SystemCheckError, match=identity):
+        call_command("check", fail_level="WARNING")
 
 
 @pytest.mark.parametrize(
-    ("tasklock", "said"),
-    [({"default": {"CACHE": "nowhere"}}, "nowhere"), ("redis", "TASKLOCK is a dict")],
+    ("tasklock", "options", "identity", "says"),
+    [
+        ({"default": {"CACHE": "nowhere"}}, {}, "E001", "nowhere"),
+        ("redis", {}, "E001", "TASKLOCK is a dict"),
+        # On Redis the locks do not go through what ignores them, so there is something to know,
+        ({"default": {}}, {"IGNORE_EXCEPTIONS": True}, "I001", "IGNORE_EXCEPTIONS"),
+        # but through cache.add they would.
+        (CACHE, {"IGNORE_EXCEPTIONS": True}, "E001", "IGNORE_EXCEPTIONS"),
+    ],
 )
-def test_wrong_settings_are_errors(use_redis: UseRedis, tasklock: Any, said: str) -> None:
-    use_redis()
-    with override_settings(TASKLOCK=tasklock):
-        (message,) = found(deploy=True)
-    assert isinstance(message, checks.Error)
-    assert message.id == "django_tasklock.E001"
-    assert said in message.msg
-
-
-def test_ignored_exceptions(use_redis: UseRedis) -> None:
-    # On Redis the locks do not go through what ignores them, so there is something to know...
-    use_redis(IGNORE_EXCEPTIONS=True)
-    (message,) = found()
-    assert isinstance(message, checks.Info)
-    assert message.id == "django_tasklock.I001"
-
-    # ...but through cache.add they would.
-    use_redis(
-        tasklock={"BACKEND": "django_tasklock.stores.cache.CacheStore"}, IGNORE_EXCEPTIONS=True
-    )
-    (message,) = found()
-    assert isinstance(message, checks.Error)
-    assert "IGNORE_EXCEPTIONS" in message.msg
-
-
-def test_only_a_deployment_check_asks_the_server(
-    use_redis: UseRedis, own_redis_server: RedisServer
+def test_settings_that_are_wrong_or_mean_something_else(
+    use_redis: UseRedis, tasklock: Any, options: dict[str, Any], identity: str, says: str
 ) -> None:
-    use_redis(own_redis_server.url)
-    own_redis_server.kill()
-    assert found() == []
-    (message,) = found(deploy=True)
-    assert isinstance(message, checks.Warning)
-    assert message.id == "django_tasklock.W003"
-    assert "could not be asked" in message.msg
-    assert message.msg.isprintable()
+    use_redis()
+    assert found(deploy=True) == []
+    use_redis(**options)
+    with override_settings(TASKLOCK=tasklock):
+        the_one(identity, says, deploy=True)
 
 
-class RefusedByItsServer(FiveMethodStore):
+class RefusedByItsServer(MemoryStore):
     """A store whose settings are found wrong when its server is asked."""
 
     def check(self) -> list[Finding]:
         raise InvalidLockConfig("the database is on MySQL: locks need MariaDB")
 
 
-class ConnectsAtOnce(FiveMethodStore):
-    """A store that asks its server when it is made."""
-
-    def __init__(self, settings: StoreSettings) -> None:
-        super().__init__(settings)
-        raise StoreUnavailable(self.alias, "connection refused")
-
-
 @pytest.mark.parametrize(
     ("backend", "identity", "says"),
     [
-        ("ConnectsAtOnce", "django_tasklock.W003", "connection refused"),
-        # As of a DatabaseStore whose database is MySQL, or SQLite in memory.
-        ("RefusedByItsServer", "django_tasklock.E001", "MySQL"),
+        ("django_tasklock.stores.redis.RedisStore", "W003", "could not be asked"),
+        (f"{__name__}.RefusedByItsServer", "E001", "MySQL"),
     ],
 )
-def test_what_is_wrong_is_said_once(
-    use_redis: UseRedis, backend: str, identity: str, says: str
+def test_only_a_deployment_check_asks_the_server(
+    use_redis: UseRedis, own_redis_server: RedisServer, backend: str, identity: str, says: str
 ) -> None:
-    use_redis(tasklock={"BACKEND": f"{__name__}.{backend}"})
+    use_redis(own_redis_server.url, tasklock={"BACKEND": backend})
+    own_redis_server.kill()
     assert found() == []
-    (message,) = found(deploy=True)
-    assert message.id == identity
-    assert says in message.msg
+    the_one(identity, says, deploy=True)
 
 
-def test_server_that_may_evict_locks_and_a_cache_that_waits_for_ever(use_redis: UseRedis) -> None:
-    options = ["--maxmemory", "64mb", "--maxmemory-policy", "volatile-ttl"]
+def test_a_server_that_may_evict_locks_and_a_cache_that_waits_for_ever(
+    use_redis: UseRedis, own_redis_server: RedisServer
+) -> None:
+    client: Any = redis.Redis.from_url(own_redis_server.url)
+    client.config_set("maxmemory", "64mb")
+    client.config_set("maxmemory-policy", "volatile-ttl")
     pool = {"socket_timeout": None}
-    try:
-        with own_redis(needs_own=True, options=options) as server:
-            use_redis(server.url, SOCKET_TIMEOUT=None, CONNECTION_POOL_KWARGS=pool)
-            assert found() == []
-            messages = {message.id: message for message in found(deploy=True)}
-    except NoRedis as error:
-        needs.missing(str(error))
-    evicts = messages.pop("django_tasklock.eviction")
-    waits = messages.pop("django_tasklock.socket_timeout")
-    assert messages == {}
-    assert isinstance(evicts, checks.Warning)
+    use_redis(own_redis_server.url, SOCKET_TIMEOUT=None, CONNECTION_POOL_KWARGS=pool)
+    assert found() == []
+    evicts, waits = sorted(found(deploy=True), key=lambda message: str(message.id))
+    assert (evicts.id, evicts.level) == ("django_tasklock.eviction", checks.WARNING)
     assert "volatile-ttl" in evicts.msg
-    assert "noeviction" in str(evicts.hint)
-    assert isinstance(waits, checks.Info)
-    assert "SOCKET_TIMEOUT" in str(waits.hint)
-
-
-def test_check_command_runs_them(use_caches: UseCaches) -> None:
-    use_caches({"default": {"BACKEND": f"{BACKENDS}.dummy.DummyCache"}}, None)
-    with pytest.raises(SystemCheckError, match="DummyCache"):
-        call_command("check")
-    assert "tasklock" in registry.registry.tags_available()
+    assert (waits.id, waits.level) == ("django_tasklock.socket_timeout", checks.INFO)
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,15 @@ import pytest
 from django.db import InterfaceError, OperationalError, connections, transaction
 
 from django_tasklock import StatusConflict
-from django_tasklock.guards import NO_LEASE, StatusGuard
-from tests.app.models import Job
+from django_tasklock.guards import NO_LEASE
 from tests.conftest import ProxyTo, database_alias
 from tests.jobs import jobs_on
 from tests.proxied_databases import proxy_before
 from tests.proxy import CutProxy
+from tests.top.test_guards import guard, job, of
 
-GUARD = StatusGuard(
-    Job, source="queued", to="working", done="done", failed="failed", fence_field="lock_fence"
-)
+GUARD = guard()
+CUT = (OperationalError, InterfaceError)
 
 
 @pytest.fixture(params=["postgres_alias", pytest.param("mariadb_alias", marks=pytest.mark.nightly)])
@@ -31,16 +30,6 @@ def proxy(request: pytest.FixtureRequest, proxy_to: ProxyTo) -> Iterator[CutProx
         behind["USER"] = "postgres"
     with database_alias("cut", behind), jobs_on(alias, by="cut"):
         yield proxy
-
-
-def job(status: str = "queued", fence: int | None = None) -> Job:
-    row: Job = Job.objects.create(status=status, lock_fence=fence)
-    return row
-
-
-def of(row: Job) -> tuple[str, int | None]:
-    row.refresh_from_db()
-    return row.status, row.lock_fence
 
 
 @pytest.mark.parametrize("reply_lost", [False, True])
@@ -63,40 +52,33 @@ def test_a_row_is_claimed_and_left_though_the_connection_was_cut_before_or_in_th
 
 
 def test_a_row_of_another_run_is_no_ones_who_asks_twice(proxy: CutProxy) -> None:
-    later, done = job("working", 9), job("done", 9)
+    row, later, done = job(), job("working", 9), job("done", 9)
     proxy.cut()
     assert not GUARD.claim(later.pk, 7)
-    for row in (later, done):
+    for other in (later, done):
         proxy.cut()
         with pytest.raises(StatusConflict):
-            GUARD.finish(row.pk, 7)
+            GUARD.finish(other.pk, 7)
     proxy.drop_reply(b"UPDATE")
     assert not GUARD.claim(done.pk, 10)
-    assert (of(later), of(done)) == (("working", 9), ("done", 9))
-
-
-def test_of_a_claim_without_a_lock_the_row_does_not_show_whose_it_is(proxy: CutProxy) -> None:
-    row = job()
+    # Of a claim without a lock the row does not show whose it is
     proxy.drop_reply(b"UPDATE")
     assert GUARD.claim_alone(row.pk) is False
-    assert of(row) == ("working", NO_LEASE)
+    assert [of(row), of(later), of(done)] == [("working", NO_LEASE), ("working", 9), ("done", 9)]
 
 
-def test_a_database_that_stays_away_is_reported(proxy: CutProxy) -> None:
+def test_a_database_that_stays_away_and_a_transaction_that_is_gone_are_reported(
+    proxy: CutProxy,
+) -> None:
     row = job()
-    with proxy.away(), pytest.raises((OperationalError, InterfaceError)):
+    with proxy.away(), pytest.raises(CUT):
         GUARD.claim(row.pk, 7)
     assert of(row) == ("queued", None)
-    assert GUARD.claim(row.pk, 7)
-
-
-def test_inside_atomic_nothing_is_done_again(proxy: CutProxy) -> None:
-    """As in a `TestCase`: its transaction is gone with the connection."""
-    row = job()
+    # As in a `TestCase`.
     block: Any = transaction.atomic(using="cut")
     block._from_testcase = True
     proxy.cut()
-    with pytest.raises((OperationalError, InterfaceError)), block:
+    with pytest.raises(CUT), block:
         GUARD.claim(row.pk, 7)
     connections["cut"].close()
     assert of(row) == ("queued", None)

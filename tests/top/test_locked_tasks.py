@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db.models import F
 
 from django_tasklock import (
     InvalidLockConfig,
@@ -43,7 +43,7 @@ def status(job: Job) -> str:
     return job.status
 
 
-def test_function_runs_under_the_lock_and_gets_the_lease_if_it_has_a_parameter_for_it() -> None:
+def test_a_function_runs_under_the_lock_and_gets_the_lease_if_it_has_a_parameter_for_it() -> None:
     @locked("video:{video_id}", ttl=LONG)
     def encode(video_id: int, *, quality: str = "high", lease: Lease | None = None) -> Any:
         """Encode."""
@@ -57,32 +57,25 @@ def test_function_runs_under_the_lock_and_gets_the_lease_if_it_has_a_parameter_f
     assert list(inspect.signature(encode).parameters) == ["video_id", "quality"]
 
 
-def test_run_that_finds_the_lock_taken_is_skipped_and_says_why_or_raises() -> None:
+def test_a_run_that_finds_the_lock_taken_is_skipped_and_says_why_or_raises() -> None:
     @locked("video:{video_id}")
     def encode(video_id: int, context: Any = None) -> Any:
         return encode(video_id) if context else "encoded"
 
-    @locked(lambda video_id: f"video:{video_id}", on_conflict="raise")
-    def encode_or_raise(video_id: int) -> str:
-        return "encoded"
-
-    taken = {
+    skipped = {
         "status": "skipped", "reason": "already_processing", "lock": "video:7", "holder": None,
     }  # fmt: skip
     with lock("video:7", cooldown=LONG):
-        assert encode(7) == taken
+        assert encode(7) == skipped
         with pytest.raises(LockNotAcquired):
-            encode_or_raise(7)
-        assert encode(8) == encode_or_raise(8) == "encoded"
-    assert encode(7) == taken | {"reason": "cooling_down"}
+            locked(lambda video_id: f"video:{video_id}", on_conflict="raise")(repr)(7)
+        assert encode(8) == "encoded"
+    assert encode(7) == skipped | {"reason": "cooling_down"}
     # By a task with an id, and by an operator
     own = type("Context", (), {"task_result": type("Result", (), {"id": "the first"})})
-    assert encode(9, own) == taken | {"lock": "video:9", "holder": "the first"}
+    assert encode(9, own) == skipped | {"lock": "video:9", "holder": "the first"}
     assert locks.hold("video:8", LONG, "alice", "a migration") is not None
-    assert encode(8) == taken | {
-        "reason": "held_by_operator", "lock": "video:8",
-        "held_by": "alice", "hold_reason": "a migration",
-    }  # fmt: skip
+    assert encode(8).items() > {"reason": "held_by_operator", "held_by": "alice"}.items()
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -95,7 +88,7 @@ def test_run_that_finds_the_lock_taken_is_skipped_and_says_why_or_raises() -> No
         (LookupError("no table"), False, "running"),
     ],
 )
-def test_error_leaves_a_row_that_can_be_seen_or_run_again(
+def test_an_error_leaves_a_row_that_can_be_seen_or_run_again(
     error: BaseException, in_body: bool, expected: str, is_async: bool
 ) -> None:
     class Raises(StatusGuard):
@@ -118,107 +111,77 @@ def test_error_leaves_a_row_that_can_be_seen_or_run_again(
     until(lambda: not locks.is_locked(f"job:{job.pk}"))
 
 
-def test_lease_that_was_handed_on_is_not_lost() -> None:
-    adopted: list[Any] = []
-
-    def work(job_id: int, to: str, *, lease: Lease | None = None) -> str:
-        assert lease
-        adopted.append(locks.adopt(lease.detach()))
+@pytest.mark.parametrize(
+    ("own", "to", "ends"),
+    [(None, "queued", "queued"), (guard, "running", "done"), (guard, "cancelled", "cancelled")],
+)
+def test_a_lease_that_was_handed_on_is_not_lost_and_its_row_is_finished(
+    own: StatusGuard | None, to: str, ends: str
+) -> None:
+    @locked("job:{job_id}", guard=own)
+    def work(job_id: int, *, lease: Lease) -> Lease | None:
         Job.objects.update(status=to)
-        return "worked"
+        return locks.adopt(lease.detach())
 
     job = Job.objects.create()
-    assert locked("video:{job_id}")(work)(job.pk, "queued") == "worked"
-    assert locked("job:{job_id}", guard=guard)(work)(job.pk, "running") == "worked"
-    assert status(job) == "done"
-    assert all(lease.release() for lease in adopted)
-    # A result that does not count is a conflict nevertheless
-    Job.objects.update(status="queued")
-    with pytest.raises(StatusConflict):
-        locked("job:{job_id}", guard=guard)(work)(job.pk, "cancelled")
-    assert status(job) == "cancelled"
+    # I expect a result that does not count to be a conflict nevertheless
+    with pytest.raises(StatusConflict) if to == "cancelled" else nullcontext():
+        assert work(job.pk).release()  # type: ignore[call-arg, union-attr]
+    assert status(job) == ends
 
 
 @pytest.mark.parametrize("own", [guard, without_fence])
-def test_row_of_a_run_that_lost_its_lease_is_left_alone(own: StatusGuard) -> None:
-    # Given a run that loses its lock, which another run takes, with the row
-    others = []
+def test_the_row_of_a_run_that_lost_its_lease_is_left_alone(own: StatusGuard) -> None:
+    job, others = Job.objects.create(), []
 
-    def lose(job_id: int, *, lease: Lease | None = None) -> None:
-        assert lease
+    @locked("job:{job_id}", guard=own)
+    def lose(job_id: int, *, lease: Lease) -> None:
+        # Given a run that loses its lock, which another run takes, with the row
         assert locks.clear(lease.name)
         others.append(taken(lease.name))
         assert own.claim(job_id, others[0].fence if own.fence_field else None)
         assert not lease.extend()
 
-    # I expect its result not to count, and the row to be the other's
-    job = Job.objects.create()
     with pytest.raises(LeaseLost):
-        locked("job:{job_id}", guard=own)(lose)(job.pk)
+        lose(job.pk)  # type: ignore[call-arg]
     assert status(job) == "running"
     assert others[0].held
 
 
-def test_coroutine_function_runs_under_the_lock() -> None:
-    job = Job.objects.create()
-
-    @locked("job:{job_id}", guard=guard)
-    async def work(job_id: int) -> Any:
-        await Job.objects.filter(pk=job_id).aupdate(done_count=F("done_count") + 1)
-        return await locks.ais_locked(f"job:{job_id}")
-
-    with lock(f"job:{job.pk}"):
-        assert async_to_sync(work)(job.pk)["reason"] == "already_processing"
-    assert async_to_sync(work)(job.pk) is True
-    assert (status(job), job.done_count) == ("done", 1)
-    assert async_to_sync(work)(job.pk)["reason"] == "invalid_state"
-    assert not locks.is_locked(f"job:{job.pk}")
-
-
-class Slow(StatusGuard):
-    """A guard whose UPDATE waits in one place until it may go on."""
-
-    def __init__(self, place: str) -> None:
-        super().__init__("app.Job", **OPTIONS)
-        self.place, self.reached, self.go_on = place, threading.Event(), threading.Event()
-
-    def wait_if(self, place: str) -> None:
-        if place == self.place:
-            self.reached.set()
-            assert self.go_on.wait(PATIENCE)
-
-    def claim(self, pk: Any, fence: int | None = None) -> bool:
-        claimed = super().claim(pk, fence)
-        self.wait_if("claim")
-        return claimed
-
-    def finish(self, pk: Any, fence: int | None = None) -> None:
-        self.wait_if("finish")
-        super().finish(pk, fence)
-
-
 @pytest.mark.parametrize("place", ["claim", "body", "finish"])
 @pytest.mark.parametrize("times", [1, 20])
-def test_coroutine_that_is_cancelled_leaves_its_row_to_the_next_run(place: str, times: int) -> None:
-    job, slow = Job.objects.create(), Slow(place)
+def test_a_coroutine_that_is_cancelled_leaves_its_row_to_the_next_run(
+    place: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    own, job = StatusGuard("app.Job", **OPTIONS), Job.objects.create()
 
-    @locked("job:{job_id}", guard=slow)
+    def update(*args: Any) -> Any:
+        # One that waits in one place until it may go on
+        claimed = StatusGuard.claim(own, *args) if place == "claim" else None
+        reached.set()
+        assert go_on.wait(PATIENCE)
+        return claimed if place == "claim" else StatusGuard.finish(own, *args)
+
+    @locked("job:{job_id}", guard=own)
     async def work(job_id: int) -> str:
-        if place == "body" and not slow.reached.is_set():
-            slow.reached.set()
+        if place == "body" and not reached.is_set():
+            reached.set()
             await asyncio.get_running_loop().create_future()
         return "worked"
 
     async def cancel() -> None:
         task = asyncio.create_task(work(job.pk))
-        await asyncio.to_thread(until, slow.reached.is_set)
+        await asyncio.to_thread(until, reached.is_set)
+        assert await locks.ais_locked(f"job:{job.pk}")
         for _ in range(times):
             task.cancel()
             await asyncio.sleep(0)
-        slow.go_on.set()
+        go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
 
+    monkeypatch.setattr(own, place, update, raising=False)
     async_to_sync(cancel)()
     until(lambda: not locks.is_locked(f"job:{job.pk}"))
     if times == 1:
@@ -228,7 +191,7 @@ def test_coroutine_that_is_cancelled_leaves_its_row_to_the_next_run(place: str, 
     assert status(job) == "done"
 
 
-def test_outage_before_the_run_and_after_it(
+def test_an_outage_before_the_run_and_after_it(
     use_redis: UseRedis, own_redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     use_redis(own_redis_server.url)
@@ -250,23 +213,19 @@ def test_outage_before_the_run_and_after_it(
 
 
 def test_what_cannot_be_meant() -> None:
-    def work(number: int) -> None:
-        pass
-
     def generate(number: int) -> Any:
         yield number
 
     anything: Any = object()
-    with pytest.raises(ValueError, match="no such parameter"):
-        locked("job:{job}")(work)
-    with pytest.raises(InvalidLockConfig, match="'job_id'"):
-        locked("job:{number}", guard=guard)(work)
-    with pytest.raises(InvalidLockConfig, match="StatusGuard"):
-        locked("job:{number}", guard=anything)(work)
-    with pytest.raises(TypeError, match="@task"):
-        locked("job")(anything)
-    with pytest.raises(TypeError, match="generator"):
-        locked("job:{number}")(generate)
-    for wrong in ({"on_conflict": "retry"}, {"ttl": 0}):
-        with pytest.raises(ValueError):
-            locked("job", **wrong)
+    wrong: list[tuple[type[Exception], str, str, dict[str, Any], Any]] = [
+        (ValueError, "no such parameter", "job:{number}", {}, status),
+        (InvalidLockConfig, "'job_id'", "job", {"guard": guard}, status),
+        (InvalidLockConfig, "StatusGuard", "job", {"guard": anything}, status),
+        (TypeError, "@task", "job", {}, anything),
+        (TypeError, "generator", "job:{number}", {}, generate),
+        (ValueError, "on_conflict", "job", {"on_conflict": "retry"}, status),
+        (ValueError, "ttl", "job", {"ttl": 0}, status),
+    ]
+    for error, says, name, options, function in wrong:
+        with pytest.raises(error, match=says):
+            locked(name, **options)(function)

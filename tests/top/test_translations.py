@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import gettext
 import re
-import string
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,28 +15,19 @@ import django_tasklock
 
 PACKAGE = Path(django_tasklock.__file__).parent
 CATALOG = PACKAGE / "locale" / "zh_Hans" / "LC_MESSAGES"
-CALLS = {"gettext", "gettext_lazy", "_", "gettext_noop"}
+COUNTS = dict.fromkeys(("gettext", "gettext_lazy", "_", "gettext_noop"), 1)
+COUNTS |= dict.fromkeys(("ngettext", "ngettext_lazy"), 2)
 TEXT = r"""u?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-PLURAL_CALLS = {"ngettext", "ngettext_lazy"}
-TRADITIONAL = "鎖務儲過"
-"""characters of the other script"""
 
 
 def strings_of(code: str) -> Iterator[tuple[str, ...]]:
     """The messages that Python code asks for: one string, or a singular and a plural."""
     for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            count = 1 if node.func.id in CALLS else 2 if node.func.id in PLURAL_CALLS else 0
-            texts = [argument.value for argument in node.args[:count] if is_text(argument)]  # type: ignore[attr-defined]
+        if isinstance(node, ast.Call):
+            texts = node.args[: COUNTS.get(ast.unparse(node.func), 0)]
             # An attribute may be one of several texts, each marked by gettext_noop elsewhere.
-            marked = count and isinstance(node.args[0], ast.Attribute)
-            assert marked or len(texts) == count, ast.unparse(node)
-            if texts:
-                yield tuple(texts)
-
-
-def is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if texts and not isinstance(texts[0], ast.Attribute):
+                yield tuple(ast.literal_eval(each) for each in texts)
 
 
 def messages() -> set[tuple[str, ...]]:
@@ -47,10 +37,8 @@ def messages() -> set[tuple[str, ...]]:
     for path in PACKAGE.rglob("*.html"):
         # What makemessages reads: the template with all but its messages blanked out.
         code = templatize(path.read_text())
-        for one in re.findall(rf"(?:\b_|\bgettext)\(\s*({TEXT})\s*\)", code):
-            found.add((ast.literal_eval(one),))
-        for one, many in re.findall(rf"\bngettext\(\s*({TEXT})\s*,\s*({TEXT})", code):
-            found.add((ast.literal_eval(one), ast.literal_eval(many)))
+        for call in re.findall(rf"(?:\b_|\bn?gettext)\(\s*{TEXT}(?:\s*,\s*{TEXT})?", code):
+            found.update(strings_of(f"{call})" if "ngettext" not in call else f"{call}, 1)"))
     return found
 
 
@@ -60,22 +48,19 @@ def catalog() -> dict[Any, str]:
 
 
 def fields(text: str) -> set[str]:
-    return set(re.findall(r"%\(\w+\)[sd]", text)) | {
-        name for _, name, _, _ in string.Formatter().parse(text) if name is not None
-    }
+    return {*re.findall(r"%\(\w+\)[sd]|\{\w*\}", text)}
 
 
 def test_every_string_is_translated() -> None:
     known, found = catalog(), messages()
     assert len(found) > 70
     for message in found:
-        key = message[0] if len(message) == 1 else (message[0], 0)
-        assert known.get(key), f"{message} is not translated"
-        translated = known[key]
+        translated = known.get(message[0] if len(message) == 1 else (message[0], 0))
+        assert translated, f"{message} is not translated"
         assert fields(translated) <= set().union(*map(fields, message)), message
         if len(message) == 1:
             assert fields(translated) == fields(message[0]), message
-        assert not set(translated) & set(TRADITIONAL), translated
+        assert not {*translated} & {*"鎖務儲過"}, "characters of the other script"
 
 
 def test_what_is_compiled_is_what_is_written() -> None:

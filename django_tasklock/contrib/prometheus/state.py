@@ -13,9 +13,9 @@ from django.db import Error as DatabaseError
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ..._values.slots import base_of
 from ..._values.words import age
 from ...exceptions import ListingNotSupported, StoreUnavailable
-from ...operators.held import is_internal
 from ...operators.holders import Holder, holder_of
 from ...operators.lost_work import lost_rows, works_by_rows
 from ...stores import stores
@@ -76,24 +76,22 @@ def _gauges() -> Gauges:
 
 def _add_store(gauges: Gauges, alias: str) -> None:
     try:
-        found = stores[alias].list()
+        locks = [*stores[alias].walk()]
     except StoreUnavailable:
         gauges["store_up"].add_metric([alias], 0)
         return
     except ListingNotSupported:
         return  # Nothing can be asked that would tell.
     gauges["store_up"].add_metric([alias], 1)
-    locks = [info for info in found if not is_internal(info)]
     counts = Counter(STATES[holder_of(info)] for info in locks)
     for state in dict.fromkeys(STATES.values()):
         gauges["locks"].add_metric([alias, state], counts[state])
-    if all(info.waiters is not None for info in found):
-        # Who holds a gate waits for a permit, and nobody else is in the queue of a permit.
-        queued = sum(info.waiters or 0 for info in found if info.owner.slots is None)
-        gauges["waiters"].add_metric([alias], queued + len(found) - len(locks))
-    waiting = [at for info in found for at in (info.waiting_since, info.owner.waiting_since)]
+    if all(info.waiters is not None for info in locks):
+        # The permits of one name have one queue.
+        queued = {base_of(info.name, info.owner.slots): info.waiters or 0 for info in locks}
+        gauges["waiters"].add_metric([alias], sum(queued.values()))
     moments = {
-        "longest_wait_seconds": waiting,
+        "longest_wait_seconds": [info.waiting_since for info in locks],
         "oldest_lock_age_seconds": [info.acquired_at for info in locks],
     }
     for name, some in moments.items():

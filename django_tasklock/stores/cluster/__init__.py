@@ -1,4 +1,4 @@
-"""The store on a Redis Cluster."""
+"""The store on a Redis Cluster, made of the parts of ``stores/redis/``."""
 
 from .store import RedisClusterStore
 

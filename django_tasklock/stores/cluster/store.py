@@ -1,34 +1,90 @@
-"""Leases on a Redis Cluster."""
+"""Locks on a Redis Cluster: spread over buckets, each of which is like a store of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import builtins
+import heapq
+from binascii import crc_hqx
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ..._values.event import Event
 from ..._values.lock_info import LockInfo
+from ..._values.slots import base_of
 from ...conf import StoreSettings
-from ...exceptions import StoreUnavailable
-from ..base import Extension, Finding
-from ..redis.client import milliseconds
-from ..redis.leases import RedisLeases
-from ..redis.server_client import Call
-from ..redis.store import EXTEND, LEASES_PER_SCRIPT, WHICH_ARE_HELD
-from .bucket_channels import BucketChannels
-from .buckets import ClusterKeyspace, bucket_of
-from .client import ClusterClient
-from .cluster_check import cluster_findings, greatest_next_fence
-from .cluster_listing import ClusterListing
-from .cluster_notes import ClusterNotes
-from .location import LOCATION_OPTION, POOL_OPTION, Location
+from ...exceptions import InvalidLockConfig, StoreUnavailable
+from ..base import BaseStore, Extension, Finding, Grant, Note, Refusal
+from ..records import FREE, Change, Done, Entry, Held, fits, note_name
+from ..redis.caches import Encoding
+from ..redis.check import findings
+from ..redis.connections import Client
+from ..redis.keys import Keys
+from ..redis.store import RedisStore
+from .nodes import LOCATION_OPTION, POOL_OPTION, Address, Nodes, SlotClient
 
-__all__ = ["RedisClusterStore"]
+__all__ = ["BUCKETS", "SLOTS", "RedisClusterStore", "bucket_of"]
+
+# Not to be changed: two processes that disagree about it would not exclude each other. A list reads
+# the index of each bucket; the locks can be on as many masters as there are buckets.
+BUCKETS = 64
+SLOTS_OF_A_CLUSTER = 16384
 
 
-class RedisClusterStore(ClusterNotes):
-    """Leases on a Redis Cluster (Redis 7.0 or later, or Valkey), without a cache.
+def _slot_of(text: str) -> int:
+    # Redis's CRC16.
+    return crc_hqx(text.encode(), 0) % SLOTS_OF_A_CLUSTER
+
+
+def _tags() -> list[str]:
+    """For each bucket the smallest number whose slot is in the bucket's part of all slots, so that
+    masters with as many slots have as many buckets."""
+    tags: dict[int, str] = {}
+    number = 0
+    while len(tags) < BUCKETS:
+        tags.setdefault(_slot_of(str(number)) * BUCKETS // SLOTS_OF_A_CLUSTER, str(number))
+        number += 1
+    return [tags[bucket] for bucket in range(BUCKETS)]
+
+
+TAGS = _tags()
+# The slot of each bucket, in ascending order.
+SLOTS = [*map(_slot_of, TAGS)]
+
+
+def bucket_of(name: str) -> int:
+    """The bucket of a lock or a note, by a number from 0 on.
+
+    The permits of a name are in one bucket, since one script grants one of them. The reservation of
+    a job is in that of the job's lock, whose name is the last word of the key.
+    """
+    return crc_hqx(base_of(name.rpartition(" ")[2], 1).encode(), 0) % BUCKETS
+
+
+class _Bucket(RedisStore):
+    """The locks of one slot. All of its keys have the same hash tag."""
+
+    uses_cache = False
+    known_options = frozenset({LOCATION_OPTION, POOL_OPTION})
+
+    def __init__(self, settings: StoreSettings, nodes: Nodes, number: int) -> None:
+        self.number = number
+        self._nodes = nodes
+        super().__init__(settings)
+
+    def _server(self) -> tuple[Client, Encoding, Keys]:
+        prefix = self.settings.key_prefix
+        tagged = f"{prefix}:{{{TAGS[self.number]}}}" if prefix else f"{{{TAGS[self.number]}}}"
+        client = SlotClient(self._nodes, SLOTS[self.number])
+        return client, Encoding(str), Keys(str, tagged, self.alias, prepends=True)
+
+
+class RedisClusterStore(BaseStore):
+    """Locks on a Redis Cluster or a Valkey cluster, without a cache.
 
     Each verb about one lock is one script at the node that has the lock's slot; the scripts are
-    those of `RedisStore`. `ClusterKeyspace` says which keys there are.
+    those of `RedisStore`. Waiters poll: there is no wait queue. Several changes of one `put` are
+    made together only in one bucket.
 
     A lock's fences grow as long as its slot's master keeps its data, wherever the slot moves. After
     a failover to a replica that missed the last lease they still grow, unless that node's clock is
@@ -36,97 +92,166 @@ class RedisClusterStore(ClusterNotes):
     only as far as the nodes' clocks agree.
     """
 
-    known_options = RedisLeases.known_options | {LOCATION_OPTION, POOL_OPTION}
+    puts_together = False
+    fences_are_times = True
+    supports_history = True
+    known_options = _Bucket.known_options | RedisStore.known_options
 
     def __init__(self, settings: StoreSettings) -> None:
-        location = Location(settings)
-        keyspace = ClusterKeyspace(settings.key_prefix, settings.alias)
-        client = ClusterClient(settings.alias, location, keyspace)
-        super().__init__(settings, client, keyspace)
-        self.topology = client.topology
-        self._listing = ClusterListing(client, keyspace, self.records)
+        super().__init__(settings)
+        if set("{}") & set(settings.key_prefix):
+            raise InvalidLockConfig(
+                f"the KEY_PREFIX of the lock store {self.alias!r} is {settings.key_prefix!r}: on a "
+                "cluster it has no braces, with which the store says in which slot a key is"
+            )
+        self.nodes = Nodes(settings, SLOTS)
+        self.buckets = [_Bucket(settings, self.nodes, number) for number in range(BUCKETS)]
 
-    def close_idle(self) -> None:
-        self.client.close_idle()
+    # The three methods of a store.
 
-    def shard(self, name: str) -> str:
-        return self.topology.shard(bucket_of(name))
+    def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
+        names = [change.name for change in changes]
+        parts = self._by_bucket(names)
+        if len(parts) == 1:
+            return parts[0][0].put(changes, least_fence)
+        there = self.get(names)
+        if not all(map(fits, changes, there)):
+            return Done(False, there)
+        made: builtins.list[Change] = []
+        for bucket, places in parts:
+            part = [changes[place] for place in places]
+            if not bucket.put(part, least_fence).made:
+                for name, expect, record, _ in made:
+                    if expect == FREE and isinstance(record, Mapping):
+                        self.put([Change(name, Held(record["token"]), None)])
+                return Done(False, self.get(names))
+            made += part
+        return Done(True, self.get(names))
 
-    def subscriber_of(self, name: str) -> BucketChannels:
-        bucket = bucket_of(name)
-        return BucketChannels(self.topology, bucket, self.keyspace.prefixes[bucket])
+    def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
+        found: dict[int, Entry | None] = {}
+        for bucket, places in self._by_bucket(names):
+            found |= zip(places, bucket.get([names[place] for place in places]), strict=True)
+        return [found[place] for place in range(len(names))]
 
-    def held(self, names: Sequence[str]) -> set[str]:
-        groups = list(_by_bucket({name: name for name in names}.items()))
-        calls = [
-            Call(WHICH_ARE_HELD, [self.keyspace.key(name).encode() for name in group])
-            for group in groups
-        ]
-        found: set[str] = set()
-        for group, answers in zip(groups, self.client.run_many(calls), strict=True):
-            found.update(name for name, held in zip(group, answers, strict=True) if held)
-        return found
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        return heapq.merge(*(bucket.list(prefix) for bucket in self.buckets), key=_end)
 
-    def _groups(self, names: Sequence[str]) -> Iterator[Sequence[int]]:
-        return _by_bucket((name, at) for at, name in enumerate(names))
+    # Verbs that are one script, or a few.
 
-    def _look(self, calls: Sequence[Call]) -> list[Any]:
-        return self.client.run_many(calls)
+    def acquire(
+        self,
+        names: Sequence[str],
+        token: str,
+        ttl: float,
+        owner: Mapping[str, Any],
+        note: Note | None = None,
+    ) -> Grant | Refusal:
+        bucket = self._bucket(names[0])
+        if note is None or self._bucket(note_name(note.key)) is bucket:
+            return bucket.acquire(names, token, ttl, owner, note)
+        answer = bucket.acquire(names, token, ttl, owner)
+        if isinstance(answer, Refusal):
+            return answer
+        return answer._replace(noted=self.put([self._noting(note, FREE)]).made)
 
-    def _extend(self, batch: Sequence[Extension], *, private: bool) -> list[bool]:
-        if len(batch) == 1:
-            return [self._extend_one(batch[0], private=private)]
-        groups = list(_by_bucket((each.name, at) for at, each in enumerate(batch)))
-        calls = [self._extend_call([batch[at] for at in group]) for group in groups]
-        done = [False] * len(batch)
-        for group, reply in zip(groups, self.client.run_many(calls, private=private), strict=True):
-            for at, extended in zip(group, reply, strict=True):
-                done[at] = bool(extended)
-        return done
+    def extend(self, name: str, token: str, ttl: float) -> bool:
+        return self._bucket(name).extend(name, token, ttl)
 
-    def _extend_one(self, extension: Extension, *, private: bool) -> bool:
-        # A renewal that a failover forgets is made good by the next one, long before its end.
-        wait = None if private else self.replicas.wait(milliseconds(extension.ttl))
-        call = self._extend_call([extension])
-        done = bool(self.client.run(*call, private=private, wait=wait)[0])
-        if wait is not None and not wait.enough and done:
-            raise StoreUnavailable(self.alias, f"{extension.name} is not extended: {wait}")
-        return done
+    def extend_many(self, batch: Sequence[Extension]) -> Sequence[bool | None]:
+        done: dict[int, bool] = {}
+        masters, silent = self.nodes.masters, set()
+        for bucket, places in self._by_bucket([each.name for each in batch]):
+            master = masters.get(SLOTS[bucket.number])
+            if master in silent:
+                continue  # Each question to it would take as long as the first one.
+            try:
+                part = bucket.extend_many([batch[place] for place in places])
+            except StoreUnavailable as error:
+                silent.add(master)
+                failure = error
+            else:
+                done |= zip(places, part, strict=True)
+        if batch and not done:
+            raise failure
+        return [done.get(place) for place in range(len(batch))]
 
-    def _extend_call(self, batch: Sequence[Extension]) -> Call:
-        """The script that extends leases of one bucket."""
-        keys = [self.keyspace.of(batch[0].name).index]
-        args: list[Any] = []
-        for name, token, ttl, proof in batch:
-            keys.append(self.keyspace.key(name).encode())
-            args += proof or self._value_of(name, token) or b"", milliseconds(ttl), name
-        return Call(EXTEND, keys, args)
-
-    def next_fence(self) -> int:
-        """The greatest one of any lock's: each bucket has fences of its own."""
-        return greatest_next_fence(self.topology, self.keyspace)
-
-    def list(self, prefix: str = "", limit: int | None = None, offset: int = 0) -> list[LockInfo]:
-        return self._listing.list(prefix, limit, offset)
+    def release(self, name: str, token: str, note: Note | None = None) -> bool:
+        bucket = self._bucket(name)
+        if note is None or self._bucket(note_name(note.key)) is bucket:
+            return bucket.release(name, token, note)
+        # The note first: the next holder may be a redelivery, which looks for it.
+        holder = bucket.find(name)
+        if holder is None or holder.token != token:
+            return False
+        self.set_note(note)
+        return bucket.release(name, token)
 
     def count(self, prefix: str = "") -> int:
-        return self._listing.count(prefix)
+        return sum(bucket.count(prefix) for bucket in self.buckets)
 
-    def walk(self, prefix: str = "") -> Iterator[LockInfo]:
-        return self._listing.walk(prefix)
+    # What the store has beside these.
 
-    def scan(self, prefix: str = "") -> Iterator[LockInfo]:
-        return self._listing.scan(prefix)
+    def key(self, name: str) -> str:
+        return self._bucket(name).key(name)
+
+    def endless(self, prefix: str = "") -> Iterator[LockInfo]:
+        for bucket in self.buckets:
+            yield from bucket.endless(prefix)
+
+    @property
+    def keeps_history(self) -> bool:
+        return self.buckets[0].keeps_history
+
+    def record(self, events: Sequence[Event]) -> None:
+        self.buckets[0].record(events)
+
+    def events(
+        self, name: str | None = None, task_id: str | None = None, limit: int = 100
+    ) -> builtins.list[Event]:
+        return self.buckets[0].events(name, task_id, limit)
 
     def check(self) -> Iterable[Finding]:
-        return cluster_findings(self.topology, self.replicas.needed, self.keyspace)
+        together: dict[Finding, builtins.list[str]] = {}
+        masters = self._one_of_each_master()
+        for (host, port), bucket in masters.items():
+            found = [
+                *findings(bucket.client, bucket.keys, bucket.replicas.needed, listens=False),
+                *_without_replica(bucket.client),
+            ]
+            for finding in found:
+                together.setdefault(finding, []).append(f"{host}:{port}")
+        for finding, where in together.items():
+            who = "every master" if len(where) == len(masters) else ", ".join(where)
+            yield replace(finding, message=f"of {who}: {finding.message}")
+
+    def uptime(self) -> float:
+        return min(bucket.uptime() for bucket in self._one_of_each_master().values())
+
+    def close_idle(self) -> None:
+        self.nodes.close_idle()
+
+    def _one_of_each_master(self) -> dict[Address, _Bucket]:
+        return {
+            master: self.buckets[SLOTS.index(slot)] for slot, master in self.nodes.learned().items()
+        }
+
+    def _bucket(self, name: str) -> _Bucket:
+        return self.buckets[bucket_of(name)]
+
+    def _by_bucket(self, names: Sequence[str]) -> builtins.list[tuple[_Bucket, builtins.list[int]]]:
+        """The buckets of some names, each with the places of its own among them."""
+        places: dict[int, builtins.list[int]] = {}
+        for place, name in enumerate(names):
+            places.setdefault(bucket_of(name), []).append(place)
+        return [(self.buckets[number], part) for number, part in places.items()]
 
 
-def _by_bucket(items: Iterable[tuple[str, Any]]) -> Iterator[list[Any]]:
-    """The values of ``(name, value)``, in lists of at most `LEASES_PER_SCRIPT` of one bucket."""
-    groups: dict[int, list[Any]] = {}
-    for name, value in items:
-        groups.setdefault(bucket_of(name), []).append(value)
-    for group in groups.values():
-        for start in range(0, len(group), LEASES_PER_SCRIPT):
-            yield group[start : start + LEASES_PER_SCRIPT]
+def _without_replica(client: Client) -> Iterator[Finding]:
+    if b"connected_slaves:0" in client.command("INFO", "replication"):
+        what = "it has no replica: while it is down, its locks are unavailable"
+        yield Finding("no_replica", False, what, "Give it one (CLUSTER REPLICATE).")
+
+
+def _end(entry: Entry) -> float:
+    return float("inf") if entry.left is None else entry.left

@@ -1,4 +1,4 @@
-"""Leases in a database of the project, for sites without Redis: `DatabaseStore`."""
+"""Locks in a table of a database of the project."""
 
 from .store import DatabaseStore
 

@@ -1,242 +1,294 @@
-"""Leases in a table of a database of the project."""
+"""Locks in a table: the rows are read, and written if they are still as they were read."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from ..._values.lock_info import LockInfo
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections
+from django.db.backends.signals import connection_created
+
+from ..._compat.django_database import is_above_databases
 from ..._values.tokens import chance
-from ...exceptions import StoreUnavailable
-from ..base import Extension, Finding, Grant, Owner, Refusal, Waiter
-from ..lease_notes import NAME_PREFIX
-from .queue_statements import LAST_POSITION
-from .rewriting import DatabaseRewriting
-from .rows import Queued, Row, info_of, microseconds, owner_text
-from .statements import Parameters
-from .waiter import DatabaseWaiter
+from ...conf import StoreSettings
+from ...exceptions import InvalidLockConfig, StoreUnavailable
+from ..base import ATTEMPTS, BaseStore, Finding, interrupts
+from ..records import (
+    FREE,
+    KEEP,
+    LONGEST_NOTE_NAME,
+    Change,
+    Done,
+    Entry,
+    Held,
+    digest_of,
+    fits,
+    is_note,
+    is_there,
+    record_of,
+    text_of_record,
+)
+from .connections import Connection, Connections
 
-__all__ = ["DatabaseStore"]
+__all__ = ["TABLE", "DatabaseStore"]
 
-MAX_QUESTIONS = 10
-"""how often the store asks for a lock that was neither free nor held"""
+T = TypeVar("T")
+
+# The table of the model `LeaseRow`, and its columns in the order of `Row`.
+TABLE = "django_tasklock_lease"
+COLUMNS = "name, token, version, record, expires, began, fence"
+
+MICROSECONDS = 1_000_000
+# When a record ends that has no ttl.
+NEVER = 2**62
+
+LONGEST_KEY_CHARACTERS = 255
+DEFAULT_TIMEOUT_SECONDS, LONGEST_TIMEOUT_SECONDS = 5.0, 3600.0
+ROWS_AT_ONCE = 500
+# A row that nothing has used for so long is deleted. The next lease of its lock then gets the time
+# as its fence, which is greater unless the database's clock was set back by more than that.
+RETENTION_MICROSECONDS = 86_400 * MICROSECONDS
+# How many of the calls that look for a free lock delete such rows first. A call makes a row or two,
+# and deletes up to `ROWS_AT_ONCE`: they stay few, with no process that counts.
 SWEEP_CHANCE = 1 / 64
-"""how many calls of `acquire` sweep first. A call makes one row, a sweep deletes up to 1000: rows
-that are no longer needed stay few, with no process that counts"""
-ROWS_PER_STATEMENT = 500
-"""rows or names in one statement"""
+# The first character of a name that is no note's is this one or a later one. The other one is later
+# than all that a name may have.
+FIRST_CHARACTER, LAST_CHARACTER = "!", "\U0010ffff"
 
 
-class DatabaseStore(DatabaseRewriting):
-    """One row for each lock, in the table of the model `LeaseRow`.
+class Row(NamedTuple):
+    """One row. It outlives its record, so that the next lease's fence is greater."""
 
-    Every verb is one statement, in a transaction of its own and on a connection of the store's own,
-    so the caller's transaction neither hides a lease nor takes it back. Whether a lease is over is
-    decided by the database's clock; SQLite has the host's. Some answers need a second statement: on
-    SQLite a refusal, on MariaDB a refusal while others wait, and a batch of which a lease is over.
-    A clear without a token asks for the holder's first.
+    key: str
+    token: str = ""
+    version: str = ""
+    record: str = ""
+    expires: int = 0
+    """this and what follows is in microseconds since the epoch, by the database's clock"""
+    began: int = 0
+    fence: int = 0
 
-    PostgreSQL, MariaDB 10.5 and SQLite 3.35, or newer. MySQL and Oracle are refused.
+
+class DatabaseStore(BaseStore):
+    """Locks in a table of a database of the project: PostgreSQL, MariaDB or MySQL, or SQLite.
+
+    A change reads its row, and writes it if it is still as it was read; otherwise it reads it anew.
+    Several changes are one transaction. It is never the caller's: the store has connections of its
+    own. Whether a lease is over is decided by the database's clock.
     """
 
-    supports_listing = True
-    atomic_release = True
-    supports_fence = True
-    supports_waiting = True
-    raises_fences = True
+    fences_are_times = True
+    known_options: ClassVar[frozenset[str]] = frozenset({"DATABASE", "TIMEOUT"})
 
-    def acquire(
-        self, name: str, token: str, ttl: float, owner: Mapping[str, Any]
-    ) -> Grant | Refusal:
-        if chance.random() < SWEEP_CHANCE:
+    def __init__(self, settings: StoreSettings) -> None:
+        super().__init__(settings)
+        self.database = settings.options.get("DATABASE", DEFAULT_DB_ALIAS)
+        """the alias in DATABASES"""
+        seconds = settings.options.get("TIMEOUT", DEFAULT_TIMEOUT_SECONDS)
+        most = LONGEST_KEY_CHARACTERS - LONGEST_NOTE_NAME - 1
+        wrong = ""
+        if self.database not in connections.settings:
+            wrong = f"DATABASES has no {self.database!r}, its option DATABASE"
+        elif type(seconds) not in (int, float) or not 0 < seconds <= LONGEST_TIMEOUT_SECONDS:
+            wrong = f"its option TIMEOUT is a number of seconds, an hour at most, not {seconds!r}"
+        elif len(settings.key_prefix) > most:
+            wrong = f"its KEY_PREFIX has at most {most} characters, so that notes fit their column"
+        if wrong:
+            raise InvalidLockConfig(f"the lock store {self.alias!r}: {wrong}")
+        self._connections = Connections(self.database, seconds)
+        connection_created.connect(self._connected)
+
+    def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
+        if any(change.expect == FREE for change in changes) and chance.random() < SWEEP_CHANCE:
             self.sweep()
-        return self.ask(name, token, ttl, owner_text(owner), LAST_POSITION)
+        return self._run(partial(self._put, changes, least_fence))
 
-    def ask(self, name: str, token: str, ttl: float, owner: str, position: int) -> Grant | Refusal:
-        """`acquire`, for a caller with a position in the wait queue.
-
-        Returns a `Refusal` with the next waiter if the lock is free and it is that one's turn. With
-        the lock the caller has left the queue, if the statements have `acquire_and_leave`.
-        """
-        acquire = self.statements.acquire
-        if position != LAST_POSITION:
-            acquire = self.statements.acquire_and_leave or acquire
-        asked: Parameters = {
-            "key": self.key(name),
-            "token": token,
-            "ttl": microseconds(ttl),
-            "owner": owner,
-            "position": position,
-        }
-        for _ in range(MAX_QUESTIONS):
-            row = self.row(acquire, asked) or self.row(self.statements.get, asked)
-            if row is None or not (row.granted or row.expires > row.now):
-                first = next(self.queued(name, 1), None)
-                if first is not None and first.position < position:
-                    return Refusal(info_of(first.as_row(self.key(name)), name, self.alias))
-            elif row.granted:
-                return Grant(fence=row.fence)
-            elif row.token == token:
-                # Asked again, with somebody in the queue.
-                if self.extend(name, token, ttl):
-                    if acquire is self.statements.acquire_and_leave:
-                        self.run(self.statements.leave, asked)
-                    return Grant(fence=row.fence)
-            else:
-                return Refusal(self._info(row))
-            # Somebody took the lock or gave it back while the statement ran.
-        raise StoreUnavailable(
-            self.alias, f"{name!r} was neither free nor held, {MAX_QUESTIONS} times"
-        )
-
-    def extend(self, name: str, token: str, ttl: float, proof: Any = None) -> bool:
-        asked = {"key": self.key(name), "token": token, "ttl": microseconds(ttl)}
-        return self.run(self.statements.extend, asked).count > 0
-
-    def extend_many(self, batch: Sequence[Extension]) -> list[bool]:
-        if not batch:
-            return []
-        asked = [(self.key(each.name), each.token, microseconds(each.ttl)) for each in batch]
-        answer = self.run(*self.statements.extend_many(asked))
-        pairs = {(key, token) for key, token, _ in asked}
-        if self.statements.extended:
-            extended = set(answer.rows)
-        elif answer.count == len(pairs):
-            extended = pairs
-        else:
-            extended = set(self.run(*self.statements.ours(asked)).rows)
-        return [(key, token) in extended for key, token, _ in asked]
-
-    def raise_fence(self, name: str, token: str, fence: int, proof: Any = None) -> bool:
-        asked = {"key": self.key(name), "token": token, "fence": fence}
-        return self.run(self.statements.raise_fence, asked).count > 0
-
-    def release(self, name: str, token: str, proof: Any = None) -> bool:
-        asked = {"key": self.key(name), "token": token}
-        answer = self.run(self.statements.release, asked)
-        if answer.count == 0 and answer.repeated:
-            return self.run(self.statements.released, asked).rows != []
-        return answer.count > 0
-
-    def clear(self, name: str, token: str | None = None) -> bool:
-        if token is None:
-            # Sent again after a lost reply, a clear without a token would end the next lease.
-            held = self.row(self.statements.get, {"key": self.key(name)})
-            return held is not None and self.clear(name, held.token)
-        asked, repeated = {"key": self.key(name), "token": token}, False
-        # A caller that was refused for a waiter's turn knows that waiter as the holder.
-        for sql in (self.statements.clear, self.statements.remove):
-            answer = self.run(sql, asked)
-            if answer.count > 0:
-                return True
-            repeated = repeated or answer.repeated
-        if repeated:
-            raise StoreUnavailable(self.alias, f"no answer: {name!r} may have been cleared")
-        return False
-
-    def waiter(self, name: str, token: str, ttl: float, owner: Mapping[str, Any]) -> Waiter:
-        return DatabaseWaiter(self, name, token, ttl, owner)
-
-    def waiters(self, name: str, limit: int = 100) -> builtins.list[Owner]:
-        return [each.as_owner() for each in self.queued(name, limit)]
-
-    def queued(self, name: str, limit: int) -> Iterator[Queued]:
-        """The live waiters of a lock, the next one first."""
-        asked = {"key": self.key(name), "limit": limit}
-        return (Queued(*row) for row in self.run(self.statements.queued, asked).rows)
-
-    def get(self, name: str) -> LockInfo | None:
-        row = self.row(self.statements.get, {"key": self.key(name)})
-        return None if row is None else self._info(row)
-
-    def held(self, names: Sequence[str]) -> set[str]:
-        found: set[str] = set()
-        for start in range(0, len(names), ROWS_PER_STATEMENT):
-            keys = [self.key(name) for name in names[start : start + ROWS_PER_STATEMENT]]
-            found.update(self.name(key) for (key,) in self.run(*self.statements.held(keys)).rows)
+    def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
+        found: list[Entry | None] = []
+        for at in range(0, len(names), ROWS_AT_ONCE):
+            part = names[at : at + ROWS_AT_ONCE]
+            rows, now = self._run(partial(_read, keys=[self.key(name) for name in part]))
+            found += [_entry(name, rows.get(self.key(name)), now) for name in part]
         return found
 
-    def get_many(self, names: Sequence[str]) -> builtins.list[LockInfo | None]:
-        found: dict[str, LockInfo] = {}
-        for start in range(0, len(names), ROWS_PER_STATEMENT):
-            keys = [self.key(name) for name in names[start : start + ROWS_PER_STATEMENT]]
-            infos = self._infos(*self.statements.held(keys, whole=True))
-            found.update((info.name, info) for info in infos)
-        return [found.get(name) for name in names]
-
-    def list(self, prefix: str = "", limit: int | None = None, offset: int = 0) -> list[LockInfo]:
-        sql, parameters = self._live(prefix)
-        # PostgreSQL knows no LIMIT -1, and MariaDB and SQLite no OFFSET without a LIMIT.
-        parameters |= {"limit": 2**62 if limit is None else limit, "offset": offset}
-        sql += " ORDER BY expires, lock_key LIMIT %(limit)s OFFSET %(offset)s"
-        return self._infos(sql, parameters)
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        after = "AND (expires > %s OR (expires = %s AND name > %s)) "
+        after += f"ORDER BY expires, name LIMIT {ROWS_AT_ONCE}"
+        seen: set[str] = set()
+        end, key = 0, ""
+        while rows := self._run(partial(self._live, COLUMNS, prefix, after, [end, end, key])):
+            for now, key, *columns in rows:
+                row, name = Row(key, *columns), key[len(self.key("")) :]
+                # One that was extended comes again.
+                if key not in seen and (entry := _entry(name, row, now)):
+                    yield entry
+                seen.add(key)
+                end = row.expires
 
     def count(self, prefix: str = "") -> int:
-        return int(self.run(*self._live(prefix, count=True)).rows[0][0])
-
-    def scan(self, prefix: str = "") -> Iterator[LockInfo]:
-        sql, parameters = self._live(prefix)
-        sql += " AND lock_key > %(after)s ORDER BY lock_key LIMIT %(limit)s"
-        after = ""
-        while True:
-            rows = self.run(sql, {**parameters, "after": after, "limit": ROWS_PER_STATEMENT}).rows
-            for row in rows:
-                yield self._info(Row(*row))
-            if len(rows) < ROWS_PER_STATEMENT:
-                return
-            after = rows[-1][0]
-
-    def walk(self, prefix: str = "") -> Iterator[LockInfo]:
-        sql, parameters = self._live(prefix)
-        sql += (
-            " AND (expires > %(end)s OR (expires = %(end)s AND lock_key > %(after)s)) "
-            "ORDER BY expires, lock_key LIMIT %(limit)s"
-        )
-        asked = {**parameters, "end": 0, "after": "", "limit": ROWS_PER_STATEMENT}
-        seen: set[str] = set()
-        while rows := [Row(*row) for row in self.run(sql, asked).rows]:
-            # A lease that was extended comes again.
-            yield from (self._info(row) for row in rows if row.key not in seen)
-            seen.update(row.key for row in rows)
-            asked |= {"end": rows[-1].expires, "after": rows[-1].key}
+        return int(self._run(partial(self._live, "COUNT(*)", prefix, "", ()))[0][1])
 
     def check(self) -> Iterable[Finding]:
         self.count()
         return ()
 
-    def sweep(self) -> int:
-        """Delete rows that nothing has used for an hour, at most 1000 of them, and dead waiters.
+    def close_idle(self) -> None:
+        self._connections.close_idle()
 
-        `acquire` does that now and then. Returns how many were deleted.
-        """
-        return sum(self.run(sql).count for sql in self.statements.sweeps)
+    def sweep(self) -> None:
+        """Delete rows that nothing has used for a day, at most `ROWS_AT_ONCE`. `put` does that now
+        and then."""
+        self._run(_sweep)
 
-    def _live(self, prefix: str, *, count: bool = False) -> tuple[str, Parameters]:
-        first, notes = self.key(prefix), self.key(NAME_PREFIX)
+    def _put(self, changes: Sequence[Change], least_fence: int, connection: Connection) -> Done:
+        names = [change.name for change in changes]
+        keys = [self.key(name) for name in names]
+        for _ in range(ATTEMPTS):
+            rows, now = _read(connection, keys)
+            there = [_entry(name, rows.get(self.key(name)), now) for name in names]
+            if not all(map(fits, changes, there)):
+                return Done(False, there)
+            new = [
+                _changed(change, rows.get(key, Row(key)), entry, now, least_fence)
+                for change, key, entry in zip(changes, keys, there, strict=True)
+            ]
+            if _write(connection, rows, new):
+                return Done(True, [_entry(*each, now) for each in zip(names, new, strict=True)])
+        raise StoreUnavailable(self.alias, f"{keys} change too fast to be written")
+
+    def _live(
+        self, what: str, prefix: str, rest: str, parameters: Sequence[Any], connection: Connection
+    ) -> builtins.list[tuple[Any, ...]]:
+        """The database's clock, and what is asked of live locks, or notes."""
         if not prefix.isprintable():
-            # No name has such a character, and PostgreSQL takes no NUL: an empty range.
-            first, last = "b", "a"
-        else:
-            last = _after(first)
-        sql, parameters = self.statements.live(first, last, count=count)
-        return sql, {**parameters, "notes": notes, "past_notes": _after(notes)}
+            prefix = LAST_CHARACTER  # No name begins so, and PostgreSQL takes no NUL.
+        first, last = self.key(prefix or FIRST_CHARACTER), self.key(prefix + LAST_CHARACTER)
+        sql = (
+            f"SELECT {connection.now}, {what} FROM {TABLE} "
+            f"WHERE name >= %s AND name < %s AND expires > {connection.now} {rest}"
+        )
+        return [*connection.run(sql, [first, last, *parameters]).fetchall()]
 
-    def _infos(self, sql: str, parameters: Parameters) -> builtins.list[LockInfo]:
-        return [self._info(Row(*row)) for row in self.run(sql, parameters).rows]
+    def _run(self, work: Callable[[Connection], T]) -> T:
+        try:
+            return self._connections.run(work)
+        except (InvalidLockConfig, StoreUnavailable):
+            raise
+        except Exception as error:
+            if interrupts(error):
+                raise
+            raise StoreUnavailable(self.alias, self._reason(error)) from error
 
-    def _info(self, row: Row) -> LockInfo:
-        return info_of(row, self.name(row.key), self.alias)
+    def _reason(self, error: Exception) -> str:
+        text = str(error) or type(error).__name__
+        if TABLE in text and ("no such table" in text or "exist" in text):
+            return (
+                f"{text}: run manage.py migrate django_tasklock --database={self.database}, with "
+                "django_tasklock in INSTALLED_APPS and no router against it"
+            )
+        if "database is locked" in text:
+            return (
+                f"{text}: SQLite has one writer at a time, and the caller's own transaction may be "
+                'it. Give the locks a file of their own, by OPTIONS["DATABASE"]'
+            )
+        return text
+
+    def _connected(self, *, connection: Any, **_: Any) -> None:
+        # Django makes or drops a test database, and PostgreSQL drops none that is in use.
+        if is_above_databases(connection):
+            self.close_idle()
 
 
-def _after(prefix: str) -> str:
-    """The first text, in the order of code points, after all that begin with ``prefix``; an empty
-    one if there is none."""
-    while prefix:
-        code = ord(prefix[-1]) + 1
-        if code == 0xD800:
-            code = 0xE000  # What is between them is no text.
-        if code <= 0x10FFFF:
-            return prefix[:-1] + chr(code)
-        prefix = prefix[:-1]
-    return ""
+def _read(connection: Connection, keys: Sequence[str]) -> tuple[dict[str, Row], int]:
+    """Read rows that may be there, and the database's clock."""
+    sql = (
+        f"SELECT {connection.now}, {COLUMNS} FROM (SELECT 1 AS one) AS clock "
+        f"LEFT JOIN {TABLE} ON name IN ({_marks(keys)})"
+    )
+    found = connection.run(sql, keys).fetchall()
+    # Without any row there is one of NULLs, for the clock.
+    rows = [Row(*columns) for _, *columns in found if columns[0] is not None]
+    return {row.key: row for row in rows}, found[0][0]
+
+
+def _write(connection: Connection, read: Mapping[str, Row], rows: Sequence[Row]) -> bool:
+    """Write all rows, or none if any of them is not as it was read.
+
+    Those that do not change are written too, or others might change them before the commit. In the
+    order of their keys, so that no two transactions wait for each other.
+    """
+    if len(rows) == 1:
+        return _write_row(connection, read.get(rows[0].key), rows[0])
+    connection.begin()
+    made = all(_write_row(connection, read.get(row.key), row) for row in sorted(rows))
+    connection.end(commit=made)
+    return made
+
+
+def _write_row(connection: Connection, read: Row | None, row: Row) -> bool:
+    if read is not None:
+        sql = (
+            f"UPDATE {TABLE} SET token = %s, version = %s, record = %s, expires = %s, began = %s, "
+            "fence = %s WHERE name = %s AND expires = %s AND fence = %s AND version = %s"
+        )
+        parameters = [*row[1:], row.key, read.expires, read.fence, read.version]
+        return bool(connection.run(sql, parameters).rowcount)
+    try:
+        connection.run(f"INSERT INTO {TABLE} ({COLUMNS}) VALUES ({_marks(row)})", row)
+    except IntegrityError:  # Somebody else was quicker.
+        return False
+    return True
+
+
+def _sweep(connection: Connection) -> None:
+    old = f"expires <= {connection.now} AND fence < {connection.now} - {RETENTION_MICROSECONDS}"
+    sql = f"SELECT name FROM {TABLE} WHERE {old} LIMIT {ROWS_AT_ONCE}"
+    keys = [key for (key,) in connection.run(sql).fetchall()]
+    if keys:  # Some may have been used since they were read.
+        connection.run(f"DELETE FROM {TABLE} WHERE name IN ({_marks(keys)}) AND {old}", keys)
+
+
+def _changed(change: Change, row: Row, there: Entry | None, now: int, least_fence: int) -> Row:
+    """The row after a change that fits."""
+    record = change.record
+    if record is None:
+        return Row(row.key, fence=row.fence)
+    if isinstance(record, Mapping) and not is_there(change, there):
+        row = row._replace(
+            token=record["token"],
+            version=record.get("version", ""),
+            record=text_of_record(record),
+        )
+        if not isinstance(change.expect, Held):  # A new lease.
+            row = row._replace(began=now, fence=max(now, row.fence + 1))
+    elif there is None:
+        return row
+    if record != KEEP or change.ttl is not None:
+        end = NEVER if change.ttl is None else now + _microseconds(change.ttl)
+        row = row._replace(expires=end)
+    return row._replace(fence=max(row.fence, least_fence))
+
+
+def _entry(name: str, row: Row | None, now: int) -> Entry | None:
+    """What the row says of the lock or the note ``name``; None: nothing is there."""
+    if row is None or row.expires <= now:
+        return None
+    record = record_of(row.record)
+    return Entry(
+        name,
+        record,
+        None if row.expires == NEVER else (row.expires - now) / MICROSECONDS,
+        None if is_note(name) else row.fence,
+        digest_of(row.record.encode()) if record is None else None,
+        row.began / MICROSECONDS,
+    )
+
+
+def _marks(values: Sequence[Any]) -> str:
+    return ", ".join(["%s"] * len(values))
+
+
+def _microseconds(seconds: float) -> int:
+    return round(seconds * MICROSECONDS)

@@ -1,72 +1,87 @@
--- Grants the lock, or returns its holder. A waiter joins the wait queue in the same step.
--- KEYS  1 lock  2 index  3 fences  4 queue  5 a note to write when granted, or absent
--- ARGV  1 value  2 ttl in ms  3 name; the rest may be absent:
---       4 the waiter's member of the queue, or '' not to join
---       5 the member of the waiter's question before this one, or ''
---       6 the waiter's number in the queue, or ''
---       7 the note's text  8 its ttl in ms
---       9 what the fence should be if that is greater than the last one
--- Returns the fence when granted, with ARGV[9] {1, fence, memory}; {2, fence} when granted while
--- there is another note, which is kept; {0, value, ttl left in ms or -1} when held. A waiter also
--- gets the time in us, its number in the queue, and how many are before it.
--- Idempotent for one value: a client that asks again after a lost reply is granted the lock again.
-local key, index, fences, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local value, ttl, name, me, before = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '', ARGV[5]
-local held, fence = false, nil
--- A waiter mostly finds the lock held: for it, GET before SET is cheaper on average.
-if me ~= '' then
-  --- include value_of_lock
-  held = value_of_lock(key)
+-- Grants the first of some locks that is free, or says what holds them. A waiter joins the wait
+-- queue in the same step.
+-- KEYS  1 index  2 fences  3 queue  4.. the locks  then the note, or absent
+-- ARGV  1 token  2 value  3 ttl in ms  4 how many permits there are; 0: it is one plain lock
+--       5.. the locks' names; then, or absent:
+--       the note's token, or ''; its value; its ttl in ms
+--       the waiter's member of the queue; its number there, or ''
+-- Returns the fence of a plain lock, if no note was given; else {1, i, fence, 1 if the note is there}
+-- for the i-th lock. If all are held: {0, {value, ttl left in ms or -1 for each}}, and for a waiter
+-- its number, how many are before it, and the greatest fence until now.
+-- Idempotent for one token: a client that asks again is granted the same lock again.
+local index, fences, queue = KEYS[1], KEYS[2], KEYS[3]
+local token, value, ttl, permits = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local count = math.max(permits, 1)
+local note, me, number = KEYS[4 + count], ARGV[8 + count], ARGV[9 + count]
+
+local held, free, mine, granted = {}, nil, nil, nil
+for i = 1, count do
+  held[i] = redis.call('GET', KEYS[3 + i])
+  if not held[i] then
+    free = free or i
+  elseif string.find(held[i], token, 1, true) then
+    mine = i
+  end
 end
-local mine = not held and redis.call('SET', key, value, 'PX', ttl, 'NX')
+
 if mine then
-  if redis.call('EXISTS', queue) == 1 then
+  local time = redis.call('TIME')
+  local stop = time[1] * 1000 + math.floor(time[2] / 1000) + ttl
+  redis.call('PEXPIRE', KEYS[3 + mine], ttl)
+  redis.call('ZADD', index, string.format('%d', stop), ARGV[4 + mine])
+  granted = redis.call('HGET', fences, ARGV[4 + mine])
+elseif free and redis.call('EXISTS', queue) == 1 then
+  --- include hand_over
+  -- The last lease has expired, and no waiter was told: the first in the queue gets the lock.
+  if me then
     --- include join_queue
-    --- include hand_over
-    -- The last lease has expired, and no waiter was notified. The first in the queue gets the lock.
-    if me ~= '' then join_queue(fences, queue, me, before, ARGV[6]) end
-    local handed, first = hand_over(key, index, fences, queue, name, me)
-    if handed then
-      mine = false
-      if first == me then fence = handed end
+  end
+  local own = permits == 0 and queue
+  free = nil
+  for i = 1, count do
+    if not held[i] then
+      local fence, first = hand_over(KEYS[3 + i], ARGV[4 + i], own, own or queue)
+      if not fence then
+        free = free or i
+      elseif string.sub(first, 1, 22) == token then
+        mine, granted = i, fence
+      else
+        held[i] = redis.call('GET', KEYS[3 + i])
+      end
     end
   end
-else
-  if not held then
-    --- include value_of_lock
-    held = value_of_lock(key)
-  end
-  if held == value then
-    redis.call('PEXPIRE', key, ttl)
-    if me ~= '' then redis.call('ZREM', queue, me, before) end
-    mine = true
-  end
+end
+if free and not mine then
+  redis.call('SET', KEYS[3 + free], value, 'PX', ttl)
+  mine = free
 end
 
 if mine then
-  local floor = ARGV[9]
-  --- include draw_fence
-  fence = drawn
-  --- include add_to_index
-end
-if fence then
-  if KEYS[5] and not redis.call('SET', KEYS[5], ARGV[7], 'PX', ARGV[8], 'NX')
-    and redis.call('GET', KEYS[5]) ~= ARGV[7] then return {2, fence} end
-  if ARGV[9] then
-    --- include memory
-    return {1, fence, memory(fences)}
+  if not granted then
+    local name, least = ARGV[4 + mine], nil
+    --- include lease
+    granted = fence
   end
-  return fence
+  if me then redis.call('ZREM', queue, me) end
+  local noted = 0
+  if note then
+    local there = redis.call('GET', note)
+    if not there or string.find(there, ARGV[5 + count], 1, true) then
+      redis.call('SET', note, ARGV[6 + count], 'PX', ARGV[7 + count])
+      noted = 1
+    end
+  end
+  if permits == 0 and not note then return granted end
+  return {1, mine, granted, noted}
 end
 
-local left = redis.call('PTTL', key)
-if not held then
-  --- include value_of_lock
-  held = value_of_lock(key)
+local holders = {}
+for i = 1, count do
+  -- Of a longer value, which is none of ours, look.lua sends as much.
+  holders[2 * i - 1], holders[2 * i] = string.sub(held[i], 1, 16385), redis.call('PTTL', KEYS[3 + i])
 end
-if me == '' then return {0, held, left} end
+if not me then return {0, holders} end
 --- include join_queue
-local number = join_queue(fences, queue, me, before, ARGV[6])
-keep_queue(queue, left)
-local time, rank = redis.call('TIME'), redis.call('ZRANK', queue, me)
-return {0, held, left, time[1] .. string.sub('00000' .. time[2], -6), number, rank}
+local last = redis.call('HMGET', fences, '', ARGV[5])
+local fence = permits == 0 and last[2] or last[1] or '0'
+return {0, holders, number, redis.call('ZRANK', queue, me), fence}

@@ -1,28 +1,98 @@
--- Included by the scripts that end a lease.
+-- Included where a lock is free, or has changed, with `index` and `fences`.
+--
+-- A member of a wait queue is
+-- token (22) .. channel id (22) .. N .. ':' .. ttl in ms .. ':' .. value
+-- N is how many permits the waiter may choose from; 0: it waits for a plain lock.
+-- A message is token .. news, and the news is one of
+-- '+' .. fence .. ':' .. K            the lock is handed over: permit K, or 0
+-- '=' .. fence .. ':' .. ttl .. ':' .. value    another one has it now, and the waiter is the next
+-- '?'                                 the waiter is the next, and asks again
 
---- include next_fence
---- include notify_waiters
+local function lease(name, ttl, least)
+  --- include lease
+  return fence
+end
 
--- Hands the lock to the first waiter in the queue that is still subscribed, and sends it
--- fence .. ':' .. now in us. The waiter `me` runs this script, and is sent nothing. `waiting`: the
--- first 1 + NOTIFIED_WAITERS members of the queue, if the caller has read them.
--- Returns the fence and the waiter's member; false if no waiter is left.
-local function hand_over(key, index, fences, queue, name, me, waiting)
-  local first = listening(index, queue, 0, 1 + NOTIFIED_WAITERS, me, waiting)
-  local member = first[1]
-  if not member then return false end
-  local colon = string.find(member, ':', 45, true)
-  local second = string.find(member, ':', colon + 1, true)
-  local ttl, value = string.sub(member, colon + 1, second - 1), string.sub(member, second + 1)
-  local fence, now = next_fence(fences, name)
-  redis.call('ZADD', index, math.floor(now / 1000) + ttl, name)
-  redis.call('ZREM', queue, member)
-  redis.call('SET', key, value, 'PX', ttl)
-  if #first > 1 then
-    local news = holder_news(fence, now, ttl, value)
-    for i = 2, #first do send_news(index, first[i], news) end
+local function channel_of(member)
+  return index .. ':' .. string.sub(member, 23, 44)
+end
+
+local function tell(member, news)
+  redis.call('PUBLISH', channel_of(member), string.sub(member, 1, 22) .. news)
+end
+
+-- The first waiters of a queue, `most` at most, to whom somebody listens. Removes the others that it
+-- meets: they are dead, or no waiters. `slot`: only those that may have this permit; 0: that wait for
+-- a plain lock. (NUMSUB, because PUBLISH counts those as well who listen to all channels, such as
+-- monitors.)
+local function listening(queue, slot, most)
+  local found, from, members = {}, 0, nil
+  repeat
+    members = redis.call('ZRANGE', queue, from, from + most - 1)
+    local channels = {}
+    for i, member in ipairs(members) do channels[i] = channel_of(member) end
+    local heard = #members > 0 and redis.call('PUBSUB', 'NUMSUB', unpack(channels))
+    for i, member in ipairs(members) do
+      local permits = tonumber(string.match(member, '^(%d+):%d+:', 45))
+      if permits and (permits < slot or slot == 0 and permits > 0) then
+        from = from + 1
+      elseif permits and heard[2 * i] > 0 then
+        from = from + 1
+        found[#found + 1] = member
+        if #found == most then return found end
+      else
+        redis.call('ZREM', queue, member)
+      end
+    end
+  until #members < most
+  return found
+end
+
+-- The queues of a lock, and which permit it is there. `own`: of those that wait for just this lock,
+-- or false; `permits`: of those that wait for one of several, or the same.
+local function queues_of(name, own, permits)
+  local found = own and {{own, 0}} or {}
+  if permits ~= own then
+    found[#found + 1] = {permits, tonumber(string.match(name, '^[^\n]*#(%d+)'))}
   end
-  -- Last, because the server writes to its clients in the reverse order.
-  if member ~= me then send_news(index, member, fence .. ':' .. now) end
-  return fence, member
+  return found
+end
+
+-- Gives a lock that nothing holds to the first waiter that may have it, and tells the next one.
+-- Returns the fence and the waiter's member; false if nobody waits.
+local function hand_over(key, name, own, permits)
+  for _, place in ipairs(queues_of(name, own, permits)) do
+    local queue, slot = place[1], place[2]
+    local first, second = unpack(listening(queue, slot, 2))
+    if first then
+      local ttl, value = string.match(first, '^%d+:(%d+):(.*)', 45)
+      redis.call('ZREM', queue, first)
+      redis.call('SET', key, value, 'PX', ttl)
+      local fence = lease(name, ttl)
+      if second and slot == 0 then
+        tell(second, '=' .. fence .. ':' .. ttl .. ':' .. value)
+      elseif second then
+        tell(second, '?')
+      end
+      -- Last, because the server writes to its clients in the reverse order.
+      tell(first, '+' .. fence .. ':' .. slot)
+      return fence, first
+    end
+  end
+  return false
+end
+
+-- Tells the next waiter who holds a lock now: it has become the next, or the record has changed. One
+-- that waits for a permit asks again, because there are several holders.
+local function tell_next(key, name, own, permits)
+  for _, place in ipairs(queues_of(name, own, permits)) do
+    local first = listening(place[1], place[2], 1)[1]
+    local value, left = redis.call('GET', key), redis.call('PTTL', key)
+    local fence = redis.call('HGET', fences, name)
+    if first and place[2] == 0 and fence and left >= 0 then
+      tell(first, '=' .. fence .. ':' .. left .. ':' .. value)
+    elseif first then
+      tell(first, '?')
+    end
+  end
 end

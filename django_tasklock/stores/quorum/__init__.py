@@ -1,4 +1,4 @@
-"""Leases that a majority of other stores has granted."""
+"""See `QuorumStore`."""
 
 from .store import QuorumStore
 

@@ -1,168 +1,167 @@
-"""The part of `QuorumStore` that calls its members: all at once, and for a limited time."""
+"""The members of a quorum: each is called in a thread of its own, and all are asked at once."""
 
 from __future__ import annotations
 
+import os
 import threading
-import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+from weakref import WeakSet
 
-from ..._values.arguments import LONGEST_TTL_SECONDS
-from ...conf import StoreSettings
-from ...exceptions import InvalidLockConfig, StoreUnavailable
+from django.core.cache import caches
+from django.db import connections
+
+from ..._compat.native_threads import are_patched, new_lock, this_thread
+from ..._values import clock
+from ...exceptions import StoreUnavailable
 from ..base import BaseStore
-from ..lease_notes import NAME_PREFIX
-from .answers import Answers, Enough
-from .counting import majority_of
-from .member import Member
-from .options import OPTIONS, checked_options
-from .polling import poll
-from .quorum_lease import QuorumLease
 
-__all__ = ["QuorumMembers"]
+__all__ = ["Member", "ask"]
 
-T = TypeVar("T")
+# So many questions wait for a member that does not answer.
+MOST_WAITING = 1000
 
-SHORTEST_DRIFT_SECONDS = 0.002
-"""a server counts in milliseconds, and rounds"""
-
-_making = threading.local()
+_all: WeakSet[Member] = WeakSet()
 
 
-class QuorumMembers(BaseStore):
-    """Options, members, and polls.
+class Member:
+    """A store of another alias, which one thread calls, in the order of the questions.
 
-    Raises `InvalidLockConfig` for wrong options, and for members that cannot be: unknown aliases,
-    stores that do not release in one step, the store itself, also by way of others.
+    So what undoes a question comes after it, also at a member that nobody waits for. A caller only
+    puts its question into a queue, which is one step: an exception that a signal handler raises
+    leaves no lock behind, as it may in a ``ThreadPoolExecutor``. And no thread is waited for when
+    the process ends.
+
+    Args:
+        number: its index among the members.
+        store: the store.
     """
 
-    known_options: ClassVar[frozenset[str]] = OPTIONS
+    def __init__(self, number: int, store: BaseStore) -> None:
+        self.number, self.store, self.alias = number, store, store.alias
+        self.begin()
+        _all.add(self)
 
-    def __init__(self, settings: StoreSettings) -> None:
-        super().__init__(settings)
-        self.options = checked_options(settings)
-        self.members = tuple(
-            Member(number, alias, self.options) for number, alias in enumerate(self.options.aliases)
-        )
-        self.size = len(self.members)
-        self.majority = majority_of(self.size)
-        self._leases: weakref.WeakValueDictionary[tuple[str, str], QuorumLease] = (
-            weakref.WeakValueDictionary()
-        )
-        self._assert_possible()
-        weakref.finalize(self, _end, self.members).atexit = False
+    def begin(self) -> None:
+        """Forget the thread, and what it was asked. Called in a new process too."""
+        self._questions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        # Held by the thread for as long as it lives.
+        self._running = new_lock()
+        # Whether its last answer came too late, or has not come yet.
+        self.is_slow = False
 
-    def close_idle(self) -> None:
-        # The stores for locks are closed by their own aliases.
-        for member in self.members:
-            member.close_notes()
+    def ask(self, question: Callable[[], None]) -> None:
+        """Have ``question``, which raises nothing, called in its turn.
 
-    def _assert_possible(self) -> None:
-        """Make the members, which asks no server, and look at them."""
-        making: list[str] = vars(_making).setdefault("aliases", [])
-        if self.alias in making:
-            circle = " -> ".join([*making[making.index(self.alias) :], self.alias])
-            raise InvalidLockConfig(
-                f"the lock store {self.alias!r} is a member of itself: STORES leads from {circle}"
-            )
-        making.append(self.alias)
-        try:
-            for member in self.members:
-                store = member.store
-                if not store.atomic_release:
-                    raise InvalidLockConfig(
-                        f"the lock store {self.alias!r} cannot have the member {member.alias!r}: "
-                        f"a {type(store).__name__} does not release in one step, so it may remove "
-                        "the vote for another lease"
-                    )
-                # Its KEY_PREFIX is longer, and may be too long.
-                _ = member.notes
-        finally:
-            making.remove(self.alias)
-
-    def poll(
-        self,
-        ask: Callable[[Member], T],
-        enough: Enough[T],
-        *,
-        members: Sequence[Member] | None = None,
-        not_asked: Callable[[Member], None] | None = None,
-        native: bool = False,
-        wait: bool = True,
-        longest: float | None = None,
-    ) -> Answers[T]:
-        """Ask the members; see `poll`. Raises what they raise, but not `StoreUnavailable`."""
-        return poll(
-            self.members if members is None else members,
-            ask,
-            enough,
-            self.options.member_timeout,
-            longest=longest,
-            at_least=self.majority,
-            not_asked=not_asked,
-            native=native,
-            wait=wait,
-        )
-
-    def unavailable(self, answers: Answers[Any], waited: int = 0) -> StoreUnavailable:
-        """The error when fewer than a majority have answered.
-
-        Args:
-            answers: what there is.
-            waited: how many members do not count, because they lost their data.
+        Raises `StoreUnavailable` if too many wait already, or the system starts no thread.
         """
-        words = (
-            f"{len(answers.given)} of its {self.size} members answered in time, and "
-            f"{self.majority} must"
-        )
-        if waited:
-            words += (
-                f"; {waited} of them do not count before they have kept their data for "
-                f"{self.options.longest_ttl:g} s (LONGEST_TTL)"
-            )
-        reasons = [
-            f"{member.alias}: {answers.failed.get(member.number, 'no answer')}"
-            for member in self.members
-            if member.number not in answers.given
-        ]
-        return StoreUnavailable(self.alias, "; ".join([words, *reasons]))
-
-    def assert_answered(self, answers: Answers[Any]) -> None:
-        """Raise `StoreUnavailable` unless a majority has answered."""
-        if len(answers.given) < self.majority:
-            raise self.unavailable(answers)
-
-    def hopeless(self, answers: Answers[Any]) -> bool:
-        """Whether so many members have failed that no majority can answer."""
-        return len(answers.failed) > self.size - self.majority
-
-    def at_members(self, ttl: float) -> float:
-        """How long a lease of ``ttl`` lasts at the members: their clocks may be too fast."""
-        longer = ttl + ttl * self.options.drift + SHORTEST_DRIFT_SECONDS
-        return min(longer, max(ttl, LONGEST_TTL_SECONDS))
+        if self._questions.qsize() >= MOST_WAITING:
+            raise StoreUnavailable(self.alias, "it has not answered for some time")
+        self._questions.put(question)
+        if not self._running.locked():
+            try:
+                threading.Thread(target=self._work, daemon=True, name="tasklock-quorum").start()
+            except RuntimeError as error:
+                raise StoreUnavailable(self.alias, str(error)) from error
 
     @property
-    def longest_ttl(self) -> float | None:
-        """`Rewriting.longest_ttl`: the option LONGEST_TTL."""
-        return self.options.longest_ttl
+    def is_late(self) -> bool:
+        """Whether it is slow, and others wait for it already."""
+        return self.is_slow and not self._questions.empty()
 
-    def assert_ttl(self, name: str, ttl: float) -> None:
-        """Raise `ValueError` for a lease that lasts longer than a member waits after a restart."""
-        longest = self.longest_ttl
-        if longest is not None and ttl > longest and not name.startswith(NAME_PREFIX):
-            raise ValueError(
-                f"the lock store {self.alias!r} grants leases of {longest:g} s at most "
-                f"(LONGEST_TTL), not of {ttl:g} s"
-            )
+    def end(self) -> None:
+        """End the thread when it has nothing to do. Nothing is asked after that."""
+        self._questions.put(None)
 
-    def lease_of(self, name: str, token: str) -> QuorumLease:
-        """What this process knows of a lease; a new one if that is nothing."""
-        lease = self._leases.get((name, token))
-        if lease is None:
-            lease = self._leases.setdefault((name, token), QuorumLease(name, token))
-        return lease
+    def _work(self) -> None:
+        if not self._running.acquire(False):
+            return  # Two were started at the same time.
+        while (question := self._questions.get()) is not None:
+            question()
+            del question  # It refers to the quorum, with which this thread ends.
+        with suppress(Exception):
+            connections.close_all()
+            caches.close_all()
 
 
-def _end(members: Sequence[Member]) -> None:
-    for member in members:
-        member.end()
+class Answers(NamedTuple):
+    """What members have answered to one question, and why others have not."""
+
+    given: dict[Member, Any]
+    failed: dict[Member, str]
+
+
+def ask(
+    members: Sequence[Member], call: Callable[[Member], Any], seconds: float, enough: int
+) -> Answers:
+    """Ask members at the same time, and wait for all of them.
+
+    Args:
+        members: whom to ask.
+        call: makes the call, in the member's thread, perhaps after this function has returned.
+        seconds: how long to wait.
+        enough: with so many answers, a member that was slow before is not waited for.
+
+    Raises whatever a call has raised that is no `StoreUnavailable`.
+    """
+    given: dict[Member, Any] = {}
+    failed: dict[Member, str] = {}
+    replies: SimpleQueue[tuple[Member, Any, BaseException | None]] = SimpleQueue()
+    slow = {member for member in members if member.is_slow}
+    # Under gevent and eventlet the threads are greenlets, and belong to one thread of the system.
+    # The renewal thread is another one: it asks by itself, and the slow ones last.
+    asks_itself = this_thread.renews and are_patched()
+    for member in sorted(members, key=slow.__contains__):
+        question = partial(_reply, member, call, replies, clock.now() + seconds)
+        try:
+            if not asks_itself and member.is_late and 0 < enough <= len(members) - len(slow):
+                failed[member] = "it was late before"
+            elif not asks_itself:
+                member.ask(question)
+            elif member not in slow or replies.qsize() < enough:
+                question()
+        except StoreUnavailable as error:
+            failed[member] = error.reason
+    # While the whole process stands still, the members' threads stand too, which is no silence of
+    # the members: it costs one of two halves.
+    for _ in range(2):
+        until = clock.now() + seconds / 2
+        with suppress(Empty):
+            while unanswered := {*members} - {*given, *failed}:
+                if len(given) >= enough and unanswered <= slow:
+                    break
+                member, answer, raised = replies.get(timeout=max(0.0, until - clock.now()))
+                if isinstance(raised, StoreUnavailable):
+                    failed[member] = raised.reason
+                elif raised is not None:
+                    raise raised
+                else:
+                    given[member] = answer
+    for member in {*members} - {*given, *failed}:
+        failed[member] = "it was late before" if member in slow else f"no answer in {seconds:g} s"
+        member.is_slow |= member not in slow
+    return Answers(given, failed)
+
+
+def _reply(
+    member: Member, call: Callable[[Member], Any], replies: SimpleQueue[Any], due: float
+) -> None:
+    reply: tuple[Member, Any, BaseException | None]
+    try:
+        reply = member, call(member), None
+    except BaseException as error:
+        reply = member, None, error
+    member.is_slow = clock.now() > due
+    replies.put(reply)
+
+
+def _new_process() -> None:
+    for member in list(_all):
+        member.begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_process)

@@ -1,4 +1,4 @@
-"""The store on Redis. Beside it only ``stores/cluster`` and ``_compat`` import ``redis``."""
+"""The store on Redis. Beside it only ``stores/cluster.py`` and ``_compat`` import ``redis``."""
 
 from .store import RedisStore
 

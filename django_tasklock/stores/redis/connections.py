@@ -1,51 +1,324 @@
-"""One connection to Redis: making it, sending a command, closing it."""
+"""The store's own connections: one for each call, and the errors of calls."""
 
 from __future__ import annotations
 
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import (
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ..._compat.redis import arrives, connection_options, make_connection
+from ..._compat import redis as compat
+from ..._compat.native_threads import this_thread
+from ..._compat.redis import NotSent, pack
+from ..._values import clock
+from ..._values.tokens import chance
+from ...exceptions import StoreUnavailable
+from .replicas import ReplicaWait
+from .script import Script
 
-__all__ = ["has_no_timeout", "is_cut", "new_connection"]
+__all__ = ["Client", "MayHaveRun", "milliseconds"]
 
+# The limit for connect, send and read where neither the cache nor the store has one: otherwise a
+# server that hangs would hang every caller for ever.
 DEFAULT_SOCKET_TIMEOUT_SECONDS = 5.0
-"""the limit for connect, send and read where neither the cache nor the store has one: otherwise a
-server that hangs would hang every caller for ever. No script takes a hundredth of it, and later
-releases of redis-py have the same default."""
+# A call goes on after so many connections were cut: one that was idle, and one while it was used.
+MOST_CUTS = 2
+# How long a call waits for a connection when all are in use; each is in use for one script only.
+POOL_WAIT_SECONDS = 5.0
+# The rights that the server's user needs, for the error when one is missing.
+NEEDED = (
+    "+@read +@write +@scripting +@pubsub +@connection +info +time, the lock keys (~), and their "
+    "channels (&)"
+)
+# Parts of the errors of servers where a right is missing within a script.
+NOT_ALLOWED = ("NOPERM", "ACL", "user executing the script can't")
+# Of its clients the server first writes to those for whom it had nothing until the end. So after
+# this, a script's messages to other clients are sent before the reply to its caller.
+PING = pack((b"PING",))
+
+_all: WeakSet[Connections] = WeakSet()
 
 
-def new_connection(pool: Any, **overrides: Any) -> Any:
-    """A connection with the options of ``pool``, not connected yet.
+class MayHaveRun(StoreUnavailable):
+    """The connection was cut before the reply to a call that must not be made twice."""
 
-    The server sends replies on it and nothing else. Its timeouts are the cache's, or
-    `DEFAULT_SOCKET_TIMEOUT_SECONDS` where the cache has none. ``overrides`` are arguments of
+
+class Connections:
+    """Connections that one call after the other uses.
+
+    An exception from a signal handler (a soft time limit, for example) may come between any two
+    instructions here. So the code needs no cleanup to be right: a connection is idle, or belongs to
+    one call, and becomes idle again only after the reply to that call was read. Otherwise it is
+    closed, at the latest by the garbage collector. Only connections that still exist are counted.
+
+    The pools of redis-py are not used: they lose a connection if a call is interrupted while it
+    gets one, and check each connection twice in each call.
+    """
+
+    def __init__(self, make: Callable[[], Any], most: float, patience: float) -> None:
+        """Begin without connections.
+
+        Args:
+            make: makes one, not connected yet.
+            most: how many there may be.
+            patience: how many seconds a call waits while all are in use.
+        """
+        self._make, self._most, self._patience = make, most, patience
+        self._idle: deque[Any] = deque()
+        self._made: WeakSet[Any] = WeakSet()
+        _all.add(self)
+
+    def exchange(self, packed: bytes, replies: int, *, look: bool, fresh: bool) -> list[Any]:
+        """Send packed commands, and read so many replies. Raises what redis-py raises.
+
+        Args:
+            packed, replies: the commands, and how many they are.
+            look: see that the connection is not cut. It costs as much as to pack a command.
+            fresh: use a new connection, unless there are too many.
+        """
+        # Only this list refers to the connection. A variable would keep it alive in the traceback
+        # of an interruption, as long as that exists.
+        own: list[Any] = []
+        try:
+            self._take(own, look, fresh)
+            compat.send(own[0], packed)
+            found = [compat.read(own[0]) for _ in range(replies)]
+            self._idle.append(own.pop())
+            return found
+        except BaseException:
+            self._close(own)
+            raise
+
+    def close_idle(self) -> None:
+        """Close those that no call uses now."""
+        while self._idle:
+            try:
+                self._close([self._idle.pop()])
+            except IndexError:
+                pass  # Another thread has taken the last one.
+
+    def new_process(self) -> None:
+        """In a forked child: forget all, which are the parent's."""
+        inherited, self._made = self._made, WeakSet()
+        self._idle = deque()
+        for connection in inherited:
+            compat.close_inherited(connection)
+
+    def _take(self, own: list[Any], look: bool, fresh: bool) -> None:
+        """Put a connection into ``own`` that no other call uses."""
+        give_up = clock.now() + self._patience
+        while True:
+            if fresh and self._connected(own):
+                return
+            try:
+                own.append(self._idle.pop())
+            except IndexError:
+                if self._connected(own):
+                    return
+                if clock.now() > give_up:
+                    raise RedisTimeoutError(
+                        f"Too many connections: all {self._most} are in use"
+                    ) from None
+                time.sleep(chance.uniform(0.001, 0.01))
+            else:
+                if not look or not _is_cut(own[0]):
+                    return
+                self._close(own)
+
+    def _connected(self, own: list[Any]) -> bool:
+        """Put a new connection into ``own``; False if there are as many as may be."""
+        if len(self._made) < self._most:
+            own.append(self._make())
+            self._made.add(own[0])
+            # Several threads may be here at the same time. So each counts again, itself included.
+            if len(self._made) <= self._most:
+                compat.connect(own[0])
+                return True
+            self._close(own)
+        return False
+
+    def _close(self, own: list[Any]) -> None:
+        if own:
+            # It does not count any more, even if the exception keeps it alive for a while.
+            self._made.discard(own[0])
+            own[0].disconnect()
+            own.clear()
+
+
+class Client:
+    """Runs scripts on a server."""
+
+    def __init__(self, alias: str, pool: Any, options: dict[str, Any]) -> None:
+        """Prepare to connect, as the connections of a pool do.
+
+        Args:
+            alias: of the store.
+            pool: of redis-py.
+            options: arguments of redis-py's ``Connection`` in the place of those of the pool.
+        """
+        self.alias, self.pool = alias, pool
+        self.new_connection: Callable[..., Any] = partial(_new_connection, pool, options)
+        """makes a connection that only the caller uses; see `_new_connection`"""
+        most, patience = compat.most_connections(pool)
+        self._connections = Connections(
+            self.new_connection, most or math.inf, patience or POOL_WAIT_SECONDS
+        )
+        # The renewal thread must not wait for the other threads. Under gevent and eventlet it must
+        # not share a socket with them either.
+        self._of_renewal = Connections(self.new_connection, math.inf, POOL_WAIT_SECONDS)
+
+    def run(
+        self,
+        script: Script,
+        keys: Sequence[bytes],
+        args: Sequence[bytes | str | int] = (),
+        *,
+        once: bool = False,
+        ping: bool = False,
+        wait: ReplicaWait | None = None,
+    ) -> Any:
+        """Run a script in one round trip.
+
+        Args:
+            script: to run.
+            keys, args: its KEYS and ARGV.
+            once: it must not run twice. Otherwise it is sent once more when the connection was cut.
+            ping: its messages to other clients are to be sent before its reply; see `PING`.
+            wait: is sent right behind it, and gets the server's answer.
+
+        Returns:
+            The script's reply.
+
+        Raises `StoreUnavailable`; with ``once`` it is `MayHaveRun` if the script may have run.
+        """
+        words = [b"EVALSHA", script.sha, b"%d" % len(keys), *keys]
+        words += [arg if type(arg) is bytes else _as_bytes(arg) for arg in args]
+        before, behind = PING if ping else b"", b"" if wait is None else pack(wait.words)
+        while True:
+            packed = before + pack(tuple(words)) + behind
+            replies = self._exchange(packed, 1 + ping + (wait is not None), once)
+            reply = replies[ping]
+            if not isinstance(reply, ResponseError):
+                if wait is not None:
+                    wait.answer = replies[-1]
+                return reply
+            if not isinstance(reply, NoScriptError):
+                raise self.unavailable(reply, keys) from reply
+            # The server does not have the script, as after a restart: send its text.
+            words[:2] = b"EVAL", script.text
+
+    def command(self, *words: bytes | str | int) -> Any:
+        """Run a plain command, which may be sent twice, and return its reply. Raises
+        `StoreUnavailable`."""
+        return self.commands([words])[0]
+
+    def commands(
+        self, commands: Sequence[Sequence[bytes | str | int]], *, once: bool = False
+    ) -> list[Any]:
+        """Run plain commands in one round trip; ``once``: they must not run twice.
+
+        Returns the reply to each. Raises `StoreUnavailable`, also for the first that the server
+        refuses.
+        """
+        packed = b"".join(pack(tuple(map(_as_bytes, words))) for words in commands)
+        replies = self._exchange(packed, len(commands), once)
+        for reply in replies:
+            if isinstance(reply, ResponseError):
+                raise self.unavailable(reply) from reply
+        return replies
+
+    def close_idle(self) -> None:
+        """Close the connections that no call uses now."""
+        self._connections.close_idle()
+        self._of_renewal.close_idle()
+
+    def unavailable(self, error: BaseException, keys: Sequence[bytes] = ()) -> StoreUnavailable:
+        """The error to raise for one of redis-py, which came where a script used ``keys``."""
+        reason = str(error) or type(error).__name__
+        if isinstance(error, ReadOnlyError) or "READONLY" in reason:
+            self.close_idle()  # They belong to a server that was demoted.
+        if isinstance(error, NoPermissionError) or any(said in reason for said in NOT_ALLOWED):
+            reason = f"the Redis user lacks a right: {reason}; it needs {NEEDED}"
+        elif "used memory > 'maxmemory'" in reason:
+            reason = "the server is full: raise its maxmemory, or remove other keys"
+        elif "WRONGTYPE" in reason:
+            named = ", ".join(key.decode("utf-8", "replace") for key in keys)
+            reason = f"{reason}: one of {named}; remove the one that is no lock (DEL)"
+        return StoreUnavailable(self.alias, reason)
+
+    def _exchange(self, packed: bytes, replies: int, once: bool) -> list[Any]:
+        connections = self._of_renewal if this_thread.renews else self._connections
+        cuts = 0
+        while True:
+            try:
+                # What can be sent again need not look.
+                return connections.exchange(packed, replies, look=once, fresh=cuts > 0)
+            except (RedisError, OSError) as error:
+                connections.close_idle()  # They may be broken too.
+                cuts += 1
+                cut = isinstance(error, RedisConnectionError)
+                if cut and once and not isinstance(error, NotSent):
+                    raise MayHaveRun(self.alias, str(error)) from error
+                if not cut or cuts > MOST_CUTS:
+                    raise self.unavailable(error) from error
+
+
+def milliseconds(ttl: float) -> int:
+    """Seconds as milliseconds, rounded up: the server's lease must not end before the holder's."""
+    return math.ceil(ttl * 1000)
+
+
+def _new_connection(pool: Any, given: dict[str, Any], **overrides: Any) -> Any:
+    """A connection as those of the pool, not connected yet.
+
+    The server sends replies on it and nothing else. Its timeouts are those of the store, or of the
+    cache, or `DEFAULT_SOCKET_TIMEOUT_SECONDS` where neither has one. ``overrides`` are arguments of
     redis-py's ``Connection``.
     """
-    options = connection_options(pool)
-    options |= {"protocol": 2, "decode_responses": False}
-    options["socket_timeout"] = options.get("socket_timeout") or DEFAULT_SOCKET_TIMEOUT_SECONDS
-    options["socket_connect_timeout"] = (
-        options.get("socket_connect_timeout") or options["socket_timeout"]
-    )
+    options = compat.connection_options(pool) | {"protocol": 2, "decode_responses": False}
+    timeout = options.get("socket_timeout") or DEFAULT_SOCKET_TIMEOUT_SECONDS
+    options["socket_timeout"] = timeout
+    options["socket_connect_timeout"] = options.get("socket_connect_timeout") or timeout
     if options.get("db"):
-        # Not as an integer: see `as_bytes` in client.py.
+        # Not as an integer: see `_as_bytes`.
         options["db"] = str(options["db"])
-    return make_connection(pool, options | overrides)
+    return compat.make_connection(pool, options | given | overrides)
 
 
-def has_no_timeout(pool: Any) -> bool:
-    """Whether the connections of ``pool`` itself have no socket timeout.
-
-    The default differs between releases, so a connection is made (not connected) and asked.
-    """
-    return make_connection(pool, connection_options(pool)).socket_timeout is None
-
-
-def is_cut(connection: Any) -> bool:
+def _is_cut(connection: Any) -> bool:
     """Whether the server has closed the idle connection, or has sent something unexpected."""
     try:
-        return arrives(connection, 0)
+        return compat.arrives(connection, 0)
     except (RedisError, OSError, ValueError):
         return True
+
+
+def _as_bytes(value: bytes | str | int) -> bytes:
+    """An argument as bytes. hiredis would take integers as well, but the process crashes if a
+    signal handler raises an exception meanwhile."""
+    if isinstance(value, str):
+        return value.encode()
+    return b"%d" % value if isinstance(value, int) else value
+
+
+def _new_process() -> None:
+    for connections in list(_all):
+        connections.new_process()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_process)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..._values.arguments import LONGEST_TTL_SECONDS
@@ -11,44 +10,37 @@ from ...exceptions import InvalidLockConfig
 
 __all__ = ["REPLICAS_OPTION", "ReplicaWait", "Replicas"]
 
+# The store's option: how many replicas must have a lease before it counts.
 REPLICAS_OPTION = "REPLICAS"
-"""the store's option: how many replicas must have a lease before it counts"""
+# How long the server waits for its replicas, at most; they mostly answer within a millisecond.
 REPLICA_WAIT_SECONDS = 1.0
-"""how long the server waits for its replicas, at most; they mostly answer within a millisecond"""
+# At most so much of a lease's ttl, and of the socket's timeout, is spent on that.
 WAIT_SHARE = 1 / 2
-"""at most so much of a lease's ttl, and of the socket's timeout, is spent on that"""
 
 
 class ReplicaWait:
     """A WAIT that is sent together with one script, and its answer."""
 
-    __slots__ = ("acknowledged", "command", "needed", "seconds")
+    def __init__(self, needed: int, seconds: float) -> None:
+        self.needed, self.seconds = needed, seconds
+        # How many replicas have what the script wrote; an error where the server refused.
+        self.answer: Any = 0
 
-    def __init__(self, needed: int, ttl: float, socket_timeout: float | None) -> None:
-        """``ttl`` of the lease and ``socket_timeout`` are in seconds; None: it has no limit."""
-        limit = LONGEST_TTL_SECONDS if socket_timeout is None else socket_timeout
-        self.needed = needed
-        self.seconds = min(REPLICA_WAIT_SECONDS, WAIT_SHARE * ttl, WAIT_SHARE * limit)
-        self.acknowledged = 0
-        """how many replicas have what the script wrote"""
-        # Never 0, which is for ever.
-        words = (b"WAIT", b"%d" % needed, b"%d" % max(1, int(self.seconds * 1000)))
-        self.command = b"*3\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
-
-    def answer(self, reply: Any) -> None:
-        """Take the server's answer. Raises the error that it answered with."""
-        if isinstance(reply, Exception):
-            raise reply
-        self.acknowledged = int(reply)
+    @property
+    def words(self) -> tuple[bytes, ...]:
+        """The command. Its time is never 0, which is for ever."""
+        return b"WAIT", b"%d" % self.needed, b"%d" % max(1, int(self.seconds * 1000))
 
     @property
     def enough(self) -> bool:
         """Whether as many replicas have it as must."""
-        return self.acknowledged >= self.needed
+        return type(self.answer) is int and self.answer >= self.needed
 
     def __str__(self) -> str:
+        if type(self.answer) is not int:
+            return str(self.answer)
         return (
-            f"{self.acknowledged} of {self.needed} replicas (REPLICAS) acknowledged it within "
+            f"{self.answer} of {self.needed} replicas (REPLICAS) acknowledged it within "
             f"{self.seconds:g} s"
         )
 
@@ -56,8 +48,8 @@ class ReplicaWait:
 class Replicas:
     """What a store asks of the server's replicas."""
 
-    def __init__(self, settings: StoreSettings, new_connection: Callable[[], Any]) -> None:
-        """``new_connection`` makes a connection as the scripts use them. Raises
+    def __init__(self, settings: StoreSettings, socket_timeout: float | None) -> None:
+        """``socket_timeout``: of a connection, in seconds; None: it has none. Raises
         `InvalidLockConfig` for a wrong option."""
         given: Any = settings.options.get(REPLICAS_OPTION)
         if REPLICAS_OPTION in settings.options and (type(given) is not int or given < 1):
@@ -67,11 +59,12 @@ class Replicas:
             )
         self.needed: int = given or 0
         """how many must have a lease before it counts; 0: none"""
-        self._socket_timeout = new_connection().socket_timeout if self.needed else None
+        self._limit = LONGEST_TTL_SECONDS if socket_timeout is None else socket_timeout
 
-    def wait(self, ttl_ms: int) -> ReplicaWait | None:
-        """The WAIT to send with a script that grants or extends a lease for ``ttl_ms``
-        milliseconds; None: no replica must have it."""
+    def wait(self, ttl: float | None) -> ReplicaWait | None:
+        """The WAIT to send with a script that writes a lease for ``ttl`` seconds (None: for ever);
+        None: no replica must have it."""
         if not self.needed:
             return None
-        return ReplicaWait(self.needed, ttl_ms / 1000, self._socket_timeout)
+        limit = self._limit if ttl is None else min(self._limit, ttl)
+        return ReplicaWait(self.needed, min(REPLICA_WAIT_SECONDS, WAIT_SHARE * limit))

@@ -1,100 +1,378 @@
-"""Leases in Redis: each verb is one script and one round trip."""
+"""Locks in Redis: each verb is one script and one round trip."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import builtins
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
-from ..._compat.redis_caches import only_prepends
+from ..._values.event import Event
 from ..._values.lock_info import LockInfo
+from ..._values.owner import SINCE, Owner
 from ...conf import StoreSettings
-from ...exceptions import StoreUnavailable
-from ..base import Extension, Finding
-from .any_of import RedisAnyOf
-from .client import Client, milliseconds
-from .keyspace import Keyspace
-from .listing import Listing
+from ...exceptions import ListingNotSupported, StoreUnavailable
+from ..base import BaseStore, Extension, Finding, Grant, Note, Refusal
+from ..records import (
+    ANY,
+    Change,
+    Done,
+    Entry,
+    Foreign,
+    Held,
+    digest_of,
+    is_note,
+    new_record,
+    note_name,
+    note_record,
+    record_of,
+)
+from .caches import SOCKET_TIMEOUT_OPTION, Encoding, served, timeouts
+from .check import findings
+from .connections import Client, MayHaveRun, milliseconds
+from .history import HISTORY_OPTION, History
+from .keys import Keys
+from .listener import Listener
+from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
 from .script import Script
-from .server import findings, next_fence
-from .subscriber import Subscriber
+from .waiting import RedisWaiter, value_of, waiters
 
-__all__ = ["EXTEND", "LEASES_PER_SCRIPT", "WHICH_ARE_HELD", "RedisStore"]
+__all__ = ["RedisStore"]
 
-EXTEND = Script("extend")
-WHICH_ARE_HELD = Script("which_are_held")
+ACQUIRE = Script("acquire")
+COUNT = Script("count")
+GET = Script("get")
+LIST = Script("list")
+PUT = Script("put")
+RELEASE = Script("release")
+RENEW = Script("renew")
 
+# A script for so many keeps the server busy for about half a millisecond.
 LEASES_PER_SCRIPT = 500
-"""a script for so many keeps the server busy for about half a millisecond"""
+# Mostly the first page of a list is enough.
+FIRST_LEASES = 100
+# How many names of the index one script reads.
+NAMES_PER_SCRIPT = 1000
+
+# What has a meaning in a pattern of SCAN.
+_GLOB = re.compile(rb"[\\*?\[\]^-]")
 
 
-class RedisStore(RedisAnyOf):
-    """Leases in Redis, through django-redis's raw client or that of Django's own Redis backend.
+class RedisStore(BaseStore):
+    """Locks in Redis, through django-redis's raw client or that of Django's own Redis backend.
 
-    The value of a lock's key is the record of its lease, in the cache's own serializer. So the
+    The value of a lock's key is the text of its record, in the cache's own serializer. So the
     cache, ``redis-cli`` and code that calls ``cache.add`` on the same key see the lock, and each
-    side excludes the other. `Keyspace` says which other keys there are.
+    side excludes the other. `Keys` says which other keys there are.
     """
 
+    fences_are_times = True
+    supports_waiting = True
+    supports_history = True
     uses_cache = True
+    known_options = frozenset({SOCKET_TIMEOUT_OPTION, REPLICAS_OPTION, HISTORY_OPTION})
 
     def __init__(self, settings: StoreSettings) -> None:
-        client = Client(settings)
-        prepends = only_prepends(client.cache)
-        keyspace = Keyspace(client.make_key, settings.key_prefix, settings.alias, prepends=prepends)
-        super().__init__(settings, client, keyspace)
-        self.subscriber = Subscriber(client, self.keyspace.channels)
-        self._listing = Listing(client, self.keyspace, self.records)
-        self._server = client
+        super().__init__(settings)
+        self.client, self.encoding, self.keys = self._server()
+        self.encode = self.encoding.value_of
+        # It connects to nothing, and raises for an option that is unknown.
+        socket_timeout = self.client.new_connection().socket_timeout
+        self.replicas = Replicas(settings, socket_timeout)
+        self.history = History(settings, self.client, self.keys.history)
+        self.listener = Listener(self.client, self.keys.channels)
+
+    def _server(self) -> tuple[Client, Encoding, Keys]:
+        """How the server is reached, what is written there, and under which keys."""
+        cache, encoding = served(self.settings)
+        client = Client(self.alias, cache.pool, timeouts(self.settings))
+        prefix, prepends = self.settings.key_prefix, cache.prepends
+        return client, encoding, Keys(cache.make_key, prefix, self.alias, prepends=prepends)
+
+    # The three methods of a store.
+
+    def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
+        names = [change.name for change in changes]
+        keys = [self.keys.index, self.keys.fences, self.keys.listed, *self._keys_of(names)]
+        args: builtins.list[Any] = [self.encoding.versioned, least_fence or ""]
+        for change in changes:
+            args += self._words(change)
+        ttls = [each.ttl for each in changes if each.ttl is not None and not is_note(each.name)]
+        wait = self.replicas.wait(min(ttls)) if ttls else None
+        # A change that removes something, made twice, would not find it the second time.
+        once = any(change.record is None and change.expect != ANY for change in changes)
+        made, found = self.client.run(PUT, keys, args, once=once, wait=wait)
+        if made and wait is not None and not wait.enough:
+            raise StoreUnavailable(self.alias, f"{names[0]} is not written: {wait}")
+        return Done(bool(made), self._entries(names, found))
+
+    def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
+        entries: builtins.list[Entry | None] = []
+        for start in range(0, len(names), LEASES_PER_SCRIPT):
+            part = names[start : start + LEASES_PER_SCRIPT]
+            keys = [self.keys.fences, *self._keys_of(part)]
+            found = self.client.run(GET, keys, [*map(self.keys.member, part)])
+            entries += self._entries(part, found)
+        return entries
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        names, size = self._names(prefix), FIRST_LEASES
+        while part := [*islice(names, size)]:
+            yield from (entry for entry in self.get(part) if entry is not None)
+            size = LEASES_PER_SCRIPT
+
+    # Verbs that have a script of their own, for speed.
+
+    def acquire(
+        self,
+        names: Sequence[str],
+        token: str,
+        ttl: float,
+        owner: Mapping[str, Any],
+        note: Note | None = None,
+    ) -> Grant | Refusal:
+        if note is not None and not note.text:
+            return super().acquire(names, token, ttl, owner, note)
+        value = self.encode(new_record(token, owner))
+        return self.ask(names, token, value, milliseconds(ttl), owner.get("slots"), note)[0]
+
+    def ask(
+        self,
+        names: Sequence[str],
+        token: str,
+        value: bytes,
+        ttl_ms: int,
+        slots: int | None,
+        note: Note | None = None,
+        joining: Sequence[bytes] | None = None,
+    ) -> tuple[Grant | Refusal, Sequence[Any]]:
+        """Run the acquire script once.
+
+        Args:
+            names, token, note: those of `acquire`.
+            value: the record to write.
+            ttl_ms: milliseconds.
+            slots: as in the record; None: it is one plain lock.
+            joining: of a waiter its member of the wait queue, and its number there or b"".
+
+        Returns:
+            The answer, and what the script says of the waiter if it was refused.
+
+        Raises `StoreUnavailable`, also if too few replicas have the lease: it is released then.
+        """
+        keys = self.keys
+        there = [keys.index, keys.fences, keys.queue(names[0], slots), *map(keys.key, names)]
+        args: builtins.list[Any] = [token, value, ttl_ms, 0 if slots is None else len(names)]
+        args += map(keys.member, names)
+        if note is not None:
+            there.append(keys.key(note_name(note.key)))
+            args += self._words_of(note)
+        if joining is not None:
+            args += joining if note is not None else ("", "", "", *joining)
+        wait = self.replicas.wait(ttl_ms / 1000)
+        reply = self.client.run(ACQUIRE, there, args, wait=wait)
+        if type(reply) is bytes:
+            grant = Grant(names[0], _fence(reply))
+        elif reply[0]:
+            _, at, fence, noted = reply
+            grant = Grant(names[at - 1], _fence(fence), bool(noted))
+        else:
+            held = zip(names, reply[1][::2], reply[1][1::2], strict=True)
+            return Refusal(tuple(self.info(self.entry(*each)) for each in held)), reply[2:]
+        if wait is not None and not wait.enough:
+            # No answer: the caller, which gets no lease, gives the token up.
+            with suppress(StoreUnavailable):
+                self.release(grant.name, token)
+            raise StoreUnavailable(self.alias, f"{grant.name} is not acquired: {wait}")
+        return grant, ()
+
+    def extend(self, name: str, token: str, ttl: float) -> bool:
+        return self._extend([Extension(name, token, ttl)], self.replicas.wait(ttl))[0]
+
+    def extend_many(self, batch: Sequence[Extension]) -> Sequence[bool]:
+        done: builtins.list[bool] = []
+        for start in range(0, len(batch), LEASES_PER_SCRIPT):
+            # A renewal that a failover forgets is made good by the next one.
+            done += self._extend(batch[start : start + LEASES_PER_SCRIPT], None)
+        return done
+
+    def release(self, name: str, token: str, note: Note | None = None) -> bool:
+        keys = self.keys
+        there = [keys.key(name), keys.index, keys.fences, *keys.queues(name)]
+        args: builtins.list[Any] = [token, keys.member(name)]
+        if note is not None:
+            there.append(keys.key(note_name(note.key)))
+            args += self._words_of(note)[1:]
+        try:
+            # With the PING, a waiter of this process gets its message before we get our reply.
+            # Otherwise it would wait until this thread lets go of the interpreter lock.
+            ping = self.listener.busy
+            return bool(self.client.run(RELEASE, there, args, once=True, ping=ping))
+        except MayHaveRun:
+            # The whole script was sent. So if the lease is gone now, that call has released it,
+            # or it was cleared meanwhile.
+            self.client.run(RELEASE, there, args)
+            return True
+
+    # What the store has beside these.
+
+    def waiter(
+        self,
+        names: Sequence[str],
+        token: str,
+        ttl: float,
+        owner: Mapping[str, Any],
+        note: Note | None = None,
+    ) -> RedisWaiter:
+        return RedisWaiter(self, names, token, ttl, owner, note)
+
+    def waiters(self, name: str, limit: int = 100) -> builtins.list[Owner]:
+        return waiters(self, name, limit)
+
+    def count(self, prefix: str = "") -> int:
+        if not prefix:
+            return int(self.client.run(COUNT, [self.keys.index]))
+        return sum(1 for _ in self._names(prefix))
+
+    def endless(self, prefix: str = "") -> Iterator[LockInfo]:
+        start = self.keys.start_of_all()
+        if start is None:
+            raise ListingNotSupported(self.alias, "search for keys that never expire")
+        pattern = _GLOB.sub(rb"\\\g<0>", start + prefix.encode()) + b"*"
+        cursor, seen = b"0", set()
+        while True:
+            scan = "SCAN", cursor, "MATCH", pattern, "COUNT", LEASES_PER_SCRIPT
+            cursor, keys = self.client.command(*scan)
+            # Redis may return a key twice while its hash table grows or shrinks.
+            fresh = [key for key in keys if key not in seen]
+            seen.update(fresh)
+            names = [name for key in fresh if (name := self.keys.lock_at(key))]
+            for info in self.find_many(names):
+                if info is not None and info.ttl is None:
+                    yield info
+            if cursor == b"0":
+                return
+
+    @property
+    def keeps_history(self) -> bool:
+        return self.history.kept > 0
+
+    def record(self, events: Sequence[Event]) -> None:
+        self.history.record(events)
+
+    def events(
+        self, name: str | None = None, task_id: str | None = None, limit: int = 100
+    ) -> builtins.list[Event]:
+        return self.history.events(name, task_id, limit)
+
+    def check(self) -> Iterable[Finding]:
+        return findings(self.client, self.keys, self.replicas.needed)
+
+    def uptime(self) -> float:
+        lines = self.client.command("INFO", "server").splitlines()
+        (seconds,) = (line for line in lines if line.startswith(b"uptime_in_seconds:"))
+        return float(seconds.partition(b":")[2])
 
     def close_idle(self) -> None:
         self.client.close_idle()
-        self.subscriber.close_idle()
+        self.listener.close_idle()
 
-    def subscriber_of(self, name: str) -> Subscriber:
-        return self.subscriber
+    def keyed(self, name: str) -> str:
+        return self.keys.keyed(name)
 
-    def _extend(self, batch: Sequence[Extension], *, private: bool) -> list[bool]:
-        done: list[bool] = []
-        for start in range(0, len(batch), LEASES_PER_SCRIPT):
-            part = batch[start : start + LEASES_PER_SCRIPT]
-            keys: list[bytes] = [self.keyspace.index]
-            args: list[Any] = []
-            for name, token, ttl, proof in part:
-                value = proof or self._value_of(name, token) or b""
-                keys.append(self.keyspace.key(name).encode())
-                args += value, milliseconds(ttl), self.keyspace.member(name)
-            # A renewal that a failover forgets is made good by the next one, long before its end.
-            wait = None if private else self.replicas.wait(milliseconds(part[0].ttl))
-            done += map(bool, self.client.run(EXTEND, keys, args, private=private, wait=wait))
-            if wait is not None and not wait.enough and any(done):
-                raise StoreUnavailable(self.alias, f"{part[0].name} is not extended: {wait}")
+    def key(self, name: str) -> str:
+        return self.keys.key(name).decode()
+
+    # How changes are sent, and answers are read.
+
+    def _keys_of(self, names: Sequence[str]) -> Iterator[bytes]:
+        for name in names:
+            yield self.keys.key(name)
+            yield from self.keys.queues(name)
+
+    def _words(self, change: Change) -> tuple[Any, ...]:
+        """What put.lua has to know of a change."""
+        name, expect, record, ttl = change
+        with_version, end = self.encoding.with_version, "" if ttl is None else milliseconds(ttl)
+        wanted: tuple[Any, ...] = (expect, "", "")
+        if isinstance(expect, Held):
+            wanted = "held", expect.token, with_version(expect.version) if expect.version else ""
+        elif isinstance(expect, Foreign):
+            wanted = "foreign", expect.digest, ""
+        if not isinstance(record, Mapping):
+            return (*wanted, record or "", end, self.keys.member(name), "", "")
+        version = record.get("version")
+        new_version = with_version(version) if version else ""
+        member, value = self.keys.member(name), self.encode(record)
+        return (*wanted, value, end, member, record["token"], new_version)
+
+    def _words_of(self, note: Note) -> tuple[str, bytes, int]:
+        """What acquire.lua has to know of a note. Its value is empty if there shall be none."""
+        record = note_record(note.text, note.key)
+        return record["token"], self.encode(record) if note.text else b"", milliseconds(note.ttl)
+
+    def _extend(self, batch: Sequence[Extension], wait: ReplicaWait | None) -> builtins.list[bool]:
+        keys = [self.keys.index, *(self.keys.key(each.name) for each in batch)]
+        args: builtins.list[Any] = []
+        for name, token, ttl in batch:
+            args += token, milliseconds(ttl), self.keys.member(name)
+        done = [*map(bool, self.client.run(RENEW, keys, args, wait=wait))]
+        if wait is not None and not wait.enough and any(done):
+            raise StoreUnavailable(self.alias, f"{batch[0].name} is not extended: {wait}")
         return done
 
-    def held(self, names: Sequence[str]) -> set[str]:
-        found: set[str] = set()
-        for start in range(0, len(names), LEASES_PER_SCRIPT):
-            part = names[start : start + LEASES_PER_SCRIPT]
-            keys = [self.keyspace.key(name).encode() for name in part]
-            answers = self.client.run(WHICH_ARE_HELD, keys)
-            found.update(name for name, held in zip(part, answers, strict=True) if held)
-        return found
+    def _names(self, prefix: str) -> Iterator[str]:
+        """The names in an index that begin so, the soonest to end first.
 
-    def next_fence(self) -> int:
-        return next_fence(self._server, self.keyspace.fences)
+        It asks for what ends at or after the last end that it has seen, because leases that are
+        renewed or released meanwhile move within the index, or leave it.
+        """
+        index = self.keys.listed if is_note(prefix) else self.keys.index
+        seen: set[bytes] = set()
+        start, size = b"", NAMES_PER_SCRIPT
+        while True:
+            flat = self.client.run(LIST, [index], [start, size])
+            fresh = [member for member in flat[::2] if member not in seen]
+            seen.update(fresh)
+            for name in filter(None, map(self.keys.name_of, fresh)):
+                if name.startswith(prefix) and is_note(name) == is_note(prefix):
+                    yield name
+            if len(flat) < 2 * size:
+                return
+            start = flat[-1]
+            if not fresh:  # All of them end in the same millisecond.
+                size *= 2
 
-    def list(self, prefix: str = "", limit: int | None = None, offset: int = 0) -> list[LockInfo]:
-        return self._listing.list(prefix, limit, offset)
+    def _entries(self, names: Sequence[str], found: Sequence[Any]) -> builtins.list[Entry | None]:
+        """What look.lua has found under some names."""
+        five = zip(names, *(found[at::5] for at in range(5)), strict=True)
+        return [
+            None if value is None else self.entry(name, value, left, _fence(fence), waiters, first)
+            for name, value, left, fence, waiters, first in five
+        ]
 
-    def count(self, prefix: str = "") -> int:
-        return self._listing.count(prefix)
+    def entry(
+        self,
+        name: str,
+        value: bytes,
+        left_ms: int,
+        fence: int | None = None,
+        waiters: int | None = None,
+        first: bytes | None = None,
+    ) -> Entry:
+        """What is under a name. ``first``: the first member of the wait queue."""
+        name, left = self.keys.keyed(name), None if left_ms < 0 else left_ms / 1000
+        record = record_of(value)
+        if record is None:
+            return Entry(name, None, left, None, digest_of(value), None, waiters)
+        began = None if fence is None else fence / 1_000_000
+        waiting = None if first is None else record_of(value_of(first))
+        since = None if waiting is None else waiting.get(SINCE, waiting.get("at"))
+        return Entry(name, record, left, fence, None, began, waiters, since)
 
-    def scan(self, prefix: str = "") -> Iterator[LockInfo]:
-        return self._listing.scan(prefix)
 
-    def endless(self, prefix: str = "") -> Iterator[LockInfo]:
-        return self._listing.endless(prefix)
-
-    def check(self) -> Iterable[Finding]:
-        keyspace = self.keyspace
-        subscriber = Subscriber(self._server, keyspace.channels)
-        return findings(self._server, self.replicas.needed, keyspace, subscriber)
+def _fence(text: bytes | None) -> int | None:
+    """A fence that Redis has; None for what somebody else wrote there."""
+    return int(text) if text is not None and text.isdigit() and len(text) <= 16 else None

@@ -92,19 +92,16 @@ def _write_what_is_left(url: str, history: History) -> None:
         if lease is None or not lease.release():
             history.write("left", name=name, what=f"{name} cannot be had: {locks.get(name)}")
     client: redis.Redis = redis.Redis.from_url(url)
-    keyspace = getattr(locks.store, "keyspace")  # noqa: B009
+    keys = getattr(locks.store, "keys")  # noqa: B009
     for key in client.scan_iter(count=1000):
         what: object = f"a {client.type(key)!r}"
-        if key == keyspace.fences:
+        if key == keys.fences:
             # That of an expired lease goes with its entry in the index.
-            indexed = client.zrange(keyspace.index, 0, -1)
+            indexed = client.zrange(keys.index, 0, -1)
             what = [x for x in client.hkeys(key) if x.strip() and x not in indexed]
-        elif key == keyspace.index:
+        elif key == keys.index:
             what = client.zrangebyscore(key, client.time()[0] * 1000, "+inf")
-        elif key == keyspace.history:
+        elif key == keys.history:
             what = client.ttl(key) <= 0
-        elif key.endswith(b" cleared"):
-            # For the rest of the lease that was cleared, because its process was dead.
-            what = not 0 < client.pttl(key) <= LONGEST_TTL_SECONDS * 1000
         if what:
             history.write("left", what=f"the key {key!r}: {what}")

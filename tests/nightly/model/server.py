@@ -1,40 +1,46 @@
 """The server: what it keeps for one lock, and its scripts, as functions from one state to the next.
 
 Each takes one step, as each script does. Time is abstract: a key has a ttl or it has none, and
-`Scripts.expire` is the moment in which it ends.
+`Scripts.expire` is the moment in which it ends. A process is a number, which is its token as well,
+and its channel.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["NOTIFIED_WAITERS", "Command", "Message", "Outcome", "Reply", "Scripts", "Server"]
+__all__ = [
+    "ASK_AGAIN",
+    "HANDED",
+    "NEXT",
+    "Command",
+    "Message",
+    "Outcome",
+    "Reply",
+    "Scripts",
+    "Server",
+]
+
+# What a message says: see hand_over.lua.
+HANDED, NEXT, ASK_AGAIN = "+", "=", "?"
 
 
 class Waiting(NamedTuple):
-    """A member of the wait queue. The queue is sorted by the number."""
+    """A member of the wait queue, which is sorted by the number."""
 
     number: int
     token: int
-    channel: int
-    question: int
 
 
 class Server(NamedTuple):
     """What the server keeps for one lock."""
 
     held: int | None = None
-    """the token of the lease that holds the lock"""
     ttl: bool = False
-    """whether the lock's key has one"""
     queue: tuple[Waiting, ...] = ()
     last_number: int = 0
     fence: int = 0
-    """the last fence"""
-    own_fence: bool = False
-    """whether the lock has a fence of its own, which a release removes and an expiry does not"""
-    cleared: int | None = None
-    """the token that was cleared last"""
+    """of the last lease"""
     heard: frozenset[int] = frozenset()
     """the channels to which somebody is subscribed"""
 
@@ -44,31 +50,25 @@ class Command(NamedTuple):
 
     verb: str
     token: int | None = None
-    channel: int | None = None
-    """of a waiter; None: it does not join the queue"""
-    question: int = 0
-    before: int | None = None
-    """the waiter's question before this one"""
+    joins: bool = False
     number: int | None = None
     """the waiter's number, if it had one"""
 
 
 class Message(NamedTuple):
-    """What is published to a waiter: who holds the lock, or None, and it is handed over."""
+    """What is published to a waiter."""
 
-    channel: int
-    token: int
-    question: int
-    holder: int | None
-    fence: int
+    to: int
+    news: str
+    holder: int | None = None
+    fence: int = 0
 
 
 class Reply(NamedTuple):
-    """What a script returns. ``done`` is 1, or 0 (of a release also -1)."""
+    """What a script returns. ``fence``: of the lease that it is about."""
 
-    done: int
-    fence: int | None = None
-    """of the lease; of a refusal, the last fence"""
+    done: bool
+    fence: int = 0
     holder: int | None = None
     number: int | None = None
 
@@ -79,14 +79,6 @@ class Outcome(NamedTuple):
     messages: tuple[Message, ...] = ()
 
 
-NOTIFIED_WAITERS = 1
-"""notify_waiters.lua has it too"""
-
-
-Heard = tuple[Server, list[Waiting]]
-HandedOver = tuple[Server, Waiting | None, tuple[Message, ...]]
-
-
 class Scripts:
     """The scripts. What a subclass leaves out is a planted fault."""
 
@@ -94,9 +86,76 @@ class Scripts:
         outcome: Outcome = getattr(self, command.verb)(server, command)
         return outcome
 
-    def is_live(self, server: Server, entry: Waiting) -> bool:
+    def acquire(self, server: Server, command: Command) -> Outcome:
+        token = command.token
+        messages: tuple[Message, ...] = ()
+        assert token is not None
+        if self.is_mine(server, token):
+            # Asked again after a lost reply: its ttl begins anew.
+            after = self.without(server, token) if command.joins else server
+            return Outcome(after._replace(ttl=True), Reply(True, server.fence))
+        if server.held is None and server.queue:
+            if command.joins:
+                server = self.joined(server, command)
+            server, messages = self.hand_over(server)
+            if server.held == token:
+                return Outcome(server, Reply(True, server.fence), messages)
+        if server.held is None:
+            server = self.without(server, token) if command.joins else server
+            server = self.granted(server, token)
+            return Outcome(server, Reply(True, server.fence))
+        number = None
+        if command.joins:
+            server = self.joined(server, command)
+            number = next(each.number for each in server.queue if each.token == token)
+        return Outcome(server, Reply(False, server.fence, server.held, number), messages)
+
+    def release(self, server: Server, command: Command) -> Outcome:
+        if server.held != command.token:
+            return Outcome(server, Reply(False))
+        return self.ended(server)
+
+    def clear(self, server: Server, command: Command) -> Outcome:
+        """With a token: only that lease; put.lua makes the change. Without: what a look found."""
+        messages: tuple[Message, ...] = ()
+        if server.held is None and command.token is not None:
+            # The last lease has expired, and no waiter was told.
+            server, messages = self.hand_over(server)
+        if server.held is None or command.token not in (None, server.held):
+            return Outcome(server, Reply(False), messages)
+        outcome = self.ended(server)
+        return outcome._replace(messages=messages + outcome.messages)
+
+    def extend(self, server: Server, command: Command) -> Outcome:
+        if server.held != command.token:
+            return Outcome(server, Reply(False))
+        return Outcome(server._replace(ttl=True), Reply(True))
+
+    def leave(self, server: Server, command: Command) -> Outcome:
+        tokens = [each.token for each in server.queue]
+        if command.token not in tokens:
+            handed = server.held == command.token
+            return Outcome(server, Reply(handed, server.fence if handed else 0))
+        messages: tuple[Message, ...] = ()
+        server = self.without(server, command.token)
+        if tokens[0] == command.token:
+            server, messages = self.told(server)
+        return Outcome(server, Reply(False), messages)
+
+    def expire(self, server: Server) -> Server:
+        """The ttl of the lock's key has passed."""
+        assert server.ttl
+        return server._replace(held=None, ttl=False)
+
+    # What they have in common.
+
+    def is_mine(self, server: Server, token: int) -> bool:
+        """Whether the asking lease holds the lock already."""
+        return server.held == token
+
+    def is_live(self, server: Server, token: int) -> bool:
         """Whether somebody listens on the waiter's channel."""
-        return entry.channel in server.heard
+        return token in server.heard
 
     def in_order(self, queue: tuple[Waiting, ...]) -> tuple[Waiting, ...]:
         """In which order the queue is served."""
@@ -104,145 +163,50 @@ class Scripts:
 
     def granted(self, server: Server, token: int) -> Server:
         """The key is set, with its ttl and the next fence."""
-        return server._replace(held=token, ttl=True, fence=server.fence + 1, own_fence=True)
+        return server._replace(held=token, ttl=True, fence=server.fence + 1)
 
-    def over(self, server: Server) -> Server:
-        return server._replace(held=None, ttl=False, own_fence=False)
+    def ended(self, server: Server) -> Outcome:
+        server, messages = self.hand_over(server._replace(held=None, ttl=False))
+        return Outcome(server, Reply(True), messages)
 
-    def listening(self, server: Server, most: int, me: Waiting | None) -> Heard:
-        found: list[Waiting] = []
-        for entry in self.in_order(server.queue):
-            if len(found) == most:
-                break
-            if entry == me or self.is_live(server, entry):
-                found.append(entry)
-            else:
-                server = self.without(server, entry)
-        return server, found
-
-    @staticmethod
-    def without(server: Server, *entries: Waiting | None) -> Server:
-        queue = tuple(each for each in server.queue if each not in entries)
-        return server._replace(queue=queue)
-
-    @staticmethod
-    def member(server: Server, token: int | None, question: int | None) -> Waiting | None:
-        found = (each for each in server.queue if (each.token, each.question) == (token, question))
-        return next(found, None)
-
-    def hand_over(self, server: Server, me: Waiting | None) -> HandedOver:
-        server, found = self.listening(server, 1 + NOTIFIED_WAITERS, me)
-        if not found:
-            return server, None, ()
-        first = found[0]
-        server = self.granted(self.without(server, first), first.token)
-        news = tuple(self.news(each, server.held, server.fence) for each in found[1:])
-        if first != me:
-            news += (self.news(first, None, server.fence),)
-        return server, first, news
-
-    @staticmethod
-    def news(entry: Waiting, holder: int | None, fence: int) -> Message:
-        return Message(entry.channel, entry.token, entry.question, holder, fence)
-
-    def joined(self, server: Server, command: Command) -> tuple[Server, Waiting]:
-        number = command.number
-        before = self.member(server, command.token, command.before)
-        if before is not None:
-            number = before.number
-            server = self.without(server, before)
+    def joined(self, server: Server, command: Command) -> Server:
+        number, token = command.number, command.token
+        assert token is not None
         if number is None:
             number = server.last_number + 1
         server = server._replace(last_number=max(server.last_number, number))
-        assert command.token is not None
-        assert command.channel is not None
-        entry = self.member(server, command.token, command.question)
-        if entry is None:
-            entry = Waiting(number, command.token, command.channel, command.question)
-            server = server._replace(queue=tuple(sorted((*server.queue, entry))))
-        return server, entry
+        if any(each.token == token for each in server.queue):
+            return server
+        return server._replace(queue=tuple(sorted((*server.queue, Waiting(number, token)))))
 
-    def acquire(self, server: Server, command: Command) -> Outcome:
-        token, waits = command.token, command.channel is not None
-        assert token is not None
-        if server.held is None:
-            me: Waiting | None = None
-            news: tuple[Message, ...] = ()
-            if server.queue:
-                if waits:
-                    server, me = self.joined(server, command)
-                server, first, news = self.hand_over(server, me)
-                if first is not None and first != me:
-                    return self._held(server, command, news)
-                if first is not None:
-                    return Outcome(server, Reply(1, server.fence), news)
-            server = self.granted(server, token)
-            return Outcome(server, Reply(1, server.fence), news)
-        if self.is_mine(server, token):
-            # Asked again after a lost reply: its ttl begins anew, with a new fence.
-            if waits:
-                server = self.without(
-                    server,
-                    self.member(server, token, command.question),
-                    self.member(server, token, command.before),
-                )
-            server = self.granted(server, token)
-            return Outcome(server, Reply(1, server.fence))
-        return self._held(server, command, ())
+    def hand_over(self, server: Server) -> tuple[Server, tuple[Message, ...]]:
+        server, found = self.listening(server, 2)
+        if not found:
+            return server, ()
+        first = found[0]
+        server = self.granted(self.without(server, first), first)
+        news = tuple(Message(each, NEXT, first, server.fence) for each in found[1:])
+        return server, (*news, Message(first, HANDED, first, server.fence))
 
-    def is_mine(self, server: Server, token: int) -> bool:
-        """Whether the asking lease holds the lock already: what makes acquire idempotent."""
-        return server.held == token
+    def told(self, server: Server) -> tuple[Server, tuple[Message, ...]]:
+        """Who has become the next one gets to know the holder; or asks again, if there is none."""
+        server, found = self.listening(server, 1)
+        news = ASK_AGAIN if server.held is None else NEXT
+        fence = 0 if server.held is None else server.fence
+        return server, tuple(Message(each, news, server.held, fence) for each in found)
 
-    def _held(self, server: Server, command: Command, news: tuple[Message, ...]) -> Outcome:
-        number = None
-        if command.channel is not None:
-            server, entry = self.joined(server, command)
-            number = entry.number
-        return Outcome(server, Reply(0, server.fence, server.held, number), news)
+    def listening(self, server: Server, most: int) -> tuple[Server, list[int]]:
+        """The first waiters that somebody listens for; the others before them are removed."""
+        found: list[int] = []
+        for each in self.in_order(server.queue):
+            if len(found) == most:
+                break
+            if self.is_live(server, each.token):
+                found.append(each.token)
+            else:
+                server = self.without(server, each.token)
+        return server, found
 
-    def release(self, server: Server, command: Command) -> Outcome:
-        if server.held != command.token:
-            expired = server.held is None and (server.own_fence or not server.fence)
-            return Outcome(server, Reply(-1 if expired else 0))
-        return self._ended(server)
-
-    def clear(self, server: Server, command: Command) -> Outcome:
-        """With a token: only that lease."""
-        held = server.held
-        if held is None or command.token not in (None, held):
-            return Outcome(server, Reply(0))
-        return self._ended(server._replace(cleared=held))
-
-    def _ended(self, server: Server) -> Outcome:
-        server, first, news = self.hand_over(server, None)
-        return Outcome(self.over(server) if first is None else server, Reply(1), news)
-
-    def extend(self, server: Server, command: Command) -> Outcome:
-        if server.held != command.token:
-            return Outcome(server, Reply(0))
-        return Outcome(server._replace(ttl=True), Reply(1))
-
-    def leave(self, server: Server, command: Command) -> Outcome:
-        asked = (command.question, command.before)
-        members = [self.member(server, command.token, question) for question in asked]
-        mine = next((each for each in members if each is not None), None)
-        if mine is None:
-            handed = server.held == command.token
-            return Outcome(server, Reply(0, server.fence if handed else None))
-        rank = server.queue.index(mine)
-        server = self.without(server, *members)
-        news: tuple[Message, ...] = ()
-        if server.held is not None and server.own_fence and rank < NOTIFIED_WAITERS:
-            server, news = self.notified(server)
-        return Outcome(server, Reply(0), news)
-
-    def notified(self, server: Server) -> tuple[Server, tuple[Message, ...]]:
-        """Who has become the next one gets to know the holder."""
-        server, found = self.listening(server, NOTIFIED_WAITERS, None)
-        return server, tuple(self.news(each, server.held, server.fence) for each in found)
-
-    def expire(self, server: Server) -> Server:
-        """The ttl of the lock's key has passed."""
-        assert server.ttl
-        return server._replace(held=None, ttl=False)
+    @staticmethod
+    def without(server: Server, token: int | None) -> Server:
+        return server._replace(queue=tuple(each for each in server.queue if each.token != token))

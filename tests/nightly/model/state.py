@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from tests.nightly.model.server import Command, Message, Server
 
-__all__ = [
-    "EARLIER", "Doing", "Process", "State", "canonical", "name_of", "replaced", "with_process",
-]  # fmt: skip
+__all__ = ["EARLIER", "Doing", "Process", "State", "canonical", "name_of"]
+
+EARLIER = 9
+"""the token of a lease that another process had before, which has died since"""
 
 
 class Doing:
@@ -32,26 +33,21 @@ class Doing:
     ENDED = (NEW, REFUSED, DONE, *GONE)
 
 
-EARLIER = 9
-"""the token of a lease that another process had before, which has died since"""
-
-
 class Process(NamedTuple):
-    """What a process knows. Its number is its token, and its channel."""
+    """What a process knows."""
 
     doing: str = Doing.NEW
-    question: int = 0
-    """the number of its last question in the queue"""
-    member: int | None = None
-    """the question of its member of the queue, as far as it knows"""
-    before: int | None = None
-    """the question before that, which may still be in the queue"""
     number: int | None = None
     """its number in the queue"""
     knows: int | None = None
     """the holder that it knows of"""
-    since: int = 0
-    """the last fence when it was refused. For the client that is a moment of the server's clock"""
+    last: int = 0
+    """the fence of the lease that refused it"""
+    abandoned: bool = False
+    """its listener passes on what is handed to it"""
+    unread: tuple[Message, ...] = ()
+    asked: Command | None = None
+    """the command whose reply was lost, or which has not reached the server yet"""
     over: bool = False
     """its own clock says that its lease is over"""
     ousted: bool = False
@@ -60,10 +56,6 @@ class Process(NamedTuple):
     """the server has released its lease"""
     had_turn: bool = False
     """it has been granted the lock before, and may not know that"""
-    unread: tuple[Message, ...] = ()
-    """what was published to it"""
-    asked: Command | None = None
-    """the command whose reply was lost"""
 
 
 class State(NamedTuple):
@@ -83,25 +75,18 @@ class State(NamedTuple):
     wrong: str = ""
     """the property that the last step has violated"""
 
+    def put(self, at: int, process: Process, heard: frozenset[int] | None = None) -> State:
+        """With another one in the place of a process; ``heard``: and with these channels."""
+        processes = (*self.processes[:at], process, *self.processes[at + 1 :])
+        server = self.server if heard is None else self.server._replace(heard=heard)
+        return self._replace(processes=processes, server=server)
+
 
 def name_of(token: int | None) -> str:
     """A process in words."""
     if token == EARLIER:
         return "an earlier process"
     return "nobody" if token is None else f"process {'ABC'[token]}"
-
-
-def replaced(processes: tuple[Process, ...], at: int, process: Process) -> tuple[Process, ...]:
-    return (*processes[:at], process, *processes[at + 1 :])
-
-
-def with_process(
-    state: State, at: int, process: Process, heard: frozenset[int] | None = None
-) -> State:
-    """The state with another one in the place of a process; ``heard``: and with these channels."""
-    processes = replaced(state.processes, at, process)
-    server = state.server if heard is None else state.server._replace(heard=heard)
-    return state._replace(processes=processes, server=server)
 
 
 def canonical(state: State) -> State:
@@ -112,28 +97,32 @@ def canonical(state: State) -> State:
     server, processes, heard = state.server, list(state.processes), state.server.heard
     queued = {each.token for each in server.queue}
     for at, process in enumerate(processes):
-        if process.doing not in Doing.IN_QUEUE and at not in queued:
+        if process.doing in Doing.IN_QUEUE or at in queued:
+            continue
+        if not process.unread and process.asked is None:
             heard -= {at}
             processes[at] = process._replace(
-                question=0, member=None, before=None, number=None, since=0, had_turn=False,
+                number=None, last=0, had_turn=False, abandoned=False,
                 knows=process.knows if process.doing == Doing.REFUSED else None,
             )  # fmt: skip
-    waiting = [each for each in processes if each.doing in Doing.IN_QUEUE]
-    asked = [each.asked.number for each in waiting if each.asked is not None]
-    numbers = [each.number for each in waiting]
-    number = _ranks((*numbers, *asked, *(each.number for each in server.queue)))
-    unread = [message.fence for each in waiting for message in each.unread]
-    fence = _ranks((server.fence, *unread, *(each.since for each in waiting)))
+    asked = [each.asked.number for each in processes if each.asked is not None]
+    numbers = (
+        *(each.number for each in processes),
+        *asked,
+        *(each.number for each in server.queue),
+    )
+    number = _ranks(numbers)
+    unread = [message.fence for each in processes for message in each.unread]
+    fence = _ranks((server.fence, *unread, *(each.last for each in processes)))
     for at, process in enumerate(processes):
         processes[at] = process._replace(
-            number=number.get(process.number), since=fence.get(process.since, 0),
-            unread=tuple(each._replace(fence=fence[each.fence]) for each in process.unread),
+            number=number.get(process.number), last=fence.get(process.last, 0),
+            unread=tuple(each._replace(fence=fence.get(each.fence, 0)) for each in process.unread),
             asked=process.asked and process.asked._replace(number=number.get(process.asked.number)),
         )  # fmt: skip
     server = server._replace(
         queue=tuple(each._replace(number=number[each.number]) for each in server.queue),
         last_number=len(number), fence=len(fence), heard=heard,
-        cleared=server.cleared if asked or state.losses else None,
     )  # fmt: skip
     return state._replace(server=server, processes=tuple(processes))
 

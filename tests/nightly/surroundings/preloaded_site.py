@@ -41,12 +41,13 @@ def before_the_fork() -> Any:
 MASTER = before_the_fork()
 
 
-def client() -> Any:
+def connection() -> Any:
+    """The number of the connection that a call of this process uses."""
     store: Any = stores["default"]
-    return store.client.redis
+    return store.client.command("CLIENT", "ID")
 
 
-MASTERS_CONNECTION = client().client_id()
+MASTERS_CONNECTION = connection()
 
 
 def told(lease: Any) -> JsonResponse:
@@ -55,7 +56,7 @@ def told(lease: Any) -> JsonResponse:
         {
             "pid": os.getpid(),
             "fence": lease.fence,
-            "connection": client().client_id(),
+            "connection": connection(),
             "masters_connection": MASTERS_CONNECTION,
             "holds_masters": MASTER.held,
         }

@@ -1,0 +1,109 @@
+"""An event of the history as text, and back; what is read may be anybody's."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from datetime import datetime, timedelta
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any
+
+from .._values.arguments import LONGEST_TTL_SECONDS, is_name, is_remark
+from .._values.event import KINDS, Event
+from .._values.owner import Owner
+
+__all__ = ["MAX_EVENT_BYTES", "event_of", "is_about", "text_of", "text_of_task_id"]
+
+# Of an event's text.
+MAX_EVENT_BYTES = 8192
+MOST_COUNTED = 10**9
+
+_permit_number = re.compile(r"#[1-9][0-9]{0,3}").fullmatch
+_OWNER_FIELDS = tuple(field.name for field in fields(Owner))
+_owner_values = attrgetter(*_OWNER_FIELDS)
+_NUMBERS = frozenset({int, float})
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def is_about(event: Event, name: str | None, task_id: str | None) -> bool:
+    """Whether an event is one of the lock ``name`` or of a permit of it, and of the task
+    ``task_id``; None: of any."""
+    return (task_id is None or event.owner.task_id == task_id) and (
+        name is None
+        or event.name == name
+        or (
+            event.name.startswith(name)
+            and _permit_number(event.name.removeprefix(name)) is not None
+        )
+    )
+
+
+def text_of(event: Event) -> str:
+    """The text of an event, without its store and its time."""
+    written: dict[str, Any] = {"kind": event.kind, "name": event.name}
+    for field in ("seconds", "by", "reason"):
+        if (value := getattr(event, field)) is not None:
+            written[field] = value
+    if event.count > 1:
+        written["count"] = event.count
+        if event.since is not None:
+            written["within"] = round(max(0.0, (event.at - event.since).total_seconds()), 3)
+    owners = f',"owner":{_owner_text(event.owner)}'
+    if event.holder is not None:
+        owners += f',"holder":{_owner_text(event.holder)}'
+    return f"{_encode(written)[:-1]}{owners}}}"
+
+
+def text_of_task_id(task_id: str) -> str:
+    """What is in the text of every event of a task, and perhaps of others."""
+    return _encode({"task_id": task_id})[1:-1]
+
+
+def event_of(text: bytes, store: str, at: datetime) -> Event | None:
+    """The event with this text. None if any field is not as `text_of` writes it: anybody may have
+    written it."""
+    try:
+        read = json.loads(text) if len(text) <= MAX_EVENT_BYTES else None
+    except (ValueError, RecursionError):
+        return None
+    if type(read) is not dict:
+        return None
+    get = read.get
+    kind, name, seconds, by, reason = map(get, ("kind", "name", "seconds", "by", "reason"))
+    owner, holder = _owner(get("owner")), _owner(get("holder"))
+    count, within = get("count", 1), get("within")
+    if (
+        type(kind) is str
+        and kind in KINDS
+        and type(name) is str
+        and is_name(name)
+        and owner is not None
+        and (holder is not None or get("holder") is None)
+        and (seconds is None or _is_duration(seconds))
+        and (within is None or _is_duration(within))
+        and type(count) is int
+        and 0 < count <= MOST_COUNTED
+        and all(each is None or (type(each) is str and is_remark(each)) for each in (by, reason))
+    ):
+        try:
+            since = None if within is None else at - timedelta(seconds=within)
+        except OverflowError:  # Before the year 1.
+            return None
+        return Event(kind, name, store, at, owner, holder, seconds, by, reason, count, since)
+    return None
+
+
+def _is_duration(value: Any) -> bool:
+    return type(value) in _NUMBERS and 0 <= value <= LONGEST_TTL_SECONDS
+
+
+@lru_cache(128)
+def _owner_text(owner: Owner) -> str:
+    values = zip(_OWNER_FIELDS, _owner_values(owner), strict=True)
+    return _encode({name: value for name, value in values if value is not None})
+
+
+def _owner(read: Any) -> Owner | None:
+    return Owner.of_anybody(read) if type(read) is dict else None

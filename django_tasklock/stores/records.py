@@ -1,0 +1,265 @@
+"""What a store keeps: records under names, and the conditional writes that change them.
+
+A lock's name has no space. A name that begins with a space is that of a note: see `note_name`.
+
+A record is a flat dict of JSON-able values. ``token`` identifies the lease, ``version`` is new with
+each rewriting of it, and absent before the first. The owner's fields say who holds the lock. A
+note's record has its ``text``, and a digest of that as its token.
+
+Anybody may have written what a store reads. A value is a record of ours if each of its fields is
+one that we could have written. Every other value is somebody else's key, which is a lock too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from hashlib import sha1, sha256
+from typing import Any, NamedTuple
+
+from .._values.arguments import LONGEST_NAME_CHARACTERS, LONGEST_TTL_SECONDS, is_token
+from .._values.lock_info import LockInfo
+from .._values.owner import SINCE, Owner
+from .._values.tokens import TOKEN_CHARACTERS
+
+__all__ = [
+    "ANY", "FREE", "KEEP", "LISTED", "LISTED_KEY_PREFIX", "Change", "Done", "Entry", "Foreign",
+    "Held", "Record", "digest_of", "fits", "info_of", "is_note", "is_there", "new_record",
+    "note_name", "note_record", "record_of", "text_of_note", "text_of_record", "waiter_of",
+]  # fmt: skip
+
+Record = Mapping[str, Any]
+
+# What must be under a name: nothing; whatever is there.
+FREE, ANY = "free", "any"
+# In the place of a record: what is there stays, and gets the change's ttl if there is one.
+KEEP = "keep"
+
+# Seconds since the epoch: the end of the year 9999, the last that a `datetime` can have.
+MAX_TIMESTAMP_SECONDS = 253402300799.0
+# Bytes that a record of ours has at most; a longer value is not looked into.
+LONGEST_RECORD_BYTES = 16384
+# What the keys of reservations begin with, and their names: a store lists these notes.
+LISTED_KEY_PREFIX = "queued "
+LISTED = f" {LISTED_KEY_PREFIX}"
+# Characters of a note's name; a longer one is replaced by a digest.
+LONGEST_NOTE_NAME = LONGEST_NAME_CHARACTERS + 20
+
+_NO_OWNER = Owner()
+_NUMBERS = frozenset({int, float})
+_begins = re.compile(r'\{(\\?)"token\1"').search
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Held(NamedTuple):
+    """Expect this lease; with a version, this very record of it."""
+
+    token: str
+    version: str | None = None
+
+
+class Foreign(NamedTuple):
+    """Expect this value of other code, by the `digest_of` it."""
+
+    digest: str
+
+
+class Change(NamedTuple):
+    """One conditional write.
+
+    It counts as made if its record is there already, which then gets the change's ttl: a call whose
+    reply was lost may be repeated. A record that replaces another one keeps the lease's fence.
+    """
+
+    name: str
+    expect: str | Held | Foreign
+    """`FREE`, `ANY`, or what must be there"""
+    record: Record | str | None
+    """None: nothing is there afterwards. `KEEP`: what is there stays"""
+    ttl: float | None = None
+    """seconds from now until what is there ends by itself"""
+
+
+class Entry(NamedTuple):
+    """What is under a name now."""
+
+    name: str
+    record: Record | None
+    """None: other code's value"""
+    left: float | None
+    """seconds until it ends; None: it never does"""
+    fence: int | None = None
+    digest: str | None = None
+    """of other code's value"""
+    began: float | None = None
+    """when the lease began, by the store's own clock, in seconds since the epoch; None: when the
+    record says"""
+    waiters: int | None = None
+    """the length of the lock's wait queue; None: not counted"""
+    waiting_since: float | None = None
+    """when the next waiter first asked, in seconds since the epoch; None: nobody waits, or that is
+    not known"""
+
+
+class Done(NamedTuple):
+    """The answer to changes."""
+
+    made: bool
+    """whether all of them were made; otherwise none was"""
+    entries: Sequence[Entry | None]
+    """what is under the name of each change now, in their order; None: nothing"""
+
+
+def is_there(change: Change, there: Entry | None) -> bool:
+    """Whether the record of a change is under its name already."""
+    new, old = change.record, None if there is None else there.record
+    return (
+        isinstance(new, Mapping)
+        and old is not None
+        and (new["token"], new.get("version")) == (old["token"], old.get("version"))
+    )
+
+
+def fits(change: Change, there: Entry | None) -> bool:
+    """Whether a change can be made, or counts as made, where there is this under its name."""
+    expect = change.expect
+    if there is None:
+        return expect in (FREE, ANY)
+    if expect == ANY or is_there(change, there):
+        return True
+    if isinstance(expect, Held) and there.record is not None:
+        return there.record["token"] == expect.token and (
+            expect.version in (None, there.record.get("version"))
+        )
+    return isinstance(expect, Foreign) and there.digest == expect.digest
+
+
+def new_record(token: str, owner: Mapping[str, Any], version: str = "") -> dict[str, Any]:
+    """Return the record of a lease: the token, which comes first, the owner's fields, the time."""
+    record = {"token": token, **owner, "at": time.time()}
+    if version:
+        record["version"] = version
+    return record
+
+
+def text_of_record(record: Record) -> str:
+    """Return the record as ASCII text: JSON, with token and version as they are."""
+    return _encode(record)
+
+
+def record_of(value: bytes | str) -> Record | None:
+    """Return the record in a value; None if it is not as we write it.
+
+    The value is the text of a record, or has it inside: a cache's serializer may have put something
+    around it, or quoted it as JSON once more. Nothing else of the value is interpreted.
+    """
+    if len(value) > LONGEST_RECORD_BYTES:
+        return None
+    try:
+        text = value if isinstance(value, str) else value.decode("utf-8", "replace")
+        # By the first field: a serializer may have put any other character before the text.
+        begins = _begins(text)
+        if begins is None:
+            return None
+        text = text[begins.start() : text.rindex("}") + 1]
+        read = json.loads(json.loads(f'"{text}"') if begins[1] else text)
+    except (ValueError, RecursionError):
+        return None
+    return read if type(read) is dict and _is_ours(read) else None
+
+
+def _is_ours(read: dict[str, Any]) -> bool:
+    get = read.get
+    token, texts = get("token"), (get("version", ""), get("text", ""), get("key", ""))
+    moments = get("at"), get("ends"), get(SINCE)
+    ttl, renew = get("ttl"), get("renew")
+    return (
+        type(token) is str
+        and is_token(token) is not None
+        and all(type(each) is str for each in texts)
+        and ("text" not in read or token == _token_of(texts[1]))
+        and all(
+            each is None or (type(each) in _NUMBERS and 0 <= each <= MAX_TIMESTAMP_SECONDS)
+            for each in moments
+        )
+        and (ttl is None or (type(ttl) in _NUMBERS and 0 < ttl <= LONGEST_TTL_SECONDS))
+        and (renew is None or renew is True or renew is False)
+        and Owner.of_anybody(read) is not None
+    )
+
+
+def digest_of(value: bytes) -> str:
+    """Return a digest that identifies a value which other code set."""
+    return sha1(value, usedforsecurity=False).hexdigest()
+
+
+def info_of(entry: Entry, store: str, key: str) -> LockInfo:
+    """Return what there is to know of a lock. ``store``: the alias. ``key``: the physical key."""
+    name, record, left, fence, digest, began, waiters, since = entry
+    waiting_since = None if since is None else _moment(since)
+    if record is None:
+        return LockInfo(
+            name, left, None, None, _NO_OWNER, store, key, None, waiters, None, None, digest,
+            waiting_since,
+        )  # fmt: skip
+    at = record.get("at") if began is None else began
+    return LockInfo(
+        name, left, None if at is None else _moment(at), record["token"], Owner.from_record(record),
+        store, key, fence, waiters, record.get("ttl"), record.get("renew"), None, waiting_since,
+    )  # fmt: skip
+
+
+def waiter_of(record: Record) -> Owner:
+    """Return the owner in a waiter's record, with the moment at which it first asked."""
+    moment = record.get(SINCE, record.get("at"))
+    owner = Owner.from_record(record)
+    return owner if moment is None else replace(owner, waiting_since=_moment(moment))
+
+
+def is_note(name: str) -> bool:
+    """Whether the name is that of a note, and not of a lock."""
+    return name.startswith(" ")
+
+
+def note_name(key: str) -> str:
+    """Return the name under which a store keeps the note with this key, any text.
+
+    It begins with a space, and has at most `LONGEST_NOTE_NAME` printable characters. That of a
+    reservation begins with `LISTED`. The name of such a name is that name.
+    """
+    if is_note(key):
+        return key
+    name = f" {key}"
+    if len(name) <= LONGEST_NOTE_NAME and name.isprintable():
+        return name
+    digest = sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{LISTED if name.startswith(LISTED) else ' '}{digest}"
+
+
+def note_record(text: str, key: str = "") -> Record:
+    """Return the record of a note. It is the same for the same arguments.
+
+    ``key``: the note's, where it cannot be read from its name.
+    """
+    record = {"token": _token_of(text), "text": text}
+    return {**record, "key": key} if key and f" {key}" != note_name(key) else record
+
+
+def text_of_note(entry: Entry | None) -> str | None:
+    """Return the text of a note; None if there is none, or the value is other code's."""
+    record = None if entry is None else entry.record
+    return None if record is None else record.get("text")
+
+
+def _token_of(text: str) -> str:
+    digest = sha256(text.encode("utf-8", "surrogatepass")).digest()
+    return urlsafe_b64encode(digest)[:TOKEN_CHARACTERS].decode("ascii")
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, tz=timezone.utc)

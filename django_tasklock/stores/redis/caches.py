@@ -1,0 +1,94 @@
+"""The caches that the store serves: how they reach Redis, and how they write a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.core.cache import caches
+
+from ..._compat.redis_caches import RawCache, raw_cache
+from ..._values.arguments import checked_ttl
+from ...conf import StoreSettings
+from ...exceptions import InvalidLockConfig
+from ..records import Record, record_of, text_of_record
+
+__all__ = ["SOCKET_TIMEOUT_OPTION", "Encoding", "served", "timeouts"]
+
+# The store's option: how many seconds connect, send and read may take; None: no limit.
+SOCKET_TIMEOUT_OPTION = "SOCKET_TIMEOUT"
+# A token that looks like any other.
+SAMPLE_TOKEN = "5aMpLe_-0123456789abcd"  # noqa: S105  # nosec B105
+
+
+class Encoding:
+    """How the text of a record is written, and what the scripts look for in the value."""
+
+    def __init__(self, dumps: Callable[[str], bytes | str]) -> None:
+        """``dumps``: makes a value of a text."""
+        self._dumps = dumps
+        with_version = self.with_version("")
+        self.versioned = with_version.removesuffix(b'"').removesuffix(b"\\")
+        """what every record with a version has in its value, and no other"""
+
+    def value_of(self, record: Record) -> bytes:
+        """The value to write for a record."""
+        value = self._dumps(text_of_record(record))
+        return value.encode() if isinstance(value, str) else bytes(value)
+
+    def with_version(self, version: str) -> bytes:
+        """What a record with this version has in its value, and no other."""
+        # With what JSON has to escape: pickle's protocol 0 escapes that once more.
+        sample = {"token": SAMPLE_TOKEN, "version": version, "task": '"\u00e9\\'}
+        value = self.value_of(sample)
+        at = value.find(SAMPLE_TOKEN.encode())
+        if at < 0 or record_of(value) != sample:
+            raise ValueError("the text of a record cannot be found in its value")
+        return value[value.index(b",", at) : value.rindex(b",")]
+
+
+def served(settings: StoreSettings) -> tuple[RawCache, Encoding]:
+    """The cache of a store.
+
+    Raises `InvalidLockConfig` for one without Redis; for one that picks the server by the key,
+    since a script needs all of its keys on one server; and for one that writes a text so that it
+    cannot be found in the value.
+    """
+    cache: Any = caches[settings.cache]
+    raw = raw_cache(cache)
+    if raw is None:
+        raise InvalidLockConfig(
+            f"the lock store {settings.alias!r} needs a cache of django-redis or django-valkey, or "
+            f"Django's own RedisCache; its CACHE {settings.cache!r} is a {type(cache).__name__}"
+        )
+    if raw.pool is None:
+        raise InvalidLockConfig(
+            f"the lock store {settings.alias!r} cannot use the client of its CACHE "
+            f"{settings.cache!r}, a ShardClient or one of django-valkey for Sentinels: all keys of "
+            "a lock must be on one server"
+        )
+    try:
+        return raw, Encoding(raw.dumps)
+    except ValueError as error:
+        raise InvalidLockConfig(
+            f"the lock store {settings.alias!r} cannot use the serializer of its CACHE "
+            f"{settings.cache!r}: {error}, where the server has to find a lease's token. Give the "
+            "locks a cache of their own, with a serializer of Django or django-redis"
+        ) from error
+
+
+def timeouts(settings: StoreSettings) -> dict[str, float | None]:
+    """What the option SOCKET_TIMEOUT says, as arguments of redis-py's ``Connection``. Raises
+    `InvalidLockConfig` for a wrong value."""
+    if SOCKET_TIMEOUT_OPTION not in settings.options:
+        return {}
+    limit = settings.options[SOCKET_TIMEOUT_OPTION]
+    if limit is not None:
+        try:
+            limit = checked_ttl(limit)
+        except (TypeError, ValueError) as error:
+            raise InvalidLockConfig(
+                f"the option {SOCKET_TIMEOUT_OPTION} of the lock store {settings.alias!r} is a "
+                f"number of seconds, or None, not {limit!r}"
+            ) from error
+    return {"socket_timeout": limit, "socket_connect_timeout": limit}

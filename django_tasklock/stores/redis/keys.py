@@ -1,0 +1,137 @@
+"""The keys of one store on Redis."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+
+from ..._values.arguments import is_name
+from ..._values.lock_info import Keyed
+from ...exceptions import InvalidLockConfig
+from ..records import is_note
+
+__all__ = ["Keys"]
+
+_permit_number = re.compile(r"#[1-9][0-9]{0,3}\Z").search
+
+
+class Keys:
+    """The names of the keys of one store.
+
+    Each lock and each note has a key. Beside it a lock has a wait queue while somebody waits; the
+    permits of one name have one together. A store has four more keys: the index of its locks and
+    that of the notes that it lists, by the time at which they end; the fences; and the history.
+    All but the locks' own keys contain a space, which no lock's name does.
+
+    A KEY_FUNCTION may look at the thread, for its tenant. Then a name has a key for each tenant. So
+    names are made `Keyed` where they are first used, and the indexes have the keys as well. The
+    store's own keys are the same for all tenants.
+    """
+
+    def __init__(
+        self, make_key: Callable[[str], str], prefix: str, alias: str, *, prepends: bool
+    ) -> None:
+        """Name the keys of a store.
+
+        Args:
+            make_key: the cache's own.
+            prefix: the KEY_PREFIX of the store.
+            alias: of the store.
+            prepends: ``make_key`` puts the same text before each key, in every thread.
+
+        Raises `InvalidLockConfig`.
+        """
+        self._make_key = make_key
+        self._alias = alias
+        self._lock_prefix = f"{prefix}:" if prefix else ""
+        # What comes before the name in a key; None: that may depend on the thread.
+        self._head = make_key(self._lock_prefix) if prepends else None
+        # Without a prefix, a key that begins with a space is that of a note.
+        own = [f"{prefix or '-'} {what}" for what in ("index", "listed", "fences", "history")]
+        made = map(make_key, own) if prepends else _without_tenant(make_key, own)
+        self.index, self.listed, self.fences, self.history = (key.encode() for key in made)
+        self.channels = self.index + b":"
+        """what the names of the channels begin with"""
+
+    def key(self, name: str) -> bytes:
+        """The key of a lock, or of a note."""
+        return self._text(name).encode()
+
+    def keyed(self, name: str) -> str:
+        """The name, with its key if that may depend on the thread."""
+        if self._head is not None or self._kept(name):
+            return name
+        return Keyed.of(name, self._text(name), self._alias)
+
+    def queues(self, name: str) -> tuple[bytes, bytes]:
+        """The wait queue of a lock, and that of the permits of which it may be one: its record says
+        whether it is. Both are the same where the name cannot be that of a permit."""
+        key = self._text(name)
+        queue, number = f"{key} queue".encode(), _permit_number(name)
+        if number is None:
+            return queue, queue
+        base = str(name).removesuffix(number[0])
+        before, found, behind = key.rpartition(name)
+        # Where the KEY_FUNCTION makes a digest of the name, the tenant must be the same.
+        base = f"{before}{base}{behind}" if found else self._text(base)
+        return queue, f"{base} queue".encode()
+
+    def queue(self, name: str, slots: int | None) -> bytes:
+        """The wait queue of a lock, or with ``slots`` of the permits of which ``name`` is one."""
+        return self.queues(name)[slots is not None]
+
+    def member(self, name: str) -> bytes:
+        """What the indexes and the fences have for a name: with its key, if other tenants have
+        another key for that name."""
+        return (name if self._head is not None else f"{name}\n{self._text(name)}").encode()
+
+    def name_of(self, member: bytes) -> str | None:
+        """The name in an index; None for what cannot be one."""
+        name, line, key = _text_in(member).partition("\n")
+        if not (is_name(name) or (is_note(name) and name.isprintable())):
+            return None
+        if self._head is not None:
+            return None if line else name
+        return Keyed.of(name, key, self._alias) if key else None
+
+    def lock_at(self, key: bytes) -> str | None:
+        """The name of the lock with this key, which begins with `start_of_all`; None for what
+        cannot be one."""
+        name = _text_in(key.removeprefix(self.start_of_all() or b""))
+        return name if is_name(name) else None
+
+    def start_of_all(self) -> bytes | None:
+        """What the keys of all locks begin with; None if other keys of the cache may do so too."""
+        start = self._text("")
+        return start.encode() if self._lock_prefix and self._text("x").startswith(start) else None
+
+    def _text(self, name: str) -> str:
+        if self._head is not None:
+            return self._head + name
+        return self._kept(name) or self._make_key(self._lock_prefix + name)
+
+    def _kept(self, name: str) -> str | None:
+        return name.key if isinstance(name, Keyed) and name.alias == self._alias else None
+
+
+def _text_in(stored: bytes) -> str:
+    """A text of the server; empty for what is none."""
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def _without_tenant(make_key: Callable[[str], str], keys: list[str]) -> list[str]:
+    """The keys as a new thread makes them: all processes have the same ones, whatever is current
+    where a store is made. Raises `InvalidLockConfig`."""
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            return thread.submit(Context().run, lambda: [*map(make_key, keys)]).result()
+        except Exception as error:
+            raise InvalidLockConfig(
+                "the cache's KEY_FUNCTION must also answer in a new thread, where no tenant is "
+                f"current: it raises {type(error).__name__}: {error}"
+            ) from error

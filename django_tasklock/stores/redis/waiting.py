@@ -1,0 +1,212 @@
+"""Waiting in a lock's wait queue, without polling.
+
+hand_over.lua says what the messages are. Anybody may publish on a channel, so one that is not
+exactly so is ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from typing import Any
+
+from ..._values import clock
+from ..._values.arguments import LONGEST_TTL_SECONDS
+from ..._values.owner import Owner
+from ..._values.slots import slot_of
+from ..._values.tokens import TOKEN_CHARACTERS
+from ...exceptions import StoreUnavailable
+from ..base import CannotSubscribe, Grant, Note, Refusal
+from ..records import new_record, record_of, waiter_of
+from .connections import milliseconds
+from .listener import Hearing
+from .script import Script
+
+__all__ = ["LEAVE", "RedisWaiter", "value_of", "waiters"]
+
+LEAVE = Script("leave")
+
+_NUMBER = rb"([1-9][0-9]{0,15})"
+_handed_over = re.compile(rb"\+%b:(0|[1-9][0-9]{0,3})" % _NUMBER).fullmatch
+_next_holder = re.compile(rb"=%b:%b:(.+)" % (_NUMBER, _NUMBER), re.DOTALL).fullmatch
+
+
+def value_of(member: bytes) -> bytes:
+    """The value in a member of a wait queue, which the lock's key will get."""
+    return member[2 * TOKEN_CHARACTERS :].split(b":", 2)[-1]
+
+
+def waiters(store: Any, name: str, limit: int) -> list[Owner]:
+    """Who is in the wait queue of a lock, or of the permits of ``name``; ``limit`` at most."""
+    queue = store.keys.queue(name, None)
+    members = store.client.command(b"ZRANGE", queue, 0, limit - 1) if limit else []
+    records = [record_of(value_of(member)) for member in members]
+    return [waiter_of(record) for record in records if record is not None]
+
+
+class RedisWaiter:
+    """See `Waiter`.
+
+    A message counts if its fence is not older than that of the lease which refused the last
+    question. So none counts that was sent before, and comes late.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        names: Sequence[str],
+        token: str,
+        ttl: float,
+        owner: Mapping[str, Any],
+        note: Note | None,
+    ) -> None:
+        self.ahead = 0
+        self._store, self._listener, self._hearing = store, store.listener, Hearing(token)
+        self._names, self._token, self._ttl_ms = names, token, milliseconds(ttl)
+        self._owner, self._note, self._slots = owner, note, owner.get("slots")
+        # Its number in the queue, which it keeps; and the fence of the lease that refused it.
+        self._number: bytes | int = b""
+        self._last = 0
+        # Whether it may be in the queue; and whether a question has got no reply.
+        self._queued = self._open = False
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._listener.subscribed)
+
+    @property
+    def cut(self) -> bool:
+        return self._hearing.cut
+
+    @cached_property
+    def _value(self) -> bytes:
+        value: bytes = self._store.encode(new_record(self._token, self._owner))
+        return value
+
+    @cached_property
+    def _member(self) -> bytes:
+        permits = 0 if self._slots is None else len(self._names)
+        head = self._token.encode() + self._listener.id
+        return b"%b%d:%d:%b" % (head, permits, self._ttl_ms, self._value)
+
+    def ask(self) -> Grant | Refusal:
+        self._hearing.cut = False
+        try:
+            self._listener.join(self._hearing)
+        except CannotSubscribe:
+            # The caller polls meanwhile. Who polls is not in the queue: nobody would remove it
+            # there when it is granted the lock.
+            number, grant = self._number, self.leave()
+            if grant is not None:
+                return grant
+            self._number = number
+            raise
+        self._queued = self._open = True
+        try:
+            answer, about = self._ask((self._member, self._number))
+        except StoreUnavailable:
+            self._abandon()  # To leave would take another time-out.
+            raise
+        self._open = False
+        if isinstance(answer, Grant):
+            self._over()
+        else:
+            self._number, self.ahead, self._last = about[0], int(about[1]), int(about[2])
+        return answer
+
+    def wait(self, seconds: float) -> Grant | Refusal | None:
+        deadline, hearing = clock.now() + seconds, self._hearing
+        while True:
+            while hearing.news:
+                news = self._read(*hearing.news.popleft())
+                if news is not None:
+                    return news
+            left = deadline - clock.now()
+            if left <= 0 or hearing.cut:
+                return None
+            hearing.sleep(left)
+
+    def wake_by(self, wake: Callable[[], None]) -> float:
+        self._hearing.wake_by(wake)
+        return float("inf")
+
+    def leave(self) -> Grant | None:
+        if not self._queued:
+            return None
+        names, keys = self._names, self._store.keys
+        there = [keys.index, keys.fences, keys.queue(names[0], self._slots), *map(keys.key, names)]
+        words = [self._token, self._member, *map(keys.member, names)]
+        try:
+            found = self._store.client.run(LEAVE, there, words)
+        except BaseException:
+            self._abandon()
+            raise
+        if self._open:
+            self._abandon()  # What it has asked may reach the server later than this.
+        self._over()
+        return found and self._confirmed(Grant(names[found[0] - 1], int(found[1])))
+
+    def quit(self) -> None:
+        with suppress(StoreUnavailable):  # The listener passes on what is handed to it.
+            self.leave()
+
+    def _ask(
+        self, joining: tuple[bytes, bytes | int] | None
+    ) -> tuple[Grant | Refusal, Sequence[Any]]:
+        asked: tuple[Grant | Refusal, Sequence[Any]] = self._store.ask(
+            self._names, self._token, self._value, self._ttl_ms, self._slots, self._note, joining
+        )
+        return asked
+
+    def _read(self, news: bytes, heard: float) -> Grant | Refusal | None:
+        if found := _handed_over(news):
+            fence, name = int(found[1]), self._name_of(int(found[2]))
+            if name is not None and fence > self._last:
+                self._over()
+                return self._confirmed(Grant(name, fence))
+        elif found := _next_holder(news):
+            fence, left = int(found[1]), int(found[2]) / 1000 + heard - clock.now()
+            if fence >= self._last and left <= LONGEST_TTL_SECONDS:
+                self.ahead = 0
+                left_ms = max(0, int(left * 1000))
+                entry = self._store.entry(self._names[0], found[3], left_ms, fence)
+                return Refusal((self._store.info(entry),))
+        return None
+
+    def _name_of(self, slot: int) -> str | None:
+        if self._slots is None:
+            return None if slot else self._names[0]
+        return next((name for name in self._names if slot_of(name, self._slots) == slot), None)
+
+    def _confirmed(self, grant: Grant) -> Grant | None:
+        """The grant of a lock that was handed over, if enough replicas have it.
+
+        The script that hands over cannot wait for them. So where the store asks for replicas, this
+        waiter asks for the lock, which it holds, once more. None: it holds it no longer.
+        """
+        if not self._store.replicas.needed:
+            return grant
+        answer = self._ask(None)[0]
+        self._hearing.cut = not isinstance(answer, Grant)
+        return answer if isinstance(answer, Grant) else None
+
+    def _over(self) -> None:
+        """It is not in the queue any more. If it asks again, it goes to the end."""
+        self._number, self._queued = b"", False
+        self._hearing.news.clear()
+        self._listener.leave(self._hearing)
+
+    def _abandon(self) -> None:
+        self._queued = False
+        self._listener.abandon(self._hearing, self._pass_on)
+
+    def _pass_on(self, news: bytes) -> None:
+        """Release what is handed over although nobody waits. What was handed over before, the
+        caller releases, which has given its token up."""
+        found = _handed_over(news)
+        name = self._name_of(int(found[2])) if found else None
+        if name is not None:
+            with suppress(StoreUnavailable):  # The lease ends by itself.
+                self._store.release(name, self._token)

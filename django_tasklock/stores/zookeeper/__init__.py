@@ -1,5 +1,0 @@
-"""Leases in ZooKeeper."""
-
-from .store import ZooKeeperStore
-
-__all__ = ["ZooKeeperStore"]

@@ -1,0 +1,65 @@
+"""Greenlets, of gevent and eventlet: what is of one is not of the others, and none is starved."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.greenlets import LIBRARIES, run_in_greenlets
+
+pytestmark = [pytest.mark.usefixtures("on_redis"), pytest.mark.parametrize("library", LIBRARIES)]
+
+SHARED = """
+from django_tasklock import LockNotAcquired, lock, locks
+
+def again():
+    return lock("video:1", ttl=60, reentrant=True)
+
+def refused():
+    try:
+        with again(), again():
+            return False
+    except LockNotAcquired:
+        return True
+
+with again():
+    assert not refused()
+    assert join(spawn(refused)), "shared with another"
+assert not join(spawn(refused))
+
+print(locks.count())
+"""
+
+BUSY = """
+import time
+from django_tasklock import lock, locks
+
+def compute(seconds):
+    ends = time.perf_counter() + seconds
+    while time.perf_counter() < ends:
+        sum(range(1000))
+
+def others():
+    while True:
+        lease = locks.acquire("video:2", ttl=60, wait=None)
+        sleep(0)
+        lease.release()
+        sleep(0)
+
+[spawn(others) for _ in range(3)]
+with lock("video:1", ttl=3) as lease:
+    compute(4)
+    sleep(0.01)
+    compute(1)
+    lease.assert_held()
+waited = locks.acquire("video:3", ttl=0.5)
+assert locks.acquire("video:3", wait=60), "a greenlet waits for the end of a lease"
+print("waited")
+"""
+
+
+def test_greenlets_do_not_share_a_reentrant_lock(library: str) -> None:
+    assert run_in_greenlets(SHARED, library) == ["0"]
+
+
+def test_greenlet_that_computes_keeps_its_lease(library: str) -> None:
+    assert run_in_greenlets(BUSY, library) == ["waited"]

@@ -1,0 +1,158 @@
+"""What gets no answer, or a late one: nothing stays held by nobody, and no renewal ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from django_tasklock import Lease, LockNotAcquired, StoreUnavailable, lock, locks, signals
+from django_tasklock.stores import stores
+from tests import steps
+from tests.conftest import UseCaches, UseRedis
+from tests.inside import kept, looks_before
+from tests.proxy import CutProxy
+from tests.servers import RedisServer
+from tests.steps import LONG, RENEWED, SOON_SECONDS, Meanwhile, renewed, taken, waiter
+from tests.store_cases import redis_cache
+from tests.waiting import until
+
+pytestmark = pytest.mark.usefixtures("on_redis")
+
+
+@pytest.mark.parametrize("verb", ["acquire", "acquire_all", "try_acquire", "adopt"])
+def test_lease_is_nobodys_at_no_moment(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the thread looks just before the lease is handed to the caller."""
+    handle = taken("video:1").detach() if verb == "adopt" else "video:1"
+    looks_before(monkeypatch, "alone")
+    got: Any = getattr(locks, verb)([handle] if verb == "acquire_all" else handle)
+    assert (got[0] if verb == "acquire_all" else got).release()
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_receiver_that_raises_and_what_it_has_left_open_end_no_renewal(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(lease: Lease | None = None, **_: Any) -> None:
+        if lease is None or lease.name == "video:1":
+            raise error
+
+    monkeypatch.setattr(connections, "close_all", fail)
+    signals.lock_lost.connect(fail)
+    other, lease = (taken(name, ttl=RENEWED, renew=True) for name in ("video:2", "video:1"))
+    locks.clear("video:1")
+    until(lambda: "lost" in repr(lease), "its loss")
+    renewed(other, 2)
+    signals.lock_lost.disconnect(fail)
+
+
+def a_block(**options: Any) -> None:
+    with lock("video:1", ttl=LONG, **options) as lease:
+        lease.extend()
+
+
+def nested_blocks() -> None:
+    with lock("video:1", ttl=LONG, reentrant=True):
+        with lock(["video:1", "video:2", "video:3"], ttl=LONG, reentrant=True):
+            pass
+        with pytest.raises(LockNotAcquired):
+            lock(["video:1", "video:4"]).__enter__()
+
+
+def a_lease_that_is_handed_on() -> None:
+    with lock("video:1", ttl=1.0) as lease:
+        adopted = locks.adopt(lease.detach(ttl=1.0), renew=True)
+        assert adopted is None or adopted.release()
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["unasked", "unanswered"])
+@pytest.mark.parametrize(
+    "work",
+    [a_block, partial(a_block, cooldown=0.01), nested_blocks, a_lease_that_is_handed_on],
+    ids=["block", "cooling", "nested", "handed-on"],
+)
+def test_each_call_that_gets_no_answer(
+    work: Callable[[], None], done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is nothing worse than `StoreUnavailable`, and leaves nothing; ``done``: it is carried out."""
+    left, number, store, lost = 0, 0, stores["default"], list[str]()
+    leases = {"acquire", "acquire_all", "release", "extend", "extend_many", "rewrite", "get"}
+
+    def call(verb: str, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left != 0:
+            return method(*args, **options)
+        lost.append(verb)
+        if done:
+            method(*args, **options)
+        raise StoreUnavailable("default", f"no answer to {verb}")
+
+    for verb in leases | {"clear"}:
+        monkeypatch.setattr(store, verb, partial(call, verb, getattr(store, verb)))
+    while len(lost) == number:
+        number += 1
+        left = number
+        with suppress(StoreUnavailable):
+            work()
+        left = 0
+        until(lambda: locks.count() + kept() == 0, f"the end of all after {lost[-1:]}", 20)
+    assert number > 2
+
+
+class TestCut:
+    @pytest.fixture
+    def lease(self, cut_proxy: CutProxy, redis_server: RedisServer, use_caches: UseCaches) -> Lease:
+        """A lease whose holder goes another way, by "direct", and is not cut off."""
+        through = redis_cache(cut_proxy.url)
+        caches = {"default": through, "direct": through | {"LOCATION": redis_server.url}}
+        use_caches(caches, {"default": {}, "direct": {"CACHE": "direct"}})
+        lease = locks.using("direct").acquire("video:1", ttl=LONG)
+        assert lease is not None
+        return lease
+
+    def test_hand_over_that_is_lost_is_found(self, cut_proxy: CutProxy, lease: Lease) -> None:
+        """It holds the lock already when it asks again."""
+        thread = waiter("video:1", 1)
+        cut_proxy.pause()
+        lease.release()
+        handed = locks.using("direct").get("video:1")
+        assert handed is not None
+        assert handed.token != lease.token
+        cut_proxy.cut()
+        cut_proxy.resume()
+        assert thread.result(SOON_SECONDS).token == handed.token
+
+    def test_client_that_cannot_listen_polls_until_it_can(
+        self, cut_proxy: CutProxy, lease: Lease, redis_server: RedisServer
+    ) -> None:
+        """Then it stands in the queue, or others there would be served for ever before it."""
+        assert locks.acquire("video:1") is None
+        cut_proxy.refuse()
+        traffic = steps.Traffic(redis_server)
+        thread = Meanwhile(lambda: taken("video:1", wait=None))
+        until(lambda: traffic.scripts() > 4, "polling")
+        direct = locks.using("direct")
+        assert direct.waiters("video:1") == []
+        cut_proxy.accept()
+        until(lambda: direct.waiters("video:1"), "joining the queue")
+        lease.release()
+        assert thread.result(SOON_SECONDS).held
+
+
+@pytest.mark.parametrize(("wait", "slots"), [(0, 1), (None, 1), (None, 2)])
+def test_answers_that_take_longer_than_the_lease_lasts_grant_nothing(
+    cut_proxy: CutProxy, use_redis: UseRedis, wait: float | None, slots: int
+) -> None:
+    """No work begins without the lock."""
+    use_redis(cut_proxy.url)
+    locks.is_locked("job:1")
+    cut_proxy.latency = 0.05
+    with pytest.raises(StoreUnavailable, match=r"later than a lease of 0\.05 s lasts"):
+        locks.acquire("job:1", ttl=cut_proxy.latency, wait=wait, slots=slots)
+    names = ("job:1", "job:1#1", "job:1#2")
+    until(lambda: not any(map(locks.is_locked, names)), "the end of what was granted")

@@ -1,0 +1,138 @@
+"""Notes are written with a grant and a release; keys are reserved for a text."""
+
+from __future__ import annotations
+
+import time
+
+from django_tasklock._values import clock
+from django_tasklock._values.lock_info import LockInfo
+from django_tasklock._values.owner import owner_record
+from django_tasklock._values.tokens import new_token
+from django_tasklock.stores.base import Grant, Note
+from django_tasklock.testing.noting import new_key
+from django_tasklock.testing.steps import (
+    LONG_SECONDS,
+    ROUNDING_SECONDS,
+    TIMEOUT_SECONDS,
+    Contract,
+    granted,
+    listing,
+    new_name,
+)
+
+__all__ = ["Reserving"]
+
+
+class Reserving(Contract):
+    """The contract of notes of grants and releases, and of `reserve`, `unreserve` and
+    `reservations`."""
+
+    def test_a_grant_writes_its_note(self) -> None:
+        """Not if it is refused, nor over the note of another run."""
+        store, name, key, token = self.make_store(), new_name(), new_key(), new_token()
+        owner, note = owner_record(), Note(key, "started", LONG_SECONDS)
+        for _ in range(2):  # As after a lost reply.
+            grant = store.acquire([name], token, LONG_SECONDS, owner, note)
+            assert isinstance(grant, Grant)
+            assert grant.noted
+            assert store.get_note(key) == "started"
+        other = Note(new_key(), "other", LONG_SECONDS)
+        assert not isinstance(store.acquire([name], new_token(), 60.0, owner, other), Grant)
+        assert store.get_note(other.key) is None
+        assert store.release(name, token)
+        store.set_note(Note(key, "ended", LONG_SECONDS))
+        grant = store.acquire([name], new_token(), LONG_SECONDS, owner, note)
+        assert isinstance(grant, Grant)
+        assert not grant.noted
+        assert store.get_note(key) == "ended"
+
+    def test_a_release_writes_its_note_if_it_releases(self) -> None:
+        store, key, note = self.make_store(), new_key(), new_key()
+        _, name, token, _ = granted(store)
+        ended = Note(key, "ended", LONG_SECONDS)
+        assert store.release(name, new_token(), ended) is False
+        assert store.get_note(key) is None
+        assert store.release(name, token, ended) is True
+        assert store.get_note(key) == "ended"
+        assert store.release(name, token, Note(note, "late", LONG_SECONDS)) is False
+        assert store.get_note(note) is None
+        assert store.release(name, granted(store, name).token, Note(key, "", LONG_SECONDS)) is True
+        assert store.get_note(key) is None
+
+    def test_a_key_is_reserved_for_one_text_until_that_ends_it(self) -> None:
+        store, key = self.make_store(), new_key()
+        assert store.unreserve(key, "a") is False
+        for _ in range(2):
+            assert store.reserve(key, "a", LONG_SECONDS) is None
+            assert store.reserve(key, "b", LONG_SECONDS) == "a"
+            assert store.unreserve(key, "b") is False
+        assert store.unreserve(key, "a") is True
+        assert store.unreserve(key, "a") is False
+        assert store.reserve(key, "b", LONG_SECONDS) is None
+
+    def test_each_is_kept_for_its_ttl_from_its_last_change(self) -> None:
+        """Notes and reservations: the test waits once for both."""
+        store, ttl = self.make_store(), 0.6
+        note, reservation = new_key(), new_key()
+        store.set_note(Note(note, "a", LONG_SECONDS))
+        assert store.reserve(reservation, "a", LONG_SECONDS) is None
+        before = clock.now()
+        store.set_note(Note(note, "b", ttl))
+        assert store.reserve(reservation, "a", ttl) is None
+        lasted: dict[str, float] = {}
+        while len(lasted) < 2:
+            assert clock.now() < before + TIMEOUT_SECONDS
+            for key in (note, reservation):
+                if store.get_note(key) is None:
+                    lasted.setdefault(key, clock.now() - before)
+            time.sleep(0.02)
+        assert ttl <= min(lasted.values())
+        assert max(lasted.values()) < ttl + ROUNDING_SECONDS
+
+    def test_a_reservation_writes_over_the_given_text(self) -> None:
+        store, key = self.make_store(), new_key()
+        store.set_note(Note(key, "started", LONG_SECONDS))
+        assert store.reserve(key, "a", LONG_SECONDS) == "started"
+        assert store.reserve(key, "a", LONG_SECONDS, over="other") == "started"
+        assert store.reserve(key, "a", LONG_SECONDS, over="started") is None
+        assert store.reserve(key, "b", LONG_SECONDS, over="started") == "a"
+        assert store.get_note(key) == "a"
+
+    def test_a_held_lock_prevents_a_new_reservation(self) -> None:
+        store, key = self.make_store(), new_key()
+        holder = granted(store, owner=owner_record("videos.process", "id-4"))
+        name = holder.name
+        for over in ("", "started"):
+            answer = store.reserve(key, "a", LONG_SECONDS, over=over, unless_held=name)
+            assert isinstance(answer, LockInfo)
+            assert (answer.name, answer.token) == (name, holder.token)
+            assert (answer.owner.task, answer.owner.task_id) == ("videos.process", "id-4")
+            assert store.get_note(key) == (over or None)
+            store.set_note(Note(key, "started", LONG_SECONDS))
+        assert store.reserve(key, "a", LONG_SECONDS, over="started") is None
+        # It is reserved already: a lock that is held since then ends no reservation.
+        assert store.reserve(key, "a", LONG_SECONDS, unless_held=name) is None
+        assert store.reserve(key, "b", LONG_SECONDS, unless_held=name) == "a"
+        assert holder.release()
+        assert store.reserve(key, "b", LONG_SECONDS, over="a", unless_held=name) is None
+
+    def test_reservations_are_listed(self) -> None:
+        """The soonest to end first, without others, and apart from the locks."""
+        store, prefix = listing(self.make_store()), new_key()
+        keys = [f"queued {prefix}{word}" for word in ("größer", "b c", "n" * 240)]
+        for key, ttl in zip(keys, (3.0, 1.0, 2.0), strict=True):
+            assert store.reserve(key, f"id of {key}", ttl * LONG_SECONDS) is None
+        store.set_note(Note(f"not queued {prefix}", "a", LONG_SECONDS))
+        found = [each for each in store.reservations() if prefix in each.key]
+        assert [key for key, _, _ in found] == [keys[at] for at in (1, 2, 0)]
+        assert all(text == f"id of {key}" for key, text, _ in found)
+        assert all(ttl is not None and 0 < ttl <= 3 * LONG_SECONDS for _, _, ttl in found)
+        assert not {info.name for info in store.walk()} & {f" {key}" for key in keys}
+        assert store.unreserve(keys[1], f"id of {keys[1]}") is True
+        assert store.reserve(keys[2], f"id of {keys[2]}", 5 * LONG_SECONDS) is None
+        assert store.reserve(keys[0], "over it", LONG_SECONDS, over=f"id of {keys[0]}") is None
+        found = [each for each in store.reservations() if prefix in each.key]
+        assert [(key, text) for key, text, _ in found] == [
+            (keys[0], "over it"),
+            (keys[2], f"id of {keys[2]}"),
+        ]

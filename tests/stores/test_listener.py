@@ -1,0 +1,165 @@
+"""The connection on which a process hears of hand-overs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock import StoreUnavailable, locks
+from django_tasklock.stores import stores
+from django_tasklock.stores.redis import listener as module
+from tests.conftest import UseRedis
+from tests.interruptions import Interrupt
+from tests.servers import RedisServer
+from tests.steps import Meanwhile, fork, in_child, taken, waiter, waiting
+from tests.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def own_server(own_redis_server: RedisServer, use_redis: UseRedis) -> RedisServer:
+    use_redis(own_redis_server.url, tasklock={"OPTIONS": {"HISTORY": 0, "SOCKET_TIMEOUT": 1}})
+    return own_redis_server
+
+
+def listener() -> Any:
+    store: Any = stores["default"]
+    return store.listener
+
+
+def connection() -> Any:
+    """That of this process, once it has one."""
+
+    def listening() -> Any:
+        # On a busy machine so short a wait may end before the connection is made.
+        assert locks.acquire("video:1", wait=0.05) is None
+        return listener().subscribed and listener()._lines[""].connection
+
+    return until(listening)
+
+
+def channels(server: RedisServer) -> int:
+    return len(redis.Redis.from_url(server.url).pubsub_channels())
+
+
+def test_its_connection_is_closed_when_nobody_has_waited_for_a_while(
+    own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENCE_SECONDS", 0.1)
+    taken("video:1")
+    connection()
+    until(lambda: not channels(own_server), "the end of the subscription")
+    assert not listener().subscribed
+
+
+def test_it_is_cut_if_it_was_dropped_on_the_way(
+    own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a firewall that forgets silent connections: the server knows, and nobody here."""
+    monkeypatch.setattr(module, "SILENCE_SECONDS", 0.2)
+    lease = taken("video:1")
+    thread = waiter("video:1", 1)
+    dropped = connection()._sock.fileno()
+    silent, other = socket.socketpair()
+    os.dup2(silent.fileno(), dropped)
+    assert lease.release()
+    thread.result(15)  # In which no waiter looks whether the lock is free.
+    for end in (silent, other):
+        end.close()
+
+
+def test_a_waiter_whose_server_says_nothing_asks_once_at_its_end(
+    own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = stores["default"]
+    lease, run, scripts = taken("video:1"), store.client.run, list[Any]()
+    thread = Meanwhile(lambda: locks.acquire("video:1", wait=5.0))
+    until(lambda: waiting("video:1") == 1)
+
+    def counted(script: Any, *args: Any, **kwargs: Any) -> Any:
+        scripts.append(script)
+        return run(script, *args, **kwargs)
+
+    monkeypatch.setattr(store.client, "run", counted)
+    own_server.pause()
+    with pytest.raises(StoreUnavailable):
+        thread.result()
+    own_server.resume()
+    monkeypatch.undo()
+    assert len(scripts) <= 2, "it leaves the queue, and its token is given up"
+    # What is handed to it is passed on.
+    assert waiting("video:1") == 1
+    assert lease.release()
+    until(lambda: not locks.is_locked("video:1"), "the lock that was handed to nobody")
+
+
+def test_an_interrupted_subscription_leaves_nobody_who_waits(
+    own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join = listener().join
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    def interrupted(*args: Any) -> Any:
+        own_server.pause()
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            return join(*args)
+        finally:
+            own_server.resume()
+
+    taken("video:1")
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with monkeypatch.context() as alarm:
+            alarm.setattr(listener(), "join", interrupted)
+            for _ in range(3):
+                with pytest.raises(Interrupt):
+                    locks.acquire("video:1", wait=20)
+                assert not listener().busy
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+    thread = waiter("video:1", 1)
+    assert channels(own_server) == 1
+    locks.clear("video:1")
+    thread.result()
+
+
+class TestFork:
+    def test_a_child_listens_on_a_connection_of_its_own(self, own_server: RedisServer) -> None:
+        lease = taken("video:1")
+        connection()
+        mine = listener().id
+
+        def child() -> Any:
+            subscribed = listener().subscribed
+            assert locks.acquire("video:1", wait=0.2) is None
+            return [subscribed, listener().id != mine, channels(own_server)]
+
+        assert in_child(child) == [False, True, 2]
+        assert channels(own_server) == 1
+        assert lease.release()
+
+    def test_a_child_keeps_no_dead_waiter_of_its_parent_alive(
+        self, own_server: RedisServer
+    ) -> None:
+        taken("video:1")
+        reading, writing = os.pipe()
+        parent = fork()
+        if parent == 0:
+            try:
+                connection()
+                if not fork():
+                    os.close(writing)
+                    os.read(reading, 1)  # It lives until the end of the test.
+            finally:
+                os._exit(0)
+        os.waitpid(parent, 0)
+        until(lambda: not channels(own_server), "the end of the parent's subscription", within=5)
+        os.close(writing)
+        os.close(reading)

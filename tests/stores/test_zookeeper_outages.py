@@ -1,0 +1,188 @@
+"""Leases in ZooKeeper outlive connections, sessions and servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from django_tasklock import StoreUnavailable, locks
+from django_tasklock.stores import zookeeper
+from django_tasklock.stores.base import Grant
+from django_tasklock.stores.records import FREE, Change
+from django_tasklock.stores.zookeeper import ZooKeeperStore
+from tests.conftest import ProxyTo, UseCaches, UseZooKeeper
+from tests.inside import new_token, owner_record
+from tests.proxy import CutProxy
+from tests.steps import LONG, Meanwhile, holder, no_thread_once, taken
+from tests.store_cases import zookeeper_store
+from tests.waiting import PATIENCE, until
+from tests.zookeepers import ZooKeeper, client_of, ensemble
+
+
+@pytest.fixture
+def proxy(zookeeper_server: ZooKeeper, proxy_to: ProxyTo, use_caches: UseCaches) -> CutProxy:
+    """A proxy before the store "default". The store "direct" has the same locks, without it."""
+    proxy = proxy_to(zookeeper_server.port)
+    default = zookeeper_store(f"127.0.0.1:{proxy.port}", TIMEOUT=2)
+    direct = zookeeper_store(zookeeper_server.hosts) | {"KEY_PREFIX": default["KEY_PREFIX"]}
+    use_caches({}, {"default": default, "direct": direct})
+    return proxy
+
+
+def test_a_call_whose_reply_is_lost_is_made_again(proxy: CutProxy) -> None:
+    store, token, name = locks.store, new_token(), "video:1"
+    proxy.drop_reply(token.encode())
+    grant = store.acquire([name], token, LONG, owner_record())
+    assert isinstance(grant, Grant)
+    proxy.wait_lost(1)
+    assert holder(name).fence == grant.fence
+    proxy.drop_reply(token.encode())
+    assert store.extend(name, token, 5 * LONG)
+    proxy.wait_lost(2)
+    assert (holder(name).ttl or 0) > 4 * LONG
+    # In the change alone is the name of the clock's node.
+    proxy.drop_reply(b"/%clock")
+    assert store.release(name, token), "it was this call that has ended the lease"
+    proxy.wait_lost(3)
+    assert not store.release(name, token)
+
+
+@pytest.mark.slow
+def test_a_lease_outlives_the_session_that_took_it(
+    proxy: CutProxy, zookeeper_server: ZooKeeper
+) -> None:
+    lease = taken("video:1")
+    store: Any = locks.store
+    session = f"{store._link.client.client_id[0]:x}"
+    assert session in zookeeper_server.command("dump")
+    proxy.refuse()
+    assert proxy.cut() >= 1
+    with pytest.raises(StoreUnavailable):
+        lease.extend(LONG)
+    until(lambda: session not in zookeeper_server.command("dump"))
+    assert locks.using("direct").acquire("video:1") is None
+    proxy.accept()
+    until(lambda: _extended(lease))
+    assert lease.release()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", ["pause", "kill"])
+def test_a_silent_server_is_an_outage_within_the_timeout(
+    own_zookeeper_server: ZooKeeper, use_zookeeper: UseZooKeeper, way: str
+) -> None:
+    store = use_zookeeper(own_zookeeper_server.hosts, TIMEOUT=2.0)
+    lease = taken("video:1")
+    getattr(own_zookeeper_server, way)()
+    calls: list[Callable[[], Any]] = [
+        partial(store.get_note, "note"), locks.list, partial(lease.extend, LONG),
+    ]  # fmt: skip
+    for call in calls:
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            call()
+        assert time.monotonic() - began < 2.0 + PATIENCE / 4
+    if way == "pause":
+        own_zookeeper_server.resume()
+    else:
+        own_zookeeper_server.restart()
+    until(lambda: _extended(lease))
+    assert lease.release()
+
+
+@pytest.mark.nightly
+def test_a_client_that_has_ended_is_replaced(use_zookeeper: UseZooKeeper) -> None:
+    """kazoo's thread ends after what it does not expect, such as an answer out of turn."""
+    store = use_zookeeper(TIMEOUT=1)
+    lease = taken("video:1")
+    store._link.client.stop()
+    with pytest.raises(StoreUnavailable):
+        lease.extend(LONG)
+    assert lease.extend(LONG)
+    assert lease.release()
+
+
+@pytest.mark.nightly
+def test_a_thread_that_could_not_be_started_is_an_outage(
+    use_zookeeper: UseZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_zookeeper()
+    lease = taken("video:1")
+    assert not no_thread_once(monkeypatch, zookeeper)
+    with pytest.raises(StoreUnavailable, match="can't start new thread"):
+        locks.is_locked("video:1")
+    assert lease.release()
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_locks_are_exclusive_while_the_leader_is_killed(use_caches: UseCaches) -> None:
+    with ensemble() as servers:
+        hosts = ",".join(server.hosts for server in servers)
+        use_caches({}, {"default": zookeeper_store(hosts, TIMEOUT=PATIENCE)})
+        kept = taken("kept", ttl=10 * LONG)
+        inside, most, fences = list[int](), list[int](), list[int]()
+
+        def work() -> None:
+            for _ in range(40):
+                lease = taken("video:1", wait=None)
+                inside.append(1)
+                most.append(len(inside))
+                fences.append(lease.fence or 0)
+                inside.pop()
+                assert lease.release()
+
+        threads = [Meanwhile(work) for _ in range(5)]
+        until(lambda: len(fences) >= 60)
+        (leader,) = [server for server in servers if server.leads]
+        leader.kill()
+        for thread in threads:
+            thread.result(3 * PATIENCE)
+        assert max(most) == 1
+        assert fences == sorted(set(fences))
+        assert len(fences) == 200
+        assert kept.extend(LONG)
+        assert kept.release()
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_a_follower_that_is_behind_says_nothing_that_is_over(use_zookeeper: UseZooKeeper) -> None:
+    """It stood still for a moment. Meanwhile a lock was taken by way of another server; then the
+    process that is connected to it asks."""
+    with ensemble() as servers:
+        leader = next(server for server in servers if server.leads)
+        slow = next(server for server in servers if server is not leader)
+        here = use_zookeeper(leader.hosts, TIMEOUT=PATIENCE)
+        options = {**here.settings.options, "HOSTS": slow.hosts}
+        there = ZooKeeperStore(replace(here.settings, options=options))
+        with client_of(leader.hosts) as client:
+            client.ensure_path("/backlog")
+            for attempt in range(5):
+                name, token = f"video:{attempt}", new_token()
+                assert there.find(name) is None
+                slow.pause()
+                try:
+                    backlog = [client.set_async("/backlog", b"x" * 2000) for _ in range(1000)]
+                    assert here.put([Change(name, FREE, {"token": token}, LONG)]).made
+                    asked = Meanwhile(partial(there.find, name))
+                    for other in backlog:
+                        other.get(PATIENCE)
+                finally:
+                    slow.resume()
+                info = asked.result()
+                assert info is not None
+                assert info.token == token
+        there.close_idle()
+
+
+def _extended(lease: Any) -> bool:
+    try:
+        return bool(lease.extend(LONG))
+    except StoreUnavailable:
+        return False

@@ -1,0 +1,150 @@
+"""What the package exports: loaded when it is used, typed, and errors that any serializer takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from django.core.exceptions import ImproperlyConfigured
+
+import django_tasklock
+from django_tasklock import LockInfo, exceptions, lock
+from django_tasklock._values.owner import Owner
+from django_tasklock.celery import LockedTask
+from django_tasklock.tasks import locked
+from django_tasklock.views import lock_view
+from tests import needs
+
+ROOT = Path(__file__).parents[2]
+USES = str(ROOT / "tests" / "typed_uses.py")
+SITE = """
+import sys, django
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_tasklock"],
+    CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://x"}},
+)
+"""
+INFO = LockInfo(
+    "video:1", 12.5, datetime.now(timezone.utc), "t" * 22, Owner("host", 7), "default", "key", 5, 2
+)
+ERRORS = [
+    exceptions.TaskLockError("it"),
+    exceptions.LockNotAcquired("video:1", INFO),
+    exceptions.LeaseLost("video:1", "its ttl ran out"),
+    exceptions.StoreUnavailable("default", "connection refused"),
+    exceptions.ListingNotSupported("default"),
+    exceptions.StatusConflict("videos.Video", 7),
+    exceptions.InvalidLockConfig("wrong"),
+    exceptions.AlreadyQueued("job", INFO, "id-1"),
+    exceptions.TooManyAttempts("videos.process", "id-1", 5),
+    exceptions.RequeueFailed("videos.process", "id-1", "not JSON serializable"),
+]
+
+
+def loaded_after(code: str) -> set[str]:
+    """The package's modules that a site has after ``code``, which runs in a process of its own."""
+    shown = "\nprint(*(name for name in sys.modules if name.startswith('django_tasklock')))"
+    said = subprocess.check_output([sys.executable, "-c", SITE + code + shown], text=True)
+    return {*said.split()}
+
+
+def test_a_process_loads_what_it_uses() -> None:
+    loaded = loaded_after("import django_tasklock; django.setup()")
+    assert "django_tasklock.apps" in loaded
+    for part in ("_engine", "stores", "celery", "guards", "checks", "admin"):
+        assert f"django_tasklock.{part}" not in loaded
+    # A lock needs no Celery.
+    loaded = loaded_after("django.setup(); from django_tasklock import lock, locks")
+    assert "django_tasklock._engine.service" in loaded
+    assert "django_tasklock.celery" not in loaded
+
+
+def test_public_names_are_all_there_is_whoever_asks_and_how() -> None:
+    promised = ["lock", "locks", "Event", "Lease", "LockInfo", "LockService", "Owner", "make_name"]
+    promised += ["AcquireAllOptions", "AcquireOptions", "LockContext", "LockOptions"]
+    promised += ["SkippingDecorator", *exceptions.__all__]
+    assert sorted(django_tasklock.__all__) == sorted(promised)
+    assert {type(error).__name__ for error in ERRORS} == {*exceptions.__all__}
+    starred: dict[str, Any] = {}
+    exec("from django_tasklock import *", starred)
+    for name in promised:
+        value = getattr(django_tasklock, name)
+        assert value is starred[name]
+        assert name in dir(django_tasklock)
+        assert not isinstance(value, type) or pickle.loads(pickle.dumps(value)) is value
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_survives_pickling_and_can_be_read_from_results_that_are_json(
+    error: Exception,
+) -> None:
+    wrong = isinstance(error, exceptions.InvalidLockConfig)
+    assert isinstance(error, ImproperlyConfigured if wrong else exceptions.TaskLockError)
+    assert type(error).__name__ in str(exceptions.__doc__), "its tree is drawn there"
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        again = pickle.loads(pickle.dumps(error, protocol))
+        assert type(again) is type(error)
+        assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
+    # Celery stores its arguments, and those that JSON cannot hold as text.
+    backend = Celery(set_as_current=False, backend="cache+memory://").backend
+    stored = json.loads(json.dumps(backend.prepare_exception(error, "json")))
+    again = backend.exception_to_python(stored)
+    assert type(again) is type(error)
+    lost = type(error) is exceptions.LockNotAcquired  # who holds the lock
+    assert str(again) == ("the lock 'video:1' is taken" if lost else str(error))
+
+
+# Without the plugin for Django's models, which a project may not have. What is not needed for the
+# uses is not looked at: `make lint` does that. The cache is kept: only the first run takes long.
+MYPY = ["--strict", "--config-file=", "--follow-imports=silent", "--warn-unreachable"]
+MYPY += [f"--cache-dir={tempfile.gettempdir()}/tasklock-types-{os.getuid()}", USES]
+PYRIGHT = {
+    "include": [USES],
+    "extraPaths": [str(ROOT)],
+    "typeCheckingMode": "strict",
+    # Those are mypy's. A mistake that is none is an error.
+    "enableTypeIgnoreComments": False,
+    "reportUnnecessaryTypeIgnoreComment": "error",
+}
+
+
+@pytest.mark.parametrize("tool", ["mypy", "basedpyright"])
+def test_a_type_checker_accepts_the_uses_and_refuses_the_mistakes(
+    tool: str, tmp_path: Path
+) -> None:
+    needs.package(tool)
+    config = tmp_path / "pyrightconfig.json"
+    config.write_text(json.dumps(PYRIGHT))
+    arguments = [f"--project={config}", f"--pythonpath={sys.executable}"]
+    said = subprocess.run(
+        [sys.executable, "-m", tool, *(MYPY if tool == "mypy" else arguments)], cwd=ROOT,
+        env=os.environ | {"MYPYPATH": str(ROOT)}, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def locked_task(function: Callable[..., Any]) -> Any:
+    return Celery(set_as_current=False).task(base=LockedTask, lock_name="video:{video}")(function)
+
+
+def work(video: Video) -> Result:  # type: ignore[name-defined]  # noqa: F821
+    """These may be names that only type checkers import."""
+
+
+@pytest.mark.parametrize(
+    "decorate",
+    [lock("video:{video}"), lock_view("video:{video}"), locked("video:{video}"), locked_task],
+)
+def test_values_of_annotations_are_not_needed(decorate: Callable[..., Any]) -> None:
+    assert decorate(work).__name__ == "work"
