@@ -28,7 +28,6 @@ from tests.celery_apps import apps_end
 from tests.clusters import PATIENT_MS, Cluster
 from tests.interruptions import forget_handled
 from tests.last_words import say_what_failed
-from tests.pgbouncer import pgbouncer
 from tests.proxy import CutProxy
 from tests.servers import NoRedis, RedisServer, own_redis
 from tests.store_cases import (
@@ -281,17 +280,6 @@ def postgres_alias(postgres_dsn: str, transactional_db: None) -> Iterator[str]:
         "OPTIONS": options,
     }
     with database_alias("postgres", configured) as alias:
-        yield alias
-
-
-@pytest.fixture
-def pgbouncer_alias(postgres_alias: str, postgres_dsn: str) -> Iterator[str]:
-    """The same database by way of a PgBouncer in transaction mode, as the alias "pgbouncer"."""
-    there = dict(connections.settings[postgres_alias]) | {"HOST": "127.0.0.1"}
-    with (
-        pgbouncer(postgres_dsn, "transaction") as port,
-        database_alias("pgbouncer", there | {"PORT": port}) as alias,
-    ):
         yield alias
 
 

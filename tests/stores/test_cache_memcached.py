@@ -78,18 +78,19 @@ def test_an_acquire_with_the_token_of_an_old_lease_leaves_the_next_holder_alone(
     """The grant came late, and the service asks again, with the same token. The key is there for a
     moment more; the reply that says so is on its way for longer than that."""
     store: Any = stores["default"]
-    first, ttl, real, others = new_token(), 0.5, store._entry, list[Lease]()
-    assert isinstance(store.acquire(["video:1"], first, ttl, owner_record()), Grant)
+    name, first, ttl, real = new_token(), new_token(), 0.05, store._entry
+    others: list[Lease] = []
+    assert isinstance(store.acquire([name], first, ttl, owner_record()), Grant)
     time.sleep(ttl)
 
     def read(name: str) -> Any:
         entry = real(name)
         if not others:
             monkeypatch.undo()
-            others.append(taken("video:1", wait=5))
+            others.append(taken(name, wait=5))
         return entry
 
     monkeypatch.setattr(store, "_entry", read)
-    again = store.acquire(["video:1"], first, ttl, owner_record())
+    again = store.acquire([name], first, ttl, owner_record())
     assert others
     assert not isinstance(again, Grant), "two hold the lock"

@@ -69,6 +69,16 @@ def test_with_any_two_members_gone_everything_works(five: Five, faults: tuple[st
     assert last.release() is True
 
 
+def test_a_member_that_was_late_removes_what_was_released_meanwhile(five: Five) -> None:
+    lease = taken("video:1")
+    five.harm("paused", 0)
+    for _ in range(2):  # It is found to be slow, and has a question that waits.
+        assert lease.extend()
+    assert lease.release()
+    five.mend("paused", 0)
+    until(lambda: not five.having("video:1"))
+
+
 @pytest.mark.parametrize(
     "fault",
     [pytest.param(each, marks=() if each == "paused" else pytest.mark.nightly) for each in SILENT],

@@ -56,10 +56,3 @@ def test_a_permit_keeps_the_queue_of_its_tenant_wherever_that_is_in_the_key() ->
         with tenant("blue"):
             name, queue = made.keyed("report#1"), made.queue("report", None)
         assert made.queues(name)[1] == queue
-
-
-def test_locks_cannot_be_told_from_other_keys_without_a_prefix() -> None:
-    assert keys().start_of_all() == b":1:lock:"
-    assert keys().lock_at(b":1:lock:video:1") == "video:1"
-    assert keys().lock_at(b":1:lock:video:1 queue") is None
-    assert keys("").start_of_all() is None

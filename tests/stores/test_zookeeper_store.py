@@ -125,6 +125,7 @@ class TestNodes:
     def test_a_list_and_now_and_then_one_process_removes_what_is_over(
         self, store: ZooKeeperStore, other: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(zookeeper, "SWEEP_CHANCE", 0.0)
         elsewhere(store, other, 0.01)
         until(lambda: not locks.is_locked("video:1"))
         assert locks.list() == []
@@ -138,21 +139,6 @@ class TestNodes:
         left = {zookeeper.CLOCK, "%20sweeping", "kept"}
         until(lambda: {*other.get_children(store.prefix)} == left)
         assert kept.release()
-
-    @pytest.mark.nightly
-    def test_a_list_is_few_round_trips_and_one_read_for_each(
-        self, own_zookeeper_server: ZooKeeper, use_zookeeper: UseZooKeeper
-    ) -> None:
-        use_zookeeper(own_zookeeper_server.hosts)
-        leases = [taken(f"video:{number}") for number in range(100)]
-
-        def packets() -> int:
-            return int(own_zookeeper_server.figures()["zk_packets_received"])
-
-        before = packets()
-        assert len(locks.list("video:")) == 100
-        assert packets() - before <= 100 + 20
-        assert all(lease.release() for lease in leases)
 
 
 class TestEnds:
@@ -216,6 +202,8 @@ class TestProcesses:
             assert lease.extend(LONG)
         assert lease.release()
 
+    # Where the signal comes in the callback of a weak reference, Python can only say so.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     def test_a_call_that_is_interrupted_anywhere_leaves_the_client_usable(
         self, store: ZooKeeperStore
     ) -> None:

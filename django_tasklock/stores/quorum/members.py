@@ -95,7 +95,12 @@ class Answers(NamedTuple):
 
 
 def ask(
-    members: Sequence[Member], call: Callable[[Member], Any], seconds: float, enough: int
+    members: Sequence[Member],
+    call: Callable[[Member], Any],
+    seconds: float,
+    enough: int,
+    *,
+    everyone: bool = False,
 ) -> Answers:
     """Ask members at the same time, and wait for all of them.
 
@@ -103,7 +108,9 @@ def ask(
         members: whom to ask.
         call: makes the call, in the member's thread, perhaps after this function has returned.
         seconds: how long to wait.
-        enough: with so many answers, a member that was slow before is not waited for.
+        enough: with so many answers, a member that was slow before is not waited for, and not
+            asked either while others wait for it.
+        everyone: ask it all the same.
 
     Raises whatever a call has raised that is no `StoreUnavailable`.
     """
@@ -117,10 +124,11 @@ def ask(
     for member in sorted(members, key=slow.__contains__):
         question = partial(_reply, member, call, replies, clock.now() + seconds)
         try:
-            if not asks_itself and member.is_late and 0 < enough <= len(members) - len(slow):
-                failed[member] = "it was late before"
-            elif not asks_itself:
-                member.ask(question)
+            if not asks_itself:
+                if member.is_late and 0 < enough <= len(members) - len(slow):
+                    failed[member] = "it was late before"
+                if everyone or member not in failed:
+                    member.ask(question)
             elif member not in slow or replies.qsize() < enough:
                 question()
         except StoreUnavailable as error:
@@ -140,6 +148,7 @@ def ask(
                     raise raised
                 else:
                     given[member] = answer
+                    failed.pop(member, None)
     for member in {*members} - {*given, *failed}:
         failed[member] = "it was late before" if member in slow else f"no answer in {seconds:g} s"
         member.is_slow |= member not in slow

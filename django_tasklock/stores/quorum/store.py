@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import builtins
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, ClassVar
+from typing import ClassVar
 from weakref import finalize
 
 from ..._values.arguments import checked_ttl
@@ -112,8 +112,10 @@ class QuorumStore(BaseStore):
             if each.expect == FREE and isinstance(each.record, Mapping)
         ]
         removes = all(each.record is None for each in changes)
+        # A member that is late keeps what it is not told to remove, or to replace, until its end.
+        everyone = not undo and all(each.record != KEEP for each in changes)
         for attempt in range(1, ATTEMPTS + 1):
-            given, failed = self._vote(changes, least_fence, is_new=bool(undo))
+            given, failed = self._vote(changes, least_fence, bool(undo), everyone)
             made, refused = _said(given, True), _said(given, False)
             answered = len(given) >= self.majority
             # What a majority of the answers has removed, if it was there, no majority has now.
@@ -144,7 +146,9 @@ class QuorumStore(BaseStore):
             )
         return change if ttl is None else change._replace(ttl=_lasting(ttl))
 
-    def _vote(self, changes: Sequence[Change], least_fence: int, *, is_new: bool) -> Answers:
+    def _vote(
+        self, changes: Sequence[Change], least_fence: int, is_new: bool, everyone: bool
+    ) -> Answers:
         def vote(member: Member) -> Done:
             done: Done = member.store.put(changes, least_fence)
             # After the grant: a server that was restarted before says so now.
@@ -154,7 +158,7 @@ class QuorumStore(BaseStore):
                 )
             return done
 
-        return self._ask(vote)
+        return ask(self.members, vote, self.timeout, self.majority, everyone=everyone)
 
     def _waits(self, member: Member) -> float:
         """Seconds until all leases are over that a member may have forgotten in a restart."""
@@ -231,7 +235,9 @@ class QuorumStore(BaseStore):
     # Reading.
 
     def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
-        given, failed = self._ask(lambda member: member.store.get(names))
+        given, failed = ask(
+            self.members, lambda member: member.store.get(names), self.timeout, self.majority
+        )
         self._assert_answered(given, failed)
         columns = zip(names, zip(*given.values(), strict=True), strict=True)
         return [self._held(column, name, len(failed)) for name, column in columns]
@@ -285,9 +291,6 @@ class QuorumStore(BaseStore):
         self._assert_answered({*self.members} - {*failed}, failed)
 
     # Asking.
-
-    def _ask(self, call: Callable[[Member], Any]) -> Answers:
-        return ask(self.members, call, self.timeout, self.majority)
 
     def _tell(
         self, members: Sequence[Member], changes: Sequence[Change], fence: int = 0, enough: int = 0

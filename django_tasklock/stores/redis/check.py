@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,8 +18,6 @@ __all__ = ["findings"]
 
 COUNT = Script("count")
 
-# Clocks that differ by more are reported.
-CLOCK_OFFSET_SECONDS = 1.0
 # The first version with all commands that the scripts use.
 MIN_REDIS_VERSION = (6, 2)
 
@@ -41,14 +38,6 @@ def findings(client: Client, keys: Keys, needed: int, *, listens: bool = True) -
         yield Finding("socket_timeout", False, what, mend)
     lines = client.command("INFO").decode("utf-8", "replace").splitlines()
     info = {name: value for name, _, value in (line.partition(":") for line in lines)}
-    seconds, microseconds = client.command("TIME")
-    ahead = int(seconds) + int(microseconds) / 1_000_000 - time.time()
-    if abs(ahead) > CLOCK_OFFSET_SECONDS:
-        what = (
-            f"the server's clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} ours"
-        )
-        mend = "It changes no lease, only the age that is shown. Keep both in step (NTP)."
-        yield Finding("clock", False, what, mend)
     version = tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2])
     if "valkey_version" not in info and version < MIN_REDIS_VERSION:
         what = f"the server is Redis {info.get('redis_version')}"

@@ -205,8 +205,8 @@ class Client:
 
         Raises `StoreUnavailable`; with ``once`` it is `MayHaveRun` if the script may have run.
         """
-        words = [b"EVALSHA", script.sha, b"%d" % len(keys), *keys]
-        words += [arg if type(arg) is bytes else _as_bytes(arg) for arg in args]
+        words: list[Any] = [b"EVALSHA", script.sha, b"%d" % len(keys), *keys]
+        words += [b"%d" % arg if type(arg) is int else arg for arg in args]  # See `_as_bytes`.
         before, behind = PING if ping else b"", b"" if wait is None else pack(wait.words)
         while True:
             packed = before + pack(tuple(words)) + behind
