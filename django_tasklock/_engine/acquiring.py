@@ -362,4 +362,7 @@ def _take_over(store: BaseStore, sender: object, holder: LockInfo) -> bool:
     if store.clear(holder.name, holder.token):
         note_event(store, "taken over", holder.name, holder.owner, by=place(Owner.current()))
         tell_cleared(store, holder.name, holder.token, holder, BY_TAKEOVER, sender)
-    return True
+        return True
+    # Somebody else has cleared it, or is about to: in a plain cache, that process may die over it.
+    now = store.find(holder.name)
+    return now is None or now.token != holder.token

@@ -6,7 +6,7 @@ And one that keeps nothing is no store for locks.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from celery import Celery
@@ -17,11 +17,13 @@ from django_tasklock._values import clock
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.celery import LockedTask
+from django_tasklock.stores import cache as cache_module
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant, Note
-from django_tasklock.stores.cache import MARGIN_SECONDS
+from django_tasklock.stores.cache import MARGIN_SECONDS, CacheStore
+from django_tasklock.stores.records import Held
 from tests.conftest import UseCaches
-from tests.steps import taken
+from tests.steps import LONG, held_by, taken
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("on_locmem")
@@ -43,6 +45,17 @@ def test_a_lease_that_is_about_to_end_is_left_to_expire(
     assert not (locks.clear("video:1") if verb == "clear" else getattr(lease, verb)())
     assert made == []
     assert locks.is_locked("video:1")
+
+
+def test_who_dies_in_a_takeover_delays_the_next_one_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cache_module, "CLEARING_SECONDS", 0.5)
+    dead = {**owner_record(), "start": owner_record()["start"] - 1}
+    token, store = held_by(dead, "video:1"), cast("CacheStore", stores["default"])
+    store._own.clear()  # It is another process's lease, which a third one has begun to clear.
+    assert store._is_first(Held(token))
+    assert taken("video:1", wait=LONG / 4).held
 
 
 def test_an_emptied_cache_has_forgotten_the_lock() -> None:
