@@ -12,7 +12,6 @@ from .._values.arguments import is_name
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable, TaskLockError
-from ..operators.held import listed
 
 __all__ = ["MOST_LOCKS", "NOT_KNOWN", "Reading", "has_words", "problem_of", "read"]
 
@@ -55,11 +54,11 @@ def read(alias: str, query: str | None = None) -> Reading:
         reading.found = [exact] if exact else []
         reading.total = service.count()
         reading.more = reading.total > MOST_LOCKS
-        some = listed(service, limit=MOST_LOCKS)
+        some = service.list(limit=MOST_LOCKS)
         if not reading.more:
             reading.total = len(some)
         elif is_name(beginning := query.removesuffix("*")):
-            some += listed(service, beginning, MOST_LOCKS)
+            some += service.list(beginning, MOST_LOCKS)
         by_key = {info.key: info for info in some if _matches(info, query)}
         reading.found += [info for key, info in by_key.items() if not exact or key != exact.key]
     except ListingNotSupported as error:

@@ -15,7 +15,7 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner, task_words
 from .._values.words import duration, printable
 from ..exceptions import TaskLockError
-from ..operators.held import held_permits, listed
+from ..operators.held import held_permits
 from ..operators.holders import asked_once, sentence, who
 from ..operators.reservations import QueuedJob, queued_jobs
 from ..operators.rows import label_of, row_if_known
@@ -117,7 +117,7 @@ def matching(
 
     Raises `ListingNotSupported` and `StoreUnavailable`.
     """
-    found = listed(service, prefix or "", None if task else limit)
+    found = service.list(prefix or "", None if task else limit)
     return [info for info in found if fnmatchcase(info.owner.task or "", task or "*")][:limit]
 
 

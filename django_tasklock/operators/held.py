@@ -7,25 +7,14 @@ from collections.abc import Iterable
 
 from .._engine.service import LockService, get_seen
 from .._values.arguments import LONGEST_NAME_CHARACTERS
-from .._values.lock_info import LockInfo, key_of
+from .._values.lock_info import LockInfo
 from .._values.slots import LARGEST_SLOTS, base_of, permit_name
 from ..exceptions import ListingNotSupported
 from ..stores import stores
 
-__all__ = ["as_seen", "digest_of", "held_of", "held_permits", "listed"]
+__all__ = ["as_seen", "digest_of", "held_of", "held_permits"]
 
 MOST_PROBED = 100  # permits that are looked for on a store that cannot list
-
-
-def listed(service: LockService, prefix: str = "", limit: int | None = None) -> list[LockInfo]:
-    """Return the live locks whose names begin with ``prefix``, the soonest to expire first; at most
-    ``limit``.
-
-    Raises `ListingNotSupported` and `StoreUnavailable`.
-    """
-    # A list that is read in pages may show a lock twice that changed between two of them.
-    found = {key_of(info.name): info for info in service.list(prefix, limit=limit)}
-    return [*found.values()]
 
 
 def held_permits(service: LockService, name: str) -> list[LockInfo]:

@@ -247,7 +247,7 @@ class BaseStore:
         raise NotImplementedError(f"the store {type(self).__name__} does not implement get()")
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """What is under the names that begin with ``prefix``, the soonest to end first.
+        """What is under the names that begin with ``prefix``, each once, the soonest to end first.
 
         Without a space at its beginning these are locks, and no notes. Of notes, those whose names
         begin with `LISTED` can be listed. Other code's keys need not be found.
@@ -445,7 +445,7 @@ class BaseStore:
         # The note first: the next holder may be a redelivery, which looks for it.
         if _is_lease(self.get([name])[0], token):
             self.set_note(note)
-        return self.put([change]).made
+        return self.release(name, token)
 
     def rewrite(
         self, name: str, held: Held, ttl: float, owner: Mapping[str, Any], version: str

@@ -21,7 +21,19 @@ from .._values.slots import LARGEST_SLOTS, base_of
 from ..conf import StoreSettings
 from .base import BaseStore, Finding, Grant, Note, Refusal
 from .history import is_about
-from .records import KEEP, Change, Done, Entry, Held, Record, fits, is_note, is_there, waiter_of
+from .records import (
+    KEEP,
+    Change,
+    Done,
+    Entry,
+    Held,
+    Record,
+    fits,
+    is_note,
+    is_there,
+    left_of,
+    waiter_of,
+)
 
 __all__ = ["MemoryStore"]
 
@@ -308,7 +320,7 @@ class MemoryStore(BaseStore):
         with self.guard:
             names = [name for name in self._kept if name.startswith(prefix)]
             found = [self._entry(name) for name in names if is_note(name) == is_note(prefix)]
-        ends = sorted((entry for entry in found if entry is not None), key=_left)
+        ends = sorted((entry for entry in found if entry is not None), key=left_of)
         return iter(ends)
 
 
@@ -398,10 +410,6 @@ class MemoryWaiter:
 
 def _over() -> float:
     return 0.0
-
-
-def _left(entry: Entry) -> float:
-    return float("inf") if entry.left is None else entry.left
 
 
 def _new_process() -> None:

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from hashlib import sha1, sha256
+from math import inf
 from typing import Any, NamedTuple
 
 from .._values.arguments import LONGEST_NAME_CHARACTERS, LONGEST_TTL_SECONDS, is_token
@@ -29,8 +30,9 @@ from .._values.tokens import TOKEN_CHARACTERS
 
 __all__ = [
     "ANY", "FREE", "KEEP", "LISTED", "LISTED_KEY_PREFIX", "Change", "Done", "Entry", "Foreign",
-    "Held", "Record", "digest_of", "fits", "info_of", "is_note", "is_there", "new_record",
-    "note_name", "note_record", "record_of", "text_of_note", "text_of_record", "waiter_of",
+    "Held", "Record", "digest_of", "fits", "info_of", "is_note", "is_there", "left_of",
+    "new_record", "note_name", "note_record", "record_of", "text_of_note", "text_of_record",
+    "waiter_of",
 ]  # fmt: skip
 
 Record = Mapping[str, Any]
@@ -219,6 +221,11 @@ def waiter_of(record: Record) -> Owner:
     moment = record.get(SINCE, record.get("at"))
     owner = Owner.from_record(record)
     return owner if moment is None else replace(owner, waiting_since=_moment(moment))
+
+
+def left_of(entry: Entry) -> float:
+    """Return the seconds until an entry ends; infinity if it never does."""
+    return inf if entry.left is None else entry.left
 
 
 def is_note(name: str) -> bool:

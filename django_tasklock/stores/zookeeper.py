@@ -430,7 +430,7 @@ class ZooKeeperStore(BaseStore):
         for start in range(0, len(names), BATCH):
             batch = names[start : start + BATCH]
             found += filter(None, self._call(partial(_get, names=batch, tidy=True)))
-        return iter(sorted(found, key=lambda entry: inf if entry.left is None else entry.left))
+        return iter(sorted(found, key=records.left_of))
 
     def key(self, name: str) -> str:
         """The path of a lock's node, without the chroot."""

@@ -15,7 +15,7 @@ from ..._values.slots import base_of
 from ...conf import StoreSettings
 from ...exceptions import InvalidLockConfig, StoreUnavailable
 from ..base import BaseStore, Extension, Finding, Grant, Note, Refusal
-from ..records import FREE, Change, Done, Entry, Held, fits, note_name
+from ..records import FREE, Change, Done, Entry, Held, fits, left_of, note_name
 from ..redis.caches import Encoding
 from ..redis.check import findings
 from ..redis.connections import Client
@@ -135,7 +135,7 @@ class RedisClusterStore(BaseStore):
         return [found[place] for place in range(len(names))]
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        return heapq.merge(*(bucket.list(prefix) for bucket in self.buckets), key=_end)
+        return heapq.merge(*(bucket.list(prefix) for bucket in self.buckets), key=left_of)
 
     # Verbs that are one script, or a few.
 
@@ -180,12 +180,7 @@ class RedisClusterStore(BaseStore):
         bucket = self._bucket(name)
         if note is None or self._bucket(note_name(note.key)) is bucket:
             return bucket.release(name, token, note)
-        # The note first: the next holder may be a redelivery, which looks for it.
-        holder = bucket.find(name)
-        if holder is None or holder.token != token:
-            return False
-        self.set_note(note)
-        return bucket.release(name, token)
+        return super().release(name, token, note)
 
     def count(self, prefix: str = "") -> int:
         return sum(bucket.count(prefix) for bucket in self.buckets)
@@ -251,7 +246,3 @@ def _without_replica(client: Client) -> Iterator[Finding]:
     if b"connected_slaves:0" in client.command("INFO", "replication"):
         what = "it has no replica: while it is down, its locks are unavailable"
         yield Finding("no_replica", False, what, "Give it one (CLUSTER REPLICATE).")
-
-
-def _end(entry: Entry) -> float:
-    return float("inf") if entry.left is None else entry.left

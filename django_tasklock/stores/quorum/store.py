@@ -16,9 +16,9 @@ from ...conf import StoreSettings
 from ...exceptions import InvalidLockConfig, StoreUnavailable
 from .. import stores
 from ..base import BaseStore, Extension, Finding
-from ..records import FREE, KEEP, Change, Done, Entry, Held, is_note
+from ..records import FREE, KEEP, Change, Done, Entry, Held, is_note, left_of
 from .members import Answers, Member, ask
-from .votes import leading, left, majority_of, merged
+from .votes import leading, majority_of, merged
 
 __all__ = ["QuorumStore"]
 
@@ -257,7 +257,7 @@ class QuorumStore(BaseStore):
             holder = entry.digest if entry.record is None else entry.record["token"]
             found.setdefault((str(entry.name), holder), []).append(entry)
         held = [self._held(column, name, len(failed)) for (name, _), column in found.items()]
-        yield from sorted((entry for entry in held if entry is not None), key=left)
+        yield from sorted((entry for entry in held if entry is not None), key=left_of)
 
     def _held(self, column: Iterable[Entry | None], name: str, unknown: int) -> Entry | None:
         """What holds a lock: members that have not answered may have it too."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ..records import Entry
+from ..records import Entry, left_of
 
-__all__ = ["leading", "left", "majority_of", "merged"]
+__all__ = ["leading", "majority_of", "merged"]
 
 
 def majority_of(size: int) -> int:
@@ -44,14 +44,9 @@ def merged(same: Sequence[Entry], name: str, unknown: int, size: int) -> Entry:
     return same[0]._replace(
         name=name,
         record=latest,
-        left=sorted(same, key=left, reverse=True)[at].left,
+        left=sorted(same, key=left_of, reverse=True)[at].left,
         began=min((entry.began for entry in same if entry.began is not None), default=None),
         fence=sorted((entry.fence or 0 for entry in same), reverse=True)[at] or None,
         waiters=None,
         waiting_since=None,
     )
-
-
-def left(entry: Entry) -> float:
-    """Return the seconds until an entry ends; infinity if it never does."""
-    return float("inf") if entry.left is None else entry.left
