@@ -185,7 +185,7 @@ class Client:
         self,
         script: Script,
         keys: Sequence[bytes],
-        args: Sequence[bytes | str | int] = (),
+        args: Sequence[bytes] = (),
         *,
         once: bool = False,
         ping: bool = False,
@@ -205,11 +205,12 @@ class Client:
 
         Raises `StoreUnavailable`; with ``once`` it is `MayHaveRun` if the script may have run.
         """
-        words: list[Any] = [b"EVALSHA", script.sha, b"%d" % len(keys), *keys]
-        words += [b"%d" % arg if type(arg) is int else arg for arg in args]  # See `_as_bytes`.
-        before, behind = PING if ping else b"", b"" if wait is None else pack(wait.words)
+        packed = pack((b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *args))
         while True:
-            packed = before + pack(tuple(words)) + behind
+            if ping:
+                packed = PING + packed
+            if wait is not None:
+                packed += pack(wait.words)
             replies = self._exchange(packed, 1 + ping + (wait is not None), once)
             reply = replies[ping]
             if not isinstance(reply, ResponseError):
@@ -219,7 +220,7 @@ class Client:
             if not isinstance(reply, NoScriptError):
                 raise self.unavailable(reply, keys) from reply
             # The server does not have the script, as after a restart: send its text.
-            words[:2] = b"EVAL", script.text
+            packed = pack((b"EVAL", script.text, b"%d" % len(keys), *keys, *args))
 
     def command(self, *words: bytes | str | int) -> Any:
         """Run a plain command, which may be sent twice, and return its reply. Raises
@@ -277,9 +278,9 @@ class Client:
                     raise self.unavailable(error) from error
 
 
-def milliseconds(ttl: float) -> int:
+def milliseconds(ttl: float) -> bytes:
     """Seconds as milliseconds, rounded up: the server's lease must not end before the holder's."""
-    return math.ceil(ttl * 1000)
+    return b"%d" % math.ceil(ttl * 1000)
 
 
 def _new_connection(pool: Any, given: dict[str, Any], **overrides: Any) -> Any:

@@ -96,7 +96,7 @@ class RedisStore(BaseStore):
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
         names = [change.name for change in changes]
         keys = [self.keys.index, self.keys.fences, self.keys.listed, *self._keys_of(names)]
-        args: builtins.list[Any] = [self.encoding.versioned, least_fence or ""]
+        args = [self.encoding.versioned, b"%d" % least_fence if least_fence else b""]
         for change in changes:
             args += self._words(change)
         ttls = [each.ttl for each in changes if each.ttl is not None and not is_note(each.name)]
@@ -136,14 +136,14 @@ class RedisStore(BaseStore):
         if note is not None and not note.text:
             return super().acquire(names, token, ttl, owner, note)
         value = self.encode(new_record(token, owner))
-        return self.ask(names, token, value, milliseconds(ttl), owner.get("slots"), note)[0]
+        return self.ask(names, token, value, ttl, owner.get("slots"), note)[0]
 
     def ask(
         self,
         names: Sequence[str],
         token: str,
         value: bytes,
-        ttl_ms: int,
+        ttl: float,
         slots: int | None,
         note: Note | None = None,
         joining: Sequence[bytes] | None = None,
@@ -151,9 +151,8 @@ class RedisStore(BaseStore):
         """Run the acquire script once.
 
         Args:
-            names, token, note: those of `acquire`.
+            names, token, ttl, note: those of `acquire`.
             value: the record to write.
-            ttl_ms: milliseconds.
             slots: as in the record; None: it is one plain lock.
             joining: of a waiter its member of the wait queue, and its number there or b"".
 
@@ -164,14 +163,14 @@ class RedisStore(BaseStore):
         """
         keys = self.keys
         there = [keys.index, keys.fences, keys.queue(names[0], slots), *map(keys.key, names)]
-        args: builtins.list[Any] = [token, value, ttl_ms, 0 if slots is None else len(names)]
-        args += map(keys.member, names)
+        permits = b"0" if slots is None else b"%d" % len(names)
+        args = [token.encode(), value, milliseconds(ttl), permits, *map(keys.member, names)]
         if note is not None:
             there.append(keys.key(note_name(note.key)))
             args += self._words_of(note)
         if joining is not None:
-            args += joining if note is not None else ("", "", "", *joining)
-        wait = self.replicas.wait(ttl_ms / 1000)
+            args += joining if note is not None else (b"", b"", b"", *joining)
+        wait = self.replicas.wait(ttl)
         reply = self.client.run(ACQUIRE, there, args, wait=wait)
         if type(reply) is bytes:
             grant = Grant(names[0], _fence(reply))
@@ -201,7 +200,7 @@ class RedisStore(BaseStore):
     def release(self, name: str, token: str, note: Note | None = None) -> bool:
         keys = self.keys
         there = [keys.key(name), keys.index, keys.fences, *keys.queues(name)]
-        args: builtins.list[Any] = [token, keys.member(name)]
+        args = [token.encode(), keys.member(name)]
         if note is not None:
             there.append(keys.key(note_name(note.key)))
             args += self._words_of(note)[1:]
@@ -292,32 +291,36 @@ class RedisStore(BaseStore):
             yield self.keys.key(name)
             yield from self.keys.queues(name)
 
-    def _words(self, change: Change) -> tuple[Any, ...]:
+    def _words(self, change: Change) -> tuple[bytes, ...]:
         """What put.lua has to know of a change."""
         name, expect, record, ttl = change
-        with_version, end = self.encoding.with_version, "" if ttl is None else milliseconds(ttl)
-        wanted: tuple[Any, ...] = (expect, "", "")
         if isinstance(expect, Held):
-            wanted = "held", expect.token, with_version(expect.version) if expect.version else ""
+            wanted = b"held", expect.token.encode(), self._with_version(expect.version)
         elif isinstance(expect, Foreign):
-            wanted = "foreign", expect.digest, ""
+            wanted = b"foreign", expect.digest.encode(), b""
+        else:
+            wanted = expect.encode(), b"", b""
+        end = b"" if ttl is None else milliseconds(ttl)
+        member = self.keys.member(name)
         if not isinstance(record, Mapping):
-            return (*wanted, record or "", end, self.keys.member(name), "", "")
-        version = record.get("version")
-        new_version = with_version(version) if version else ""
-        member, value = self.keys.member(name), self.encode(record)
-        return (*wanted, value, end, member, record["token"], new_version)
+            return (*wanted, (record or "").encode(), end, member, b"", b"")
+        version = self._with_version(record.get("version"))
+        return (*wanted, self.encode(record), end, member, record["token"].encode(), version)
 
-    def _words_of(self, note: Note) -> tuple[str, bytes, int]:
+    def _with_version(self, version: str | None) -> bytes:
+        return self.encoding.with_version(version) if version else b""
+
+    def _words_of(self, note: Note) -> tuple[bytes, bytes, bytes]:
         """What acquire.lua has to know of a note. Its value is empty if there shall be none."""
         record = note_record(note.text, note.key)
-        return record["token"], self.encode(record) if note.text else b"", milliseconds(note.ttl)
+        value = self.encode(record) if note.text else b""
+        return record["token"].encode(), value, milliseconds(note.ttl)
 
     def _extend(self, batch: Sequence[Extension], wait: ReplicaWait | None) -> builtins.list[bool]:
         keys = [self.keys.index, *(self.keys.key(each.name) for each in batch)]
-        args: builtins.list[Any] = []
+        args: builtins.list[bytes] = []
         for name, token, ttl in batch:
-            args += token, milliseconds(ttl), self.keys.member(name)
+            args += token.encode(), milliseconds(ttl), self.keys.member(name)
         done = [*map(bool, self.client.run(RENEW, keys, args, wait=wait))]
         if wait is not None and not wait.enough and any(done):
             raise StoreUnavailable(self.alias, f"{batch[0].name} is not extended: {wait}")
@@ -333,7 +336,7 @@ class RedisStore(BaseStore):
         seen: set[bytes] = set()
         start, size = b"", NAMES_PER_SCRIPT
         while True:
-            flat = self.client.run(LIST, [index], [start, size])
+            flat = self.client.run(LIST, [index], [start, b"%d" % size])
             fresh = [member for member in flat[::2] if member not in seen]
             seen.update(fresh)
             for name in filter(None, map(self.keys.name_of, fresh)):

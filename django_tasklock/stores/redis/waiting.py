@@ -64,10 +64,10 @@ class RedisWaiter:
     ) -> None:
         self.ahead = 0
         self._store, self._listener, self._hearing = store, store.listener, Hearing(token)
-        self._names, self._token, self._ttl_ms = names, token, milliseconds(ttl)
+        self._names, self._token, self._ttl = names, token, ttl
         self._owner, self._note, self._slots = owner, note, owner.get("slots")
         # Its number in the queue, which it keeps; and the fence of the lease that refused it.
-        self._number: bytes | int = b""
+        self._number = b""
         self._last = 0
         # Whether it may be in the queue; and whether a question has got no reply.
         self._queued = self._open = False
@@ -89,7 +89,7 @@ class RedisWaiter:
     def _member(self) -> bytes:
         permits = 0 if self._slots is None else len(self._names)
         head = self._token.encode() + self._listener.id
-        return b"%b%d:%d:%b" % (head, permits, self._ttl_ms, self._value)
+        return b"%b%d:%b:%b" % (head, permits, milliseconds(self._ttl), self._value)
 
     def ask(self) -> Grant | Refusal:
         self._hearing.cut = False
@@ -113,7 +113,8 @@ class RedisWaiter:
         if isinstance(answer, Grant):
             self._over()
         else:
-            self._number, self.ahead, self._last = about[0], int(about[1]), int(about[2])
+            self._number = b"%d" % int(about[0])
+            self.ahead, self._last = int(about[1]), int(about[2])
         return answer
 
     def wait(self, seconds: float) -> Grant | Refusal | None:
@@ -137,7 +138,7 @@ class RedisWaiter:
             return None
         names, keys = self._names, self._store.keys
         there = [keys.index, keys.fences, keys.queue(names[0], self._slots), *map(keys.key, names)]
-        words = [self._token, self._member, *map(keys.member, names)]
+        words = [self._token.encode(), self._member, *map(keys.member, names)]
         try:
             found = self._store.client.run(LEAVE, there, words)
         except BaseException:
@@ -153,10 +154,10 @@ class RedisWaiter:
             self.leave()
 
     def _ask(
-        self, joining: tuple[bytes, bytes | int] | None
+        self, joining: tuple[bytes, bytes] | None
     ) -> tuple[Grant | Refusal, Sequence[Any]]:
         asked: tuple[Grant | Refusal, Sequence[Any]] = self._store.ask(
-            self._names, self._token, self._value, self._ttl_ms, self._slots, self._note, joining
+            self._names, self._token, self._value, self._ttl, self._slots, self._note, joining
         )
         return asked
 
