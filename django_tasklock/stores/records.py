@@ -55,7 +55,8 @@ LONGEST_NOTE_NAME = LONGEST_NAME_CHARACTERS + 20
 _NO_OWNER = Owner()
 _NUMBERS = frozenset({int, float})
 _begins = re.compile(r'\{(\\?)"token\1"').search
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+# A record is flat: it contains nothing that could contain itself.
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class Held(NamedTuple):

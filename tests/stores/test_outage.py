@@ -66,7 +66,7 @@ def test_limits(
     use_redis(own_redis_server.url, tasklock={"OPTIONS": store}, **given)
     made: Any = stores["default"]
     assert locks.get("video:1") is None
-    for connection in (made.client.new_connection(), made.client._connections._idle[0]):
+    for connection in (made.client.new_connection(), *made.client._connections._made):
         assert (connection.socket_timeout, connection.socket_connect_timeout) == limits
 
 

@@ -39,6 +39,9 @@ DEFAULT_SOCKET_TIMEOUT_SECONDS = 5.0
 MOST_CUTS = 2
 # How long a call waits for a connection when all are in use; each is in use for one script only.
 POOL_WAIT_SECONDS = 5.0
+# So soon after its last reply no server was restarted: a connection that is cut then was cut by
+# something else, and the locks are still there. To look costs a call to the system.
+TRUST_SECONDS = 0.05
 # The rights that the server's user needs, for the error when one is missing.
 NEEDED = (
     "+@read +@write +@scripting +@pubsub +@connection +info +time, the lock keys (~), and their "
@@ -78,36 +81,49 @@ class Connections:
             patience: how many seconds a call waits while all are in use.
         """
         self._make, self._most, self._patience = make, most, patience
-        self._idle: deque[Any] = deque()
+        # Each with the moment, on `clock.now`, at which it was last used.
+        self._idle: deque[tuple[Any, float]] = deque()
         self._made: WeakSet[Any] = WeakSet()
         _all.add(self)
 
-    def exchange(self, packed: bytes, replies: int, *, look: bool, fresh: bool) -> list[Any]:
+    def exchange(self, packed: bytes, replies: int, *, once: bool) -> list[Any]:
         """Send packed commands, and read so many replies. Raises what redis-py raises.
 
         Args:
             packed, replies: the commands, and how many they are.
-            look: see that the connection is not cut. It costs as much as to pack a command.
-            fresh: use a new connection, unless there are too many.
+            once: they must not run twice. Otherwise they are sent again if the connection was cut.
         """
-        # Only this list refers to the connection. A variable would keep it alive in the traceback
-        # of an interruption, as long as that exists.
-        own: list[Any] = []
-        try:
-            self._take(own, look, fresh)
-            compat.send(own[0], packed)
-            found = [compat.read(own[0]) for _ in range(replies)]
-            self._idle.append(own.pop())
-            return found
-        except BaseException:
-            self._close(own)
-            raise
+        cuts = 0
+        while True:
+            # Only this list refers to the connection. A variable would keep it alive in the
+            # traceback of an interruption, as long as that exists.
+            own: list[Any] = []
+            found: list[Any] = []
+            try:
+                # What can be sent again need not look.
+                self._take(own, look=once, fresh=cuts > 0)
+                compat.send(own[0], packed)
+                while len(found) < replies:
+                    found.append(compat.read(own[0]))
+                self._idle.append((own.pop(), clock.now()))
+                return found
+            except BaseException as error:
+                self._close(own)
+                if not isinstance(error, RedisError | OSError):
+                    raise
+                self.close_idle()  # They may be broken too.
+                again = isinstance(error, RedisConnectionError)
+                if once:
+                    again = isinstance(error, NotSent)
+                cuts += 1
+                if not again or cuts > MOST_CUTS:
+                    raise
 
     def close_idle(self) -> None:
         """Close those that no call uses now."""
         while self._idle:
             try:
-                self._close([self._idle.pop()])
+                self._close([self._idle.pop()[0]])
             except IndexError:
                 pass  # Another thread has taken the last one.
 
@@ -120,22 +136,22 @@ class Connections:
 
     def _take(self, own: list[Any], look: bool, fresh: bool) -> None:
         """Put a connection into ``own`` that no other call uses."""
-        give_up = clock.now() + self._patience
-        while True:
-            if fresh and self._connected(own):
-                return
+        give_up = 0.0
+        while not (fresh and self._connected(own)):
             try:
-                own.append(self._idle.pop())
+                own += self._idle.pop()
             except IndexError:
                 if self._connected(own):
                     return
+                give_up = give_up or clock.now() + self._patience
                 if clock.now() > give_up:
                     raise RedisTimeoutError(
                         f"Too many connections: all {self._most} are in use"
                     ) from None
                 time.sleep(chance.uniform(0.001, 0.01))
             else:
-                if not look or not _is_cut(own[0]):
+                used = own.pop()
+                if not look or clock.now() < used + TRUST_SECONDS or not _is_cut(own[0]):
                     return
                 self._close(own)
 
@@ -263,19 +279,13 @@ class Client:
 
     def _exchange(self, packed: bytes, replies: int, once: bool) -> list[Any]:
         connections = self._of_renewal if this_thread.renews else self._connections
-        cuts = 0
-        while True:
-            try:
-                # What can be sent again need not look.
-                return connections.exchange(packed, replies, look=once, fresh=cuts > 0)
-            except (RedisError, OSError) as error:
-                connections.close_idle()  # They may be broken too.
-                cuts += 1
-                cut = isinstance(error, RedisConnectionError)
-                if cut and once and not isinstance(error, NotSent):
-                    raise MayHaveRun(self.alias, str(error)) from error
-                if not cut or cuts > MOST_CUTS:
-                    raise self.unavailable(error) from error
+        try:
+            return connections.exchange(packed, replies, once=once)
+        except (RedisError, OSError) as error:
+            sent = isinstance(error, RedisConnectionError) and not isinstance(error, NotSent)
+            if once and sent:
+                raise MayHaveRun(self.alias, str(error)) from error
+            raise self.unavailable(error) from error
 
 
 def milliseconds(ttl: float) -> bytes:

@@ -57,26 +57,28 @@ class Keys:
 
     def key(self, name: str) -> bytes:
         """The key of a lock, or of a note."""
-        return self._text(name).encode()
+        if self._head is not None:
+            return (self._head + name).encode()
+        return (self._kept(name) or self._make_key(self._lock_prefix + name)).encode()
 
     def keyed(self, name: str) -> str:
         """The name, with its key if that may depend on the thread."""
         if self._head is not None or self._kept(name):
             return name
-        return Keyed.of(name, self._text(name), self._alias)
+        return Keyed.of(name, self.key(name).decode(), self._alias)
 
     def queues(self, name: str) -> tuple[bytes, bytes]:
         """The wait queue of a lock, and that of the permits of which it may be one: its record says
         whether it is. Both are the same where the name cannot be that of a permit."""
-        key = self._text(name)
-        queue, number = f"{key} queue".encode(), _permit_number(name)
+        queue = self.key(name) + b" queue"
+        number = _permit_number(name) if "#" in name else None
         if number is None:
             return queue, queue
-        base = str(name).removesuffix(number[0])
-        before, found, behind = key.rpartition(name)
-        # Where the KEY_FUNCTION makes a digest of the name, the tenant must be the same.
-        base = f"{before}{base}{behind}" if found else self._text(base)
-        return queue, f"{base} queue".encode()
+        base = name.removesuffix(number[0])
+        before, found, behind = queue.rpartition(name.encode())
+        if found:  # So the tenant of a KEY_FUNCTION is the same.
+            return queue, before + base.encode() + behind
+        return queue, self.key(base) + b" queue"
 
     def queue(self, name: str, slots: int | None) -> bytes:
         """The wait queue of a lock, or with ``slots`` of the permits of which ``name`` is one."""
@@ -85,7 +87,8 @@ class Keys:
     def member(self, name: str) -> bytes:
         """What the indexes and the fences have for a name: with its key, if other tenants have
         another key for that name."""
-        return (name if self._head is not None else f"{name}\n{self._text(name)}").encode()
+        member = name.encode()
+        return member if self._head is not None else member + b"\n" + self.key(name)
 
     def name_of(self, member: bytes) -> str | None:
         """The name in an index; None for what cannot be one."""
@@ -104,13 +107,8 @@ class Keys:
 
     def start_of_all(self) -> bytes | None:
         """What the keys of all locks begin with; None if other keys of the cache may do so too."""
-        start = self._text("")
-        return start.encode() if self._lock_prefix and self._text("x").startswith(start) else None
-
-    def _text(self, name: str) -> str:
-        if self._head is not None:
-            return self._head + name
-        return self._kept(name) or self._make_key(self._lock_prefix + name)
+        start = self.key("")
+        return start if self._lock_prefix and self.key("x").startswith(start) else None
 
     def _kept(self, name: str) -> str | None:
         return name.key if isinstance(name, Keyed) and name.alias == self._alias else None

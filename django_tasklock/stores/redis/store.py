@@ -133,8 +133,6 @@ class RedisStore(BaseStore):
         owner: Mapping[str, Any],
         note: Note | None = None,
     ) -> Grant | Refusal:
-        if note is not None and not note.text:
-            return super().acquire(names, token, ttl, owner, note)
         value = self.encode(new_record(token, owner))
         return self.ask(names, token, value, ttl, owner.get("slots"), note)[0]
 

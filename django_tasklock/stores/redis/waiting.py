@@ -153,9 +153,7 @@ class RedisWaiter:
         with suppress(StoreUnavailable):  # The listener passes on what is handed to it.
             self.leave()
 
-    def _ask(
-        self, joining: tuple[bytes, bytes] | None
-    ) -> tuple[Grant | Refusal, Sequence[Any]]:
+    def _ask(self, joining: tuple[bytes, bytes] | None) -> tuple[Grant | Refusal, Sequence[Any]]:
         asked: tuple[Grant | Refusal, Sequence[Any]] = self._store.ask(
             self._names, self._token, self._value, self._ttl, self._slots, self._note, joining
         )
