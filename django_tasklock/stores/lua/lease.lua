@@ -16,12 +16,12 @@ if last and not (#last == 16 and #fence == 16 and last < fence) then
   if last >= tonumber(fence) then fence = string.format('%.0f', last + 1) end
 end
 redis.call('HSET', fences, '', fence, name, fence)
-local now_ms = math.floor(now / 1000)
-redis.call('ZADD', index, ttl == '' and '+inf' or string.format('%d', now_ms + ttl), name)
+redis.call('ZADD', index, ttl == '' and '+inf' or string.format('%d', now / 1000 + ttl), name)
 if string.sub(fence, -2) == '77' then
   -- One grant in a hundred removes expired leases from the index: of more than have come since the
   -- last time.
-  local over = redis.call('ZRANGEBYSCORE', index, '-inf', now_ms - 1, 'LIMIT', 0, 300)
+  local ended = math.floor(now / 1000) - 1
+  local over = redis.call('ZRANGEBYSCORE', index, '-inf', ended, 'LIMIT', 0, 300)
   if #over > 0 then
     redis.call('ZREM', index, unpack(over))
     redis.call('HDEL', fences, unpack(over))
