@@ -54,12 +54,11 @@ def _load_tasks() -> Tasks:
     from .operators.work import CeleryMissing
 
     try:
-        from .celery import explaining
-        from .celery.task_checks import load_tasks
+        from .celery import project_tasks
     except ImportError as error:
         raise CeleryMissing(error) from error
-    load_tasks()
-    return explaining
+    project_tasks.load_tasks()
+    return project_tasks
 
 
 def _check_tasks(**_: Any) -> list[CheckMessage]:
@@ -73,6 +72,6 @@ def _check_tasks(**_: Any) -> list[CheckMessage]:
         from .checks import check_app
 
         return check_app()
-    from .celery.task_checks import check_tasks
+    from .celery.project_tasks import check_tasks
 
     return check_tasks()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from django.conf import settings
 
@@ -25,6 +26,8 @@ SETTING = "TASKLOCK"
 DEFAULT_ALIAS = "default"
 TASK_URL_SETTING = "TASKLOCK_TASK_URL"
 TASK_ID_FIELD = "{task_id}"
+# A host, which may be an IPv6 address in brackets, and the task's id behind it.
+_is_task_url = re.compile(r"https?://(?:[\w.:@%~-]|\[[\w:.]+\])+[/?#].*\{task_id\}.*").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,22 @@ class StoreSettings:
     key_prefix: str = "lock"
     ttl: float = 60.0
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def seconds(self, option: str, default: float) -> float:
+        """Return an option of the store, which is a number of seconds.
+
+        Raises `InvalidLockConfig` for anything else.
+        """
+        given = self.options.get(option, default)
+        try:
+            return checked_ttl(given)
+        except (TypeError, ValueError) as error:
+            what = f"the option {option} is a number of seconds, not {given!r}"
+            raise self.wrong(what) from error
+
+    def wrong(self, what: str) -> InvalidLockConfig:
+        """Return the error to raise for settings that the store cannot have."""
+        return InvalidLockConfig(f"the lock store {self.alias!r}: {what}")
 
 
 KEYS = ("BACKEND", "CACHE", "KEY_PREFIX", "TTL", "OPTIONS")
@@ -99,17 +118,7 @@ def task_url(task_id: str) -> str | None:
     template = getattr(settings, TASK_URL_SETTING, None)
     if template is None:
         return None
-    try:
-        parts = urlsplit(template) if isinstance(template, str) else None
-    except ValueError:
-        parts = None
-    if (
-        parts is None
-        or parts.scheme not in ("http", "https")
-        or not parts.netloc
-        or TASK_ID_FIELD in parts.netloc
-        or TASK_ID_FIELD not in template
-    ):
+    if not (isinstance(template, str) and _is_task_url(template)):
         raise InvalidLockConfig(
             f"{TASK_URL_SETTING} is an address such as 'https://flower.example.com/task/"
             f"{TASK_ID_FIELD}', with http or https, not {template!r}"

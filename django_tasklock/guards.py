@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +16,7 @@ from django.db.models import Manager, Model, Q, QuerySet
 from ._compat.django_database import can_hold, close_if_cut, is_in_atomic
 from .exceptions import InvalidLockConfig, StatusConflict
 
-__all__ = ["NO_LEASE", "StatusGuard", "leave_row"]
+__all__ = ["GuardedRow", "StatusGuard"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -178,13 +179,9 @@ class StatusGuard:
         """
         return self._leave(pk, fence, self._waiting)
 
-    def is_claimed(self, pk: Any) -> bool:
-        """Return whether the row is in the status ``to``."""
-        return bool(self.rows().filter(Q((self.field, self.to)), pk=pk).exists())
-
-    def is_done(self, pk: Any) -> bool:
-        """Return whether the row is in the status ``done``."""
-        return bool(self.rows().filter(Q((self.field, self.done)), pk=pk).exists())
+    def has(self, pk: Any, status: Any) -> bool:
+        """Return whether the row is in this status."""
+        return bool(self.rows().filter(Q((self.field, status)), pk=pk).exists())
 
     @property
     def _waiting(self) -> Any:
@@ -227,16 +224,73 @@ class StatusGuard:
         return bool(again or (changed and rows.filter(changed).exists()))
 
 
-def leave_row(guard: StatusGuard, pk: Any, fence: int | None, *, again: bool) -> None:
-    """Give the row of a run that ended with an error its status. Raises nothing.
+class GuardedRow:
+    """The row ``pk`` of a ``guard``, on which one run works."""
 
-    ``again``: the run is to be repeated, or was interrupted from outside, so the row is open again.
-    """
-    try:
-        (guard.reopen if again else guard.fail)(pk, fence)
-    except Exception:
-        # The next run can claim the row as it is. The run's own error is reported.
-        logger.exception("could not change the row %s of %s after an error", pk, guard.label)
+    def __init__(self, guard: Any, pk: Any) -> None:
+        self.guard, self.pk = guard, pk
+        self.fence: int | None = None
+
+    @contextmanager
+    def claimed(self, lease: Any) -> Iterator[bool]:
+        """Claim the row for the block, and finish it. Yields False if it cannot be claimed.
+
+        ``lease``: that of the run; None for a run without the lock. If the block raises, the row is
+        failed, or open again for the run that is to come. Raises `StatusConflict` if another run
+        has changed the row meanwhile, and `LeaseLost` if the lease was lost and the row cannot show
+        whether the result counts.
+        """
+        guard = self.guard
+        claimed: Any = None  # Not known.
+        if guard.fence_field:
+            self.fence = NO_LEASE if lease is None else lease.fence
+        if lease is None:
+            # If that is interrupted, the row may be that of the lock's holder.
+            claimed = guard.claim_alone(self.pk)
+        try:
+            if lease is not None:
+                claimed = guard.claim(self.pk, self.fence)
+                if not claimed:
+                    lease.assert_held()  # If it is lost, a redelivery may have the row.
+            yield claimed
+            if claimed and lease is not None and self.fence is None:
+                # Without a fence the row cannot distinguish this run from the next holder's.
+                lease.assert_held()
+            if claimed:
+                self.finish(lease)
+        except GeneratorExit:
+            raise  # Nobody waits for the end of a coroutine that was closed.
+        except BaseException as error:
+            if claimed is not False:
+                self.leave(lease, error)
+            raise
+
+    def finish(self, lease: Any) -> None:
+        """Give the row the status of a run that succeeded."""
+        try:
+            self.guard.finish(self.pk, self.fence)
+        except StatusConflict:
+            if lease is not None and not lease.detached:
+                lease.assert_held()  # If it is lost, that is why.
+            raise
+
+    def leave(self, lease: Any, error: BaseException) -> None:
+        """Give the row of a run that ends with an error its status. Raises nothing."""
+        if self.fence is None and lease is not None and not lease.held:
+            return  # It may be another run's. The next one can claim it as it is.
+        guard, again = self.guard, self.comes_again(lease, error)
+        try:
+            (guard.reopen if again else guard.fail)(self.pk, self.fence)
+        except Exception:
+            # The next run can claim the row as it is. The run's own error is reported.
+            logger.exception(
+                "could not change the row %s of %s after an error", self.pk, guard.label
+            )
+
+    def comes_again(self, lease: Any, error: BaseException) -> bool:
+        """Return whether a run that ends with this error is repeated. What is no `Exception`
+        interrupts it from outside, as the end of the worker does."""
+        return not isinstance(error, Exception)
 
 
 def _label_of(model: Any) -> str:

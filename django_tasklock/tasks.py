@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, Literal, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
-from ._engine.acquiring import taking
+from ._engine.acquiring import Ask, How
 from ._engine.aio import drive
 from ._engine.lease import Lease, Use
 from ._engine.names import NameTemplate, bound_arguments
-from ._engine.service import LockService
 from ._engine.skipping import SkipReason, reason_of, skipped
 from ._engine.waiting import Steps, blocking
 from ._values.arguments import checked_template
@@ -24,13 +23,8 @@ from ._values.lock_info import LockInfo
 from ._values.owner import Owner
 from ._values.signatures import is_generator, signature_of
 from .conf import DEFAULT_ALIAS
-from .exceptions import (
-    InvalidLockConfig,
-    LeaseLost,
-    LockNotAcquired,
-    StatusConflict,
-)
-from .guards import StatusGuard, leave_row
+from .exceptions import InvalidLockConfig, LockNotAcquired
+from .guards import GuardedRow, StatusGuard
 
 __all__ = ["locked"]
 
@@ -70,7 +64,7 @@ def locked(
     """
     if not callable(name):
         checked_template(name)
-    how = LockService(store).how(ttl=ttl, wait=wait, renew=renew)
+    how = How(store, ttl, wait, renew)
     if on_conflict not in ("skip", "raise"):
         raise ValueError(f'on_conflict is "skip" or "raise", not {on_conflict!r}')
     if not isinstance(guard, StatusGuard | None):
@@ -89,10 +83,10 @@ def locked(
             lock_name = fill(*args, **kwargs) if callable(name) else fill(arguments)
             template = f"{task}:{{lock_name}}" if callable(name) else name
             task_id = getattr(getattr(arguments.get("context"), "task_result", None), "id", None)
-            steps = taking(how, lock_name, use, task=task, task_id=task_id, template=template)
+            steps = Ask(how, lock_name, use, use.record(task, task_id), template).take()
             skip = partial(skipped, store, lock_name, task, task_id)
-            pk = None if guard is None else guard.pk_of(arguments)
-            return _Run(lock_name, use, steps, skip, on_conflict, guard, pk)
+            row = None if guard is None else GuardedRow(guard, guard.pk_of(arguments))
+            return _Run(lock_name, use, steps, skip, on_conflict, row)
 
         def call(lease: Lease, args: Any, kwargs: Any) -> Any:
             return function(*args, **kwargs, **({"lease": lease} if takes_lease else {}))
@@ -131,7 +125,7 @@ def locked(
 
 @dataclass
 class _Run:
-    """One run of a task: its lock, and the row ``pk`` of the ``guard``, if there is one."""
+    """One run of a task: its lock, and the row of its guard, if there is one."""
 
     name: str
     use: Use
@@ -140,8 +134,7 @@ class _Run:
     # Makes the marker of a skipped run, of the reason and of whoever has the lock.
     skip: Callable[[SkipReason, Owner | None], dict[str, Any]]
     on_conflict: str
-    guard: StatusGuard | None
-    pk: Any
+    row: GuardedRow | None
 
     @contextmanager
     def working(self, won: Lease | LockInfo) -> Iterator[Lease | dict[str, Any]]:
@@ -156,36 +149,16 @@ class _Run:
                 raise LockNotAcquired(self.name, won)
             yield self.skip(reason_of(won), won.owner)
             return
-        guard, claimed = self.guard, False
-        fence = won.fence if guard is not None and guard.fence_field else None
         try:
-            claimed = guard is None or guard.claim(self.pk, fence)
-            yield won if claimed else self.skip("invalid_state", None)
-            if claimed and guard is not None:
-                if fence is None:
-                    # Nothing but the lease distinguishes this run from the next holder's.
-                    won.assert_held()
-                guard.finish(self.pk, fence)
+            with nullcontext(True) if self.row is None else self.row.claimed(won) as claimed:
+                yield won if claimed else self.skip("invalid_state", None)
         except GeneratorExit:
             raise  # Nobody waits for the end of a coroutine that was closed.
-        except BaseException as error:
-            # What is no `Exception` interrupts the run from outside, as the end of the worker does.
-            again = not isinstance(error, Exception)
-            # A claim that was interrupted may have been made all the same. Without a fence, a run
-            # that has lost its lease leaves the row, which may be another run's, to the next one.
-            if guard is not None and (claimed or again) and (fence is not None or won.held):
-                leave_row(guard, self.pk, fence, again=again)
-            try:
-                if isinstance(error, StatusConflict) and not won.detached:
-                    won.assert_held()  # If it is lost, that is why.
-            finally:
-                self.use.leave(failed=True)
+        except BaseException:
+            self.use.leave(failed=True)
             raise
-        try:
-            self.use.leave(failed=not claimed)
-        except LeaseLost:
-            if guard is None:  # Otherwise the result is in the row.
-                raise
+        # With a row, that says whether the result counts.
+        self.use.leave(failed=not claimed, quiet=self.row is not None)
 
 
 async def _finish(call: Callable[..., Any], *args: Any) -> Any:

@@ -142,12 +142,9 @@ def lock_view(
 
 
 class _Held(LockContext[Lease]):
-    """The lock of a view."""
+    """The lock of a view. Its name was filled: braces in it came with an argument."""
 
-    _who = "a view"
-
-    def _check_block(self) -> None:
-        """The name was filled: braces in it came with an argument."""
+    _who, _filled = "a view", True
 
 
 def _as_view(request: Any, *args: Any, **kwargs: Any) -> None:

@@ -114,7 +114,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def tasks_have_made_themselves_known() -> None:
     """Or they would do so while a test has put something else where they do."""
-    from django_tasklock.celery import explaining  # noqa: F401
+    from django_tasklock.celery import project_tasks  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
@@ -321,7 +321,7 @@ def database_alias(alias: str, configured: dict[str, Any]) -> Iterator[str]:
         del connections[alias]
         del connections.settings[alias]
         # Their threads keep the settings of an alias that they have used.
-        aio._pools_of.cache_clear()
+        aio._pool.cache_clear()
 
 
 @pytest.fixture(scope="session")

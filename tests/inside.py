@@ -17,12 +17,12 @@ from django_tasklock._values.handle import read_handle
 from django_tasklock._values.owner import COOLING, MARK, Owner, owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import BaseStore, Note
+from django_tasklock.stores.base import Note
 
 __all__ = [
     "COOLING", "MARK", "Owner", "ask_again_after", "clock", "forget_all", "give_up", "is_renewed",
     "keep_events_for", "kept", "look_often", "looks_before", "new_token", "note",
-    "owe", "owner_record", "poll_after", "read_handle", "write_events",
+    "owner_record", "poll_after", "read_handle", "write_events",
 ]  # fmt: skip
 
 
@@ -36,11 +36,6 @@ def give_up(lease: Lease, note: Note | None = None) -> None:
     """Leave a lease to that thread, as a call does that was interrupted."""
     lease._entry.note = note
     lease.give_up()
-
-
-def owe(note: Note, seconds: float, store: BaseStore, *, undo: bool = False) -> None:
-    """Have that thread write a note; with ``undo`` remove it."""
-    keeper_of(store).owe(note, seconds, undo=undo)
 
 
 def ask_again_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:

@@ -21,7 +21,8 @@ ENGINE = tuple(
     f"django_tasklock/{name}.py"
     for name in (
         "_engine/lock", "_engine/service", "_engine/acquiring", "_engine/keeper", "_engine/lease",
-        "_engine/permits", "_engine/waiting", "_engine/handing_on", "_engine/cooling", "celery/run",
+        "_engine/waiting", "_engine/cooling", "celery/run", "stores/redis/listener",
+        "stores/redis/waiting",
     )
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from django_tasklock.stores.zookeeper import _links
+from django_tasklock.stores.zookeeper import _Link
 from tests import needs
 from tests.servers import free_port, start_process
 
@@ -212,7 +213,7 @@ def _ending(servers: Sequence[ZooKeeper]) -> Iterator[None]:
         for server in servers:
             server.resume()
         ports = {server.port for server in servers}
-        for link in list(_links):
+        for link in [each for each in gc.get_objects() if isinstance(each, _Link)]:
             # Or it would try to connect, and log that, until the process ends.
             if link.client is not None and ports & {port for _, port in link.client.hosts}:
                 link.close()

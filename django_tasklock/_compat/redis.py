@@ -11,6 +11,7 @@ has it too.
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -24,6 +25,7 @@ __all__ = [
     "connect",
     "connection_options",
     "make_connection",
+    "message_arrives",
     "most_connections",
     "never_reconnect",
     "pack",
@@ -161,6 +163,21 @@ def _was_cut(*_arguments: Any, **_options: Any) -> NoReturn:
 def send_words(connection: Any, *words: bytes) -> None:
     """Send a command, and leave its reply to who reads the messages (``send_command``)."""
     connection.send_command(*words)
+
+
+def message_arrives(connection: Any, seconds: float) -> bool:
+    """`arrives`, for a connection that listens.
+
+    redis-py takes an ``OSError`` from a signal handler for one of the server, and asks the kernel
+    three times. So here the kernel is waited for without it, which ``_sock`` allows.
+    """
+    if not hasattr(select, "poll"):  # As under eventlet.
+        return arrives(connection, seconds)
+    if arrives(connection, 0):
+        return True
+    poll = select.poll()
+    poll.register(connection._sock, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def read_message(connection: Any) -> Any:

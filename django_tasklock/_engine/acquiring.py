@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from weakref import ref
 
-from .._compat.running_task import running_task
+from django.dispatch import Signal
+
 from .._values import clock
 from .._values.arguments import (
     LONGEST_TTL_SECONDS,
@@ -19,7 +20,7 @@ from .._values.arguments import (
     is_name,
 )
 from .._values.lock_info import LockInfo
-from .._values.owner import HELD_BY, INSIDE, Owner, owner_record, place
+from .._values.owner import HELD_BY, INSIDE, Owner, place
 from .._values.slots import checked_slots, permit_names
 from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
@@ -27,24 +28,15 @@ from ..exceptions import StoreUnavailable
 from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavailable
 from ..stores import stores
 from ..stores.base import BaseStore, Grant, Note, Refusal
-from .cooling import Cooling, CoolingTimes
+from .cooling import Cooling, CoolingTimes, cooling_times
 from .history import note_event
 from .keeper import Entry, Keeper, keeper_of
-from .lease import Lease, Use
+from .lease import Lease, Use, tell
 from .waiting import Attempt, Steps, always_late
 
 __all__ = [
-    "BY_RUN",
-    "BY_TAKEOVER",
-    "BY_WORKER",
-    "How",
-    "acquire",
-    "acquire_all",
-    "is_own",
-    "owner_here",
-    "taking",
-    "tell_cleared",
-]
+    "BY_RUN", "BY_TAKEOVER", "BY_WORKER", "Ask", "How", "acquire_all", "clear", "is_own",
+]  # fmt: skip
 
 # Who waited longer, and got the lock, is an event.
 LONG_WAIT_SECONDS = 1.0
@@ -59,140 +51,183 @@ CAUSES = {BY_TAKEOVER: "takeover", BY_WORKER: "worker", BY_RUN: "run"}
 
 @dataclass(slots=True)
 class How:
-    """How locks are taken: the options that all callers have, checked when this is made.
+    """How locks are taken: the options of `lock`, checked when this is made.
 
-    ``alias`` is that of the store, ``ttl`` None for the store's. ``sender`` is that of the signals.
-    Raises `TypeError` or `ValueError` for a wrong option.
+    ``store`` is an alias, ``ttl`` None for the store's. Raises `TypeError` or `ValueError` for a
+    wrong option.
     """
 
-    alias: str = DEFAULT_ALIAS
+    store: str = DEFAULT_ALIAS
     ttl: float | None = None
     wait: float | None = 0
     renew: bool = False
     slots: int = 1
-    cooling: CoolingTimes | None = None
-    sender: object = None
+    reentrant: bool = False
+    hold_at_least: float = 0
+    cooldown: float = 0
+    cooldown_after_error: float = 0
+    cooling: CoolingTimes | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         # Most callers give nothing but a few whole seconds to wait, which need no further check.
         wait: Any = self.wait
         plain = type(wait) is int and 0 <= wait <= LONGEST_TTL_SECONDS
-        if not plain or self.ttl is not None or self.alias != DEFAULT_ALIAS:
-            check_options(self.ttl, wait, self.renew, self.alias)
+        if not plain or self.ttl is not None or self.store != DEFAULT_ALIAS:
+            check_options(self.ttl, wait, self.renew, self.store)
         checked_flag("renew", self.renew)
+        if self.reentrant is not False:
+            checked_flag("reentrant", self.reentrant)
         if type(self.slots) is not int or self.slots != 1:
             checked_slots(self.slots)
+        times = self.hold_at_least, self.cooldown, self.cooldown_after_error
+        if times != (0, 0, 0):
+            self.cooling = cooling_times(*times)
 
 
-def owner_here(task: str | None = None, task_id: str | None = None) -> dict[str, Any]:
-    """Return the owner's record of a lock that is taken here.
+@dataclass(slots=True)
+class Ask:
+    """One question for a lock, of a block or call that has a `Use`, and what is done with the
+    answer.
 
-    ``task`` and ``task_id``: those of the task whose own lock it is. Without both, code that runs
-    inside a Celery task records that task.
+    ``record``: the owner's; None: that of the caller; it is changed. ``template``: what the name
+    was filled from. ``token``: one that `new_token` made, for a process that releases what another
+    process acquires. ``note``: the store writes it with the lease, on most stores in the same round
+    trip, unless its key has another text: `Use.note_kept`.
     """
-    job = running_task() if task is None and task_id is None else None
-    return owner_record(task, task_id) if job is None else owner_record(*job) | {INSIDE: True}
 
+    how: How
+    name: str
+    use: Use
+    record: dict[str, Any] | None = None
+    template: str | None = None
+    token: str | None = None
+    note: Note | None = None
+    began: float = field(init=False)
+    keeper: Keeper = field(init=False)
+    entry: Entry = field(init=False)
 
-def taking(
-    how: How,
-    name: str,
-    use: Use,
-    *,
-    task: str | None = None,
-    task_id: str | None = None,
-    group: int | None = None,
-    template: str | None = None,
-    token: str | None = None,
-    note: Note | None = None,
-) -> Steps[Lease | LockInfo]:
-    """Return the steps that take a lock for ``use``: see `acquire`. What says who asks is made
-    here, by the caller's thread or task; the steps may be made by another thread.
+    def begin(self) -> None:
+        """Put the token into the table of its store, before it is sent.
 
-    ``task``, ``task_id`` and ``group`` (the id of a process group) are recorded in the owner; a
-    lock without ``task`` and ``task_id`` has those of the Celery task that takes it. ``template``:
-    what the name was filled from. ``token``: one that `new_token` made, for a process that releases
-    what another process acquires. ``note``: the store writes it with the lease, on most stores in
-    the same round trip, unless its key has another text: `Use.note_kept`.
+        Raises `TypeError` or `ValueError` for a wrong name or token, and `InvalidLockConfig` if
+        the store cannot let the lock cool.
+        """
+        how, name, note = self.how, self.name, self.note
+        if type(name) is not str or not is_name(name):
+            checked_name(name)
+        token = new_token() if self.token is None else checked_token(self.token)
+        names = (name,) if how.slots == 1 else permit_names(name, how.slots)
+        store = stores[how.store]
+        if how.cooling is not None:
+            how.cooling.check(store)
+        ttl = how.ttl or store.settings.ttl
+        record = self.use.record() if self.record is None else self.record
+        record["ttl"], record["renew"] = ttl, how.renew
+        if how.slots > 1:
+            record["slots"] = how.slots
+        if note is not None:
+            note = note._replace(key=store.keyed_note(note.key))
+        self.began, self.keeper = clock.now(), keeper_of(store)
+        of = ref(self.use, self.keeper.vanished.append)
+        keyed = tuple(map(store.keyed, names))
+        self.entry = Entry(of, keyed, token, ttl, record, note, how.renew)
+        self.keeper.enter(self.entry)
 
-    Raises `TypeError` or `ValueError` for a wrong name or token.
-    """
-    if type(name) is not str or not is_name(name):
-        checked_name(name)
-    if token is not None:
-        checked_token(token)
-    if how.slots > 1:
-        permit_names(name, how.slots)
-    record = owner_here(task, task_id)
-    if group is not None:
-        record["group"] = group
-    return acquire(how, name, use, record, template=template, token=token, note=note)
+    def take(self) -> Steps[Lease | LockInfo]:
+        """Take the lock. Returns the lease, or what held the lock in the end.
 
+        Raises `StoreUnavailable`, besides what `begin` raises.
+        """
+        self.begin()
+        how, entry, store = self.how, self.entry, self.keeper.store
+        deadline = None if how.wait is None else self.began + how.wait
+        in_vain = partial(_in_vain, self.keeper, self.use.strand)
+        if how.slots > 1:
+            in_vain = partial(_is_same_run, entry.record, entry.token)
+        attempt = Attempt(store, entry, deadline, partial(_take_over, store), in_vain)
+        try:
+            answer, since = yield from attempt.take()
+            if isinstance(answer, Grant) and how.slots > 1 and "task_id" in entry.record:
+                # A plain lock excludes another run of the message. Here another permit was free.
+                others = [other for other in entry.names if other != answer.name]
+                same = [info for info in store.find_many(others) if info and in_vain(info)]
+                if same:
+                    store.release(answer.name, entry.token)
+                    answer = Refusal((same[0],))
+            if isinstance(answer, Refusal):
+                return self.refused(answer.holder)
+            return self.granted(answer, since, attempt.met)
+        except BaseException as error:
+            self.failed(error)
+            raise
 
-def acquire(
-    how: How,
-    name: str,
-    use: Use,
-    record: dict[str, Any],
-    *,
-    template: str | None = None,
-    token: str | None = None,
-    note: Note | None = None,
-) -> Steps[Lease | LockInfo]:
-    """Take a lock for ``use``. Returns the lease, or what held the lock in the end.
+    def granted(self, grant: Grant, since: float, met: LockInfo | None = None) -> Lease:
+        """Return the lease, which began at ``since``, on `clock.now`. ``met``: the holder for
+        which it waited."""
+        how, keeper, entry = self.how, self.keeper, self.entry
+        store, note = keeper.store, entry.note
+        entry.names, entry.left, entry.note = (grant.name,), grant.left, None
+        if how.cooling is not None:
+            entry.cooling = Cooling(how.cooling)
+        lease = Lease(keeper, entry, how.store, grant.fence, self.template)
+        self.use.leases.append(lease)
+        keeper.granted(entry, since + entry.ttl)
+        if note is not None and not grant.noted:
+            self.use.note_kept = store.reserve(note.key, note.text, note.ttl) is not None
+        if HELD_BY in entry.record:
+            return lease  # An operator's hold has a signal and an event of its own.
+        waited = clock.now() - self.began
+        if waited > LONG_WAIT_SECONDS and how.wait != 0:
+            note_event(store, "waited", entry.name, entry.record, seconds=waited)
+        if lock_acquired.receivers:
+            tell(lock_acquired, lease=lease, template=self.template, waited=waited, holder=met)
+        return lease
 
-    ``record`` says who asks; it is changed. For the rest see `taking`. Raises `StoreUnavailable`,
-    and `InvalidLockConfig` if the store cannot let the lock cool.
-    """
-    ask = _Ask(how, name, use, record, template, token, note)
-    store, keeper, entry = ask.store, ask.keeper, ask.entry
-    deadline = None if how.wait is None else ask.began + how.wait
-    in_vain = partial(_in_vain, keeper, use.strand)
-    if how.slots > 1:
-        in_vain = partial(_is_same_run, record, entry.token)
-    attempt = Attempt(
-        store, entry.names, entry.token, entry.ttl, record, deadline,
-        partial(_take_over, store, how.sender), entry.note, in_vain,
-    )  # fmt: skip
-    keeper.enter(entry)
-    try:
-        answer, since = yield from attempt.take()
-        if isinstance(answer, Grant) and how.slots > 1 and "task_id" in record:
-            others = [other for other in entry.names if other != answer.name]
-            same = [info for info in store.find_many(others) if info and in_vain(info)]
-            if same:  # A plain lock excludes such a run by itself; here another permit was free.
-                store.release(answer.name, entry.token)
-                answer = Refusal((same[0],))
-        if isinstance(answer, Refusal):
-            return ask.refused(answer.holder)
-        entry.names = (answer.name,)
-        return ask.granted(answer, since, attempt.met)
-    except BaseException as error:
-        ask.failed(error)
-        raise
+    def refused(self, holder: LockInfo) -> LockInfo:
+        """Note that ``holder`` has the lock, and return it."""
+        self.keeper.forget(self.entry)
+        waited, record = clock.now() - self.began, self.entry.record
+        note_event(self.keeper.store, "refused", self.name, record, holder=holder, seconds=waited)
+        if lock_contended.receivers:
+            self._tell(lock_contended, holder=holder, owner=Owner.from_record(record))
+        return holder
+
+    def failed(self, error: BaseException) -> None:
+        """Give the token up: the store may have granted it, though its answer was not read."""
+        self.keeper.give_up(self.entry)
+        if isinstance(error, StoreUnavailable):
+            self._tell(lock_unavailable, error=error)
+
+    def _tell(self, signal: Signal, **said: Any) -> None:
+        tell(
+            signal, name=self.name, store=self.how.store, template=self.template,
+            waited=clock.now() - self.began, wait=self.how.wait, **said,
+        )  # fmt: skip
 
 
 def acquire_all(
-    how: How, names: Sequence[str], use: Use, record: dict[str, Any], templates: Mapping[str, str]
+    how: How, names: Sequence[str], use: Use, templates: Mapping[str, str]
 ) -> Steps[dict[str, Lease] | LockInfo]:
     """Take several locks, all or none, with one ``wait``. Returns the leases by name, or what held
-    one of the locks. ``names`` are different, and in sorted order: no two callers wait for each
-    other. ``templates``: what they were filled from, by name. Raises as `acquire` does.
+    one of the locks. ``templates``: what the names were filled from, by name. Raises as
+    `Ask.take` does.
 
-    While one is waited for, the leases of the others are renewed, and in the end they are extended.
-    If one is lost all the same, the others are released, and that one counts as held.
+    They are taken in sorted order: no two callers wait for each other. While one is waited for, the
+    leases of the others are renewed, and in the end they are extended. If one is lost all the same,
+    the others are released, and that one counts as held.
     """
-    began = clock.now()
+    began, in_order = clock.now(), sorted(set(map(checked_name, names)))
+    each = replace(how, renew=how.renew or len(in_order) > 1)
     try:
         leases: dict[str, Lease] = {}
-        if len(names) > 1:
+        if len(in_order) > 1:
             leases = _all_at_once([
-                _Ask(how, name, use, dict(record), templates.get(name)) for name in names
+                Ask(how, name, use, template=templates.get(name)) for name in in_order
             ])  # fmt: skip
-        for name in names[len(leases) :]:
-            left = None if how.wait is None else max(0.0, how.wait - (clock.now() - began))
-            each = replace(how, wait=left, renew=how.renew or len(names) > 1)
-            won = yield from acquire(each, name, use, dict(record), template=templates.get(name))
+        for name in in_order[len(leases) :]:
+            if how.wait is not None:
+                each.wait = max(0.0, how.wait - (clock.now() - began))
+            won = yield from Ask(each, name, use, template=templates.get(name)).take()
             if isinstance(won, LockInfo):
                 _release_all(use)
                 return won
@@ -212,12 +247,12 @@ def acquire_all(
         raise
 
 
-def _all_at_once(asks: Sequence[_Ask]) -> dict[str, Lease]:
+def _all_at_once(asks: Sequence[Ask]) -> dict[str, Lease]:
     """Ask for all in one round trip. Returns no lease where the store cannot do that, or one of
     the locks is held: then they are asked for one after the other."""
-    store, first, asked = asks[0].store, asks[0].entry, clock.now()
     for ask in asks:
-        ask.keeper.enter(ask.entry)
+        ask.begin()
+    store, first, asked = asks[0].keeper.store, asks[0].entry, clock.now()
     try:
         tokens = {ask.entry.name: ask.entry.token for ask in asks}
         found = store.acquire_all(tokens, first.ttl, first.record)
@@ -240,94 +275,27 @@ def is_own(holder: LockInfo, alias: str, who: object) -> bool:
     return _in_vain(keeper_of(stores[alias]), who, holder)
 
 
-def tell_cleared(
-    store: BaseStore, name: str, token: str | None, holder: LockInfo | None, by: str | None,
-    sender: object,
-) -> None:  # fmt: skip
-    """Send `lock_cleared`."""
-    lock_cleared.send_robust(
-        sender, name=name, store=store.alias, token=token, holder=holder, by=by,
+def clear(
+    store: BaseStore, name: str, token: str | None, digest: str | None, holder: LockInfo | None,
+    *, by: str | None, noted: bool = True,
+) -> bool:  # fmt: skip
+    """Remove what holds a lock, and tell of it. Returns False if nothing was removed.
+
+    ``token`` and ``digest``: remove only that. ``holder``: what was found there. ``by``: what
+    clears it, for the log. ``noted``: whether there is an event of the history.
+    """
+    if not store.clear(name, token, digest):
+        return False
+    owner = Owner() if holder is None else holder.owner
+    if by == BY_TAKEOVER:
+        note_event(store, "taken over", name, owner, by=place(Owner.current()))
+    elif noted:
+        note_event(store, "cleared", name, owner, by=by)
+    tell(
+        lock_cleared, name=name, store=store.alias, token=token, holder=holder, by=by,
         cause=CAUSES.get(by or "", "cleared"),
     )  # fmt: skip
-
-
-class _Ask:
-    """One question for a lock: what is known of the token before it is sent, and what is done with
-    the answer."""
-
-    def __init__(
-        self,
-        how: How,
-        name: str,
-        use: Use,
-        record: dict[str, Any],
-        template: str | None,
-        token: str | None = None,
-        note: Note | None = None,
-    ) -> None:
-        self.how, self.name, self.use, self.template = how, name, use, template
-        self.store = store = stores[how.alias]
-        self.began = clock.now()
-        self.keeper = keeper_of(store)
-        if how.cooling is not None:
-            how.cooling.check(store)
-        ttl = how.ttl or store.settings.ttl
-        record["ttl"], record["renew"] = ttl, how.renew
-        if how.slots > 1:
-            record["slots"] = how.slots
-        if note is not None:
-            note = note._replace(key=store.keyed_note(note.key))
-        names = (name,) if how.slots == 1 else permit_names(name, how.slots)
-        keyed = tuple(map(store.keyed, names))
-        of = ref(use, self.keeper.vanished.append)
-        self.entry = Entry(of, keyed, token or new_token(), ttl, record, note, how.renew)
-
-    def granted(self, grant: Grant, since: float, met: LockInfo | None = None) -> Lease:
-        """Return the lease, which began at ``since``, on `clock.now`. ``met``: the holder for
-        which it waited."""
-        how, store, entry = self.how, self.store, self.entry
-        note, entry.note = entry.note, None
-        entry.left = grant.left
-        if how.cooling is not None:
-            entry.cooling = Cooling(how.cooling)
-        lease = Lease(self.keeper, entry, how.alias, grant.fence, self.template, how.sender)
-        self.use.leases.append(lease)
-        self.keeper.granted(entry, since + entry.ttl)
-        if note is not None and not grant.noted:
-            self.use.note_kept = store.reserve(note.key, note.text, note.ttl) is not None
-        if HELD_BY in entry.record:
-            return lease  # An operator's hold has a signal and an event of its own.
-        waited = clock.now() - self.began
-        if waited > LONG_WAIT_SECONDS and how.wait != 0:
-            note_event(store, "waited", entry.name, entry.record, seconds=waited)
-        if lock_acquired.receivers:
-            lock_acquired.send_robust(
-                how.sender, lease=lease, template=self.template, waited=waited, holder=met
-            )
-        return lease
-
-    def refused(self, holder: LockInfo) -> LockInfo:
-        """Note that ``holder`` has the lock, and return it."""
-        self.keeper.forget(self.entry)
-        waited, record = clock.now() - self.began, self.entry.record
-        note_event(self.store, "refused", self.name, record, holder=holder, seconds=waited)
-        if lock_contended.receivers:
-            lock_contended.send_robust(
-                self.how.sender, holder=holder, owner=Owner.from_record(record), **self._told()
-            )
-        return holder
-
-    def failed(self, error: BaseException) -> None:
-        """Give the token up: the store may have granted it, though its answer was not read."""
-        self.keeper.give_up(self.entry)
-        if lock_unavailable.receivers and isinstance(error, StoreUnavailable):
-            lock_unavailable.send_robust(self.how.sender, error=error, **self._told())
-
-    def _told(self) -> dict[str, Any]:
-        return {
-            "name": self.name, "store": self.how.alias, "template": self.template,
-            "waited": clock.now() - self.began, "wait": self.how.wait,
-        }  # fmt: skip
+    return True
 
 
 def _release_all(use: Use) -> None:
@@ -350,7 +318,7 @@ def _is_same_run(record: Mapping[str, Any], token: str, holder: LockInfo) -> boo
     return same and holder.token != token and holder.owner.alive() is not False
 
 
-def _take_over(store: BaseStore, sender: object, holder: LockInfo) -> bool:
+def _take_over(store: BaseStore, holder: LockInfo) -> bool:
     """Clear the lock if its owner is known to be dead. Returns whether to ask again."""
     if not store.takeover or holder.token is None or holder.owner.alive() is not False:
         return False
@@ -359,9 +327,7 @@ def _take_over(store: BaseStore, sender: object, holder: LockInfo) -> bool:
         return True  # Its lease goes on in another process, or without one.
     # Also if nobody holds the lock: of a quorum, a few members may still have that lease, and
     # refuse, because its process ended before they answered its release.
-    if store.clear(holder.name, holder.token):
-        note_event(store, "taken over", holder.name, holder.owner, by=place(Owner.current()))
-        tell_cleared(store, holder.name, holder.token, holder, BY_TAKEOVER, sender)
+    if clear(store, holder.name, holder.token, None, holder, by=BY_TAKEOVER):
         return True
     # Somebody else has cleared it, or is about to: in a plain cache, that process may die over it.
     now = store.find(holder.name)

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from django.core.cache import caches
 from django.db import connections
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 # Threads of a store, at most. More are no faster: they take turns at the interpreter, and the
 # loop's own thread waits longer for its turn.
-ASKING, RELEASING = 4, 2
+THREADS = {"asking": 4, "releasing": 2}
 # How often a waiter is asked for news that cannot wake anybody.
 FOREIGN_POLL_SECONDS = 0.1
 # How often a waiter looks whether the holder's process lives. Each look takes a thread.
@@ -49,7 +49,7 @@ async def drive(alias: str, steps: Steps[T], undo: Callable[[], object] = lambda
         undo: called in a thread when the steps are closed. They may have come to their end just
             before, with a result that nobody gets.
     """
-    pools, loop = _pools_of(alias), asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
     pause: Pause | None = None
     result: T
 
@@ -58,7 +58,7 @@ async def drive(alias: str, steps: Steps[T], undo: Callable[[], object] = lambda
             loop.call_soon_threadsafe(_set, news)
         except RuntimeError:
             # The loop is closed. What is perhaps handed over just now is passed on.
-            _submit(pools.releasing, steps.close)
+            _submit(alias, "releasing", steps.close)
 
     def give_up(step: Future[Any]) -> None:
         try:
@@ -70,7 +70,7 @@ async def drive(alias: str, steps: Steps[T], undo: Callable[[], object] = lambda
 
     while True:
         news = loop.create_future()
-        step = _submit(pools.asking, partial(_advance, steps, pause, partial(wake, news)))
+        step = _submit(alias, "asking", partial(_advance, steps, pause, partial(wake, news)))
         try:
             pause, seconds, result = await asyncio.wrap_future(step)
             if pause is None:
@@ -80,7 +80,7 @@ async def drive(alias: str, steps: Steps[T], undo: Callable[[], object] = lambda
             _soon(partial(give_up, step))
             raise
         except BaseException:
-            _submit(pools.releasing, partial(give_up, step))
+            _submit(alias, "releasing", partial(give_up, step))
             raise
         finally:
             del step  # What it raised refers to this frame.
@@ -88,12 +88,12 @@ async def drive(alias: str, steps: Steps[T], undo: Callable[[], object] = lambda
 
 async def in_thread(alias: str, call: Callable[[], T]) -> T:
     """Make a call to the store ``alias`` in a thread. Returns, or raises, what it does."""
-    return await asyncio.wrap_future(_submit(_pools_of(alias).asking, call))
+    return await asyncio.wrap_future(_submit(alias, "asking", call))
 
 
 async def finish(alias: str, call: Callable[[], T]) -> T:
     """As `in_thread`, for a call that is made whatever is cancelled, such as a release."""
-    return await asyncio.shield(asyncio.wrap_future(_submit(_pools_of(alias).releasing, call)))
+    return await asyncio.shield(asyncio.wrap_future(_submit(alias, "releasing", call)))
 
 
 async def leave(alias: str, error: BaseException | None, call: Callable[[], object]) -> None:
@@ -108,23 +108,15 @@ async def leave(alias: str, error: BaseException | None, call: Callable[[], obje
         await finish(alias, call)
 
 
-class _Pools(NamedTuple):
-    """The threads of one store."""
-
-    asking: ThreadPoolExecutor
-    releasing: ThreadPoolExecutor
-
-
 @functools.cache
-def _pools_of(alias: str) -> _Pools:
+def _pool(alias: str, what: str) -> ThreadPoolExecutor:
     # Not kept in the store: to make one may import its client, too slow for an event loop.
-    name = f"tasklock-{alias}"
-    return _Pools(ThreadPoolExecutor(ASKING, name), ThreadPoolExecutor(RELEASING, name))
+    return ThreadPoolExecutor(THREADS[what], f"tasklock-{alias}")
 
 
 if hasattr(os, "register_at_fork"):
     # The child has none of its parent's threads.
-    os.register_at_fork(after_in_child=_pools_of.cache_clear)
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def _advance(
@@ -148,9 +140,9 @@ def _advance(
     return pause, seconds, None
 
 
-def _submit(pool: ThreadPoolExecutor, call: Callable[[], T]) -> Future[T]:
-    """Have a call made in a thread, in a copy of this context."""
-    return pool.submit(copy_context().run, _call_and_close, call)
+def _submit(alias: str, what: str, call: Callable[[], T]) -> Future[T]:
+    """Have a call made in one of a store's threads, in a copy of this context."""
+    return _pool(alias, what).submit(copy_context().run, _call_and_close, call)
 
 
 def _soon(call: Callable[[], object]) -> None:

@@ -21,7 +21,7 @@ from .._values.lock_info import LockInfo
 from .._values.owner import HELD_BY, Owner, recorded
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore
-from .keeper import Keeper, keeper_of
+from .keeper import keeper_of
 
 __all__ = ["note_event", "write_events"]
 
@@ -54,19 +54,15 @@ def note_event(
     keeper.events.append((time.time(), kind, name, owner, holder, fields))
     if now >= keeper.writes_at:
         keeper.writes_at = now + BATCH_SECONDS
-        keeper.later(partial(_write, keeper), BATCH_SECONDS)
+        keeper.later(partial(write_events, store), BATCH_SECONDS)
 
 
 def write_events(store: BaseStore) -> None:
     """Write the events that are not written yet, in the calling thread. Raises nothing."""
-    _write(keeper_of(store))
-
-
-def _write(keeper: Keeper) -> None:
-    found: dict[object, Event] = {}
-    while keeper.events:
-        noted = keeper.events.popleft()
-        key, event = _key_of(*noted), _event(keeper.store, *noted)
+    events, found = keeper_of(store).events, dict[object, Event]()
+    while events:
+        noted = events.popleft()
+        key, event = _key_of(*noted), _event(store, *noted)
         if (before := found.pop(key, None)) is not None:
             seconds = max(before.seconds or 0.0, event.seconds or 0.0)
             since = before.since or before.at
@@ -75,10 +71,9 @@ def _write(keeper: Keeper) -> None:
     if not found:
         return
     try:
-        keeper.store.record(list(found.values()))
+        store.record(list(found.values()))
     except StoreUnavailable as error:
-        alias = keeper.store.alias
-        logger.debug("the history of the lock store %s was not written: %s", alias, error)
+        logger.debug("the history of the lock store %s was not written: %s", store.alias, error)
 
 
 def _key_of(_at: float, kind: Kind, name: str, owner: Any, holder: Any, _fields: Any) -> object:

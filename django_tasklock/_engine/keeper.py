@@ -8,8 +8,7 @@ came between two instructions, its `Use` dies with its frames, and the thread gi
 The thread extends a lease after a third of the time that is left of it, so two calls may fail
 before it is over; after a call that failed it tries again after a tenth of the ttl. It waits for
 its own store only, and never uses the ORM. It starts with the first token and ends with the store
-object. A forked child has an empty table: it owns
-nothing of its parent's.
+object. A forked child has an empty table: it owns nothing of its parent's.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 from weakref import WeakValueDictionary, ref
@@ -31,7 +31,6 @@ from django.db import connections
 
 from .._compat.native_threads import NativeLock, new_lock, start_thread, this_thread
 from .._values import clock
-from .._values.lock_info import LockInfo
 from .._values.owner import COOLING
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore, Extension, Note
@@ -54,9 +53,10 @@ SHORTEST_DELAY_SECONDS = 0.005
 TOGETHER_SHARE, LEASES_PER_CALL = 1 / 12, 500
 # How often the thread looks for what nobody refers to any more.
 LOOK_SECONDS = 0.25
-# After so many looks at an empty table it rests until it is woken. If it rested at once, each of
-# many short locks would wake it.
-LOOKS_BEFORE_REST = 20
+# After so many looks at an empty table it rests until it is woken, or for so long. If it rested at
+# once, each of many short locks would wake it. It does not end, because under gevent its
+# connections belong to it.
+LOOKS_BEFORE_REST, REST_SECONDS = 20, 2.0
 # When the store is asked again for a token that it did not have: the command of the interrupted
 # call may still be on its way.
 LATER_LOOKS_SECONDS = (0.25, 1.0, 4.0)
@@ -70,8 +70,6 @@ MOST_EVENTS = 2000
 JOBS_AT_ONCE = 10
 # So many jobs wait before a note is left to its ttl.
 MOST_JOBS = 10_000
-# The thread that rests looks so seldom whether there is anything at all.
-LONGEST_REST_SECONDS = 3600.0
 # Why a lease is lost that was not extended in time.
 RAN_OUT = "its ttl ran out"
 # How long the end of the process waits for the jobs of all stores.
@@ -85,6 +83,10 @@ class Holder(Protocol):
     def given_back(self) -> None: ...
 
 
+def _nobody() -> None: ...
+
+
+@dataclass(eq=False, slots=True)
 class Entry:
     """All that is known of one token.
 
@@ -92,32 +94,27 @@ class Entry:
     ``note`` is what the acquire writes; once the lease is granted, what its release is to write.
     """
 
+    of: ref[Any]
+    names: Sequence[str]
+    token: str
+    ttl: float
+    record: dict[str, Any]
+    note: Note | None = None
+    renew: bool = False
     # When the lease ends, and when the thread has to do something about it, on `clock.now`.
     until: float = math.inf
     due: float = math.inf
-    granted = given_up = False
+    granted: bool = False
+    given_up: bool = False
     # Whether ``of`` is a lease that nobody gives back: its end is only no longer put off.
-    bare = False
+    bare: bool = False
     # That of the `Grant`.
     left: Callable[[], float] | None = None
     cooling: Cooling | None = None
     # Returns the lease that the token has become.
-    holder: Callable[[], Holder | None] = staticmethod(lambda: None)
-
-    def __init__(
-        self,
-        of: ref[Any],
-        names: Sequence[str],
-        token: str,
-        ttl: float,
-        record: dict[str, Any],
-        note: Note | None = None,
-        renew: bool = False,
-    ) -> None:
-        self.of, self.names, self.token, self.ttl = of, names, token, ttl
-        self.record, self.note, self.renew = record, note, renew
-        # Has one item while no call about the lease is under way: whoever removes it makes one.
-        self.free: list[None] = [None]
+    holder: Callable[[], Holder | None] = _nobody
+    # Has one item while no call about the lease is under way: whoever removes it makes one.
+    free: list[None] = field(default_factory=lambda: [None])
 
     @property
     def name(self) -> str:
@@ -156,9 +153,9 @@ class Keeper:
         self.vanished: deque[Any] = deque()
         self._wakeup, self._running = new_lock(), new_lock()
         self._wakeup.acquire()
-        # When the thread has something to do, and whether it rests until it is woken.
-        self._first, self._news, self._rests = math.inf, False, False
-        self._idle_looks = 0
+        # When the thread has something to do, whether something new is to be looked at, and whether
+        # it rests until it is woken.
+        self._first, self._news, self.rests = math.inf, False, False
         self._retry_at, self._retry_after = 0.0, FIRST_RETRY_SECONDS
         self._mistaken = False
         # Whether the process ends: jobs are not to wait for their moment.
@@ -168,7 +165,7 @@ class Keeper:
         """To be called before the token is sent. Raises `RuntimeError` if the lease is to be
         renewed, and the system starts no thread."""
         self.table[entry.token] = entry
-        if self._running.locked() and not self._rests:
+        if self._running.locked() and not self.rests:
             return
         try:
             self._start()
@@ -205,12 +202,12 @@ class Keeper:
         """The token is over."""
         self.table.pop(entry.token, None)
 
-    def give_back(self, entry: Entry) -> bool | None:
-        """Tell the store that nobody needs the token any more, as far as it is held.
+    def give_back(self, entry: Entry) -> bool:
+        """Tell the store that nobody needs the token any more: release the lock, or let it cool.
 
-        Returns whether it held the lock, None if that is not known. Raises `StoreUnavailable`.
+        Returns whether it held the lock. Raises `StoreUnavailable`.
         """
-        store, note = self.store, entry.note
+        store, note, cooling = self.store, entry.note, entry.cooling
         if not entry.granted:
             if note is not None:
                 store.unreserve(note.key, note.text)
@@ -222,13 +219,19 @@ class Keeper:
             if any(held) and note is not None:
                 store.unreserve(note.key, note.text)  # The acquire may have come between the two.
             return any(held)
-        # The note first, while nobody else gets the lock: the next holder may read it.
-        if note is not None and _is_held(store.find(entry.name), entry.token):
+        if cooling is None or not (left := cooling.left()):
+            return store.release(entry.name, entry.token, note)
+        # The note comes first. Whoever is killed between the two has ended its run: the note says
+        # so, and a redelivery of its message is not run again. If the lease turns out to be lost,
+        # another run of the same message may have begun, so the note is taken back.
+        if note is not None:
             store.set_note(note)
-        if entry.cooling is None or not (left := entry.cooling.left()):
-            return store.release(entry.name, entry.token)
         record = cooled(entry.record, left)
-        return store.rewrite(entry.name, Held(entry.token), left, record, COOLING) is not None
+        grant = store.rewrite(entry.name, Held(entry.token), left, record, COOLING)
+        if note is not None and grant is None:
+            with suppress(StoreUnavailable):
+                store.unreserve(note.key, note.text)
+        return grant is not None
 
     def later(self, job: Job, delay: float = 0.0) -> None:
         """Have the thread call ``job`` in ``delay`` seconds, and again after as many as it returns,
@@ -239,23 +242,18 @@ class Keeper:
             self._start()
         self._note_due(now + delay, now)
 
-    def owe(self, note: Note, seconds: float, *, undo: bool = False) -> None:
-        """Write a note as soon as the store answers; with ``undo`` remove it, if it is this one.
-
-        ``seconds``: after which it is too late for that.
-        """
+    def take_back(self, key: str, text: str, seconds: float) -> None:
+        """Remove the note, or end the reservation, that has this text, as soon as the store answers
+        within so many seconds. Raises nothing."""
         if len(self.jobs) >= MOST_JOBS:
-            return  # After an outage of many calls: the notes end by themselves.
-        note = note._replace(key=self.store.keyed_note(note.key))
+            return  # After an outage of many calls: they end by themselves.
+        key = self.store.keyed_note(key)
         until, looks = clock.now() + seconds, iter(LATER_LOOKS_SECONDS)
 
         def tell() -> float | None:
-            if clock.now() >= until:
+            if clock.now() >= until or self.store.unreserve(key, text):
                 return None
-            if not undo:
-                self.store.set_note(note)
-                return None
-            return None if self.store.unreserve(note.key, note.text) else next(looks, None)
+            return next(looks, None)
 
         self.later(tell)
 
@@ -264,25 +262,28 @@ class Keeper:
     def _start(self) -> None:
         if not self._running.locked():
             # If two threads are started at the same time, one of them ends at once.
-            me = ref(self, partial(_release, self._wakeup))
-            start_thread(partial(_run, me, self._running, self._wakeup))
-        elif self._rests:
-            self._wake()
+            start_thread(partial(_run, ref(self), self._running, self._wakeup))
+        elif self.rests:
+            self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have the thread look now: it sleeps, or does not fall asleep. Raises nothing."""
         self._news = True
-        _release(self._wakeup)
+        with suppress(RuntimeError):  # It is woken already.
+            self._wakeup.release()
+
+    def is_needed(self) -> bool:
+        """Whether there is anything to look after."""
+        return bool(self.table or self.jobs)
 
     def _note_due(self, due: float, now: float) -> None:
         if due < self._first:
             self._news = True
             if due < now + LOOK_SECONDS:
-                self._wake()
+                self.wake()
 
     def work(self) -> float:
         """Do what is due. Return the seconds until the next look."""
-        if self._rests:
-            self._rests, self._idle_looks = False, 0
         if not (self._news or self.vanished) and clock.now() < self._first:
             return self._until_next()
         # Before the look: who comes meanwhile says so again.
@@ -316,11 +317,6 @@ class Keeper:
         return self._until_next()
 
     def _until_next(self) -> float:
-        self._idle_looks = 0 if self.table or self.jobs else self._idle_looks + 1
-        if self._idle_looks > LOOKS_BEFORE_REST:
-            self._rests = True
-            if not self.table and not self.jobs:  # One that came before `_rests` woke nobody.
-                return math.inf
         return max(0.0, min(self._first - clock.now(), LOOK_SECONDS))
 
     def _extend(self, entries: Sequence[Entry]) -> bool:
@@ -400,31 +396,24 @@ class Keeper:
             self.jobs.append((clock.now() + again, job))
 
 
-def _is_held(holder: LockInfo | None, token: str) -> bool:
-    return holder is not None and holder.token == token
-
-
-def _release(wakeup: NativeLock, _: object = None) -> None:
-    """Wake the thread that sleeps, or let it not fall asleep. Raises nothing."""
-    with suppress(RuntimeError):  # It is woken already.
-        wakeup.release()
-
-
 def _run(of: Callable[[], Keeper | None], running: NativeLock, wakeup: NativeLock) -> None:
     """Work until the keeper is gone. ``running`` is held meanwhile; if another thread holds it,
-    this one ends at once. ``wakeup`` is held: `_release` wakes the thread."""
+    this one ends at once. ``wakeup`` is held, and is released to wake the thread."""
     if not running.acquire(False):
         return
-    this_thread.renews = True
+    this_thread.renews, idle_looks, woken = True, 0, False
     while (keeper := of()) is not None:
         try:
             seconds = keeper.work()
         except BaseException:
             # Nothing in there may end the thread, or hide what is due: leases depend on it.
             keeper._news, seconds = True, MISTAKE_PAUSE_SECONDS
-        if not keeper.table and not keeper.jobs:
-            del keeper  # A store that is no longer in use is collected, which wakes this thread.
-        wakeup.acquire(timeout=min(seconds, LONGEST_REST_SECONDS))
+        idle_looks = 0 if woken or keeper.is_needed() else idle_looks + 1
+        keeper.rests = idle_looks > LOOKS_BEFORE_REST
+        if not keeper.is_needed():  # After that: a token that came before has woken nobody.
+            seconds = REST_SECONDS if keeper.rests else seconds
+            del keeper  # A store that is no longer in use is collected.
+        woken = wakeup.acquire(timeout=seconds)
     with suppress(Exception):
         close_own()
 
@@ -465,7 +454,7 @@ def finish_jobs() -> None:
     until = clock.now() + LAST_SECONDS
     for keeper in _keepers():
         keeper.hurries = True
-        keeper._wake()
+        keeper.wake()
     while any(keeper.jobs for keeper in _keepers()) and clock.now() < until:
         time.sleep(0.005)
 

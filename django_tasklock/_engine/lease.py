@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any, NoReturn
 from weakref import ref
 
+from django.dispatch import Signal
+
+from .._compat.running_task import running_task
 from .._values import clock
 from .._values.arguments import checked_ttl
+from .._values.handle import Handle, new_mark
 from .._values.lock_info import key_of
-from .._values.owner import COOLING, Owner, owner_record
+from .._values.owner import INSIDE, MARK, Owner, owner_record, strand_name
 from .._values.slots import base_of, slot_of
 from .._values.words import printable
 from ..exceptions import LeaseLost, StoreUnavailable
 from ..signals import lock_lost, lock_released
-from ..stores.base import Grant, Note
+from ..stores.base import BaseStore, Note
 from ..stores.records import Held
-from . import handing_on
 from .aio import finish
-from .cooling import Cooling, cooled
+from .cooling import Cooling
 from .history import note_event
 from .keeper import RAN_OUT, Entry, Keeper
 
-__all__ = ["Lease", "Use", "strand"]
+__all__ = ["Lease", "Use", "check_handed_on", "tell"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -39,6 +39,15 @@ WHY = {
     GIVEN_UP: "its release was interrupted",
     DETACHED: "it was detached",
 }
+
+# That of the signals: the class `LockService`. It is above this module; the package puts it here.
+sender: Any = None
+
+
+def tell(signal: Signal, **said: Any) -> None:
+    """Send a signal of a lock's life."""
+    if signal.receivers:
+        signal.send_robust(sender, **said)
 
 
 class Lease:
@@ -52,14 +61,13 @@ class Lease:
     The lease is over ``ttl`` seconds after the moment just before that call was sent, by the clock
     of this process. That is final, whatever the server says later.
 
-    A lease belongs to the process that acquired it. There, ``copy.copy`` and ``copy.deepcopy``
-    return the lease itself. A lease that is unpickled has the same fields, but is not held, and its
-    ``release`` returns False. As a context manager it is released at the end of the block, which
-    raises `LeaseLost` if the lease was lost and the block raised nothing itself.
+    A lease belongs to the process that acquired it, and cannot be pickled. ``copy.copy`` and
+    ``copy.deepcopy`` return the lease itself. As a context manager it is released at the end of the
+    block, which raises `LeaseLost` if the lease was lost and the block raised nothing itself.
     """
 
     __slots__ = (
-        "__weakref__", "_entry", "_keeper", "_open", "_reason", "_sender", "_since", "_state",
+        "__weakref__", "_entry", "_keeper", "_open", "_reason", "_since", "_state",
         "fence", "name", "store", "template", "token",
     )  # fmt: skip
 
@@ -70,9 +78,8 @@ class Lease:
         store: str,
         fence: int | None,
         template: str | None = None,
-        sender: object = None,
     ) -> None:
-        self._keeper, self._entry, self.store, self._sender = keeper, entry, store, sender
+        self._keeper, self._entry, self.store = keeper, entry, store
         self.name, self.token = entry.names[0], entry.token
         self.fence, self.template = fence, template
         self._since = clock.now()
@@ -91,9 +98,10 @@ class Lease:
     def __deepcopy__(self, memo: object) -> Lease:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        record = dict(self._entry.record)
-        return _unpickled, (self.store, self.name, self.token, self.fence, self.ttl, record)
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a lease belongs to its process, and cannot be pickled: hand on lease.detach(), a str"
+        )
 
     def __enter__(self) -> Lease:
         return self
@@ -214,14 +222,17 @@ class Lease:
         keeper, entry = self._keeper, self._entry
         try:
             if self._state == GIVEN_UP:
-                return bool(keeper.give_back(entry))
+                return keeper.give_back(entry)
             if not self.held or not self._leave(RELEASED):
                 return False
             if _note is not None:
                 # As the renewal thread, which has no tenant, can write it.
                 entry.note = _note._replace(key=keeper.store.keyed_note(_note.key))
             entry.renew = False
-            released = self._release(keeper)
+            if entry.cooling is not None or not keeper.store.atomic_release:
+                # An extension that is under way would write the lease again.
+                entry.claim(entry.until)
+            released = keeper.give_back(entry)
         except BaseException:
             self.give_up()
             raise
@@ -229,40 +240,8 @@ class Lease:
         if not released:
             self._tell_lost("the store no longer had it at its release")
         elif lock_released.receivers:
-            self._tell_released()
+            self.given_back()
         return released
-
-    def _release(self, keeper: Keeper) -> bool:
-        store, entry = keeper.store, self._entry
-        if entry.cooling is not None or not store.atomic_release:
-            # An extension that is under way would write the lease again.
-            entry.claim(entry.until)
-        if entry.cooling is not None:
-            return self._cool(keeper)
-        return store.release(self.name, self.token, entry.note)
-
-    def _cool(self, keeper: Keeper) -> bool:
-        """The release of a lock that stays taken for a while.
-
-        The note comes first. Whoever is killed between the two has ended its run: the note says so,
-        and a redelivery of its message is not run again. If the lease turns out to be lost, another
-        run of the same message may have begun, so the note is taken back.
-        """
-        store, entry, note = keeper.store, self._entry, self._entry.note
-        assert entry.cooling is not None
-        if note is not None:
-            store.set_note(note)
-        left = entry.cooling.left()
-        if left:
-            record = cooled(entry.record, left)
-            grant = store.rewrite(self.name, Held(self.token), left, record, COOLING)
-            held = grant is not None
-        else:
-            held = store.release(self.name, self.token)
-        if note is not None and not held:
-            with suppress(StoreUnavailable):
-                store.unreserve(note.key, note.text)
-        return held
 
     def detach(self, ttl: float | None = None) -> str:
         """Let the lease go on without this process. Returns a handle for ``locks.adopt``, with
@@ -282,22 +261,32 @@ class Lease:
         keeper, entry = self._keeper, self._entry
         ttl = entry.ttl if ttl is None else checked_ttl(ttl)
         if self.held:
-            handing_on.check(keeper.store, ttl)
+            check_handed_on(keeper.store, ttl)
         if not self.held or not self._leave(DETACHED):
             raise LeaseLost(self.name, self._why())
+        record, slots = entry.record, entry.record.get("slots")
+        handle = Handle(
+            self.store, self.name, self.token, self.fence, new_mark(), float(entry.ttl), slots
+        )
         try:
             entry.renew = False
             if not entry.claim(entry.until):
                 raise StoreUnavailable(self.store, "it does not answer an extension of the lease")
-            handle = handing_on.detach(keeper.store, entry, self.fence, ttl)
+            # Until then it may be in the store, if it has to be given up.
+            entry.until = max(entry.until, clock.now() + ttl)
+            # No process has to live for the lease any more. Whoever adopts it expects this very
+            # version of the record, and replaces it in one step: of several, one does.
+            marked = {**record, "ttl": ttl, "renew": False, MARK: handle.mark}
+            held = Held(self.token)
+            detached = keeper.store.rewrite(self.name, held, ttl, marked, handle.mark)
         except BaseException:
             self.give_up()
             raise
         keeper.forget(entry)
-        if handle is None:
+        if detached is None:
             self._tell_lost("the store no longer had it when it was detached")
             raise LeaseLost(self.name, self._reason)
-        return handle
+        return str(handle)
 
     def renewed(self, renew: bool) -> None:
         """Have the lease be extended by itself from now on, or not any more."""
@@ -320,14 +309,12 @@ class Lease:
             self._entry.of, self._entry.bare = ref(self, self._keeper.vanished.append), True
         return self
 
-    def held_again(self, grant: Grant, record: dict[str, Any], until: float) -> None:
+    def held_again(self, adopted: Lease) -> None:
         """This process has adopted the lease, which it had detached."""
-        entry, keeper = self._entry, self._keeper
-        entry.record, entry.left = record, grant.left
-        entry.renew, entry.free[:] = record["renew"], [None]
+        before, self._entry = self._entry, adopted._entry
+        entry = self._entry
+        entry.of, entry.bare, entry.holder = before.of, before.bare, ref(self)
         self._state, self._open = HELD, [None]
-        keeper.enter(entry)
-        keeper.granted(entry, until)
 
     def outlives(self) -> None:
         """Have the lease go on without this process, until its end: an operator's hold."""
@@ -349,9 +336,9 @@ class Lease:
             note_event(self._keeper.store, "given up", self.name, self._entry.record)
 
     def given_back(self) -> None:
-        """The renewal thread has released the lease, which was given up."""
-        if lock_released.receivers:
-            self._tell_released()
+        """Send `lock_released`: the lease was released, perhaps by the renewal thread."""
+        held = clock.now() - self._since
+        tell(lock_released, lease=self, template=self.template, held=held)
 
     def lost(self, reason: str) -> None:
         """Note that the lease is lost, and send `lock_lost`: once, and for good."""
@@ -371,50 +358,26 @@ class Lease:
     def _why(self) -> str:
         return self._reason or WHY[GIVEN_UP if self._entry.given_up else self._state]
 
-    def _tell_released(self) -> None:
-        lock_released.send_robust(
-            self._sender, lease=self, template=self.template, held=clock.now() - self._since
-        )
-
     def _tell_lost(self, reason: str) -> None:
         self._state, self._reason = LOST, reason
         note_event(self._keeper.store, "lost", self.name, self._entry.record, reason=reason)
-        if not lock_lost.receivers:
-            return
         told = partial(
-            lock_lost.send_robust, self._sender, lease=self, reason=reason, template=self.template,
+            tell, lock_lost, lease=self, reason=reason, template=self.template,
             cause="expired" if reason == RAN_OUT else "gone", held=clock.now() - self._since,
         )  # fmt: skip
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if asyncio._get_running_loop() is None:
             told()
         else:  # A receiver must not block the loop.
-            self._keeper.later(partial(_once, told))
+            self._keeper.later(told)
 
 
-def _once(call: Callable[[], object]) -> None:
-    """A job of the keeper's that is done once."""
-    call()
-
-
-def _unpickled(
-    store: str, name: str, token: str, fence: int | None, ttl: float, record: Mapping[str, Any]
-) -> Lease:
-    entry = Entry(ref(_unpickled), (name,), token, ttl, dict(record))
-    lease = Lease(cast("Keeper", None), entry, store, fence)  # It is never held, and asks nobody.
-    here, fields = owner_record(), ("host", "boot", "pidns", "pid", "start")
-    same = all(record.get(field) == here[field] for field in fields)
-    lease._state = LOST
-    lease._reason = "it is an unpickled copy" if same else "it belongs to another process"
-    return lease
-
-
-def strand() -> object:
-    """Return what is equal for the same asyncio task, greenlet or thread, and for no other."""
-    # Not `current_task` alone: the error that it raises takes longer than all of this.
-    task = None if asyncio._get_running_loop() is None else asyncio.current_task()
-    return threading.get_ident() if task is None else ref(task)
+def check_handed_on(store: BaseStore, ttl: float) -> None:
+    """Raise `ValueError` if no lease lasts for ``ttl`` seconds in the store."""
+    if store.longest_ttl is not None and ttl > store.longest_ttl:
+        raise ValueError(
+            f"the lock store {store.alias!r} keeps a lease for {store.longest_ttl:g} s at most "
+            f"(LONGEST_TTL), not for {ttl:g} s"
+        )
 
 
 class Use:
@@ -423,25 +386,32 @@ class Use:
     ``leases`` are its own, in the order in which they were taken, and ``shared`` those that a block
     around it has (``reentrant=True``). If it is garbage-collected with its frames, because an
     exception from a signal handler came just before the release, the renewal thread gives its
-    leases back. ``strand`` says in which thread or task it was made. ``note_kept``: the acquire has
+    leases back. ``strand`` names the thread or asyncio task in which it was made, and ``job`` is
+    the Celery task there: its steps may be made in other threads. ``note_kept``: the acquire has
     not written its note, because there is another. ``who``: what did its work under the lock, such
     as "a view", which is not to be done again because the store does not answer the release: that
     is logged, and raises nothing. "": it raises.
     """
 
-    __slots__ = ("__weakref__", "leases", "note_kept", "shared", "strand", "who")
+    __slots__ = ("__weakref__", "job", "leases", "note_kept", "shared", "strand", "who")
 
     def __init__(self, who: str = "") -> None:
         self.who = who
         self.leases: list[Lease] = []
         self.shared: list[Lease] = []
-        self.strand = strand()
+        self.strand = strand_name()
+        self.job = running_task()
         self.note_kept = False
 
-    @property
-    def lease(self) -> Lease | None:
-        """The lease of a block that has one; None if it has none."""
-        return self.leases[0] if self.leases else None
+    def record(self, task: str | None = None, task_id: str | None = None) -> dict[str, Any]:
+        """Return the owner's record of a lock that is taken here.
+
+        ``task`` and ``task_id``: those of the task whose own lock it is. Without both, code that
+        runs inside a Celery task records that task.
+        """
+        if self.job is None or task is not None or task_id is not None:
+            return owner_record(task, task_id, self.strand)
+        return owner_record(*self.job, self.strand) | {INSIDE: True}
 
     def leave(self, *, failed: bool, quiet: bool | None = None) -> None:
         """Release the leases at the end of a block, the last one first, whatever becomes of others.

@@ -6,8 +6,10 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, ExitStack
 from contextvars import ContextVar
+from copy import copy
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -16,7 +18,6 @@ from typing import (
     NoReturn,
     ParamSpec,
     Protocol,
-    TypedDict,
     TypeVar,
     cast,
     overload,
@@ -25,17 +26,16 @@ from weakref import ref
 
 from asgiref.sync import iscoroutinefunction
 
-from .._values.arguments import check_known, checked_flag, checked_name, checked_several
+from .._values.arguments import check_known, checked_name, checked_several
 from .._values.lock_info import LockInfo
+from .._values.owner import strand_name
 from .._values.signatures import is_generator, signature_of
-from ..conf import DEFAULT_ALIAS
 from ..exceptions import LockNotAcquired
-from .acquiring import How, is_own, taking
+from .acquiring import Ask, How, acquire_all, is_own
 from .aio import drive, leave
-from .cooling import CoolingTimes, cooling_times
-from .lease import Lease, Use, strand
+from .lease import Lease, Use
 from .names import NameTemplate
-from .service import LockService
+from .service import LockOptions
 from .waiting import Steps, blocking, refuse_on_loop
 
 if TYPE_CHECKING:
@@ -57,20 +57,6 @@ INSTEAD = {
     "locked": "locks.is_locked(name) says whether it is taken",
     "extend": "the lease has it: with lock(name) as lease",
 }
-
-
-class LockOptions(TypedDict, total=False):
-    """The options of `lock`, but for ``on_conflict``."""
-
-    ttl: float | None
-    wait: float | None
-    renew: bool
-    store: str
-    slots: int
-    reentrant: bool
-    hold_at_least: float
-    cooldown: float
-    cooldown_after_error: float
 
 
 class SkippingDecorator(Protocol):
@@ -158,22 +144,15 @@ class LockContext(Generic[Held]):
 
     # That of the `Use` of a block.
     _who = ""
+    # Whether its name has no fields any more.
+    _filled = False
 
     def __init__(
         self,
         name: Any,
         on_conflict: str = "raise",
-        template: str | None = None,
-        *,
-        ttl: float | None = None,
-        wait: float | None = 0,
-        renew: bool = True,
-        store: str = DEFAULT_ALIAS,
-        slots: int = 1,
-        reentrant: bool = False,
-        hold_at_least: float = 0,
-        cooldown: float = 0,
-        cooldown_after_error: float = 0,
+        template: Any = None,
+        **options: Unpack[LockOptions],
     ) -> None:
         several = isinstance(name, list | tuple)
         if several:
@@ -181,18 +160,14 @@ class LockContext(Generic[Held]):
         for one in name if several else (name,):
             if not isinstance(one, str) or not one:
                 checked_name(one)
-        cooling: CoolingTimes | None = None
-        if hold_at_least != 0 or cooldown != 0 or cooldown_after_error != 0:
-            cooling = cooling_times(hold_at_least, cooldown, cooldown_after_error)
-        self._how = How(store, ttl, wait, renew, slots, cooling, LockService)
-        if slots > 1 and several:
+        options.setdefault("renew", True)
+        self._how = How(**options)
+        if several and self._how.slots > 1:
             raise ValueError("slots is for one name: several names are held whole, all or none")
         if on_conflict not in ("raise", "skip"):
             raise ValueError(f'on_conflict is "raise" or "skip", not {on_conflict!r}')
         self.name, self.template = tuple(name) if several else name, template
-        self._skips, self._reentrant = on_conflict == "skip", reentrant
-        if reentrant is not False:
-            checked_flag("reentrant", reentrant)
+        self._skips = on_conflict == "skip"
         # Of the blocks that it holds now, the last one last.
         self._uses: list[Use] = []
 
@@ -212,10 +187,8 @@ class LockContext(Generic[Held]):
         self._check_block()
         refuse_on_loop(self._how.wait)
         use = Use(self._who)
-        held: Held = blocking(self._taking(self.name, use))
-        self._uses.append(use)
-        if self._reentrant:
-            self._share(use)
+        held: Held = blocking(self._taking(use))
+        self._note(use)
         return held
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -224,13 +197,13 @@ class LockContext(Generic[Held]):
     async def __aenter__(self) -> Held:
         self._check_block()
         use = Use(self._who)
-        held = await self._drive(use, self._taking(self.name, use))
-        self._uses.append(use)
-        self._share(use)
+        held: Held = await drive(self._how.store, self._taking(use), use.drop)
+        self._note(use)
         return held
 
     async def __aexit__(self, kind: object, error: BaseException | None, *_: object) -> None:
-        await self._leave(self._last(), error)
+        call = functools.partial(self._last().leave, failed=error is not None)
+        await leave(self._how.store, error, call)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Return ``function`` under the lock, with a lease of its own for each call."""
@@ -240,51 +213,41 @@ class LockContext(Generic[Held]):
             name = getattr(function, "__qualname__", function)
             raise TypeError(f"lock() cannot hold a lock for {name}: {mend}")
         fill = _filling(self.name, signature_of(function))
-        if iscoroutinefunction(function) or iscoroutinefunction(called):
-            return cast("Callable[P, R]", self._over_coroutine(function, fill))
+
+        def block(args: Any, kwargs: Any) -> LockContext[Held]:
+            filled = copy(self)
+            filled.name, filled.template, filled._uses = fill(args, kwargs), self.name, []
+            filled._filled = True
+            return filled
 
         @functools.wraps(function)
-        def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            refuse_on_loop(self._how.wait)
-            use, failed = Use(), True
-            try:
-                blocking(self._taking(fill(args, kwargs), use, self.name))
-            except LockNotAcquired:
-                if self._skips:
-                    return cast("R", None)  # As `SkippingDecorator` says.
-                raise
-            self._share(use)
-            try:
-                result = function(*args, **kwargs)
-                failed = False
-                return result
-            finally:
-                use.leave(failed=failed)
+        def locked(*args: P.args, **kwargs: P.kwargs) -> Any:
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(block(args, kwargs))
+                except LockNotAcquired:
+                    if self._skips:
+                        return None
+                    raise
+                return function(*args, **kwargs)
 
-        return locked
-
-    def _over_coroutine(self, function: Any, fill: Callable[..., Any]) -> Any:
         @functools.wraps(function)
-        async def locked(*args: Any, **kwargs: Any) -> Any:
-            use = Use()
-            try:
-                await self._drive(use, self._taking(fill(args, kwargs), use, self.name))
-            except LockNotAcquired:
-                if self._skips:
-                    return None
-                raise
-            self._share(use)
-            try:
-                result = await function(*args, **kwargs)
-            except BaseException as error:
-                await self._leave(use, error)
-                raise
-            await self._leave(use, None)
-            return result
+        async def locked_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            async with AsyncExitStack() as stack:
+                try:
+                    await stack.enter_async_context(block(args, kwargs))
+                except LockNotAcquired:
+                    if self._skips:
+                        return None
+                    raise
+                return await cast("Any", function(*args, **kwargs))
 
-        return locked
+        is_async = iscoroutinefunction(function) or iscoroutinefunction(called)
+        return cast("Callable[P, R]", locked_async if is_async else locked)
 
     def _check_block(self) -> None:
+        if self._filled:
+            return
         if self._skips:
             raise TypeError('on_conflict="skip" is for the decorator: a block cannot be skipped')
         for name in (self.name,) if isinstance(self.name, str) else self.name:
@@ -294,66 +257,56 @@ class LockContext(Generic[Held]):
                     f'is an f-string: lock(f"{name}")'
                 )
 
-    async def _drive(self, use: Use, steps: Steps[Held]) -> Held:
-        return await drive(self._how.alias, steps, use.drop)
-
-    async def _leave(self, use: Use, error: BaseException | None) -> None:
-        call = functools.partial(use.leave, failed=error is not None)
-        await leave(self._how.alias, error, call)
-
-    def _share(self, use: Use) -> None:
-        if self._reentrant:
+    def _note(self, use: Use) -> None:
+        self._uses.append(use)
+        if self._how.reentrant:
             alive = [each for each in _blocks.get() if each() is not None]
             _blocks.set((*alive, ref(use)))
 
     def _last(self) -> Use:
         """The block that ends: the last one of this thread or task, or else the last one."""
-        who, uses = strand(), self._uses[::-1]
+        uses = self._uses[::-1]  # Once: other threads may come and go.
         if not uses:
             raise RuntimeError("this lock() was left already, or never entered")
         last = uses[0]
-        if last.strand != who:
+        if len(uses) > 1:
+            who = strand_name()
             last = next((use for use in uses if use.strand == who), last)
         self._uses.remove(last)
         return last
 
-    def _taking(self, name: Any, use: Use, templates: Any = None) -> Steps[Any]:
-        """Return the steps that take the lock, or the locks, for ``use``; they return what the
-        block gets, and raise `LockNotAcquired`. ``templates``: what ``name`` was filled from."""
-        names = (name,) if isinstance(name, str) else name
-        shared = self._shared(names, use) if self._reentrant else {}
+    def _taking(self, use: Use) -> Steps[Any]:
+        """Take the lock, or the locks, for ``use``. Returns what the block gets. Raises
+        `LockNotAcquired`."""
+        how, name = self._how, self.name
+        shared = self._shared(use) if how.reentrant else {}
         use.shared.extend(shared.values())
-        steps: Any = None
-        if not isinstance(name, str):
-            by_name = dict(zip(name, templates or (), strict=False))
-            wanted = [each for each in names if each not in shared]
-            if wanted:
-                steps = LockService(self._how.alias).taking_all(wanted, use, self._how, by_name)
-        elif not shared:
-            steps = taking(self._how, name, use, template=templates or self.template)
-        return self._won(name, use, shared, steps)
-
-    def _won(self, name: Any, use: Use, shared: dict[str, Lease], steps: Any) -> Steps[Any]:
-        won = {} if steps is None else (yield from steps)
+        won: Any = {}
+        if isinstance(name, str):
+            won = shared.get(name) or (
+                yield from Ask(how, name, use, template=self.template).take()
+            )
+        elif wanted := [each for each in name if each not in shared]:
+            templates = dict(zip(name, self.template or (), strict=False))
+            won = yield from acquire_all(how, wanted, use, templates)
         if isinstance(won, LockInfo):
             taken = name if isinstance(name, str) else won.name
-            own = is_own(won, self._how.alias, use.strand)
+            own = is_own(won, how.store, use.strand)
             raise LockNotAcquired(taken, won, OWN if own else "")
-        if isinstance(name, str):
-            return shared[name] if steps is None else won
-        return [(shared | won)[each] for each in name]
+        return won if isinstance(name, str) else [(shared | won)[each] for each in name]
 
-    def _shared(self, names: Sequence[str], use: Use) -> dict[str, Lease]:
+    def _shared(self, use: Use) -> dict[str, Lease]:
         """The leases of these locks that a block of this thread or task has. Raises `LeaseLost` if
         one of them is lost."""
         found: dict[str, Lease] = {}
+        names = (self.name,) if isinstance(self.name, str) else self.name
         others = [other for each in _blocks.get() if (other := each()) is not None]
         for other in others:
             if other.strand == use.strand:
                 for lease in (*other.leases, *other.shared):
                     name = lease.base_name if self._how.slots > 1 else str(lease.name)
                     plain = (lease.slot is None) is (self._how.slots == 1)
-                    mine = lease.store == self._how.alias and plain and name in names
+                    mine = lease.store == self._how.store and plain and name in names
                     if mine and lease.is_here() and not lease.ended_well:
                         lease.assert_held()
                         found[name] = lease

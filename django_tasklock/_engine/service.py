@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar
 from weakref import ref
 
+from .._values import clock
 from .._values.arguments import (
     MOST_LISTED,
     check_known,
@@ -30,20 +32,24 @@ from ..conf import DEFAULT_ALIAS
 from ..exceptions import ListingNotSupported
 from ..signals import lock_held
 from ..stores import stores
-from ..stores.base import BaseStore, Refusal
-from . import handing_on
-from .acquiring import How, acquire, acquire_all, owner_here, taking, tell_cleared
+from ..stores.base import BaseStore, Note, Refusal
+from ..stores.records import Held
+from .acquiring import Ask, How, acquire_all, clear
 from .aio import drive, finish, in_thread
-from .cooling import CoolingTimes, cooling_times
 from .history import note_event, write_events
 from .keeper import Entry, keeper_of
-from .lease import Lease, Use
+from .lease import Lease, Use, check_handed_on, tell
 from .waiting import Steps, blocking
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["AcquireAllOptions", "AcquireOptions", "LockService", "get_seen", "locks"]
+__all__ = [
+    "AcquireAllOptions", "AcquireOptions", "LockOptions", "LockService", "get_seen", "locks",
+]  # fmt: skip
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class AcquireAllOptions(TypedDict, total=False):
@@ -59,6 +65,28 @@ class AcquireOptions(AcquireAllOptions, total=False):
 
     slots: int
     hold_at_least: float
+
+
+class LockOptions(AcquireOptions, total=False):
+    """The options of `lock`, but for ``on_conflict``."""
+
+    store: str
+    reentrant: bool
+    cooldown: float
+    cooldown_after_error: float
+
+
+def _awaited(
+    verb: Callable[Concatenate[LockService, P], T],
+    made: Callable[[str, Callable[[], T]], Coroutine[Any, Any, T]] = in_thread,
+) -> Callable[Concatenate[LockService, P], Coroutine[Any, Any, T]]:
+    """Return what does for ``await`` what a verb does."""
+
+    @functools.wraps(verb)
+    async def awaited(self: LockService, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await made(self.alias, partial(verb, self, *args, **kwargs))
+
+    return awaited
 
 
 class LockService:
@@ -115,35 +143,36 @@ class LockService:
         won = await drive(self.alias, self._acquiring(name, use, options), use.drop)
         return won.alone() if isinstance(won, Lease) else None
 
-    def _acquiring(self, name: str, use: Use, options: Any) -> Steps[Lease | LockInfo]:
+    def _acquiring(self, name: str, use: Use, options: AcquireOptions) -> Steps[Lease | LockInfo]:
         check_known("acquire", options, AcquireOptions.__annotations__)
-        if "hold_at_least" in options:
-            options["cooling"] = cooling_times(options.pop("hold_at_least"))
-        return taking(How(self.alias, sender=LockService, **options), name, use)
-
-    def how(self, **options: Any) -> How:
-        """Return how a lock of this store is taken: ``options`` are those of `How`."""
-        return How(self.alias, sender=LockService, **options)
+        return Ask(How(self.alias, **options), name, use).take()
 
     def try_acquire(
         self,
         name: str,
         *,
         use: Use | None = None,
-        ttl: float | None = None,
-        wait: float | None = 0,
-        renew: bool = False,
-        slots: int = 1,
-        cooling: CoolingTimes | None = None,
-        **options: Any,
+        task: str | None = None,
+        task_id: str | None = None,
+        group: int | None = None,
+        template: str | None = None,
+        token: str | None = None,
+        note: Note | None = None,
+        **options: Unpack[LockOptions],
     ) -> Lease | LockInfo:
-        """As `acquire`, for a block, with the options of `How` and `taking`; but return the
-        `LockInfo` of the present holder where that returns None. ``use``: what the block holds;
-        None: there is no block."""
-        how, block = self.how(ttl=ttl, wait=wait, renew=renew, slots=slots, cooling=cooling), use
-        use = use or Use()
-        won = blocking(taking(how, name, use, **options))
-        return won.alone() if block is None and isinstance(won, Lease) else won
+        """As `acquire`, for a block, with more options: return the `LockInfo` of the present holder
+        where that returns None.
+
+        ``use``: what the block holds; None: there is no block. ``task``, ``task_id`` and ``group``
+        (the id of a process group) are recorded in the owner; a lock without ``task`` and
+        ``task_id`` has those of the Celery task that takes it. For the others see `Ask`.
+        """
+        block, options["store"] = use or Use(), self.alias
+        record = block.record(task, task_id)
+        if group is not None:
+            record["group"] = group
+        won = blocking(Ask(How(**options), name, block, record, template, token, note).take())
+        return won.alone() if use is None and isinstance(won, Lease) else won
 
     def acquire_all(
         self, names: builtins.list[str] | tuple[str, ...], **options: Unpack[AcquireAllOptions]
@@ -167,18 +196,11 @@ class LockService:
         return _in_order(names, await drive(self.alias, taking, use.drop))
 
     def _acquiring_all(
-        self, names: Any, use: Use, options: Any
+        self, names: Sequence[str], use: Use, options: AcquireAllOptions
     ) -> Steps[dict[str, Lease] | LockInfo]:
         checked_several(names)
         check_known("acquire_all", options, AcquireAllOptions.__annotations__)
-        return self.taking_all(names, use, self.how(**options))
-
-    def taking_all(
-        self, names: Sequence[str], use: Use, how: How, templates: Mapping[str, str] | None = None
-    ) -> Steps[dict[str, Lease] | LockInfo]:
-        """As `taking`, for several locks: see `acquiring.acquire_all`."""
-        in_order = sorted(set(map(checked_name, names)))
-        return acquire_all(how, in_order, use, owner_here(), templates or {})
+        return acquire_all(How(self.alias, **options), names, use, {})
 
     # ----------------------------------------------------------------------------- handing on
 
@@ -198,52 +220,48 @@ class LockService:
         without anybody who knows; it ends with its ttl then.
         """
         use = Use()
-        lease = self.try_adopt(handle, use=use, renew=renew)
+        lease = self.try_adopt(handle, use, use.record(), renew)
         return lease and lease.alone()
-
-    def try_adopt(
-        self,
-        handle: str,
-        *,
-        use: Use,
-        renew: bool = False,
-        task: str | None = None,
-        task_id: str | None = None,
-        template: str | None = None,
-    ) -> Lease | None:
-        """As `adopt`, for a block; ``task`` and ``task_id`` are recorded."""
-        said, owner = read_handle(handle), owner_here(task, task_id)
-        checked_flag("renew", renew)
-        store = self.using(said.alias).store
-        handing_on.check(store, said.ttl)
-        adopted = handing_on.adopt(store, said, owner, renew)
-        if adopted is None:
-            return None
-        grant, record, until = adopted
-        keeper = keeper_of(store)
-        entry = Entry(
-            ref(use, keeper.vanished.append), (said.name,), said.token, said.ttl, record,
-            renew=renew,
-        )  # fmt: skip
-        entry.left = grant.left
-        fence = said.fence if grant.fence is None else grant.fence
-        keeper.enter(entry)
-        lease = Lease(keeper, entry, said.alias, fence, template, LockService)
-        use.leases.append(lease)
-        keeper.granted(entry, until)
-        note_event(store, "adopted", said.name, record)
-        return lease
 
     def take_back(self, lease: Lease, handle: str, *, renew: bool) -> bool:
         """Hold a lease again that this process has detached. Returns False if it cannot: somebody
         has adopted it, or it is over. Raises `StoreUnavailable`."""
+        use = Use()
+        adopted = self.try_adopt(handle, use, lease._entry.record, renew, lease.template)
+        if adopted is not None:
+            lease.held_again(adopted)
+        return adopted is not None
+
+    def try_adopt(
+        self,
+        handle: str,
+        use: Use,
+        owner: Mapping[str, Any],
+        renew: bool,
+        template: str | None = None,
+    ) -> Lease | None:
+        """As `adopt`, for a block. ``owner``: the adopter's record."""
         said = read_handle(handle)
-        adopted = handing_on.adopt(self.store, said, lease._entry.record, renew)
-        if adopted is None:
-            return False
-        grant, record, until = adopted
-        lease.held_again(grant, record, until)
-        return True
+        checked_flag("renew", renew)
+        store = self.using(said.alias).store
+        check_handed_on(store, said.ttl)
+        record = {**owner, "ttl": said.ttl, "renew": renew}
+        if said.slots is not None:
+            record["slots"] = said.slots
+        asked, held = clock.now(), Held(said.token, said.mark)
+        grant = store.rewrite(said.name, held, said.ttl, record, new_token())
+        if grant is None or clock.now() >= asked + said.ttl:
+            return None
+        keeper = keeper_of(store)
+        of = ref(use, keeper.vanished.append)
+        entry = Entry(of, (said.name,), said.token, said.ttl, record, renew=renew, left=grant.left)
+        fence = said.fence if grant.fence is None else grant.fence
+        keeper.enter(entry)
+        lease = Lease(keeper, entry, said.alias, fence, template)
+        use.leases.append(lease)
+        keeper.granted(entry, asked + said.ttl)
+        note_event(store, "adopted", said.name, record)
+        return lease
 
     # ------------------------------------------------------------------------- for operators
 
@@ -305,34 +323,7 @@ class LockService:
                 raise TypeError(f"a {what} is a str, not {type(proof).__name__}")
         if token is not None and not is_token(token):
             return False  # No lease has it; a store may look for a part of a record.
-        holder = store.find(name)
-        cleared = store.clear(name, token, digest)
-        if cleared:
-            owner = Owner() if holder is None else holder.owner
-            note_event(store, "cleared", name, owner, by=by)
-            tell_cleared(store, name, token, holder, by, LockService)
-        return cleared
-
-    def clear_many(
-        self, holders: Sequence[LockInfo], *, by: str | None = None, noted: bool = True
-    ) -> builtins.list[bool]:
-        """Remove what holds some locks, each only if it still holds its lock.
-
-        ``holders``: as the store has just returned them. ``by``: who cleared them, for the log.
-        Each that was removed has its signal, and with ``noted`` its event of the history. Returns
-        for each whether it was removed. Some may be removed if this raises.
-        """
-        store = self.store
-        done = []
-        for holder in holders:
-            proof = holder.token or holder.digest
-            cleared = bool(proof) and store.clear(holder.name, holder.token, holder.digest)
-            done.append(cleared)
-            if cleared and noted:
-                note_event(store, "cleared", holder.name, holder.owner, by=by)
-            if cleared:
-                tell_cleared(store, holder.name, holder.token, holder, by, LockService)
-        return done
+        return clear(store, name, token, digest, store.find(name), by=by)
 
     def hold(
         self, name: str, ttl: float, by: str = "", reason: str = "", *, wait: float | None = 0
@@ -358,9 +349,9 @@ class LockService:
         """As `hold`, but return a `Refusal` with the present holder where that returns None."""
         store, use = self.store, Use()
         record = operator_record(checked_remark("by", by), checked_remark("a reason", reason))
-        how, token = self.how(ttl=checked_ttl(ttl), wait=wait), new_token()
+        how = How(self.alias, checked_ttl(ttl), wait)
         try:
-            won = blocking(acquire(how, checked_name(name), use, record, token=token))
+            won = blocking(Ask(how, name, use, record).take())
             if isinstance(won, LockInfo):
                 return Refusal((won,))
             info = store.find(won.name)
@@ -373,7 +364,7 @@ class LockService:
             raise
         by_whom, why = by or None, reason or None
         note_event(store, "held", name, info.owner, seconds=ttl, by=by_whom, reason=why)
-        lock_held.send_robust(LockService, name=name, store=store.alias, holder=info, ttl=ttl)
+        tell(lock_held, name=name, store=store.alias, holder=info, ttl=ttl)
         return info
 
     def history(
@@ -412,44 +403,14 @@ class LockService:
 
     # ------------------------------------------------------------------ for code on an event loop
 
-    async def ais_locked(self, name: str) -> bool:
-        """`is_locked`."""
-        return await in_thread(self.alias, partial(self.is_locked, name))
-
-    async def aget(self, name: str) -> LockInfo | None:
-        """`get`."""
-        return await in_thread(self.alias, partial(self.get, name))
-
-    async def awaiters(self, name: str) -> builtins.list[Owner]:
-        """`waiters`."""
-        return await in_thread(self.alias, partial(self.waiters, name))
-
-    async def alist(
-        self, prefix: str = "", limit: int | None = None, offset: int = 0
-    ) -> builtins.list[LockInfo]:
-        """`list`."""
-        return await in_thread(self.alias, partial(self.list, prefix, limit, offset))
-
-    async def acount(self, prefix: str = "") -> int:
-        """`count`."""
-        return await in_thread(self.alias, partial(self.count, prefix))
-
-    async def ahistory(
-        self, name: str | None = None, task_id: str | None = None, limit: int = 100
-    ) -> builtins.list[Event]:
-        """`history`."""
-        return await in_thread(self.alias, partial(self.history, name, task_id, limit))
-
-    async def aclear(
-        self,
-        name: str,
-        token: str | None = None,
-        *,
-        by: str | None = None,
-        digest: str | None = None,
-    ) -> bool:
-        """`clear`. It is cleared even if the caller is cancelled meanwhile."""
-        return await finish(self.alias, partial(self.clear, name, token, by=by, digest=digest))
+    ais_locked = _awaited(is_locked)
+    aget = _awaited(get)
+    awaiters = _awaited(waiters)
+    alist = _awaited(list)  # noqa: A003 - the verb
+    acount = _awaited(count)
+    ahistory = _awaited(history)
+    # It is cleared even if the caller is cancelled meanwhile.
+    aclear = _awaited(clear, finish)
 
 
 locks = LockService()

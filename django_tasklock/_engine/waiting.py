@@ -25,6 +25,7 @@ from .._values.lock_info import LockInfo
 from .._values.tokens import chance
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore, CannotSubscribe, Grant, Note, Refusal, Waiter
+from .keeper import Entry
 
 __all__ = [
     "Answer",
@@ -132,22 +133,18 @@ def refuse_on_loop(wait: float | None) -> None:
 
 @dataclass(slots=True)
 class Attempt:
-    """One call's attempt to take the first that is free of ``names``, until ``deadline`` on
-    `clock.now` (None: for ever).
+    """One call's attempt to take the first that is free of the names of ``entry``, until
+    ``deadline`` on `clock.now` (None: for ever).
 
     ``take_over(holder)`` clears the lease of an owner that is known to be dead; it returns True if
     it is worth asking again. ``in_vain(holder)``: whether there is no use in waiting for it.
     """
 
     store: BaseStore
-    names: Sequence[str]
-    token: str
-    ttl: float
-    owner: Mapping[str, Any]
+    entry: Entry
     deadline: float | None
     take_over: Callable[[LockInfo], bool]
-    note: Note | None = None
-    in_vain: Callable[[LockInfo], bool] = lambda _holder: False
+    in_vain: Callable[[LockInfo], bool]
     # The holder for which it began to wait.
     met: LockInfo | None = None
     _waiter: Waiter | None = None
@@ -165,12 +162,12 @@ class Attempt:
                     with suppress(CannotSubscribe):  # Poll once, and then try again to subscribe.
                         answer, hears = waiter.ask(), True
                 if not hears:
-                    answer = self._ask()
+                    answer = self.store.acquire(*self._question)
                 if isinstance(answer, Grant):
-                    if clock.now() < asked + self.ttl:
+                    if clock.now() < asked + self.entry.ttl:
                         return answer, asked
                     if late == MAX_LATE_GRANTS:
-                        raise always_late(self.store, self.ttl)
+                        raise always_late(self.store, self.entry.ttl)
                     late += 1
                     continue
                 if takeovers < MAX_TAKEOVERS and self._take_over_any(answer):
@@ -191,7 +188,7 @@ class Attempt:
                         continue
                     grant = yield from self._hear(answer, asked)
                 # The lock was handed over. If little of the lease is left, it is granted anew.
-                if grant is not None and clock.now() < asked + self.ttl * FRESH_SHARE:
+                if grant is not None and clock.now() < asked + self.entry.ttl * FRESH_SHARE:
                     return grant, asked
         except BaseException:
             # The lock may have been handed over just before. Then the caller, which gives the token
@@ -200,8 +197,10 @@ class Attempt:
                 self._waiter.quit()
             raise
 
-    def _ask(self) -> Grant | Refusal:
-        return self.store.acquire(self.names, self.token, self.ttl, self.owner, self.note)
+    @property
+    def _question(self) -> tuple[Sequence[str], str, float, Mapping[str, Any], Note | None]:
+        entry = self.entry
+        return entry.names, entry.token, entry.ttl, entry.record, entry.note
 
     def _join(self) -> Waiter | None:
         """Return what joins the wait queue with its question; None if the caller does not wait, or
@@ -211,9 +210,7 @@ class Attempt:
         are not held, and to take one should cost one round trip.
         """
         if self._waiter is None and self.store.supports_waiting and self._left() > 0:
-            self._waiter = self.store.waiter(
-                self.names, self.token, self.ttl, self.owner, self.note
-            )
+            self._waiter = self.store.waiter(*self._question)
         return self._waiter
 
     def _leave(self) -> Grant | None:

@@ -211,14 +211,16 @@ def strand_name() -> str:
     return thread if task is None else f"{thread} {task.get_name()}-{id(task)}"
 
 
-def owner_record(task: str | None = None, task_id: str | None = None) -> dict[str, Any]:
+def owner_record(
+    task: str | None = None, task_id: str | None = None, strand: str | None = None
+) -> dict[str, Any]:
     """The owner's fields as a new dict of JSON-able values, for a store's record.
 
-    The fields that are the same for the whole process are read once. ``thread`` is a name that no
-    other thread, or asyncio task, of this process has now.
+    The fields that are the same for the whole process are read once. ``strand``: the `strand_name`
+    of whoever asks, if that is not the caller.
     """
     record = this_process().copy()
-    record["thread"] = recorded(strand_name())
+    record["thread"] = recorded(strand or strand_name())
     if task is not None:
         record["task"] = recorded(task)
     if task_id is not None:

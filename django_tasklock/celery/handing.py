@@ -8,7 +8,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, cast
 
-from .._engine.keeper import keeper_of
 from .._engine.lease import Lease
 from .._values.handle import Handle, read_handle
 from .._values.slots import base_of
@@ -60,24 +59,12 @@ class Handing(Step):
             return None
         if not _is_of(handle.name, handle.slots, message.name, message.slots):
             return None
-        names = {"task": task.name, "task_id": message.id, "template": task.naming.template}
-        lease = task.locks.try_adopt(str(handle), use=run.use, renew=task.lock_renew, **names)
-        if lease is None:
-            return None
-        store, note = task.locks.store, message.note_of_start()
-        try:
-            if note is not None:
-                kept = store.reserve(note.key, note.text, note.ttl)
-                run.use.note_kept = kept is not None
-            ttl = store.settings.ttl if task.lock_ttl is None else task.lock_ttl
-            if not task.lock_renew and lease.ttl < ttl:
-                lease.extend(ttl)  # Nobody renews it, and it is as long as its caller needed it.
-        except BaseException:
-            if note is not None:  # It may have been written, and the body does not begin.
-                keeper_of(store).owe(note, lease.ttl, undo=True)
-            run.use.drop()
-            raise
-        return cast("Lease", lease)
+        owner, template = run.use.record(task.name, message.id), task.naming.template
+        lease = task.locks.try_adopt(str(handle), run.use, owner, task.lock_renew, template)
+        ttl = task.locks.store.settings.ttl if task.lock_ttl is None else task.lock_ttl
+        if lease is not None and not task.lock_renew and lease.ttl < ttl:
+            lease.extend(ttl)  # Nobody renews it, and it is as long as its caller needed it.
+        return cast("Lease | None", lease)
 
 
 def detached(call: Call) -> str:

@@ -60,8 +60,11 @@ END_NOTE_SECONDS = 3600.0
 # How long a start is counted that had no orderly end.
 START_NOTE_SECONDS = 86400.0
 
+# After how long an outage what is reserved has ended by itself.
+RESERVED_SECONDS = 86400.0
+
 # The text where the run ended in a retry or was replaced by another task: no result will come.
-WENT_ON = "went on"
+WENT_ON = '{"went_on": true}'
 
 
 class Skip(Exception):
@@ -88,13 +91,12 @@ class RunNote(NamedTuple):
     @classmethod
     def read(cls, text: str | None) -> RunNote:
         """Return the note with this text. A text that is not a note counts as empty."""
-        if text == WENT_ON:
-            return cls(went_on=True)
         with suppress(ValueError, AttributeError, TypeError, RecursionError):
             record = json.loads(text or "{}")
             starts, ended = record.get("starts"), record.get("pid") is not None
             starts = starts if type(starts) is int and starts > 0 else 0
-            return cls(starts, Owner.of_anybody(record) if ended else None)
+            ended_in = Owner.of_anybody(record) if ended else None
+            return cls(starts, ended_in, record.get("went_on") is True)
         return cls()
 
 
@@ -144,9 +146,10 @@ class Message:
         # When this try was sent, in seconds since the epoch by the sender's clock; None if the
         # sender does not know the task's class.
         self.sent = float(sent) if isinstance(sent, int | float) else None
-        # Whether the queue may be reserved for this message: no start or end has ended that.
-        self.reserved = self.queued
         self.name = task.naming.name_of(args, kwargs)
+        # What may be reserved for this message. Each is ended once: if the task id is used again, a
+        # later reservation is another message's.
+        self.reserved = task.reserved_keys(self.name) if self.queued else []
         self.slots = task.naming.slots_of(args, kwargs)
         # What is the same for two calls that exclude each other.
         self.lock = task.lock_store, self.name, self.slots > 1
@@ -183,14 +186,23 @@ class Message:
             return isinstance(error, Ignore | Retry) or bool(getattr(error, "requeue", False))
         return self.survives
 
-    def end(self, key: str, seconds: float) -> None:
-        """End what is reserved under the key for this task id, as soon as the store answers within
-        so many seconds. Raises nothing."""
-        store = self.task.locks.store
+    def end_reserved(self) -> None:
+        """End what is reserved for the message, before its body reads anything: calls that were
+        refused rely on it. Raises `StoreUnavailable`."""
+        while self.reserved:
+            self.task.locks.store.unreserve(self.reserved[-1], self.id)
+            self.reserved.pop()
+
+    def over(self) -> None:
+        """End what is reserved for the message, which does not come back, as soon as the store
+        answers. Raises nothing."""
         try:
-            store.unreserve(key, self.id)
+            self.end_reserved()
         except StoreUnavailable:
-            keeper_of(store).owe(Note(key, self.id, seconds), seconds, undo=True)
+            keeper = keeper_of(self.task.locks.store)
+            for key in self.reserved:
+                keeper.take_back(key, self.id, RESERVED_SECONDS)
+            self.reserved = []
 
     # ---------------------------------------------------------------------------- notes of the run
 

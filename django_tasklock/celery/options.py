@@ -31,10 +31,11 @@ from .._values.signatures import is_generator, signature_of
 from .._values.slots import checked_slots, permit_names
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
+from ..operators.reservations import key_of
 
 __all__ = [
     "OPTIONS", "PER_CALL", "Naming", "TaskOptions", "body_signature", "check_call", "check_options",
-    "check_order",
+    "check_order", "follow_up_key",
 ]  # fmt: skip
 
 # Gets the name of an option and its value; raises `TypeError` or `ValueError`.
@@ -194,6 +195,11 @@ class TaskOptions(WorkerTask):
         """The service of this task's store."""
         return LockService(self.lock_store)
 
+    def reserved_keys(self, name: str) -> list[str]:
+        """Return the keys of the store that may be reserved for a message with this lock name."""
+        keys = [key_of(str(self.name), name)] if self.unique_while else []
+        return [*keys, follow_up_key(self, name)] if self.on_conflict == "coalesce" else keys
+
     @cached_property
     def cooling_times(self) -> CoolingTimes | None:
         """How long the lock stays taken after a run that has ended; None: not at all."""
@@ -205,6 +211,11 @@ class TaskOptions(WorkerTask):
         backend = self.backend
         overwritten = self.track_started and not keeps_successes(backend)
         return not self.ignore_result and not overwritten and keeps_results(backend)
+
+
+def follow_up_key(task: TaskOptions, name: str) -> str:
+    """Return the key of the note that names the follow-up of a run with this lock name."""
+    return f"next {task.name} {name}"
 
 
 def check_options(task: type[Task]) -> None:

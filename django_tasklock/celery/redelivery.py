@@ -91,31 +91,35 @@ class Redelivery(Step):
             come_back(message, holder.ttl)
         return False
 
-    def start(self, run: Run, lease: Lease) -> bool:
+    def start(self, run: Run, lease: Lease | None) -> bool:
         """Count the start. False: another run of this message has started or ended meanwhile."""
         message = run.message
         # Calls were skipped because this message waits, and rely on its run.
         relied_on = run.task.on_conflict == "coalesce" and message.refused_since is not None
         if not message.survives:
             return True
-        if message.redelivered:
-            if run.task.locks.store.get_note(message.key) != run.seen:
-                return False
-        elif not run.use.note_kept:
-            run.counted = 1  # The acquire has written it.
+        if lease is None:
+            self._count(run, None)
             return True
-        elif message.sent is not None and not relied_on:
-            # Another note was there: this delivery is not marked, and comes after its redelivery. A
-            # worker had it all the time, until its ETA or behind a long task.
-            message.redelivered = True
-            return False
+        store = run.task.locks.store
+        if message.redelivered:
+            if store.get_note(message.key) != run.seen:
+                return False
+        else:
+            run.counted = 1
+            if run.adopted:  # There was no acquire to write the note.
+                note = message.note_of(1)
+                run.use.note_kept = store.reserve(note.key, note.text, note.ttl) is not None
+            if not run.use.note_kept:
+                return True
+            run.counted = 0
+            if message.sent is not None and not relied_on:
+                # Another note was there: this delivery is not marked, and comes after its
+                # redelivery. A worker had it all the time, until its ETA or behind a long task.
+                message.redelivered = True
+                return False
         self._count(run, lease)
         return True
-
-    def beside(self, run: Run) -> None:
-        """Count the start of a run beside the holder of its lock."""
-        if run.message.survives:
-            self._count(run, None)
 
     def _count(self, run: Run, lease: Lease | None) -> None:
         message, task = run.message, run.task
@@ -166,7 +170,7 @@ def _drop(run: Run, why: str, *, over: bool = True) -> NoReturn:
     tell(message, "dropped", "redelivery")
     _count_part(message)
     if over:
-        run.over()
+        message.over()
     raise Ignore(f"dropped a redelivery: {why}")
 
 

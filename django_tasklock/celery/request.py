@@ -36,11 +36,9 @@ from .._engine.service import get_seen
 from .._values.lock_info import LockInfo
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable
-from .coalesce import end_follow_up
 from .handing import end_detached, handle_of
 from .message import HEADER
 from .options import TaskOptions
-from .unique import end_reservation
 
 __all__ = ["Children", "LockedRequest", "children", "combined"]
 
@@ -210,11 +208,8 @@ class LockedRequest(WorkerRequest):
         if self._handle is not None:
             end_detached(task, str(self._handle))
         with suppress(TypeError, ValueError):
-            name = task.naming.name_of(self._args, self._kwargs)
-            if task.unique_while is not None:
-                end_reservation(task, name, self.id)
-            if task.on_conflict == "coalesce":
-                end_follow_up(task, name, self.id)
+            for key in task.reserved_keys(task.naming.name_of(self._args, self._kwargs)):
+                task.locks.store.unreserve(key, self.id)
 
 
 def combined(task: TaskOptions, given: Any) -> type[LockedRequest]:

@@ -25,6 +25,7 @@ from .._values.lock_info import LockInfo
 from .._values.tokens import chance
 from .._values.words import age
 from ..exceptions import RequeueFailed, StoreUnavailable
+from ..stores.base import Note
 from .message import HEADER, REFUSED, CameBack, Message, tell
 from .options import TaskOptions
 from .sending import whole_seconds
@@ -43,8 +44,6 @@ LONGEST_DELAY_SECONDS = 15.0
 LONGEST_REDELIVERY_DELAY_SECONDS = 60.0
 # Between two turns of a lock that is held for less: a few times what a delivery takes.
 SHORTEST_STEP_SECONDS = 0.15
-# How often a turn is taken anew, at most, where others take theirs at the same time.
-NOTE_ATTEMPTS = 5
 # The headers that RabbitMQ adds. A message that is sent anew must not have them: it would count as
 # delivered, and RabbitMQ drops a message that seems to go round between two queues.
 BROKERS_OWN = frozenset(
@@ -195,17 +194,12 @@ def _turn(
     step = min(max(step / message.slots, shortest), longest)
     turn = max(FIRST_DELAY_SECONDS, min(remaining, longest))
     with suppress(StoreUnavailable):
-        text = store.get_note(key)
-        for _ in range(NOTE_ATTEMPTS):
-            with suppress(ValueError):  # Of a text that is no turn.
-                last = float(text or 0.0) - now
-                turn = max(turn, step + (last if 0.0 < last <= LONGEST_DELAY_SECONDS else 0.0))
-            if turn > longest:
-                return longest * chance.uniform(0.75, 1.25)
-            other = store.reserve(key, repr(now + turn), turn, over=text or "")
-            if other is None:
-                break
-            text = str(other)
+        with suppress(ValueError):  # Of a text that is no turn.
+            last = float(store.get_note(key) or 0.0) - now
+            turn = max(turn, step + (last if 0.0 < last <= LONGEST_DELAY_SECONDS else 0.0))
+        if turn > longest:
+            return longest * chance.uniform(0.75, 1.25)
+        store.set_note(Note(key, repr(now + turn), turn))
     return min(max(turn, waited / 8), longest)
 
 

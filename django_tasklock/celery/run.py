@@ -57,19 +57,13 @@ class Step:
         """Called when another has the lock. Returns whether to ask once more."""
         return False
 
-    def start(self, run: Run, lease: Lease) -> bool:
-        """Called under the lock, before the row is claimed. Returns False if the message is to be
-        judged again."""
+    def start(self, run: Run, lease: Lease | None) -> bool:
+        """Called before the row is claimed, under the lock; or, with None, beside the one that has
+        the lock. Returns False if the message, under the lock, is to be judged again."""
         return True
-
-    def beside(self, run: Run) -> None:
-        """Called instead of `start`, before a run without the lock that another has."""
 
     def lost(self, run: Run, lease: Lease) -> None:
         """Called when the release finds that the lease was lost. Raises, unless the run counts."""
-
-    def over(self, run: Run) -> None:
-        """Called when the message has ended, and does not come back. Raises nothing."""
 
 
 class Unleased:
@@ -95,6 +89,7 @@ class Run:
         self.steps: Sequence[Step] = task.steps
         self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
         self.use = Use()  # Its lease is given up if a signal's exception loses this run.
+        self.adopted = False  # Whether the lease was handed on to this run.
         # The text of the note by which the message was judged.
         self.seen: str | None = None
         # The number of starts in that note, and the one that this run has written; 0 if none.
@@ -107,12 +102,12 @@ class Run:
         try:
             return self._call()
         except Skip as why:
-            self.over()
+            self.message.over()
             return skip(self.message, why)
         except BaseException as error:
             self.use.drop()  # A signal's exception may have come between two steps.
             if not self.message.comes_back(error):
-                self.over()
+                self.message.over()
             raise
         finally:
             self.error = None  # Its traceback refers to this run.
@@ -145,6 +140,9 @@ class Run:
             step.judge(self)
         for step in self.steps:
             if (lease := step.adopt(self)) is not None:
+                self.adopted = True
+                if self.task.cooling_times is not None:
+                    lease.cool(Cooling(self.task.cooling_times))
                 return lease
         won = self._acquire(wait)
         if isinstance(won, LockInfo) and self.message.is_by(won) and not won.cooling:
@@ -153,30 +151,29 @@ class Run:
 
     def _acquire(self, wait: float | None) -> Lease | LockInfo:
         task, message = self.task, self.message
-        if task.cooling_times is not None:
-            task.cooling_times.check(task.locks.store)
         won: Lease | LockInfo = task.locks.try_acquire(
             message.name, ttl=task.lock_ttl, wait=wait, renew=task.lock_renew, slots=message.slots,
-            task=task.name, task_id=message.id, token=message.token, use=self.use,
-            note=message.note_of_start(), template=task.naming.template,
+            hold_at_least=task.lock_hold_at_least, cooldown=task.lock_cooldown,
+            cooldown_after_error=task.lock_cooldown_after_error, use=self.use, task=task.name,
+            task_id=message.id, token=message.token, note=message.note_of_start(),
+            template=task.naming.template,
         )  # fmt: skip
         return won
 
     def _hold(self, lease: Lease) -> Any:
         """Start, claim, body, finish; and whatever happens, the release. Returns what the body
         returns, or `AGAIN` if the message is to be judged once more."""
-        times = self.task.cooling_times
-        cooling = times and Cooling(times)
         try:
             for step in self.steps:
                 if not step.start(self, lease):
                     return AGAIN
+            self.message.end_reserved()
             return self._work(lease)
         except BaseException as error:
             self.error = error
             raise
         finally:
-            if not self._release(lease, cooling):
+            if not self._release(lease):
                 for step in self.steps:
                     step.lost(self, lease)
 
@@ -185,7 +182,7 @@ class Run:
         self.started, self.lease = True, lease or Unleased(self.message.name)
         mark = runs.set((*runs.get(), self))
         try:
-            with self.row.claimed(lease) if claims and self.task.guard else NO_ROW:
+            with self.row.worked_on(lease) if claims and self.task.guard else NO_ROW:
                 if report is not None:
                     report()
                 result = self.task.call_body(self, *self.called)
@@ -194,7 +191,7 @@ class Run:
         finally:
             runs.reset(mark)
 
-    def _release(self, lease: Lease, cooling: Cooling | None) -> bool:
+    def _release(self, lease: Lease) -> bool:
         """Release the lease, and note how the run has ended. Returns False if it was lost before.
 
         If the store does not answer, what was done under the lease counts.
@@ -204,12 +201,11 @@ class Run:
         # Without a result and an error: the message is judged once more.
         ends = self.completed or error is not None
         note = message.note_of_end(error, self.counted) if ends else None
-        # A run that goes on leaves a lock that does not cool.
         failed = isinstance(error, Exception) and not isinstance(error, Skip)
         ended = self.completed if error is None else failed and not message.comes_back(error)
-        if cooling is not None and held and ended and self.started:
-            cooling.ended(failed=failed)
-            lease.cool(cooling)
+        if not (self.started and ended):
+            lease.cool(None)  # It has not begun, or it goes on.
+        lease.end_block(failed=failed)
         try:
             if not lease.detached:
                 return lease.release(note)
@@ -220,11 +216,6 @@ class Run:
             logger.warning("%s could not release its lock %s now: %s", message, lease.name, outage)
             return held
 
-    def over(self) -> None:
-        """End what the message has reserved: it does not come back."""
-        for step in self.steps:
-            step.over(self)
-
     # ------------------------------------------------------------------- without the lock
 
     def _conflict(self, holder: LockInfo) -> Any:
@@ -233,7 +224,7 @@ class Run:
         taken = LockNotAcquired(message.name, holder)
         if task.on_conflict == "run":  # To watch what the lock would do.
             for step in self.steps:
-                step.beside(self)
+                step.start(self, None)
             names = message.name, task.lock_store, holder, str(task.name), message.id
             return self._alone(partial(wait_for_lock, message, holder), why, names)
         if task.on_conflict == "retry" and message.queued:
@@ -261,7 +252,7 @@ class Run:
         there is a message, and raises ``error`` if not. ``report``: what `log_run_beside` gets.
         """
         self.error = None  # That of a start under the lock, at which the store fell silent.
-        self.over()  # Before the body reads anything: calls that were refused rely on it.
+        self.message.over()
         try:
             try:
                 return self._work(None, report=partial(log_run_beside, *report) if report else None)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, cast
 
 from celery.exceptions import Reject
 
 from .._engine.lease import Lease
-from .coalesce import Coalesce
-from .debounce import Debounce
+from .bursts import Coalesce, Debounce
 from .handing import Handing, detached
 from .message import LEASE
 from .options import TaskOptions, check_call, check_options, check_order
@@ -166,40 +166,40 @@ class LockedTask(TaskOptions):
         """As `celery.Task.retry`. Raises `LeaseLost` in a run whose lease is lost: a redelivery may
         work, and what this run sends would come on top. The run starts over instead. With
         ``acks_late`` the message comes back if the broker does not take the retry."""
-        self._assert_in_time()
-        try:
+        # Celery raises this for what could not be sent. Any other error ends the task, as after the
+        # last retry.
+        with self._going_on(Reject):
             return super().retry(*args, **options)
-        except Reject as error:
-            # Celery's, of what could not be sent. Any other error ends the task, as after the last
-            # retry.
-            self._come_back_if_not_taken(error.args[0])
-            raise
 
     def on_replace(self, sig: Any) -> Any:
         """As `celery.Task.on_replace`; the guard's row waits for the replacement. Raises as `retry`
         does."""
-        self._assert_in_time()
-        if self._run is not None:
-            self._run.row.hand_on(at_once=bool(self.request.is_eager))
-        try:
+        with self._going_on(Exception):
+            if self._run is not None:
+                self._run.row.hand_on(at_once=bool(self.request.is_eager))
             return super().on_replace(sig)
-        except Exception as error:
-            self._come_back_if_not_taken(error)
-            raise
 
     @property
     def _run(self) -> Run | None:
         return cast("Run | None", self.request.__dict__.get("tasklock_run"))
 
-    def _assert_in_time(self) -> None:
+    @contextmanager
+    def _going_on(self, raised: type[Exception]) -> Iterator[None]:
+        """Send in the block what is to go on with the run's work. ``raised``: how it says that the
+        broker did not take that; the message comes back then."""
         run = self._run
-        if run is not None and run.message.survives and not run.lease.detached:
+        if run is None or not run.message.survives:
+            yield
+            return
+        if not run.lease.detached:
             run.lease.assert_held()
-
-    def _come_back_if_not_taken(self, error: object) -> None:
-        run = self._run
-        if run is not None and run.message.survives and isinstance(error, not_taken(self)):
-            deliver_again(run.message, error)
+        try:
+            yield
+        except raised as error:
+            cause = error.args[0] if isinstance(error, Reject) else error
+            if isinstance(cause, not_taken(self)):
+                deliver_again(run.message, cause)
+            raise
 
     # ---------------------------------------------------------------------------- sending
 

@@ -19,23 +19,20 @@ reads anything, and a message that is to be skipped ends it, and tries the lock 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from .._engine.keeper import keeper_of
-from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
 from .._values.words import printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..operators.reservations import key_of
-from ..stores.base import Note
 from .message import tell
 from .options import TaskOptions
 from .run import Run, Step
 from .sending import Call, Send, waiting_seconds
 
-__all__ = ["UNIQUE_FOR", "Unique", "duplicate_of", "end_reservation"]
+__all__ = ["UNIQUE_FOR", "Unique", "is_same_job"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -61,7 +58,10 @@ class Unique(Step):
             options["headers"] = {**(options.get("headers") or {}), **own_time}
         if not _concerns(call):
             return go()
-        ttl = waiting_seconds(task, options) + _unique_for(task, options.get("headers"))
+        # A retry has it in its headers.
+        own = (options.get("headers") or {}).get(UNIQUE_FOR)
+        seconds = own if isinstance(own, int | float) and own > 0 else task.unique_for
+        ttl = waiting_seconds(task, options) + seconds
         ttl = max(min(ttl, call.seconds_to_expiry()), 0.001)
         try:
             other = _reserve(call, ttl)
@@ -69,8 +69,8 @@ class Unique(Step):
             if call.own or task.on_outage == "run":
                 return go()
             if call.draws_id:  # It may be reserved, and nothing is sent with this id.
-                note = Note(key_of(task.name, call.name), call.id, ttl)
-                keeper_of(task.locks.store).owe(note, ttl, undo=True)
+                key = key_of(task.name, call.name)
+                keeper_of(task.locks.store).take_back(key, call.id, ttl)
             raise
         if other is not None and not call.own:
             return _duplicate(call, other, on_duplicate)
@@ -78,51 +78,15 @@ class Unique(Step):
             return go()
         except BaseException:
             with suppress(StoreUnavailable):
-                end_reservation(task, call.name, call.id)
+                task.locks.store.unreserve(key_of(task.name, call.name), call.id)
             raise
 
     def refused(self, run: Run, holder: LockInfo) -> bool:
         """End the reservation of a message that is not to run, and try the lock once more."""
-        again = run.message.reserved and run.task.on_conflict not in ("retry", "coalesce")
+        again = bool(run.message.reserved) and run.task.on_conflict not in ("retry", "coalesce")
         if again:
-            self._end(run)
+            run.message.end_reserved()
         return again
-
-    def start(self, run: Run, lease: Lease) -> bool:
-        """End the reservation, before the body reads anything."""
-        self._end(run)
-        return True
-
-    def over(self, run: Run) -> None:
-        """End the reservation as soon as the store answers."""
-        message, task = run.message, run.task
-        if message.reserved:
-            seconds = _unique_for(task, message.request.headers)
-            message.end(key_of(task.name, message.name), seconds)
-            message.reserved = False
-
-    def _end(self, run: Run) -> None:
-        message = run.message
-        if message.reserved:
-            end_reservation(message.task, message.name, message.id)
-            # Only once: if the task id is used again, a later reservation is another message's.
-            message.reserved = False
-
-
-def end_reservation(task: TaskOptions, name: str, task_id: str) -> None:
-    """End the job's reservation, if it is for this task id. Raises `StoreUnavailable`."""
-    task.locks.store.unreserve(key_of(task.name, name), task_id)
-
-
-def duplicate_of(task: TaskOptions, name: str) -> str | LockInfo | None:
-    """Return the task id or the lease of which a call would be a duplicate now. Raises
-    `StoreUnavailable`."""
-    store = task.locks.store
-    other = store.get_note(key_of(task.name, name))
-    if other is not None or task.unique_while != "unfinished":
-        return other
-    holder = store.find(name)
-    return holder if holder is not None and _is_same_job(task, holder) else None
 
 
 def _reserve(call: Call, ttl: float) -> str | LockInfo | None:
@@ -131,14 +95,14 @@ def _reserve(call: Call, ttl: float) -> str | LockInfo | None:
     store, key = task.locks.store, key_of(task.name, name)
     held = name if task.unique_while == "unfinished" and not call.own else None
     other = store.reserve(key, call.id, ttl, unless_held=held)
-    if isinstance(other, LockInfo) and not _is_same_job(task, other):
+    if isinstance(other, LockInfo) and not is_same_job(task, other):
         other = store.reserve(key, call.id, ttl)
     return other
 
 
-def _is_same_job(task: TaskOptions, holder: LockInfo) -> bool:
-    """Whether the holder is a run of this task that has a message and will end. One that cools has
-    ended: no run would come after the call."""
+def is_same_job(task: TaskOptions, holder: LockInfo) -> bool:
+    """Return whether the holder is a run of this task that has a message and will end. One that
+    cools has ended: no run would come after the call."""
     owner = holder.owner
     if holder.cooling or owner.task != task.name or not owner.runs:
         return False
@@ -164,9 +128,3 @@ def _duplicate(call: Call, other: str | LockInfo, on_duplicate: str) -> Any:
         task.name, printable(task_id), "runs" if holder else "waits", name,
     )  # fmt: skip
     return task.AsyncResult(task_id or "")
-
-
-def _unique_for(task: TaskOptions, headers: Mapping[str, Any] | None) -> float:
-    """Return for how many seconds a message with these headers may wait."""
-    own = (headers or {}).get(UNIQUE_FOR)
-    return own if isinstance(own, int | float) and own > 0 else task.unique_for

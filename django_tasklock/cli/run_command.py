@@ -9,7 +9,6 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from .._engine.cooling import cooling_times
 from .._engine.lease import Lease, Use
 from .._engine.service import locks
 from .._values.words import printable
@@ -116,14 +115,10 @@ def lead_command(command: BaseCommand, **options: Any) -> None:
 def _lease(options: dict[str, Any], group: int) -> Lease:
     service = locks.using(options["store"])
     task = f"locks run {os.path.basename(options['argv'][0])}"
-    how: Any = {"ttl": options["ttl"], "wait": options["wait"], "renew": True}
+    asked = "ttl", "wait", "hold_at_least", "cooldown", "cooldown_after_error"
+    how: Any = {option: options[option] for option in asked}
     try:
-        times = cooling_times(
-            options["hold_at_least"], options["cooldown"], options["cooldown_after_error"]
-        )
-        if times is not None:
-            times.check(service.store)
-        won = service.try_acquire(options["name"], task=task, group=group, cooling=times, **how)
+        won = service.try_acquire(options["name"], task=task, group=group, renew=True, **how)
     except StoreUnavailable as error:
         raise CommandError(printable(error), returncode=OUTAGE) from error
     if isinstance(won, Lease):

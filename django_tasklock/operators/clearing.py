@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from enum import Enum
 
+from .._engine.acquiring import clear
 from .._engine.history import note_event, write_events
 from .._engine.service import LockService
 from .._values.lock_info import LockInfo
@@ -12,8 +13,6 @@ from .._values.owner import Owner
 
 __all__ = ["Outcome", "clear_all"]
 
-LOCKS_PER_CLEAR = 500
-"""so many are cleared in one round trip"""
 MOST_EVENTS = 100
 """if more are cleared, that is one event, of the name "*": the history keeps some thousands, of all
 locks together"""
@@ -33,23 +32,23 @@ def clear_all(
     """Clear each lock if the lease that was ``seen`` still has it; yield what became of each.
 
     ``by`` says for the log and the history who clears. Raises `StoreUnavailable`: what was yielded
-    before is known, some of the next `LOCKS_PER_CLEAR` may be cleared.
+    before is known, the next one may be cleared.
     """
-    each_noted = len(seen) <= MOST_EVENTS
-    removed = 0
+    store, removed, each_noted = service.store, 0, len(seen) <= MOST_EVENTS
     try:
-        for start in range(0, len(seen), LOCKS_PER_CLEAR):
-            part = seen[start : start + LOCKS_PER_CLEAR]
-            cleared = service.clear_many(part, by=by, noted=each_noted)
-            for info, done in zip(part, cleared, strict=True):
-                outcome = Outcome.CLEARED if done else _cleared_late(service, info, by)
-                removed += outcome is Outcome.CLEARED
-                yield info, outcome
+        for info in seen:
+            # Without both, whatever holds the lock would be cleared.
+            is_known = bool(info.token or info.digest)
+            lease = info.name, info.token, info.digest
+            done = is_known and clear(store, *lease, info, by=by, noted=each_noted)
+            outcome = Outcome.CLEARED if done else _cleared_late(service, info, by)
+            removed += outcome is Outcome.CLEARED
+            yield info, outcome
     finally:
         if removed and not each_noted:
             count = f"{removed:,} locks"
-            note_event(service.store, "cleared", "*", Owner(), by=by, reason=count)
-            write_events(service.store)
+            note_event(store, "cleared", "*", Owner(), by=by, reason=count)
+            write_events(store)
 
 
 def _cleared_late(service: LockService, info: LockInfo, by: str) -> Outcome:

@@ -8,6 +8,7 @@ speed alone, or to have a wait queue or a history. ``docs/howto/store-of-your-ow
 from __future__ import annotations
 
 import builtins
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -82,8 +83,6 @@ class Refusal(NamedTuple):
     @property
     def holder(self) -> LockInfo:
         """The one that ends first."""
-        if len(self.holders) == 1:
-            return self.holders[0]
         return min(self.holders, key=lambda info: float("inf") if info.ttl is None else info.ttl)
 
 
@@ -171,7 +170,7 @@ class Waiter(Protocol):
         """`leave`, for a caller that is about to raise an exception: returns and raises nothing."""
 
 
-class BaseStore:
+class BaseStore(ABC):
     """Where locks live. All threads of a process share one store.
 
     A store only stores: waiting, signals, logs and renewal belong to the service. Every method
@@ -210,7 +209,8 @@ class BaseStore:
         """
         self.settings = settings
         self.alias = settings.alias
-        known = {option for base in type(self).__mro__ for option in _own_options(base)}
+        own = (vars(each).get("known_options", ()) for each in type(self).__mro__)
+        known: set[str] = set().union(*own)
         unknown = sorted(set(settings.options) - known)
         if unknown:
             raise InvalidLockConfig(
@@ -228,6 +228,7 @@ class BaseStore:
 
     # The three methods of a store.
 
+    @abstractmethod
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
         """Make all changes, or none; each is of another name.
 
@@ -240,11 +241,10 @@ class BaseStore:
         Returns:
             Whether they were made, and what is there now.
         """
-        raise NotImplementedError(f"the store {type(self).__name__} does not implement put()")
 
+    @abstractmethod
     def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
         """What is under each of some names; None: nothing."""
-        raise NotImplementedError(f"the store {type(self).__name__} does not implement get()")
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """What is under the names that begin with ``prefix``, each once, the soonest to end first.
@@ -310,7 +310,7 @@ class BaseStore:
 
         Raises `ListingNotSupported`.
         """
-        raise ListingNotSupported(self.alias, "search for keys that never expire")
+        return (info for info in self.walk(prefix) if info.ttl is None)
 
     def check(self) -> Iterable[Finding]:
         """What is wrong with the live server, for ``check --deploy`` and the doctor."""
@@ -325,7 +325,7 @@ class BaseStore:
         """
         return None
 
-    def close_idle(self) -> None:
+    def close_idle(self) -> None:  # noqa: B027  Most stores have nothing to close.
         """Close the connections that no call uses now. Later calls connect again.
 
         Called when the settings have changed, as in tests: soon nobody refers to this store.
@@ -372,7 +372,7 @@ class BaseStore:
         noted = None if note is None else self._noting(note, FREE)
         for _ in range(ATTEMPTS):
             there = self.get(names) if len(names) > 1 else [None]
-            mine = [entry.name for entry in there if entry is not None and _is_lease(entry, token)]
+            mine = [entry.name for entry in there if entry is not None and entry.token == token]
             free = [name for name, entry in zip(names, there, strict=True) if entry is None]
             holders = [entry for entry in there if entry is not None]
             for name in mine or free:
@@ -411,7 +411,7 @@ class BaseStore:
         return Refusal(tuple(
             self.info(entry)
             for entry, token in zip(done.entries, tokens.values(), strict=True)
-            if entry is not None and not _is_lease(entry, token)
+            if entry is not None and entry.token != token
         ))  # fmt: skip
 
     def granted(self, entry: Entry, *, noted: bool = False) -> Grant:
@@ -443,7 +443,8 @@ class BaseStore:
         if self.puts_together:
             return self.put([change, self._noting(note, ANY)]).made
         # The note first: the next holder may be a redelivery, which looks for it.
-        if _is_lease(self.get([name])[0], token):
+        entry = self.get([name])[0]
+        if entry is not None and entry.token == token:
             self.set_note(note)
         return self.release(name, token)
 
@@ -611,14 +612,5 @@ def interrupts(error: BaseException) -> bool:
 _INTERRUPTS = frozenset({"billiard", "celery", "eventlet", "gevent"})
 
 
-def _is_lease(entry: Entry | None, token: str) -> bool:
-    return entry is not None and entry.record is not None and entry.record["token"] == token
-
-
 def _shown(entry: Entry) -> Held | Foreign:
-    return Foreign(entry.digest or "") if entry.record is None else Held(entry.record["token"])
-
-
-def _own_options(store: type) -> frozenset[str]:
-    options: frozenset[str] = vars(store).get("known_options", frozenset())
-    return options
+    return Foreign(entry.digest or "") if entry.token is None else Held(entry.token)

@@ -76,8 +76,8 @@ class CacheStore(BaseStore):
         self._is_database = isinstance(cache, DatabaseCache)
         # Whether a record that was added was seen to be there.
         self._keeps = False
-        # Of the leases of this process, by token: when each is over, on `clock.now`, and its ttl.
-        self._own: dict[str, tuple[float, float]] = {}
+        # Until when each lease of this process may be changed, on `clock.now`, by token.
+        self._own: dict[str, float] = {}
         options = getattr(cache, "_options", None) or {}
         if getattr(cache, "_ignore_exceptions", False) or options.get("ignore_exc"):
             raise InvalidLockConfig(
@@ -123,25 +123,19 @@ class CacheStore(BaseStore):
         name, expect, record, ttl = change
         if expect == FREE and isinstance(record, Mapping):
             return self._add(change, record)
-        began = clock.now()
         lease = expect if isinstance(expect, Held) and not is_note(name) else None
-        clears = lease is not None and record is None and lease.token not in self._own
-        races = lease is not None and (clears or lease.version is not None)
         entry = self._entry(name)
+        # Several adopt one version of a lease, or find its owner dead, at the same time. If each
+        # changed what it has read, the last would hit the lease of the first.
+        races = lease and (lease.version or (record is None and lease.token not in self._own))
         if lease and races and fits(change, entry) and not is_there(change, entry):
-            # Several find the owner of a lock dead at the same time, or adopt one version of its
-            # lease. If each changed what it has read, the last would hit the lease of the first.
             if not self._is_first(lease):
                 return False, entry
             entry = self._entry(name)
         if not fits(change, entry) or (lease and entry and not self._lasts(entry)):
             return False, entry
-        if races and clock.now() - began >= CLEARING_SECONDS:
-            return False, entry
         if record is None:
-            if entry is None:
-                return True, entry
-            deleted = self._delete(name)
+            deleted = entry is None or self._delete(name)
             self._own.pop(lease.token if lease else "", None)
             return deleted, None
         if not isinstance(record, Mapping):
@@ -156,7 +150,7 @@ class CacheStore(BaseStore):
         name, _, _, ttl = change
         key, lifetime = self._key(name), self._lifetime(ttl)
         for _ in range(ATTEMPTS):
-            until, text = _end(ttl), _text(record, ttl)
+            until, text = _lasting(record, ttl)
             if self._call(lambda: self.cache.add(key, text, lifetime)):  # noqa: B023
                 if not self._keeps:
                     self._assert_keeps(key, text, lifetime, until)
@@ -171,7 +165,7 @@ class CacheStore(BaseStore):
 
     def _write(self, name: str, record: Record, ttl: float | None, *, own: bool) -> Entry:
         """Write a record over what is there. ``own``: this process holds the lease from now on."""
-        key, until, text = self._key(name), _end(ttl), _text(record, ttl)
+        key, (until, text) = self._key(name), _lasting(record, ttl)
         self._call(lambda: self.cache.set(key, text, self._lifetime(ttl)))
         if self._is_database and self._found(key) != text:
             raise StoreUnavailable(self.alias, NOT_WRITTEN)
@@ -182,20 +176,18 @@ class CacheStore(BaseStore):
         if until is not None and ttl is not None and not is_note(name):
             if len(self._own) >= TIDY_AFTER:
                 now = clock.now()
-                self._own = {token: own for token, own in [*self._own.items()] if own[0] > now}
-            self._own[record["token"]] = until, ttl
+                self._own = {token: last for token, last in [*self._own.items()] if last > now}
+            self._own[record["token"]] = until - _margin(ttl)
         return Entry(name, record, ttl)
 
     def _lasts(self, entry: Entry) -> bool:
         """Whether a lease will last for long enough to change it: by this process's clock if it is
         its own, and otherwise by the wall clocks of the two hosts."""
-        record = entry.record or {}
-        if own := self._own.get(record.get("token", "")):
-            return own[0] - clock.now() >= min(MARGIN_SECONDS, own[1] / 4)
-        if entry.left is None:
+        if (last := self._own.get(entry.token or "")) is not None:
+            return clock.now() <= last
+        if entry.left is None or entry.record is None:
             return True
-        ttl = entry.left + time.time() - record.get("at", 0.0)
-        return bool(entry.left >= min(MARGIN_SECONDS, ttl / 4))
+        return entry.left >= _margin(entry.left + time.time() - entry.record.get("at", 0.0))
 
     def _is_first(self, lease: Held) -> bool:
         """Whether no other caller is about to remove this lease, or to replace this version."""
@@ -221,7 +213,9 @@ class CacheStore(BaseStore):
         record = dict(records.record_of(held) or {}) if isinstance(held, str) else {}
         ends = record.pop(ENDS, None)
         if not record:
-            return Entry(name, None, None, None, _digest(held))
+            # The cache has decoded it.
+            value = self._call(lambda: pickle.dumps(held, 4))
+            return Entry(name, None, None, None, records.digest_of(value))
         return Entry(name, record, None if ends is None else max(0.0, ends - time.time()))
 
     def _key(self, name: str) -> str:
@@ -256,12 +250,11 @@ class CacheStore(BaseStore):
         it must be there; or else after it was added once more, since somebody may just have cleared
         the cache.
         """
-        for first in (True, False):
+        for _ in range(2):
             if self._found(key) is not ABSENT:
                 self._keeps = True
                 return
-            if first:
-                self._call(lambda: self.cache.add(key, text, lifetime))
+            self._call(lambda: self.cache.add(key, text, lifetime))
         if clock.now() < until:
             raise InvalidLockConfig(
                 f"the lock store {self.alias!r} uses the cache {self.settings.cache!r}, a "
@@ -312,21 +305,14 @@ class CacheStore(BaseStore):
             raise StoreUnavailable(self.alias, str(error) or type(error).__name__) from error
 
 
-def _end(ttl: float | None) -> float:
-    """When a lease of this ttl is over, on `clock.now`, if it begins now."""
-    return inf if ttl is None else clock.now() + ttl
+def _margin(ttl: float) -> float:
+    """How much of a lease must be left for a change of it."""
+    return min(MARGIN_SECONDS, ttl / 4)
 
 
-def _text(record: Record, ttl: float | None) -> str:
-    ends = {} if ttl is None else {ENDS: time.time() + ttl}
-    return records.text_of_record({**record, **ends})
-
-
-def _digest(held: Any) -> str:
-    """`digest_of`, for a value that the cache has decoded."""
-    try:
-        return records.digest_of(pickle.dumps(held, 4))
-    except Exception as error:
-        if interrupts(error):
-            raise
-        return records.digest_of(type(held).__qualname__.encode())
+def _lasting(record: Record, ttl: float | None) -> tuple[float, str]:
+    """When a record that is written now is over, on `clock.now`, and its text, which says it by the
+    wall clock."""
+    if ttl is None:
+        return inf, records.text_of_record(record)
+    return clock.now() + ttl, records.text_of_record({**record, ENDS: time.time() + ttl})

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import fields
 from datetime import datetime, timedelta
-from functools import lru_cache
-from operator import attrgetter
 from typing import Any
 
 from .._values.arguments import LONGEST_TTL_SECONDS, is_name, is_remark
 from .._values.event import KINDS, Event
 from .._values.owner import Owner
+from .._values.slots import LARGEST_SLOTS, base_of
 
 __all__ = ["MAX_EVENT_BYTES", "event_of", "is_about", "text_of", "text_of_task_id"]
 
@@ -20,9 +18,7 @@ __all__ = ["MAX_EVENT_BYTES", "event_of", "is_about", "text_of", "text_of_task_i
 MAX_EVENT_BYTES = 8192
 MOST_COUNTED = 10**9
 
-_permit_number = re.compile(r"#[1-9][0-9]{0,3}").fullmatch
 _OWNER_FIELDS = tuple(field.name for field in fields(Owner))
-_owner_values = attrgetter(*_OWNER_FIELDS)
 _NUMBERS = frozenset({int, float})
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -30,14 +26,8 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 def is_about(event: Event, name: str | None, task_id: str | None) -> bool:
     """Whether an event is one of the lock ``name`` or of a permit of it, and of the task
     ``task_id``; None: of any."""
-    return (task_id is None or event.owner.task_id == task_id) and (
-        name is None
-        or event.name == name
-        or (
-            event.name.startswith(name)
-            and _permit_number(event.name.removeprefix(name)) is not None
-        )
-    )
+    names = None, event.name, base_of(event.name, LARGEST_SLOTS)
+    return name in names and task_id in (None, event.owner.task_id)
 
 
 def text_of(event: Event) -> str:
@@ -50,10 +40,11 @@ def text_of(event: Event) -> str:
         written["count"] = event.count
         if event.since is not None:
             written["within"] = round(max(0.0, (event.at - event.since).total_seconds()), 3)
-    owners = f',"owner":{_owner_text(event.owner)}'
-    if event.holder is not None:
-        owners += f',"holder":{_owner_text(event.holder)}'
-    return f"{_encode(written)[:-1]}{owners}}}"
+    for who in ("owner", "holder"):
+        if (owner := getattr(event, who)) is not None:
+            values = {name: getattr(owner, name) for name in _OWNER_FIELDS}
+            written[who] = {name: value for name, value in values.items() if value is not None}
+    return _encode(written)
 
 
 def text_of_task_id(task_id: str) -> str:
@@ -75,14 +66,12 @@ def event_of(text: bytes, store: str, at: datetime) -> Event | None:
     owner, holder = _owner(get("owner")), _owner(get("holder"))
     count, within = get("count", 1), get("within")
     if (
-        type(kind) is str
-        and kind in KINDS
+        kind in KINDS
         and type(name) is str
         and is_name(name)
         and owner is not None
         and (holder is not None or get("holder") is None)
-        and (seconds is None or _is_duration(seconds))
-        and (within is None or _is_duration(within))
+        and all(each is None or _is_duration(each) for each in (seconds, within))
         and type(count) is int
         and 0 < count <= MOST_COUNTED
         and all(each is None or (type(each) is str and is_remark(each)) for each in (by, reason))
@@ -97,12 +86,6 @@ def event_of(text: bytes, store: str, at: datetime) -> Event | None:
 
 def _is_duration(value: Any) -> bool:
     return type(value) in _NUMBERS and 0 <= value <= LONGEST_TTL_SECONDS
-
-
-@lru_cache(128)
-def _owner_text(owner: Owner) -> str:
-    values = zip(_OWNER_FIELDS, _owner_values(owner), strict=True)
-    return _encode({name: value for name, value in values if value is not None})
 
 
 def _owner(read: Any) -> Owner | None:

@@ -8,16 +8,18 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar
-from weakref import WeakSet, ref
+from weakref import WeakSet, WeakValueDictionary
 
 from .._compat.native_threads import NativeRLock, new_rlock
 from .._values import clock
 from .._values.event import Event
-from .._values.lock_info import LockInfo
 from .._values.owner import SINCE, Owner
-from .._values.slots import LARGEST_SLOTS, base_of
+from .._values.slots import base_of
+from .._values.tokens import chance
 from ..conf import StoreSettings
 from .base import BaseStore, Finding, Grant, Note, Refusal
 from .history import is_about
@@ -41,15 +43,13 @@ logger = logging.getLogger("django_tasklock")
 
 # How many events are kept.
 HISTORY_EVENTS = 10_000
-# What is over is removed when there are so many records, or twice as many as after the last time.
-RECORDS_BEFORE_TIDYING = 1024
+# At how many of the new records those that are over are removed: they stay few, and nobody counts.
+TIDY_CHANCE = 1 / 1024
 # How often a waiter looks whether the lease that it waits for is over: nobody tells it when a test
-# moves the time. The same, of those on an event loop that are not the first in the queue.
+# moves the time. The same, of those on an event loop that were not the first when they asked.
 LOOK_SECONDS, OTHERS_LOOK_SECONDS = 0.05, 1.0
 
 _all: WeakSet[MemoryStore] = WeakSet()
-# Of all stores of this process: a test may replace its store, and keep its rows.
-_last_fence = 0
 
 
 def today() -> float:
@@ -73,15 +73,10 @@ class Kept:
     """
 
     record: Record
-    fence: int | None
+    fence: int
     began: float
     ends: tuple[float, float]
     """on `today`, on `clock.now`"""
-
-    def set_ttl(self, seconds: float | None) -> None:
-        """Have it end so many seconds from now; None: never."""
-        seconds = float("inf") if seconds is None else seconds
-        self.ends = today() + seconds, clock.now() + seconds
 
     def left(self) -> float:
         """Seconds until then; at most 0 once it is over."""
@@ -109,15 +104,16 @@ class MemoryStore(BaseStore):
     # thread and greenlets share it, and no greenlet is switched to while it is held.
     guard: ClassVar[NativeRLock] = new_rlock()
     """held while anything of a memory store is read or changed, and never longer"""
+    last_fence: ClassVar[int] = 0
+    """of all stores of this process: a test may replace its store, and keep its rows"""
 
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
         self._kept: dict[str, Kept] = {}
-        self._tidied = 0
         self._events: deque[Event] = deque(maxlen=HISTORY_EVENTS)
-        # The waiters of each lock, or of all permits of a name, the next one first. One whose
-        # caller is gone is not in the queue any more.
-        self._queues: dict[str, list[ref[MemoryWaiter]]] = {}
+        # Those who wait, by their tokens, in the order in which they came. One whose caller is gone
+        # is not among them any more.
+        self.queue: WeakValueDictionary[str, MemoryWaiter] = WeakValueDictionary()
         # Whether there are copies of the leases of the process that forked this one.
         self._is_copy = False
         with self.guard:
@@ -133,23 +129,25 @@ class MemoryStore(BaseStore):
         """
         with cls.guard:
             for store in _all:
+                waiting = [*store.queue.values()]
                 store._kept.clear()
                 store._events.clear()
-                waiting = [waiter for name in [*store._queues] for waiter in store.waiting(name)]
-                store._queues.clear()
+                store.queue.clear()
                 for waiter in waiting:
-                    waiter.tell(None)
+                    waiter.cut = True
+                    waiter.wake()
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
+        names = [change.name for change in changes]
         with self.guard:
             if self._is_copy:
                 self._warn_of_copy()
-            there = [self._entry(change.name) for change in changes]
+            there = self.get(names)
             made = all(map(fits, changes, there))
             if made:
                 for change, entry in zip(changes, there, strict=True):
-                    self._make(change, is_there(change, entry), least_fence)
-            return Done(made, [self._entry(change.name) for change in changes])
+                    self._make(change, entry, least_fence)
+            return Done(made, self.get(names))
 
     def get(self, names: Sequence[str]) -> list[Entry | None]:
         with self.guard:
@@ -167,7 +165,9 @@ class MemoryStore(BaseStore):
 
     def waiters(self, name: str, limit: int = 100) -> list[Owner]:
         with self.guard:
-            return [waiter_of(waiter.record) for waiter in self.waiting(name)[:limit]]
+            waiting = [(each.names[0], each.record) for each in self.queue.values()]
+        queue = [record for first, record in waiting if base_of(first, record.get("slots")) == name]
+        return [*map(waiter_of, queue[:limit])]
 
     def record(self, events: Sequence[Event]) -> None:
         with self.guard:
@@ -180,9 +180,6 @@ class MemoryStore(BaseStore):
             found = [event for event in reversed(self._events) if is_about(event, name, task_id)]
         return found[:limit]
 
-    def endless(self, prefix: str = "") -> Iterator[LockInfo]:
-        return iter(())
-
     def check(self) -> Iterable[Finding]:
         yield Finding(
             "memory",
@@ -193,120 +190,68 @@ class MemoryStore(BaseStore):
 
     def granted(self, entry: Entry, *, noted: bool = False) -> Grant:
         kept = self._kept.get(entry.name)
-        own = kept is not None and kept.fence == entry.fence
-        return Grant(
-            entry.name, entry.fence, noted, kept.left if kept is not None and own else _over
-        )
+        if kept is None or kept.fence != entry.fence:  # It is over already.
+            return Grant(entry.name, entry.fence, noted, lambda: 0.0)
+        return Grant(entry.name, entry.fence, noted, kept.left)
 
-    def join_queue(self, waiter: MemoryWaiter) -> int:
-        """Put a waiter at the end of its queue, unless it is in it. Returns how many are before it.
-        The caller holds the guard."""
-        queue = self._queues.setdefault(waiter.queue, [])
-        if ref(waiter) not in queue:
-            queue.append(ref(waiter))
-        return queue.index(ref(waiter))
+    def waiting_for(self, name: str) -> list[MemoryWaiter]:
+        """Who may have this lock, the next one first. The caller holds the guard."""
+        return [waiter for waiter in self.queue.values() if name in waiter.names]
 
-    def leave_queue(self, waiter: MemoryWaiter) -> None:
-        """Remove a waiter from its queue, if it is in it. The caller holds the guard."""
-        if waiter.queue in self._queues and ref(waiter) in self._queues[waiter.queue]:
-            self._queues[waiter.queue].remove(ref(waiter))
-            self.waiting(waiter.queue)  # An empty queue goes.
-
-    def waiting(self, name: str) -> list[MemoryWaiter]:
-        """The waiters of a queue, the next one first. The caller holds the guard."""
-        queue = [entry for entry in self._queues.get(name, ()) if entry() is not None]
-        if queue:
-            self._queues[name] = queue
-        else:
-            self._queues.pop(name, None)
-        return [waiter for entry in queue if (waiter := entry()) is not None]
-
-    def _make(self, change: Change, is_made: bool, least_fence: int) -> None:
-        global _last_fence
-        name, kept, record = change.name, self._there(change.name), change.record
+    def _make(self, change: Change, there: Entry | None, least_fence: int) -> None:
+        """Make a change that fits what is there."""
+        name, expect, record, ttl = change
+        kept = self._there(name)
         if record is None:
-            if self._kept.pop(name, None) is not None:
-                self._hand_over(name)
+            self._kept.pop(name, None)  # Whoever looks there next hands it over.
         elif isinstance(record, Mapping):
-            if kept is None or not (is_made or isinstance(change.expect, Held)):
-                self._keep(name, record, change.ttl, least_fence)
-                return
-            if not is_made:
-                kept.record = record
-                for waiter in self._waiting_for(name):
-                    waiter.hear_of(name)
-            if kept.fence is not None and kept.fence < least_fence:
-                kept.fence, _last_fence = least_fence, max(_last_fence, least_fence)
-            kept.set_ttl(change.ttl)
-        elif record == KEEP and kept is not None and change.ttl is not None:
-            kept.set_ttl(change.ttl)
-
-    def _keep(self, name: str, record: Record, ttl: float | None, least_fence: int = 0) -> Kept:
-        global _last_fence
-        if len(self._kept) >= max(RECORDS_BEFORE_TIDYING, 2 * self._tidied):
-            self._kept = {old: each for old, each in self._kept.items() if each.left() > 0}
-            self._tidied = len(self._kept)
-        now, fence = today(), None
-        if not is_note(name):
-            fence = _last_fence = max(_last_fence + 1, int(now * 1_000_000), least_fence)
-        kept = self._kept[name] = Kept(record, fence, now, (0.0, 0.0))
-        kept.set_ttl(ttl)
-        return kept
+            if kept is None or not (isinstance(expect, Held) or is_there(change, there)):
+                kept = self._keep(name, record, ttl)
+            kept.record, kept.ends = record, _ends(ttl)
+            kept.fence = max(kept.fence, least_fence)
+            MemoryStore.last_fence = max(self.last_fence, kept.fence)
+            self._wake(name)
+        elif record == KEEP and kept is not None and ttl is not None:
+            kept.ends = _ends(ttl)
 
     def _there(self, name: str) -> Kept | None:
         """What is under the name: the lease of the first waiter, if the last one is over."""
         kept = self._kept.get(name)
-        if kept is None or kept.left() <= 0:
-            self._kept.pop(name, None)
-            kept = self._hand_over(name)
-        return kept
-
-    def _hand_over(self, name: str) -> Kept | None:
-        """Give the lock, which nothing holds now, to the first waiter that may have it."""
-        waiting = self._waiting_for(name)
-        if not waiting:
+        if kept is not None and kept.left() > 0:
+            return kept
+        self._kept.pop(name, None)
+        first = next(iter(self.waiting_for(name)), None)
+        if first is None:
             return None
-        # After an interruption it is still in the queue, or finds itself the holder when it looks.
-        first = waiting[0]
+        # In this order: after an interruption it finds itself the holder when it looks.
         kept = self._keep(name, first.record, first.ttl)
-        self.leave_queue(first)
-        first.tell(Grant(name, kept.fence, left=kept.left))
-        for waiter in waiting[1:]:
-            waiter.hear_of(name)
+        self._wake(name)
+        self.queue.pop(first.token, None)
         return kept
 
-    def handed_to(self, waiter: MemoryWaiter) -> Grant | None:
-        """What a waiter was handed, though an interruption may have kept it from being told.
+    def _keep(self, name: str, record: Record, ttl: float | None) -> Kept:
+        """Put a new lease, or a note, under a name that is free."""
+        if chance.random() < TIDY_CHANCE:
+            self._kept = {old: each for old, each in self._kept.items() if each.left() > 0}
+        now = today()
+        fence = MemoryStore.last_fence = max(self.last_fence + 1, int(now * 1_000_000))
+        kept = self._kept[name] = Kept(record, fence, now, _ends(ttl))
+        return kept
 
-        The caller holds the guard. Hands the lock over if the lease that held it is over.
-        """
-        for name in waiter.names:
-            kept = self._there(name)
-            if kept is not None and kept.record is waiter.record:
-                return Grant(name, kept.fence, left=kept.left)
-        return None
-
-    def _waiting_for(self, name: str) -> Sequence[MemoryWaiter]:
-        """Who may have the lock ``name``: those who wait for a permit, and for this very lock."""
-        if not self._queues:
-            return ()
-        queues = dict.fromkeys([base_of(name, LARGEST_SLOTS), name])
-        return [each for queue in queues for each in self.waiting(queue) if name in each.names]
+    def _wake(self, name: str) -> None:
+        """Have those look who wait for the lock, of which there is news."""
+        for waiter in self.waiting_for(name):
+            waiter.wake()
 
     def _entry(self, name: str) -> Entry | None:
         kept = self._there(name)
         if kept is None:
             return None
-        waiting = self._waiting_for(name)
+        waiting = self.waiting_for(name)
         return Entry(
             name, kept.record, max(0.0, kept.left()), kept.fence, None, kept.began, len(waiting),
             waiting[0].record[SINCE] if waiting else None,
         )  # fmt: skip
-
-    def new_process(self) -> None:
-        """In a forked child: the waiters are threads of the parent."""
-        self._queues = {}
-        self._is_copy = any(not is_note(name) for name in self._kept)
 
     def _warn_of_copy(self) -> None:
         self._is_copy = False
@@ -320,8 +265,7 @@ class MemoryStore(BaseStore):
         with self.guard:
             names = [name for name in self._kept if name.startswith(prefix)]
             found = [self._entry(name) for name in names if is_note(name) == is_note(prefix)]
-        ends = sorted((entry for entry in found if entry is not None), key=left_of)
-        return iter(ends)
+        return iter(sorted(filter(None, found), key=left_of))
 
 
 class MemoryWaiter:
@@ -338,35 +282,35 @@ class MemoryWaiter:
         owner: Mapping[str, Any],
         note: Note | None,
     ) -> None:
-        self.names, self.ttl = names, ttl
-        self.queue = base_of(names[0], owner["slots"]) if "slots" in owner else names[0]
+        self.names, self.token, self.ttl = names, token, ttl
         self.record: dict[str, Any] = {**owner, "token": token, "at": today(), SINCE: today()}
         self.cut, self.ahead = False, 0
         self._store, self._owner, self._note = store, owner, note
-        self._news: Grant | Refusal | None = None
+        # What held the locks when it was last told.
+        self._told: list[Record | None] = []
         self._waker: Callable[[], None] | None = None
         # Not a threading.Event, which an exception from a signal handler may leave locked.
         self._wakeup = threading.Lock()
         self._wakeup.acquire()
 
     def ask(self) -> Grant | Refusal:
-        store, token = self._store, self.record["token"]
+        store = self._store
         with store.guard:
-            self._news, self.cut = None, False
-            answer = store.acquire(self.names, token, self.ttl, self._owner, self._note)
-            self.ahead = 0
+            self.cut, self.ahead = False, 0
+            answer = store.acquire(self.names, self.token, self.ttl, self._owner, self._note)
             if isinstance(answer, Grant):
-                store.leave_queue(self)
+                store.queue.pop(self.token, None)
             else:
-                self.ahead = store.join_queue(self)
+                store.queue.setdefault(self.token, self)
+                self.ahead = store.waiting_for(self.names[0]).index(self)
+                self._told = [entry.record for entry in self._holders()]
             return answer
 
     def wait(self, seconds: float) -> Grant | Refusal | None:
         deadline = clock.now() + seconds
         while True:
             with self._store.guard:
-                news = self._store.handed_to(self) or self._news
-                self._news = None
+                news = self._news()
             left = deadline - clock.now()
             if news is not None or left <= 0 or self.cut:
                 return news
@@ -375,48 +319,56 @@ class MemoryWaiter:
     def wake_by(self, wake: Callable[[], None]) -> float:
         with self._store.guard:
             self._waker = wake
-            if self._news is not None or self.cut:
+            if self._wakeup.acquire(blocking=False):
                 wake()
-            # The first one looks for all whether a lease is over.
-            first = self._store.waiting(self.queue)[:1] == [self]
-            return LOOK_SECONDS if first else OTHERS_LOOK_SECONDS
+        # The first one looks for all whether a lease is over.
+        return OTHERS_LOOK_SECONDS if self.ahead else LOOK_SECONDS
 
     def leave(self) -> Grant | None:
         with self._store.guard:
-            self._store.leave_queue(self)
-            return self._store.handed_to(self)
+            self._store.queue.pop(self.token, None)
+            news = self._news()
+            return news if isinstance(news, Grant) else None
 
     def quit(self) -> None:
         self.leave()
 
-    def tell(self, news: Grant | Refusal | None) -> None:
-        """Hand the lock over to this waiter, or say who has it now; None: the queue was forgotten.
-        For the store."""
-        self._news, self.cut = news, news is None
+    def wake(self) -> None:
+        """Have it look for news. For the store."""
         if self._waker is not None:
             self._waker()
-        if self._wakeup.locked():
-            try:
-                self._wakeup.release()
-            except RuntimeError:
-                pass  # Its own wait has ended at this moment.
+        with suppress(RuntimeError):  # It is about to look.
+            self._wakeup.release()
 
-    def hear_of(self, name: str) -> None:
-        """Say that another waiter has the lock ``name`` now. For the store."""
-        holder = self._store.find(name)
-        if name in self.names and holder is not None and not isinstance(self._news, Grant):
-            self.tell(Refusal((holder,)))
+    def _news(self) -> Grant | Refusal | None:
+        """What it was handed, or who holds the locks now if that has changed. The caller holds the
+        guard."""
+        holders = self._holders()
+        for entry in holders:
+            if entry.token == self.token:
+                self._store.queue.pop(self.token, None)
+                return self._store.granted(entry)
+        told, self._told = self._told, [entry.record for entry in holders]
+        if told == self._told or not holders:
+            return None
+        return Refusal(tuple(map(self._store.info, holders)))
+
+    def _holders(self) -> list[Entry]:
+        return [entry for entry in self._store.get(self.names) if entry is not None]
 
 
-def _over() -> float:
-    return 0.0
+def _ends(ttl: float | None) -> tuple[float, float]:
+    """When what has this ttl from now on is over, on `today` and on `clock.now`; None: never."""
+    seconds = inf if ttl is None else ttl
+    return today() + seconds, clock.now() + seconds
 
 
 def _new_process() -> None:
-    # A thread that the child does not have may have held the guard.
+    # A thread that the child does not have may have held the guard. All waiters are such threads.
     MemoryStore.guard = new_rlock()
     for store in _all:
-        store.new_process()
+        store.queue = WeakValueDictionary()
+        store._is_copy = any(not is_note(name) for name in store._kept)
 
 
 if hasattr(os, "register_at_fork"):

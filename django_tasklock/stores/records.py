@@ -52,7 +52,6 @@ LISTED = f" {LISTED_KEY_PREFIX}"
 # Characters of a note's name; a longer one is replaced by a digest.
 LONGEST_NOTE_NAME = LONGEST_NAME_CHARACTERS + 20
 
-_NO_OWNER = Owner()
 _NUMBERS = frozenset({int, float})
 _begins = re.compile(r'\{(\\?)"token\1"').search
 # A record is flat: it contains nothing that could contain itself.
@@ -97,16 +96,22 @@ class Entry(NamedTuple):
     left: float | None
     """seconds until it ends; None: it never does"""
     fence: int | None = None
+    """of a lease; None: it has none, or there is other code's value"""
     digest: str | None = None
     """of other code's value"""
     began: float | None = None
     """when the lease began, by the store's own clock, in seconds since the epoch; None: when the
-    record says"""
+    record says, or there is other code's value"""
     waiters: int | None = None
     """the length of the lock's wait queue; None: not counted"""
     waiting_since: float | None = None
     """when the next waiter first asked, in seconds since the epoch; None: nobody waits, or that is
     not known"""
+
+    @property
+    def token(self) -> str | None:
+        """Of the lease that is there; None: it is other code's value."""
+        return None if self.record is None else self.record["token"]
 
 
 class Done(NamedTuple):
@@ -204,16 +209,12 @@ def digest_of(value: bytes) -> str:
 def info_of(entry: Entry, store: str, key: str) -> LockInfo:
     """Return what there is to know of a lock. ``store``: the alias. ``key``: the physical key."""
     name, record, left, fence, digest, began, waiters, since = entry
-    waiting_since = None if since is None else _moment(since)
-    if record is None:
-        return LockInfo(
-            name, left, None, None, _NO_OWNER, store, key, None, waiters, None, None, digest,
-            waiting_since,
-        )  # fmt: skip
-    at = record.get("at") if began is None else began
+    read = {} if record is None else record
+    at = read.get("at") if began is None else began
     return LockInfo(
-        name, left, None if at is None else _moment(at), record["token"], Owner.from_record(record),
-        store, key, fence, waiters, record.get("ttl"), record.get("renew"), None, waiting_since,
+        name, left, None if at is None else _moment(at), entry.token, Owner.from_record(read),
+        store, key, fence, waiters, read.get("ttl"), read.get("renew"), digest,
+        None if since is None else _moment(since),
     )  # fmt: skip
 
 

@@ -21,7 +21,9 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain, repeat
 from math import inf
+from queue import Empty, SimpleQueue
 from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
@@ -40,7 +42,7 @@ from .._values import clock
 from .._values.arguments import LONGEST_TTL_SECONDS, is_name
 from .._values.tokens import chance, new_token
 from ..conf import StoreSettings
-from ..exceptions import InvalidLockConfig, StoreUnavailable
+from ..exceptions import StoreUnavailable
 from . import records
 from .base import BaseStore, Finding
 from .records import FREE, KEEP, Change, Done, Entry, Held, is_note
@@ -79,85 +81,38 @@ REASONS = {
     zk.NotEmptyError: "the lock's node has nodes of another program below it",
 }
 
-
-def _is_hosts(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and bool(collect_hosts(value)[0])
-    except ValueError:
-        return False
-
-
-def _is_seconds(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value < 86400
-
-
-def _are_credentials(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(
-        isinstance(pair, (list, tuple)) and [type(text) for text in pair] == [str, str]
-        for pair in value
-    )
-
-
-def _is_path(value: str) -> bool:
-    parts = value.strip("/").split("/")
-    wrong = (part in ("", ".", "..") or not part.isprintable() for part in parts)
-    return parts[0] != "zookeeper" and not any(wrong)
-
-
 # Options that are kazoo's own, in small letters.
 TLS = (
     "USE_SSL", "CA", "CERTFILE", "KEYFILE", "KEYFILE_PASSWORD", "VERIFY_CERTS", "CHECK_HOSTNAME",
 )  # fmt: skip
-# What each option must be, and how an error says that.
-OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "HOSTS": (_is_hosts, 'a text such as "zk1:2181,zk2:2181/chroot"'),
-    "TIMEOUT": (_is_seconds, "a number of seconds, more than 0 and less than a day"),
-    "AUTH": (_are_credentials, 'a list of pairs such as ("digest", "user:password")'),
-    "KEY_PREFIX": (_is_path, 'a path such as "lock" or "shop/locks", not below /zookeeper'),
-}
-DEFAULTS = {"TIMEOUT": 5.0, "AUTH": ()}
+DEFAULT_TIMEOUT_SECONDS = 5.0
 
 T = TypeVar("T")
 
 
 class _Node(NamedTuple):
-    """A node as it was read."""
+    """What was read of one name."""
 
-    entry: Entry
-    version: int
-    # When it ends, in milliseconds since the epoch by the leader's clock; None: never.
-    ends: float | None
-
-    def at(self, moment: float) -> _Node:
-        """The same node, with the seconds that are left at a moment by the leader's clock."""
-        if self.ends is None or self.entry.left is None:
-            return self
-        left = min(self.entry.left, (self.ends - moment) / 1000)
-        return self._replace(entry=self.entry._replace(left=left))
+    entry: Entry | None
+    """None: there is no node, or it is over"""
+    version: int | None = None
+    """None: there is no node"""
 
     @property
-    def live(self) -> Entry | None:
-        """The entry; None if nothing was left of it at that moment."""
-        return self.entry if self.entry.left is None or self.entry.left > 0 else None
+    def is_over(self) -> bool:
+        return self.entry is None and self.version is not None
 
 
 class _Link:
-    """kazoo's client, and what it has last learned of the leader's clock."""
+    """The client of one process, and what it has last learned of the leader's clock."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self._arguments = arguments
+        self._starting = threading.Lock()
         self.client: Any = None
         # The stamp of the last write, in milliseconds since the epoch, and when the answer to it
         # had come, on `clock.now`.
         self.written, self.heard = 0.0, -inf
-        self.new_process()
-        _links.add(self)
-
-    def new_process(self) -> None:
-        """Have no client. In a forked child: the client's threads are the parent's."""
-        if self.client is not None:
-            _inherited.append(self.client)
-        self.client, self._starting = None, threading.Lock()
 
     def connected(self, deadline: float) -> Any:
         """The client, once it is connected. Raises what kazoo raises."""
@@ -172,18 +127,15 @@ class _Link:
             return client
         if client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
             # kazoo's thread has ended, as it does after what it does not expect.
-            self.close(client)
+            self.close()
             raise zk.ConnectionClosedError
         raise KazooTimeoutError
 
-    def close(self, client: Any = None) -> None:
-        """End the client, or only this one. In a thread: a garbage collector may call this in one
-        of kazoo's."""
-        old = self.client
-        if old is not None and client in (None, old):
-            self.client = None
-            with suppress(RuntimeError):  # The system starts no thread now.
-                _start(partial(_stop, old))
+    def close(self) -> None:
+        """End the client. In a thread: a garbage collector may call this in one of kazoo's."""
+        old, self.client = self.client, None
+        if old is not None:
+            _start(partial(_stop, old))
 
 
 def _stop(client: Any) -> None:
@@ -192,21 +144,26 @@ def _stop(client: Any) -> None:
         client.close()
 
 
-def _start(work: Callable[[], None]) -> None:
-    """Do the work in a new thread, or greenlet. Raises `RuntimeError` if the system starts none."""
-    if are_patched():
-        threading.Thread(target=work, daemon=True).start()
-    else:
-        # An exception from a signal handler leaves it as it is; `threading` takes that ill.
-        start_thread(work)
+def _start(work: Callable[[], None]) -> bool:
+    """Do the work in a new thread, or greenlet. False: the system starts none now."""
+    try:
+        if are_patched():
+            threading.Thread(target=work, daemon=True).start()
+        else:
+            # An exception from a signal handler leaves it as it is; `threading` takes that ill.
+            start_thread(work)
+    except RuntimeError:
+        return False
+    return True
 
 
 class _Call:
     """One call of the store: how long it may still take, and the requests that it makes."""
 
-    def __init__(self, link: _Link, prefix: str, seconds: float) -> None:
-        self._link, self.prefix, self._clock = link, prefix, f"{prefix}/{CLOCK}"
-        self._deadline = clock.now() + seconds
+    def __init__(self, store: ZooKeeperStore) -> None:
+        self._link, self._prefix, self.path = store._link, store.prefix, store.key
+        self._clock = f"{store.prefix}/{CLOCK}"
+        self._deadline = clock.now() + store.seconds
         self.client: Any = None
         # Whether a transaction was sent whose answer was lost.
         self.sent = False
@@ -227,33 +184,28 @@ class _Call:
         """The answer to a request. Raises what kazoo raises."""
         return result.get(timeout=max(0.001, self._deadline - clock.now()))
 
-    def path(self, name: str) -> str:
-        return f"{self.prefix}/{_quoted(name)}"
-
     def children(self) -> list[str]:
         """The nodes below the prefix."""
-        synced = self.client.sync_async(self.prefix)
-        asked = self.client.get_children_async(self.prefix)
+        synced = self.client.sync_async(self._prefix)
+        asked = self.client.get_children_async(self._prefix)
         self.got(synced)
-        try:
-            return [*self.got(asked)]
-        except zk.NoNodeError:
-            return []
+        return [*self.got(asked)]
 
-    def read(self, names: Sequence[str]) -> list[_Node | None]:
-        """The nodes of some names, those that are over too."""
+    def read(self, names: Sequence[str]) -> list[_Node]:
+        """The nodes of some names."""
         # The server that is asked may be a moment behind: it is to know what was done until now.
-        synced = self.client.sync_async(self.prefix)
+        synced = self.client.sync_async(self._prefix)
         asked = [self.client.get_async(self.path(name)) for name in names]
         self.got(synced)
-        nodes = [self._node(name, result) for name, result in zip(names, asked, strict=True)]
+        found = [self._found(result) for result in asked]
         passed = clock.now() - self._link.heard
-        moment = self._link.written + passed * 1000
-        ending = [node for node in nodes if node is not None and node.ends is not None]
-        if ending and (passed > KNOWN_SECONDS or not all(node.at(moment).live for node in ending)):
-            stat = self.got(self.client.set_async(self._clock, b""))
-            moment = self._learn(stat)
-        return [None if node is None else node.at(moment) for node in nodes]
+        # If the leader's clock is not known, every node that ends looks over.
+        moment = self._link.written + passed * 1000 if passed < KNOWN_SECONDS else inf
+        nodes = [*map(_node, names, found, repeat(moment))]
+        if any(node.is_over for node in nodes):
+            moment = self._learn(self.got(self.client.set_async(self._clock, b"")))
+            nodes = [*map(_node, names, found, repeat(moment))]
+        return nodes
 
     def commit(self, requests: Sequence[tuple[Any, ...]]) -> Any:
         """Make changes in one step, and write to the clock. Returns the stat of the clock; None if
@@ -266,10 +218,10 @@ class _Call:
         results = self.got(transaction.commit_async())
         self.sent = False
         errors = [each for each in results if isinstance(each, Exception)]
-        if not errors:
+        error = next((each for each in errors if not isinstance(each, UNDONE)), None)
+        if error is None:
             self._learn(results[-1])
             return results[-1]
-        error = next(each for each in errors if not isinstance(each, UNDONE))
         if clock.now() >= self._deadline or not isinstance(error, OVERTAKEN):
             raise error
         return None
@@ -281,53 +233,55 @@ class _Call:
         self._link.written, self._link.heard = stat.mtime, clock.now()
         return float(stat.mtime)
 
-    def _node(self, name: str, result: Any) -> _Node | None:
+    def _found(self, result: Any) -> tuple[bytes, Any] | None:
         try:
             data, stat = self.got(result)
         except zk.NoNodeError:
             return None
-        record = dict(records.record_of(data) or {})
-        lasts = record.pop(LASTS, None)
-        if not (
-            record
-            and type(lasts) in (int, float, type(None))
-            and (lasts is None or 0 < lasts <= LONGEST_TTL_SECONDS)
-        ):
-            digest = records.digest_of(data)
-            return _Node(Entry(name, None, None, digest=digest), stat.version, None)
-        fence = None if is_note(name) else stat.czxid
-        entry = Entry(name, record, lasts, fence, None, stat.ctime / 1000)
-        # The stamps are cut off to whole milliseconds: one more must have passed.
-        ends = None if lasts is None else stat.mtime + lasts * 1000 + 1
-        return _Node(entry, stat.version, ends)
+        return data, stat
 
 
-def _goal(change: Change, there: Entry | None) -> Entry | None:
-    """What is under a name after a change. A new lease has not yet ``began``."""
+def _node(name: str, found: tuple[bytes, Any] | None, moment: float) -> _Node:
+    """The node that was found, as it is at a moment by the leader's clock."""
+    if found is None:
+        return _Node(None)
+    data, stat = found
+    record = dict(records.record_of(data) or {})
+    lasts = record.pop(LASTS, None)
+    is_number = type(lasts) in (int, float) and 0 < lasts <= LONGEST_TTL_SECONDS
+    if not record or not (lasts is None or is_number):
+        digest = records.digest_of(data)
+        return _Node(Entry(name, None, None, digest=digest), stat.version)
+    # The stamps are cut off to whole milliseconds: one more must have passed.
+    left = None if lasts is None else min(lasts, lasts + (stat.mtime + 1 - moment) / 1000)
+    if left is not None and left <= 0:
+        return _Node(None, stat.version)
+    fence = None if is_note(name) else stat.czxid
+    return _Node(Entry(name, record, left, fence, None, stat.ctime / 1000), stat.version)
+
+
+def _plan(change: Change, node: _Node, path: str) -> tuple[list[tuple[Any, ...]], Entry | None]:
+    """What makes a change that fits, for `_Call.commit`, and what is there then.
+
+    The requests are refused if the node is not as it was read. A new lease has not yet ``began``.
+    """
     name, expect, record, ttl = change
-    if not isinstance(record, Mapping):
-        if record is None or there is None or there.record is None or ttl is None:
-            return None if record is None else there
-        return there._replace(left=ttl)
-    if there is not None and (isinstance(expect, Held) or records.is_there(change, there)):
-        return there._replace(record=record, left=ttl)
-    return Entry(name, record, ttl)
-
-
-def _requests(path: str, node: _Node | None, goal: Entry | None, *, keep: bool) -> Iterator[Any]:
-    """What makes a change, for `_Call.commit`. It is refused if the node is not as it was read."""
-    there = None if node is None else node.live
-    if keep and goal is there:
+    there, version = node
+    keeps = record == KEEP
+    if keeps and (there is None or there.record is None or ttl is None):
         # No request checks that there is no node: one is made and removed in the same step.
-        none = ("create", path, b""), ("delete", path, 0)
-        yield from none if node is None else (("check", path, node.version),)
-    elif node is not None and goal is not None and goal.began is not None:
-        yield "set_data", path, _data(goal), node.version
-    else:
-        if node is not None:
-            yield "delete", path, node.version
-        if goal is not None:
-            yield "create", path, _data(goal)
+        none: list[tuple[Any, ...]] = [("create", path, b""), ("delete", path, 0)]
+        return none if version is None else [("check", path, version)], there
+    new = there.record if keeps and there else record
+    is_same = keeps or isinstance(expect, Held) or records.is_there(change, there)
+    if there is not None and isinstance(new, Mapping) and is_same:
+        goal = there._replace(record=new, left=ttl)
+        return [("set_data", path, _data(goal), version)], goal
+    requests: list[tuple[Any, ...]] = [] if version is None else [("delete", path, version)]
+    if not isinstance(new, Mapping):
+        return requests, None
+    goal = Entry(name, new, ttl)
+    return [*requests, ("create", path, _data(goal))], goal
 
 
 def _data(entry: Entry) -> bytes:
@@ -338,22 +292,21 @@ def _data(entry: Entry) -> bytes:
 def _put(call: _Call, changes: Sequence[Change]) -> Done:
     while True:
         sent, nodes = call.sent, call.read([change.name for change in changes])
-        live = [None if node is None else node.live for node in nodes]
+        live = [node.entry for node in nodes]
         made = all(
             records.fits(change, entry) or (sent and entry is None and change.record is None)
             for change, entry in zip(changes, live, strict=True)
         )
-        goals = [_goal(*each) for each in zip(changes, live, strict=True)]
-        requests = [
-            request
-            for change, node, goal in zip(changes, nodes, goals, strict=True)
-            for request in _requests(call.path(change.name), node, goal, keep=change.record == KEEP)
+        plans = [
+            _plan(change, node, call.path(change.name))
+            for change, node in zip(changes, nodes, strict=True)
         ]
+        requests = [*chain(*(requests for requests, _ in plans))]
         if not made or not requests:
             return Done(made, live)
         stat = call.commit(requests)
         if stat is not None:
-            return Done(True, [_granted(goal, stat) for goal in goals])
+            return Done(True, [_granted(goal, stat) for _, goal in plans])
 
 
 def _granted(goal: Entry | None, stat: Any) -> Entry | None:
@@ -364,13 +317,13 @@ def _granted(goal: Entry | None, stat: Any) -> Entry | None:
     return goal._replace(fence=fence, began=stat.mtime / 1000)
 
 
-def _get(call: _Call, names: Sequence[str], *, tidy: bool = False) -> list[Entry | None]:
+def _get(call: _Call, names: Sequence[str]) -> list[Entry | None]:
     nodes = call.read(names)
-    for node in nodes if tidy else ():
-        if node is not None and node.live is None:
+    for name, node in zip(names, nodes, strict=True):
+        if node.is_over:
             # Nobody waits for the answer, which may be that the lock was taken meanwhile.
-            call.client.delete_async(call.path(node.entry.name), node.version)
-    return [None if node is None else node.live for node in nodes]
+            call.client.delete_async(call.path(name), node.version)
+    return [node.entry for node in nodes]
 
 
 class ZooKeeperStore(BaseStore):
@@ -386,35 +339,49 @@ class ZooKeeperStore(BaseStore):
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
         if are_patched() and "eventlet" in sys.modules:
-            raise InvalidLockConfig(
-                f"the lock store {self.alias!r} is in ZooKeeper, and kazoo's threads do not work "
-                "in a process that eventlet has patched; under gevent they do"
+            raise settings.wrong(
+                "it is in ZooKeeper, and kazoo's threads do not work in a process that eventlet "
+                "has patched; under gevent they do"
             )
-        given = {**DEFAULTS, "KEY_PREFIX": settings.key_prefix, **settings.options}
-        for option, (is_right, right) in OPTIONS.items():
-            if not is_right(given.get(option)):
-                # Without the value: it may be a password.
-                raise InvalidLockConfig(f"{option} of the lock store {self.alias!r} is {right}")
-        self.prefix = "/" + settings.key_prefix.strip("/")
-        self._seconds = float(given["TIMEOUT"])
-        client = {
-            "hosts": given["HOSTS"],
+        options = settings.options
+        parts = settings.key_prefix.strip("/").split("/")
+        wrong = (part.strip(".") == "" or not part.isprintable() for part in parts)
+        if parts[0] == "zookeeper" or any(wrong):
+            what = 'KEY_PREFIX is a path such as "lock" or "shop/locks", not below /zookeeper'
+            raise settings.wrong(what)
+        self.prefix = "/" + "/".join(parts)
+        self.seconds = settings.seconds("TIMEOUT", DEFAULT_TIMEOUT_SECONDS)
+        try:
+            collect_hosts(options["HOSTS"])
+            auth = [(scheme, credential) for scheme, credential in options.get("AUTH", ())]
+        except (AttributeError, KeyError, TypeError, ValueError):
+            # Without the values: one may be a password.
+            raise settings.wrong(
+                'HOSTS is a text such as "zk1:2181,zk2:2181/chroot", and AUTH a list of pairs such '
+                'as ("digest", "user:password")'
+            ) from None
+        self._arguments = {
+            "hosts": options["HOSTS"],
             # A server that is silent for so long is given up, and another one asked.
-            "timeout": self._seconds,
+            "timeout": self.seconds,
             "connection_retry": RECONNECT,
-            "auth_data": [tuple(pair) for pair in given["AUTH"]],
-            "default_acl": CREATOR_ALL_ACL if given["AUTH"] else OPEN_ACL_UNSAFE,
-            **{option.lower(): given[option] for option in TLS if option in given},
+            "auth_data": auth,
+            "default_acl": CREATOR_ALL_ACL if auth else OPEN_ACL_UNSAFE,
+            **{option.lower(): options[option] for option in TLS if option in options},
         }
-        # The renewal thread's own: see `this_thread`.
-        self._link, self._renewal_link = _Link(client), _Link(client)
-        for link in (self._link, self._renewal_link):
-            weakref.finalize(self, link.close).atexit = False
+        # By process, and whether it is the renewal thread's own: see `this_thread`. The parent's
+        # are not closed, nor left to the garbage collector, in a child that has inherited them.
+        self._links: dict[tuple[int, bool], _Link] = {}
+        weakref.finalize(self, _close, self._links).atexit = False
+
+    @property
+    def _link(self) -> _Link:
+        of = os.getpid(), this_thread.renews and are_patched()
+        return self._links.get(of) or self._links.setdefault(of, _Link(self._arguments))
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
         if chance.random() < SWEEP_CHANCE:
-            with suppress(RuntimeError):  # The system starts no thread now.
-                _start(self._sweep)
+            _start(self._sweep)
         return self._call(lambda call: _put(call, changes))
 
     def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
@@ -428,8 +395,7 @@ class ZooKeeperStore(BaseStore):
         ]
         found: builtins.list[Entry] = []
         for start in range(0, len(names), BATCH):
-            batch = names[start : start + BATCH]
-            found += filter(None, self._call(partial(_get, names=batch, tidy=True)))
+            found += filter(None, self.get(names[start : start + BATCH]))
         return iter(sorted(found, key=records.left_of))
 
     def key(self, name: str) -> str:
@@ -441,8 +407,7 @@ class ZooKeeperStore(BaseStore):
         return ()
 
     def close_idle(self) -> None:
-        self._link.close()
-        self._renewal_link.close()
+        _close(self._links)
 
     def _sweep(self) -> None:
         """Remove what is over, so that it does not pile up; unless a process did so just now."""
@@ -460,32 +425,25 @@ class ZooKeeperStore(BaseStore):
         it would leave a request in a queue, and each answer after that would be late by one.
         A call whose caller was interrupted goes on to its end.
         """
-        own = this_thread.renews and are_patched()
-        link = self._renewal_link if own else self._link
-        call = _Call(link, self.prefix, self._seconds)
-        answers: builtins.list[T] = []
-        errors: builtins.list[BaseException] = [KazooTimeoutError()]
-        done = threading.Lock()
-        done.acquire()
+        call = _Call(self)
+        answers: SimpleQueue[T | BaseException] = SimpleQueue()
 
         def run() -> None:
             try:
-                answers.append(call.made(work))
+                answers.put(call.made(work))
             except BaseException as error:
-                errors.append(error)
-            finally:
-                done.release()
+                answers.put(error)
 
+        if not _start(run):
+            raise StoreUnavailable(self.alias, "the system starts no thread now")
         try:
-            _start(run)
-        except RuntimeError as error:  # The system starts no thread now.
-            raise StoreUnavailable(self.alias, str(error)) from error
-        done.acquire(timeout=self._seconds + GRACE_SECONDS)
-        if answers:
-            return answers[0]
-        why = errors[-1]
-        reason = REASONS.get(type(why)) or f"{type(why).__name__}: {why}"
-        raise StoreUnavailable(self.alias, reason) from why
+            answer = answers.get(timeout=self.seconds + GRACE_SECONDS)
+        except Empty:
+            answer = KazooTimeoutError()
+        if not isinstance(answer, BaseException):
+            return answer
+        reason = REASONS.get(type(answer)) or f"{type(answer).__name__}: {answer}"
+        raise StoreUnavailable(self.alias, reason) from answer
 
 
 def _quoted(name: str) -> str:
@@ -496,23 +454,11 @@ def _quoted(name: str) -> str:
 
 def _name_of(child: str) -> str | None:
     """The name that a node below the prefix stands for; None: none."""
-    try:
-        name = unquote(child, errors="strict")
-    except ValueError:
-        return None
+    name = unquote(child)
     return name if _quoted(name) == child and (is_note(name) or is_name(name)) else None
 
 
-# The clients of this process; and those of the process that forked it, which nothing may collect:
-# that would do things to the parent's connection.
-_links: weakref.WeakSet[_Link] = weakref.WeakSet()
-_inherited: list[Any] = []
-
-
-def _new_process() -> None:
-    for link in _links:
-        link.new_process()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_process)
+def _close(links: Mapping[tuple[int, bool], _Link]) -> None:
+    for (process, _), link in [*links.items()]:
+        if process == os.getpid():
+            link.close()

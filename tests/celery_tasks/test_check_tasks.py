@@ -139,7 +139,7 @@ def test_a_worker_loads_its_tasks_once(project: Project) -> None:
         "python", "-c", "from mysite import celery_app as app\n"
         "app.loader.import_default_modules(), app.finalize()\n"
         "from django.urls import get_script_prefix, set_script_prefix\n"
-        "from django_tasklock.celery.task_checks import load_tasks\n"
+        "from django_tasklock.celery.project_tasks import load_tasks\n"
         "set_script_prefix('/of-a-request/'), load_tasks()\n"
         "print(get_script_prefix(), 'videos.tasks.right' in app.tasks)\n",
     )  # fmt: skip

@@ -10,8 +10,7 @@ from celery.exceptions import Ignore, Reject
 
 from django_tasklock import InvalidLockConfig, locks
 from django_tasklock.celery import LockedTask
-from django_tasklock.celery.task_checks import check_tasks
-from django_tasklock.celery.unique import duplicate_of
+from django_tasklock.celery.project_tasks import check_tasks, duplicate_of, explain_call
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
 from tests.celery_tasks.test_locked_task import MakeTask, app, task
@@ -203,9 +202,11 @@ def test_a_call_is_no_duplicate_of_a_run_that_has_ended(room: Mailroom) -> None:
     assert cooling()
     sent = made.delay(1)
     assert room.ids() == [sent.id]
-    assert duplicate_of(made, "job:1") == sent.id
+    call = explain_call(made.name, (1,), {})
+    assert call is not None
+    assert duplicate_of(call) == sent.id
     assert room.work_off()[0][1]["reason"] == "cooling_down"
-    assert duplicate_of(made, "job:1") is None
+    assert duplicate_of(call) is None
 
 
 # ------------------------------------------------------------------------------ trouble

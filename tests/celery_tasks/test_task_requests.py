@@ -20,7 +20,7 @@ from celery.worker.state import revoked
 
 from django_tasklock import InvalidLockConfig, locks
 from django_tasklock.celery import LockedTask
-from django_tasklock.celery.coalesce import _key
+from django_tasklock.celery.options import follow_up_key
 from django_tasklock.celery.request import LockedRequest
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
@@ -114,7 +114,7 @@ def test_a_row_has_failed_before_a_revoked_body_is_told_to_end(
 def test_a_revoked_message_keeps_no_reservation_and_no_lease(room: Mailroom) -> None:
     task = room.task(unique_while="queued", on_conflict="coalesce")
     result = task.apply_async([1], lease=locks.acquire("job:1", ttl=LONG))
-    store, note = task.locks.store, _key(task, "job:1")
+    store, note = task.locks.store, follow_up_key(task, "job:1")
     store.reserve(note, result.id, LONG)
     request = room.received(room.take())
     assert not request.revoked()

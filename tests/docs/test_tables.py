@@ -26,7 +26,6 @@ from django_tasklock import (
     signals,
 )
 from django_tasklock._engine.acquiring import How
-from django_tasklock._engine.cooling import cooling_times
 from django_tasklock.celery import LockedTask
 from django_tasklock.celery.options import OPTIONS
 from django_tasklock.contrib.measures import COUNTERS, HISTOGRAMS
@@ -118,9 +117,8 @@ def errors() -> dict[str, tuple[str, ...]]:
 
 def verbs() -> set[str]:
     """The calls of `LockService`, as they are written, but for those of leases and tasks."""
-    internal = {"clear_many", "how", "take_back", "taking_all", "try_acquire", "try_adopt"}
-    internal |= {"try_hold"}
-    calls, usual = set(), parameters(How) | parameters(cooling_times)
+    internal = {"take_back", "try_acquire", "try_adopt", "try_hold"}
+    calls, usual = set(), parameters(How)
     for name, function in inspect.getmembers(LockService, inspect.isfunction):
         awaited = inspect.iscoroutinefunction(function)  # howto/async.md has these
         if not (name.startswith("_") or awaited or name in internal):
@@ -138,9 +136,8 @@ def verbs() -> set[str]:
 
 def options_of_lock() -> dict[str, Any]:
     """Those of a checker are those of the call."""
-    found = {
-        name: default for name, default in parameters(LockContext).items() if name != "template"
-    }
+    context, usual = parameters(LockContext), parameters(How) | {"renew": True}
+    found = {name: context[name] for name in ("name", "on_conflict")} | usual
     assert found.keys() == LockOptions.__annotations__.keys() | {"name", "on_conflict"}
     return found
 

@@ -56,6 +56,23 @@ assert locks.acquire("video:3", wait=60), "a greenlet waits for the end of a lea
 print("waited")
 """
 
+RESTED = """
+import logging
+from django_tasklock import locks
+from django_tasklock._engine import keeper
+
+said = []
+logging.getLogger("django_tasklock").addFilter(lambda record: said.append(record.getMessage()))
+keeper.LOOK_SECONDS = 0.01
+for _ in range(2):
+    lease = locks.acquire("video:1", ttl=3, renew=True)
+    sleep(1.5)
+    assert 1.6 < lease.remaining
+    lease.release()
+    sleep(1)
+print(*said)
+"""
+
 
 def test_greenlets_do_not_share_a_reentrant_lock(library: str) -> None:
     assert run_in_greenlets(SHARED, library) == ["0"]
@@ -63,3 +80,8 @@ def test_greenlets_do_not_share_a_reentrant_lock(library: str) -> None:
 
 def test_greenlet_that_computes_keeps_its_lease(library: str) -> None:
     assert run_in_greenlets(BUSY, library) == ["waited"]
+
+
+def test_after_a_rest_leases_are_renewed_on_the_same_connection(library: str) -> None:
+    """It belongs to the thread that opened it."""
+    assert run_in_greenlets(RESTED, library) == []

@@ -18,6 +18,7 @@ from billiard.exceptions import SoftTimeLimitExceeded
 
 from django_tasklock import Lease, lock, locks
 from django_tasklock._engine.lock import LockContext
+from django_tasklock.stores import stores
 from tests.inside import is_renewed, kept, look_often
 from tests.interruptions import SOON_SECONDS, Exit, Interrupt, at_every_instruction, in_finalizer
 from tests.mailroom import mailroom
@@ -109,6 +110,8 @@ class TestEveryInstruction:
             until(lambda: len(others) < slots)
             for lease in others:
                 lease.release()
+            store: Any = stores["default"]
+            assert not any(each._hearings for each in store.listeners), where
 
         around: dict[str, Any] = {"before": take, "after": release}
         assert at_every_instruction(use_it, "video:1", "use_it", PERMITS, **around)

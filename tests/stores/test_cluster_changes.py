@@ -11,8 +11,7 @@ import pytest
 
 from django_tasklock import StoreUnavailable, locks
 from django_tasklock.stores import stores
-from django_tasklock.stores.cluster import RedisClusterStore
-from django_tasklock.stores.cluster.store import SLOTS, bucket_of
+from django_tasklock.stores.cluster import SLOTS, RedisClusterStore, bucket_of
 from tests.clusters import PATIENT_MS, Cluster, ClusterNode
 from tests.conftest import UseCaches
 from tests.steps import LONG, Meanwhile, holder, renewed, taken

@@ -70,11 +70,11 @@ class TestFences:
         assert granted(database_store, "video:1", token) == ahead + 1
         assert granted(database_store, "video:1", token) == ahead + 1, "the same lease"
         assert database_store.release("video:1", token)
-        database_store.sweep()
+        database_store._run(store_module._sweep)
         assert granted(database_store, "video:1", token) == ahead + 2, "another lease"
         before = released(database_store, "video:2")
         make_older(database_store, "video:2")
-        database_store.sweep()
+        database_store._run(store_module._sweep)
         assert not rows(database_store, "video:2").exists()
         assert granted(database_store, "video:2") > before
 

@@ -28,7 +28,7 @@ def own_server(own_redis_server: RedisServer, use_redis: UseRedis) -> RedisServe
 
 def listener() -> Any:
     store: Any = stores["default"]
-    return store.listener
+    return store.listeners[0]
 
 
 def connection() -> Any:
@@ -46,12 +46,27 @@ def channels(server: RedisServer) -> int:
     return len(redis.Redis.from_url(server.url).pubsub_channels())
 
 
-def test_its_connection_is_closed_when_nobody_has_waited_for_a_while(
+def test_a_connection_that_nobody_has_read_for_a_while_is_not_used(
+    own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken("video:1")
+    before = connection()
+    assert connection() is before
+    monkeypatch.setattr(module, "SILENCE_SECONDS", 0.0)
+    assert not listener().subscribed
+    monkeypatch.undo()
+    listener()._lines[""].heard -= module.SILENCE_SECONDS
+    assert connection() is not before
+    assert channels(own_server) == 1
+
+
+def test_the_thread_ends_when_nobody_has_waited_for_a_while(
     own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SILENCE_SECONDS", 0.1)
     taken("video:1")
     connection()
+    listener().read_by_thread()
     until(lambda: not channels(own_server), "the end of the subscription")
     assert not listener().subscribed
 
@@ -121,7 +136,7 @@ def test_an_interrupted_subscription_leaves_nobody_who_waits(
             for _ in range(3):
                 with pytest.raises(Interrupt):
                     locks.acquire("video:1", wait=20)
-                assert not listener().busy
+                assert not listener()._hearings
     finally:
         signal.signal(signal.SIGALRM, handler)
     thread = waiter("video:1", 1)

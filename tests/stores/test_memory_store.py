@@ -21,7 +21,7 @@ from django_tasklock._values.tokens import new_token
 from django_tasklock.signals import lock_lost
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant, Note, Refusal
-from django_tasklock.stores.memory import RECORDS_BEFORE_TIDYING
+from django_tasklock.stores.memory import TIDY_CHANCE
 from django_tasklock.testing import MemoryStore
 from tests.conftest import UseCaches, UseRedis
 from tests.eager_task import assert_an_eager_task_locks_and_guards
@@ -160,11 +160,11 @@ class TestFromTestToTest:
     def test_what_is_over_takes_no_memory(self) -> None:
         store: Any = stores["default"]
         with time_machine.travel(NOON, tick=False) as traveller:
-            for turn in range(5):
-                for number in range(RECORDS_BEFORE_TIDYING):
-                    store.set_note(Note(f"run {turn} {number}", "ended", 60))
-                traveller.shift(60)
-        assert len(store._kept) <= RECORDS_BEFORE_TIDYING
+            store.set_note(Note("run 0", "ended", 60))
+            traveller.shift(60)
+            for number in range(20 * round(1 / TIDY_CHANCE)):
+                store.set_note(Note("run 1", f"ended {number}", 60))
+        assert len(store._kept) == 1
 
 
 class TestInterruptedHandOver:
@@ -172,7 +172,7 @@ class TestInterruptedHandOver:
         sys.version_info >= (3, 12),
         reason="Python does not always report their opcodes from 3.12 on, and never from 3.13 on",
     )
-    @pytest.mark.parametrize("step", ["_make", "_hand_over", "_keep", "tell"])
+    @pytest.mark.parametrize("step", ["_make", "_there", "_keep", "_wake", "wake"])
     def test_the_waiter_has_the_lock_soon_all_the_same(self, step: str) -> None:
         """Wherever the handler of a signal raises in one of the steps of a hand-over."""
         number, where = 0, [""]
@@ -204,7 +204,7 @@ class TestInterruptedHandOver:
             asking = store.waiter(["video:1"], token, LONG, {})
             assert asking is not None
             assert isinstance(asking.ask(), Refusal)
-            with interrupted(1, "tell") as where:
+            with interrupted(1, "wake") as where:
                 store.release("video:1", lease.token)
             assert isinstance(asking.leave(), Grant)
             store.release("video:1", token)

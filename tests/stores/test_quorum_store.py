@@ -87,7 +87,8 @@ class TestOptions:
         ("options", "says"),
         [
             ({"STORES": "abc"}, "STORES is a list of aliases"),
-            ({"STORES": ["a"]}, "an odd number of stores, at least 3"),
+            ({"STORES": [1, 2, 3]}, "there is no lock store 1"),
+            ({"STORES": ["a"]}, "odd number of stores, at least 3"),
             ({"STORES": ["a", "b", "c", "d"]}, "an odd number of stores"),
             ({"STORES": ["a", "b", "b"]}, "none twice"),
             ({"STORES": ["a", "b", "x"]}, "there is no lock store 'x'"),

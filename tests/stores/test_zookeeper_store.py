@@ -122,7 +122,7 @@ class TestNodes:
         assert taken("video:1").release()
 
     @pytest.mark.nightly
-    def test_a_list_and_now_and_then_one_process_removes_what_is_over(
+    def test_a_look_and_now_and_then_one_process_removes_what_is_over(
         self, store: ZooKeeperStore, other: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(zookeeper, "SWEEP_CHANCE", 0.0)
@@ -170,7 +170,7 @@ class TestEnds:
     ) -> None:
         """Its holder has extended it at the last moment, or somebody else has taken the lock."""
         token = elsewhere(store, other, 0.1) if over else new_token()
-        until(lambda: not locks.is_locked("video:1"))
+        time.sleep(0.2)
         real = zookeeper._Call.commit
         meant: list[Any] = []
 
@@ -310,7 +310,6 @@ class TestSettings:
         ("wrong", "said"),
         [
             ({"OPTIONS": {}}, "HOSTS"),
-            ({"OPTIONS": {"HOSTS": ["127.0.0.1"]}}, "HOSTS"),
             ({"OPTIONS": {"HOSTS": "127.0.0.1:port"}}, "HOSTS"),
             ({"OPTIONS": {"HOSTS": "h", "AUTH": "digest"}}, "AUTH"),
             ({"OPTIONS": {"HOSTS": "h", "AUTH": [("digest", "us:secret", "")]}}, "AUTH"),

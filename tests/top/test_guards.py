@@ -113,10 +113,10 @@ class TestRow:
     ) -> None:
         one, row = guard(**options), job(fence=4)
         assert one.claim(row.pk, fence)
-        assert one.is_claimed(row.pk)
+        assert one.has(row.pk, one.to)
         getattr(one, verb)(row.pk, fence)
         assert of(row) == (status, fence or 4)
-        assert one.is_done(row.pk) is (status == "done")
+        assert one.has(row.pk, one.done) is (status == "done")
         assert one.claim(row.pk, fence) is (status in one.source)
 
     def test_row_that_somebody_changed_is_a_conflict(self) -> None:

@@ -85,7 +85,7 @@ def test_a_run_that_finds_the_lock_taken_is_skipped_and_says_why_or_raises() -> 
         (LookupError("no codec"), True, "failed"),
         (SystemExit(1), True, "queued"),
         (SystemExit(1), False, "queued"),
-        (LookupError("no table"), False, "running"),
+        (LookupError("no table"), False, "failed"),
     ],
 )
 def test_an_error_leaves_a_row_that_can_be_seen_or_run_again(

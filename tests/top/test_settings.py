@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -20,8 +21,9 @@ from django_tasklock.stores.memory import MemoryStore
 from django_tasklock.stores.redis import RedisStore
 from tests.conftest import UseCaches
 from tests.servers import RedisServer
-from tests.steps import holder, taken
+from tests.steps import Meanwhile, holder, taken
 from tests.store_cases import own_prefix, redis_cache
+from tests.waiting import PATIENCE, until
 
 REDIS = "django_tasklock.stores.redis.RedisStore"
 
@@ -51,7 +53,18 @@ class OptionStore(MemoryStore):
         self.file = settings.options["FILE"]
 
 
+class SlowStore(MemoryStore):
+    """A store that two threads are always about to make at the same time."""
+
+    both = threading.Barrier(2, timeout=PATIENCE)
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.both.wait()
+        super().__init__(settings)
+
+
 OWN = f"{__name__}.OptionStore"
+SLOW = {"default": {"BACKEND": f"{__name__}.SlowStore"}}
 
 
 def test_without_the_setting_it_is_the_default_cache() -> None:
@@ -87,6 +100,21 @@ def test_the_backend_is_the_one_that_is_named_or_chosen_by_the_caches_class() ->
         assert stores["own"].takeover is False, "an option of every store"
 
 
+def test_threads_that_make_a_store_at_the_same_time_get_the_same_one() -> None:
+    with override_settings(TASKLOCK=SLOW):
+        makers = [Meanwhile(lambda: stores["default"]) for _ in range(2)]
+        assert {maker.result() for maker in makers} == {stores["default"]}
+
+
+def test_what_is_being_made_of_older_settings_is_not_kept() -> None:
+    with override_settings(TASKLOCK=SLOW):
+        maker = Meanwhile(lambda: stores["default"])
+        until(lambda: SlowStore.both.n_waiting == 1)
+    SlowStore.both.wait()
+    assert isinstance(maker.result(), SlowStore)
+    assert isinstance(stores["default"], RedisStore)
+
+
 @pytest.mark.parametrize(
     ("tasklock", "says"),
     [
@@ -96,9 +124,9 @@ def test_the_backend_is_the_one_that_is_named_or_chosen_by_the_caches_class() ->
         ({"default": {"TTL": "60"}}, r"\['TTL'\]: ttl is a number of seconds, not str"),
         ({"default": {"KEY_PREFIX": None}}, r"\['KEY_PREFIX'\] is a str"),
         ({"default": {"BACKEND": RedisStore}}, r"\['BACKEND'\] is a dotted path"),
-        ({"default": {"BACKEND": "nowhere.Store"}}, "cannot be imported"),
+        ({"default": {"BACKEND": "nowhere.Store"}}, "'nowhere.Store'.* No module named 'nowhere'"),
         ({"default": {"BACKEND": "django_tasklock._engine.lease.Lease"}}, "not a BaseStore"),
-        ({"default": {"BACKEND": f"{__name__}.HalfStore"}}, "does not implement"),
+        ({"default": {"BACKEND": f"{__name__}.HalfStore"}}, "abstract.*get.*put"),
         ({"default": {"BACKEND": OWN}}, "be made: KeyError: 'FILE'"),
         ({"default": {"BACKEND": OWN, "OPTIONS": {"PATH": "x"}}}, "there are FILE, TAKEOVER"),
         # Where the backend is named, nothing has looked at the cache before.

@@ -175,12 +175,10 @@ class Connections:
     def _idle_one(self) -> Connection | None:
         """The last one that was used, if it is of use."""
         with suppress(IndexError):
-            while True:
-                connection = self._idle.pop()
-                if connection.usable:
-                    connection.answered = False
-                    return connection
+            while not (connection := self._idle.pop()).usable:
                 connection.close()
+            connection.answered = False
+            return connection
         return None
 
 

@@ -102,7 +102,7 @@ class DatabaseStore(BaseStore):
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
         if any(change.expect == FREE for change in changes) and chance.random() < SWEEP_CHANCE:
-            self.sweep()
+            self._run(_sweep)
         return self._run(partial(self._put, changes, least_fence))
 
     def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
@@ -136,11 +136,6 @@ class DatabaseStore(BaseStore):
 
     def close_idle(self) -> None:
         self._connections.close_idle()
-
-    def sweep(self) -> None:
-        """Delete rows that nothing has used for a day, at most `ROWS_AT_ONCE`. `put` does that now
-        and then."""
-        self._run(_sweep)
 
     def _put(self, changes: Sequence[Change], least_fence: int, connection: Connection) -> Done:
         names = [change.name for change in changes]
@@ -243,6 +238,7 @@ def _write_row(connection: Connection, read: Row | None, row: Row) -> bool:
 
 
 def _sweep(connection: Connection) -> None:
+    """Delete rows that nothing has used for a day, at most `ROWS_AT_ONCE`."""
     old = f"expires <= {connection.now} AND fence < {connection.now} - {RETENTION_MICROSECONDS}"
     sql = f"SELECT name FROM {TABLE} WHERE {old} LIMIT {ROWS_AT_ONCE}"
     keys = [key for (key,) in connection.run(sql).fetchall()]
@@ -266,7 +262,7 @@ def _changed(change: Change, row: Row, there: Entry | None, now: int, least_fenc
     elif there is None:
         return row
     if record != KEEP or change.ttl is not None:
-        end = NEVER if change.ttl is None else now + _microseconds(change.ttl)
+        end = NEVER if change.ttl is None else now + round(change.ttl * MICROSECONDS)
         row = row._replace(expires=end)
     return row._replace(fence=max(row.fence, least_fence))
 
@@ -275,20 +271,13 @@ def _entry(name: str, row: Row | None, now: int) -> Entry | None:
     """What the row says of the lock or the note ``name``; None: nothing is there."""
     if row is None or row.expires <= now:
         return None
-    record = record_of(row.record)
-    return Entry(
-        name,
-        record,
-        None if row.expires == NEVER else (row.expires - now) / MICROSECONDS,
-        None if is_note(name) else row.fence,
-        digest_of(row.record.encode()) if record is None else None,
-        row.began / MICROSECONDS,
-    )
+    record, left = record_of(row.record), (row.expires - now) / MICROSECONDS
+    entry = Entry(name, record, None if row.expires == NEVER else left)
+    if record is None:
+        return entry._replace(digest=digest_of(row.record.encode()))
+    fence = None if is_note(name) else row.fence
+    return entry._replace(fence=fence, began=row.began / MICROSECONDS)
 
 
 def _marks(values: Sequence[Any]) -> str:
     return ", ".join(["%s"] * len(values))
-
-
-def _microseconds(seconds: float) -> int:
-    return round(seconds * MICROSECONDS)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
-from weakref import WeakSet
-
-from django.core.cache import caches
-from django.db import connections
 
 from ..._compat.native_threads import are_patched, new_lock, this_thread
 from ..._values import clock
@@ -24,8 +19,6 @@ __all__ = ["Member", "ask"]
 # So many questions wait for a member that does not answer.
 MOST_WAITING = 1000
 
-_all: WeakSet[Member] = WeakSet()
-
 
 class Member:
     """A store of another alias, which one thread calls, in the order of the questions.
@@ -34,19 +27,10 @@ class Member:
     puts its question into a queue, which is one step: an exception that a signal handler raises
     leaves no lock behind, as it may in a ``ThreadPoolExecutor``. And no thread is waited for when
     the process ends.
-
-    Args:
-        number: its index among the members.
-        store: the store.
     """
 
-    def __init__(self, number: int, store: BaseStore) -> None:
-        self.number, self.store, self.alias = number, store, store.alias
-        self.begin()
-        _all.add(self)
-
-    def begin(self) -> None:
-        """Forget the thread, and what it was asked. Called in a new process too."""
+    def __init__(self, store: BaseStore) -> None:
+        self.store, self.alias = store, store.alias
         self._questions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         # Held by the thread for as long as it lives.
         self._running = new_lock()
@@ -81,10 +65,6 @@ class Member:
             return  # Two were started at the same time.
         while (question := self._questions.get()) is not None:
             question()
-            del question  # It refers to the quorum, with which this thread ends.
-        with suppress(Exception):
-            connections.close_all()
-            caches.close_all()
 
 
 class Answers(NamedTuple):
@@ -116,7 +96,7 @@ def ask(
     """
     given: dict[Member, Any] = {}
     failed: dict[Member, str] = {}
-    replies: SimpleQueue[tuple[Member, Any, BaseException | None]] = SimpleQueue()
+    replies: SimpleQueue[tuple[Member, Any]] = SimpleQueue()
     slow = {member for member in members if member.is_slow}
     # Under gevent and eventlet the threads are greenlets, and belong to one thread of the system.
     # The renewal thread is another one: it asks by itself, and the slow ones last.
@@ -124,13 +104,13 @@ def ask(
     for member in sorted(members, key=slow.__contains__):
         question = partial(_reply, member, call, replies, clock.now() + seconds)
         try:
-            if not asks_itself:
-                if member.is_late and 0 < enough <= len(members) - len(slow):
-                    failed[member] = "it was late before"
-                if everyone or member not in failed:
-                    member.ask(question)
-            elif member not in slow or replies.qsize() < enough:
-                question()
+            if asks_itself:
+                if member not in slow or replies.qsize() < enough:
+                    question()
+            elif everyone or not (member.is_late and 0 < enough <= len(members) - len(slow)):
+                member.ask(question)
+            else:
+                failed[member] = "it was late before"
         except StoreUnavailable as error:
             failed[member] = error.reason
     # While the whole process stands still, the members' threads stand too, which is no silence of
@@ -141,14 +121,13 @@ def ask(
             while unanswered := {*members} - {*given, *failed}:
                 if len(given) >= enough and unanswered <= slow:
                     break
-                member, answer, raised = replies.get(timeout=max(0.0, until - clock.now()))
-                if isinstance(raised, StoreUnavailable):
-                    failed[member] = raised.reason
-                elif raised is not None:
-                    raise raised
+                member, answer = replies.get(timeout=max(0.0, until - clock.now()))
+                if isinstance(answer, StoreUnavailable):
+                    failed[member] = answer.reason
+                elif isinstance(answer, BaseException):
+                    raise answer
                 else:
                     given[member] = answer
-                    failed.pop(member, None)
     for member in {*members} - {*given, *failed}:
         failed[member] = "it was late before" if member in slow else f"no answer in {seconds:g} s"
         member.is_slow |= member not in slow
@@ -158,19 +137,9 @@ def ask(
 def _reply(
     member: Member, call: Callable[[Member], Any], replies: SimpleQueue[Any], due: float
 ) -> None:
-    reply: tuple[Member, Any, BaseException | None]
     try:
-        reply = member, call(member), None
+        answer = call(member)
     except BaseException as error:
-        reply = member, None, error
+        answer = error
     member.is_slow = clock.now() > due
-    replies.put(reply)
-
-
-def _new_process() -> None:
-    for member in list(_all):
-        member.begin()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_process)
+    replies.put((member, answer))

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import builtins
+import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import ClassVar
-from weakref import finalize
+from math import inf
+from typing import Any, ClassVar
 
-from ..._values.arguments import checked_ttl
 from ..._values.tokens import chance
 from ...conf import StoreSettings
-from ...exceptions import InvalidLockConfig, StoreUnavailable
+from ...exceptions import StoreUnavailable
 from .. import stores
 from ..base import BaseStore, Extension, Finding
 from ..records import FREE, KEEP, Change, Done, Entry, Held, is_note, left_of
 from .members import Answers, Member, ask
-from .votes import leading, majority_of, merged
 
 __all__ = ["QuorumStore"]
 
@@ -48,60 +48,52 @@ class QuorumStore(BaseStore):
 
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
-        self.timeout = self._seconds("TIMEOUT", DEFAULT_TIMEOUT_SECONDS)
+        self.timeout = settings.seconds("TIMEOUT", DEFAULT_TIMEOUT_SECONDS)
         if settings.options.get("LONGEST_TTL", 0) is not None:
-            longest = self.longest_ttl = self._seconds("LONGEST_TTL", DEFAULT_LONGEST_TTL_SECONDS)
+            longest = settings.seconds("LONGEST_TTL", DEFAULT_LONGEST_TTL_SECONDS)
             if settings.ttl > longest:
-                raise self._wrong(f"its TTL is {settings.ttl:g} s, and LONGEST_TTL {longest:g} s")
-        made = [stores[alias] for alias in self._aliases()]
-        for store in made:
+                raise settings.wrong(
+                    f"its TTL is {settings.ttl:g} s, and LONGEST_TTL {longest:g} s"
+                )
+            self.longest_ttl = longest
+        self._stores = [stores[alias] for alias in self._aliases()]
+        for store in self._stores:
             if not (store.atomic_release and store.fences_are_times):
-                raise self._wrong(
+                raise settings.wrong(
                     f"it cannot have the member {store.alias!r}: a {type(store).__name__} does not "
                     "release in one step, or its fences are no times"
                 )
-        self.size, self.majority = len(made), majority_of(len(made))
-        self.members = tuple(Member(*each) for each in enumerate(made))
-        finalize(self, _end, self.members).atexit = False
-
-    def _seconds(self, option: str, default: float) -> float:
-        given = self.settings.options.get(option, default)
-        try:
-            return checked_ttl(given)
-        except (TypeError, ValueError) as error:
-            raise self._wrong(
-                f"the option {option} is a number of seconds, not {given!r}"
-            ) from error
+        self.size = len(self._stores)
+        self.majority = self.size // 2 + 1
+        # By process: a forked child has none of its parent's threads.
+        self._members: dict[int, tuple[Member, ...]] = {}
 
     def _aliases(self) -> Sequence[str]:
         """The members' aliases. None is a quorum's: to make its store would make this one again."""
-        given = self.settings.options.get("STORES")
-        if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
-            raise self._wrong("the option STORES is a list of aliases of TASKLOCK")
-        if len(given) < LEAST_MEMBERS or len(given) % 2 == 0 or len({*given}) < len(given):
-            raise self._wrong(
-                f"STORES names an odd number of stores, at least {LEAST_MEMBERS}, and none twice: "
-                "each has one vote"
+        given: Any = self.settings.options.get("STORES")
+        size = len(given) if isinstance(given, list | tuple) else 0
+        if size < LEAST_MEMBERS or size % 2 == 0 or len({*map(str, given)}) < size:
+            raise self.settings.wrong(
+                "the option STORES is a list of aliases of TASKLOCK, an odd number of stores, at "
+                f"least {LEAST_MEMBERS}, and none twice: each has one vote"
             )
         for alias in given:
             if alias in stores.settings and stores.settings[alias].backend == self.settings.backend:
-                raise self._wrong(f"its member {alias!r} is a quorum")
-        return given
+                raise self.settings.wrong(f"its member {alias!r} is a quorum")
+        return [*given]
 
-    def _wrong(self, text: str) -> InvalidLockConfig:
-        return InvalidLockConfig(f"the lock store {self.alias!r}: {text}")
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The members, with threads of this process."""
+        process, made = os.getpid(), self._members
+        return made.get(process) or made.setdefault(process, tuple(map(Member, self._stores)))
 
     # Writing.
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
-        return self._put(changes, least_fence)[0]
+        """Have the members make the changes.
 
-    def _put(
-        self, changes: Sequence[Change], least_fence: int = 0
-    ) -> tuple[Done, dict[Member, Done]]:
-        """`put`, and the answers of the members.
-
-        Where only a minority makes changes, its new records are removed again. Others stay: for a
+        Where only a minority makes them, its new records are removed again. Others stay: for a
         release and a clear that is right. Of processes that adopt a lease at the same moment, it
         may be that none has a majority; the lease ends by its ttl then.
         """
@@ -112,29 +104,28 @@ class QuorumStore(BaseStore):
             if each.expect == FREE and isinstance(each.record, Mapping)
         ]
         removes = all(each.record is None for each in changes)
-        # A member that is late keeps what it is not told to remove, or to replace, until its end.
-        everyone = not undo and all(each.record != KEEP for each in changes)
         for attempt in range(1, ATTEMPTS + 1):
-            given, failed = self._vote(changes, least_fence, bool(undo), everyone)
+            given, failed = self._vote(changes, least_fence, is_new=bool(undo))
             made, refused = _said(given, True), _said(given, False)
             answered = len(given) >= self.majority
             # What a majority of the answers has removed, if it was there, no majority has now.
             maybe = len(made) + len(failed) if removes and answered and made else len(made)
             if maybe >= self.majority:
-                return Done(True, self._agreed(changes, undo, made)), given
+                entries = self._agreed(changes, undo, made)
+                self._give_again(changes, entries, refused)
+                return Done(True, entries)
             if undo:
                 self._tell([member for member in self.members if member not in refused], undo)
             # That a lease is lost must not depend on the members that have not answered. But a lock
             # is not granted if some of those that have answered hold it.
             lost = len(refused) > self.size - self.majority
             if not (lost or (answered and refused and (undo or removes))):
-                raise self._unavailable(len(given), failed)
-            columns = _columns(refused)
-            if not undo or max(len(leading(each)) for each in columns) >= self.majority:
+                raise self._unavailable(failed)
+            columns = zip(*(done.entries for done in refused.values()), strict=True)
+            if not undo or max(len(_leading(each)) for each in columns) >= self.majority:
                 break
-            if attempt < ATTEMPTS:
-                time.sleep(chance.uniform(0, PAUSE_SECONDS * attempt))
-        return Done(False, self._entries(changes, refused)), given
+            time.sleep(chance.uniform(0, PAUSE_SECONDS * attempt))
+        return Done(False, self._entries(changes, refused))
 
     def _longer(self, change: Change) -> Change:
         """The change as the members are to make it."""
@@ -146,9 +137,7 @@ class QuorumStore(BaseStore):
             )
         return change if ttl is None else change._replace(ttl=_lasting(ttl))
 
-    def _vote(
-        self, changes: Sequence[Change], least_fence: int, is_new: bool, everyone: bool
-    ) -> Answers:
+    def _vote(self, changes: Sequence[Change], least_fence: int, *, is_new: bool) -> Answers:
         def vote(member: Member) -> Done:
             done: Done = member.store.put(changes, least_fence)
             # After the grant: a server that was restarted before says so now.
@@ -158,6 +147,8 @@ class QuorumStore(BaseStore):
                 )
             return done
 
+        # A member that is late keeps what it is not told to remove, or to replace, until its end.
+        everyone = not is_new and all(each.record != KEEP for each in changes)
         return ask(self.members, vote, self.timeout, self.majority, everyone=everyone)
 
     def _waits(self, member: Member) -> float:
@@ -176,52 +167,67 @@ class QuorumStore(BaseStore):
         fence, however much the members' clocks differ.
         """
         leases = {each.name for each in changes if isinstance(each.record, Mapping)}
-        fences = {
-            entry.fence or 0
-            for done in made.values()
-            for entry in done.entries
-            if entry is not None and entry.name in leases and not is_note(entry.name)
-        }
+        entries = chain(*(done.entries for done in made.values()))
+        fences = {each.fence for each in entries if each and each.fence and each.name in leases}
         if len(fences) > 1:
             again = self._tell([*made], changes, max(fences), self.majority)
             made = _said(again.given, True)
             if len(made) < self.majority:
                 if undo:
                     self._tell(self.members, undo)
-                raise self._unavailable(len(made), again.failed)
+                raise self._unavailable(again.failed)
         return self._entries(changes, made)
 
+    def _give_again(
+        self,
+        changes: Sequence[Change],
+        entries: Sequence[Entry | None],
+        refused: Mapping[Member, Done],
+    ) -> None:
+        """Give a lease that was extended to the members that have lost it, so that it outlives the
+        loss of all, one after the other. A majority has it without these."""
+        without = [member for member, done in refused.items() if not any(done.entries)]
+        for change, entry in zip(changes, entries, strict=True):
+            if without and entry is not None and change.record == KEEP and change.ttl:
+                again = Change(entry.name, FREE, entry.record, change.ttl)
+                self._tell(without, [again], entry.fence or 0)
+
     def _entries(
-        self, changes: Sequence[Change], answers: dict[Member, Done]
+        self, changes: Sequence[Change], answers: Mapping[Member, Done]
     ) -> builtins.list[Entry | None]:
         """What most of some members say is there."""
-        columns, unknown = _columns(answers), self.size - len(answers)
+        columns = zip(*(done.entries for done in answers.values()), strict=True)
+        unknown = self.size - len(answers)
         pairs = zip(changes, columns, strict=True)
         return [self._entry(column, change.name, unknown) for change, column in pairs]
 
     def _entry(
         self, column: Iterable[Entry | None], name: str, unknown: int, least: int = 1
     ) -> Entry | None:
-        """What most members say is under a name, if it is so many; of a lease, with what is left of
-        it for its holder. ``unknown`` members have not answered."""
-        same = leading(column)
+        """What most members say is under a name, if it is so many; ``unknown`` have not answered.
+
+        It ends when fewer than a majority have it: those that have not answered may have it for
+        longer than all others. Its fence is one that a majority has.
+        """
+        same = _leading(column)
         if len(same) < least:
             return None
-        entry = merged(same, name, unknown, self.size)
-        if entry.left is None or entry.record is None:
-            return entry
-        return entry._replace(left=max(0.0, (entry.left - ROUNDING_SECONDS) / (1 + DRIFT)))
-
-    def extend(self, name: str, token: str, ttl: float) -> bool:
-        done, given = self._put([Change(name, Held(token), KEEP, ttl)])
-        entry = done.entries[0]
-        without = [member for member, said in given.items() if not (said.made or said.entries[0])]
-        if done.made and without and entry is not None:
-            # So it outlives the loss of all members, one after the other. A majority has it without
-            # these: they may as well vote for it.
-            again = self._longer(Change(name, FREE, entry.record, ttl))
-            self._tell(without, [again], entry.fence or 0)
-        return done.made
+        at = min(max(1, self.majority - unknown), len(same)) - 1
+        left = sorted(map(left_of, same), reverse=True)[at]
+        fence = sorted((each.fence or 0 for each in same), reverse=True)[at]
+        records = [each.record for each in same if each.record is not None]
+        if records:  # What is left for its holder.
+            left = max(0.0, (left - ROUNDING_SECONDS) / (1 + DRIFT))
+        # Some may have missed that the lease was detached, or adopted.
+        versions = Counter(record.get("version") for record in records)
+        record = max(
+            records,
+            key=lambda record: (versions[record.get("version")], record.get("at", 0)),
+            default=None,
+        )
+        began = min((each.began for each in same if each.began is not None), default=None)
+        ends = None if left == inf else left
+        return Entry(name, record, ends, fence or None, same[0].digest, began)
 
     def extend_many(self, batch: Sequence[Extension]) -> Sequence[bool | None]:
         said: builtins.list[bool | None] = []
@@ -238,34 +244,31 @@ class QuorumStore(BaseStore):
         given, failed = ask(
             self.members, lambda member: member.store.get(names), self.timeout, self.majority
         )
-        self._assert_answered(given, failed)
+        self._assert_answered(failed)
         columns = zip(names, zip(*given.values(), strict=True), strict=True)
         return [self._held(column, name, len(failed)) for name, column in columns]
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         # In the caller's thread, one member after the other: no other call has to wait meanwhile.
-        given: dict[Member, builtins.list[Entry]] = {}
+        found: dict[str, builtins.list[Entry]] = {}
         failed: dict[Member, str] = {}
         for member in self.members:
             try:
-                given[member] = [*member.store.list(prefix)]
+                for entry in [*member.store.list(prefix)]:
+                    found.setdefault(str(entry.name), []).append(entry)
             except StoreUnavailable as error:
                 failed[member] = error.reason
-        self._assert_answered(given, failed)
-        found: dict[tuple[str, str | None], builtins.list[Entry]] = {}
-        for entry in chain(*given.values()):
-            holder = entry.digest if entry.record is None else entry.record["token"]
-            found.setdefault((str(entry.name), holder), []).append(entry)
-        held = [self._held(column, name, len(failed)) for (name, _), column in found.items()]
+        self._assert_answered(failed)
+        held = [self._held(column, name, len(failed)) for name, column in found.items()]
         yield from sorted((entry for entry in held if entry is not None), key=left_of)
 
     def _held(self, column: Iterable[Entry | None], name: str, unknown: int) -> Entry | None:
         """What holds a lock: members that have not answered may have it too."""
         return self._entry(column, name, unknown, max(1, self.majority - unknown))
 
-    def _assert_answered(self, given: Collection[Member], failed: Mapping[Member, str]) -> None:
-        if len(given) < self.majority:
-            raise self._unavailable(len(given), failed)
+    def _assert_answered(self, failed: Mapping[Member, str]) -> None:
+        if self.size - len(failed) < self.majority:
+            raise self._unavailable(failed)
 
     def check(self) -> Iterator[Finding]:
         failed = {}
@@ -288,7 +291,11 @@ class QuorumStore(BaseStore):
             yield Finding(
                 "restarts", True, text, "Set it to the longest ttl of a lease, in seconds."
             )
-        self._assert_answered({*self.members} - {*failed}, failed)
+        self._assert_answered(failed)
+
+    def close_idle(self) -> None:
+        for member in self._members.pop(os.getpid(), ()):
+            member.end()
 
     # Asking.
 
@@ -298,12 +305,12 @@ class QuorumStore(BaseStore):
         """Have some members make changes."""
         return ask(members, lambda member: member.store.put(changes, fence), self.timeout, enough)
 
-    def _unavailable(self, answered: int, failed: Mapping[Member, str]) -> StoreUnavailable:
+    def _unavailable(self, failed: Mapping[Member, str]) -> StoreUnavailable:
         reasons = [f"{member.alias}: {reason}" for member, reason in failed.items()]
         return StoreUnavailable(
             self.alias,
-            f"{answered} of its {self.size} members answered, and {self.majority} must agree; "
-            + "; ".join(sorted(reasons)),
+            f"{self.size - len(failed)} of its {self.size} members answered, and {self.majority} "
+            f"must agree; {'; '.join(sorted(reasons))}",
         )
 
 
@@ -311,15 +318,16 @@ def _lasting(ttl: float) -> float:
     return ttl + ttl * DRIFT + ROUNDING_SECONDS
 
 
-def _said(answers: dict[Member, Done], made: bool) -> dict[Member, Done]:
+def _said(answers: Mapping[Member, Done], made: bool) -> dict[Member, Done]:
     return {member: done for member, done in answers.items() if done.made is made}
 
 
-def _columns(answers: dict[Member, Done]) -> builtins.list[tuple[Entry | None, ...]]:
-    """What each member says is under one name, for each name."""
-    return [*zip(*(done.entries for done in answers.values()), strict=True)]
-
-
-def _end(members: Sequence[Member]) -> None:
-    for member in members:
-        member.end()
+def _leading(entries: Iterable[Entry | None]) -> Sequence[Entry]:
+    """Return the entries of the holder that most members have, a lease or other code's value; of
+    several, the same one for everybody who asks. Empty if no member has any."""
+    found: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        if entry is not None:
+            token = "" if entry.record is None else entry.record["token"]
+            found.setdefault((token, entry.digest or ""), []).append(entry)
+    return max(found.items(), key=lambda each: (len(each[1]), each[0]), default=("", ()))[1]

@@ -8,7 +8,6 @@ from typing import Any
 from django.core.cache import caches
 
 from ..._compat.redis_caches import RawCache, raw_cache
-from ..._values.arguments import checked_ttl
 from ...conf import StoreSettings
 from ...exceptions import InvalidLockConfig
 from ..records import Record, record_of, text_of_record
@@ -82,13 +81,6 @@ def timeouts(settings: StoreSettings) -> dict[str, float | None]:
     `InvalidLockConfig` for a wrong value."""
     if SOCKET_TIMEOUT_OPTION not in settings.options:
         return {}
-    limit = settings.options[SOCKET_TIMEOUT_OPTION]
-    if limit is not None:
-        try:
-            limit = checked_ttl(limit)
-        except (TypeError, ValueError) as error:
-            raise InvalidLockConfig(
-                f"the option {SOCKET_TIMEOUT_OPTION} of the lock store {settings.alias!r} is a "
-                f"number of seconds, or None, not {limit!r}"
-            ) from error
+    has_none = settings.options[SOCKET_TIMEOUT_OPTION] is None
+    limit = None if has_none else settings.seconds(SOCKET_TIMEOUT_OPTION, 0.0)
     return {"socket_timeout": limit, "socket_connect_timeout": limit}

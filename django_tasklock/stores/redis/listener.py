@@ -1,4 +1,4 @@
-"""The connection on which a process hears which locks are handed to its waiters."""
+"""The connections on which a process hears which locks are handed to its waiters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -15,9 +16,9 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..._compat.redis import (
-    arrives,
     close_inherited,
     connect,
+    message_arrives,
     never_reconnect,
     read_message,
     send_words,
@@ -28,7 +29,7 @@ from ..._values.tokens import TOKEN_CHARACTERS, new_token
 from ..base import CannotSubscribe
 from .connections import Client
 
-__all__ = ["ASK_AGAIN", "Hearing", "Listener"]
+__all__ = ["ASK_AGAIN", "Hearing", "Listener", "listeners_of"]
 
 # The news that a waiter is the next, and does not know of all holders: see hand_over.lua.
 ASK_AGAIN = b"?"
@@ -37,8 +38,11 @@ CONFIRM_SECONDS = 5.0
 # How many connections are tried: the first may be cut at this moment.
 SUBSCRIBE_ATTEMPTS = 3
 # After so long a silence the server is asked for a sign of life: a connection may be dropped on the
-# way without a word. After another one it is cut. The thread ends if nobody waits any more.
+# way without a word. After another one it is cut, and also if nobody waits any more. What nobody
+# has read for so long is not used again.
 SILENCE_SECONDS = 10.0
+# So many waiters of a process have a connection each, and read it themselves.
+MOST_ALONE = 8
 # Of how many waiters, which could not leave the queue, a hand-over is passed on.
 MOST_ABANDONED = 1000
 
@@ -100,17 +104,38 @@ class _Line:
     subscribed = False
     over = False
     error: BaseException | None = None
+    # Whether the server was asked for a sign of life, and has given none yet.
+    asked = False
+
+    def __init__(self, *, threaded: bool) -> None:
+        # Whether a thread reads it. Otherwise the only waiter does.
+        self.threaded = threaded
+        # When the server said something, or was asked.
+        self.heard = clock.now()
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it is subscribed, and was not silent for long."""
+        return self.subscribed and clock.now() < self.heard + SILENCE_SECONDS
 
 
 class Listener:
-    """Hears for all waiters of a process, on one channel, in one thread while somebody waits.
+    """Hears for waiters of a process, on one channel.
 
-    Under gevent and eventlet that is a greenlet beside the waiters.
+    A waiter that is the only one reads the connection itself: to wake it from another thread would
+    take a quarter of the time of a hand-over. For several, and for those on an event loop, a thread
+    reads while somebody waits. Under gevent and eventlet that is a greenlet beside the waiters.
     """
 
-    def __init__(self, client: Client, prefix: bytes) -> None:
-        """``prefix``: what the names of channels begin with."""
-        self._client, self._prefix = client, prefix
+    def __init__(self, client: Client, prefix: bytes, *, threaded: bool) -> None:
+        """Begin without waiters.
+
+        Args:
+            client: makes the connections.
+            prefix: what the names of channels begin with.
+            threaded: there is always a thread.
+        """
+        self._client, self._prefix, self._threaded = client, prefix, threaded
         self.begin()
         _all.add(self)
 
@@ -125,15 +150,33 @@ class Listener:
         self._lines: dict[str, _Line] = {}
 
     @property
-    def busy(self) -> bool:
-        """Whether somebody waits."""
-        return bool(self._hearings)
+    def free(self) -> bool:
+        """Whether it can listen for one more waiter."""
+        return not self._hearings or self._has_thread
 
     @property
     def subscribed(self) -> bool:
-        """Whether the server has confirmed the subscription."""
+        """Whether the server has confirmed the subscription, and is there still."""
         line = self._lines.get("")
-        return line is not None and line.subscribed
+        return line is not None and line.fresh
+
+    @property
+    def _has_thread(self) -> bool:
+        line = self._lines.get("")
+        return self._threaded or (line is not None and line.threaded)
+
+    def hears(self, hearing: Hearing) -> bool:
+        """Whether it listens for a waiter."""
+        return hearing.token in self._hearings
+
+    def take(self, hearing: Hearing) -> bool:
+        """Listen for a waiter, if there is no other one, or a thread reads for all. Returns whether
+        it is so."""
+        self._hearings[hearing.token] = hearing
+        taken = len(self._hearings) == 1 or self._has_thread
+        if not taken:
+            self._hearings.pop(hearing.token)
+        return taken
 
     def join(self, hearing: Hearing) -> None:
         """Listen for a waiter from now on.
@@ -142,31 +185,36 @@ class Listener:
         refuses to subscribe.
         """
         self._hearings[hearing.token] = hearing
-        deadline, line = clock.now() + CONFIRM_SECONDS, _Line()
+        deadline = clock.now() + CONFIRM_SECONDS
         try:
             for _ in range(SUBSCRIBE_ATTEMPTS):
-                made = _Line()
-                line = self._lines.setdefault("", made)
-                if line is made:
-                    # Not a `threading.Thread`: an exception from a signal handler while it starts
-                    # would leave a lock held that it needs.
-                    _thread.start_new_thread(self._listen, (line,))
+                hearing.cut = False
+                line = self._line()
+                if not line.threaded and line.subscribed and not line.fresh:
+                    self._end(line)  # Nobody has read it for long.
                 while not line.over and (left := deadline - clock.now()) > 0:
                     if line.subscribed:
                         return
-                    hearing.sleep(left)
-                self._cut(line)
+                    self.listen(hearing, left)
                 if not line.over:
+                    self._end(line)
                     break
             raise line.error or RedisConnectionError("the subscription is not confirmed")
         except BaseException as error:
             self.leave(hearing)
             if isinstance(error, _UNREACHABLE):
-                self._cut(line)
                 raise CannotSubscribe from error
             if isinstance(error, RedisError):
                 raise self._client.unavailable(error) from error
             raise
+
+    def listen(self, hearing: Hearing, seconds: float) -> None:
+        """Return when a waiter was told something, or after so long, or earlier."""
+        line = self._lines.get("")
+        if line is None or line.threaded:
+            hearing.sleep(seconds)
+        else:
+            self._read(line, seconds)
 
     def leave(self, hearing: Hearing) -> None:
         """Listen no more for a waiter that is not in the queue any more."""
@@ -175,15 +223,23 @@ class Listener:
     def abandon(self, hearing: Hearing, pass_on: Callable[[bytes], None]) -> None:
         """The same for one that may still be there: ``pass_on`` gets what it hears from now on."""
         self._abandoned[hearing.token] = pass_on
+        with suppress(RuntimeError):  # No thread is to be had: the connection is closed.
+            self.read_by_thread()
         self._hearings.pop(hearing.token, None)
         if len(self._abandoned) > MOST_ABANDONED:
             self._abandoned.pop(next(iter(self._abandoned)), None)
+
+    def read_by_thread(self) -> None:
+        """Have a thread read, and not the waiter. Raises `RuntimeError` if none can be started."""
+        line = self._lines.get("")
+        if line is not None and not line.threaded:
+            self._start_thread(line)
 
     def close_idle(self) -> None:
         """Close the connection if nobody waits."""
         line = self._lines.get("")
         if line is not None and not self._hearings:
-            self._cut(line)
+            self._end(line)
 
     def close_inherited(self) -> None:
         """In a forked child: otherwise the parent's subscription outlives it, and locks are handed
@@ -192,24 +248,59 @@ class Listener:
             if line.connection is not None:
                 close_inherited(line.connection)
 
-    def _cut(self, line: _Line) -> None:
+    def _line(self) -> _Line:
+        """The one that there is, or a new one."""
+        line = self._lines.get("")
+        if line is None:
+            made = _Line(threaded=self._threaded or len(self._hearings) > 1)
+            line = self._lines.setdefault("", made)
+            if line is made and line.threaded:
+                self._start_thread(line)
+        return line
+
+    def _start_thread(self, line: _Line) -> None:
+        try:
+            line.threaded = True
+            # Not a `threading.Thread`: an exception from a signal handler while it starts would
+            # leave a lock held that it needs.
+            _thread.start_new_thread(self._read_for_all, (line,))
+        except BaseException:
+            self._end(line)
+            raise
+
+    def _read_for_all(self, line: _Line) -> None:
+        with suppress(BaseException):  # It is in `line.error`.
+            while not line.over:
+                self._read(line, SILENCE_SECONDS)
+
+    def _read(self, line: _Line, seconds: float) -> None:
+        """Connect, or deliver one message if it arrives within ``seconds``."""
+        try:
+            if line.connection is None:
+                line.connection = self._connected()
+                send_words(line.connection, b"SUBSCRIBE", self._prefix + self.id)
+            elif unless_closed(message_arrives, line.connection, min(seconds, SILENCE_SECONDS)):
+                self._deliver(unless_closed(read_message, line.connection), line)
+                line.heard, line.asked = clock.now(), False
+            elif clock.now() >= line.heard + SILENCE_SECONDS:
+                if line.asked or not self._hearings:
+                    raise RedisConnectionError("nobody is there any more")
+                send_words(line.connection, b"PING")
+                line.heard, line.asked = clock.now(), True
+        except BaseException as error:
+            line.error = error
+            self._end(line)
+            if not isinstance(error, (RedisError, OSError)):
+                raise
+
+    def _end(self, line: _Line) -> None:
+        line.subscribed, line.over = False, True
         if self._lines.get("") is line:
             self._lines.pop("", None)
         if line.connection is not None:
             line.connection.disconnect()  # That wakes its thread.
-
-    def _listen(self, line: _Line) -> None:
-        try:
-            line.connection = self._connected()
-            send_words(line.connection, b"SUBSCRIBE", self._prefix + self.id)
-            self._read(line)
-        except BaseException as error:
-            line.error = error
-        finally:
-            line.subscribed, line.over = False, True
-            self._cut(line)
-            for hearing in [*self._hearings.values()]:
-                hearing.hear(ASK_AGAIN)
+        for hearing in [*self._hearings.values()]:
+            hearing.hear(ASK_AGAIN)
 
     def _connected(self) -> Any:
         while True:
@@ -224,18 +315,6 @@ class Listener:
                 return connection
             # A child that was forked meanwhile may have a copy of the socket, unknown to it.
             connection.disconnect()
-
-    def _read(self, line: _Line) -> None:
-        connection, asked = line.connection, False
-        while self._lines.get("") is line:
-            if unless_closed(arrives, connection, SILENCE_SECONDS):
-                self._deliver(unless_closed(read_message, connection), line)
-                asked = False
-            elif asked or not self._hearings:
-                return
-            else:
-                send_words(connection, b"PING")
-                asked = True
 
     def _deliver(self, message: Any, line: _Line) -> None:
         kind = message[0] if type(message) is list and message else b""
@@ -252,6 +331,11 @@ class Listener:
             line.subscribed = True
             for hearing in [*self._hearings.values()]:
                 hearing.wake()
+
+
+def listeners_of(client: Client, prefix: bytes) -> list[Listener]:
+    """Those of a process: `MOST_ALONE` for one waiter each, and the last for all others."""
+    return [Listener(client, prefix, threaded=n == MOST_ALONE) for n in range(MOST_ALONE + 1)]
 
 
 def _before_fork() -> None:

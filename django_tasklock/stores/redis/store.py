@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
+from math import inf
 from typing import Any
 
+from ..._values import clock
 from ..._values.event import Event
 from ..._values.lock_info import LockInfo
 from ..._values.owner import SINCE, Owner
@@ -34,7 +36,7 @@ from .check import findings
 from .connections import Client, MayHaveRun, milliseconds
 from .history import HISTORY_OPTION, History
 from .keys import Keys
-from .listener import Listener
+from .listener import listeners_of
 from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
 from .script import Script
 from .waiting import RedisWaiter, value_of, waiters
@@ -53,6 +55,8 @@ RENEW = Script("renew")
 LEASES_PER_SCRIPT = 500
 # Mostly the first page of a list is enough.
 FIRST_LEASES = 100
+# For so long after this process has waited for a lock, a release thinks of waiters.
+LATELY_SECONDS = 10.0
 # How many names of the index one script reads.
 NAMES_PER_SCRIPT = 1000
 
@@ -82,7 +86,9 @@ class RedisStore(BaseStore):
         socket_timeout = self.client.new_connection().socket_timeout
         self.replicas = Replicas(settings, socket_timeout)
         self.history = History(settings, self.client, self.keys.history)
-        self.listener = Listener(self.client, self.keys.channels)
+        self.listeners = listeners_of(self.client, self.keys.channels)
+        self.waited = -inf
+        """when a waiter of this process last looked for news, on `clock.now`"""
 
     def _server(self) -> tuple[Client, Encoding, Keys]:
         """How the server is reached, what is written there, and under which keys."""
@@ -203,9 +209,10 @@ class RedisStore(BaseStore):
             there.append(keys.key(note_name(note.key)))
             args += self._words_of(note)[1:]
         try:
-            # With the PING, a waiter of this process gets its message before we get our reply.
-            # Otherwise it would wait until this thread lets go of the interpreter lock.
-            ping = self.listener.busy
+            # With the PING, the next holder gets its message before we get our reply. Otherwise it
+            # would wait for a processor, or in this process for the interpreter lock. Where nobody
+            # has waited lately, mostly nobody waits elsewhere.
+            ping = clock.now() < self.waited + LATELY_SECONDS
             return bool(self.client.run(RELEASE, there, args, once=True, ping=ping))
         except MayHaveRun:
             # The whole script was sent. So if the lease is gone now, that call has released it,
@@ -274,7 +281,8 @@ class RedisStore(BaseStore):
 
     def close_idle(self) -> None:
         self.client.close_idle()
-        self.listener.close_idle()
+        for listener in self.listeners:
+            listener.close_idle()
 
     def keyed(self, name: str) -> str:
         return self.keys.keyed(name)

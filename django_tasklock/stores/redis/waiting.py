@@ -21,12 +21,16 @@ from ...exceptions import StoreUnavailable
 from ..base import CannotSubscribe, Grant, Note, Refusal
 from ..records import new_record, record_of, waiter_of
 from .connections import milliseconds
-from .listener import Hearing
+from .listener import Hearing, Listener
 from .script import Script
 
 __all__ = ["LEAVE", "RedisWaiter", "value_of", "waiters"]
 
 LEAVE = Script("leave")
+
+# The next waiter reads so much later who holds the lock now: short work has mostly ended by then.
+# To read a record takes a tenth of the time of a hand-over.
+SHORT_HOLD_SECONDS = 0.01
 
 _NUMBER = rb"([1-9][0-9]{0,15})"
 _handed_over = re.compile(rb"\+%b:(0|[1-9][0-9]{0,3})" % _NUMBER).fullmatch
@@ -63,7 +67,9 @@ class RedisWaiter:
         note: Note | None,
     ) -> None:
         self.ahead = 0
-        self._store, self._listener, self._hearing = store, store.listener, Hearing(token)
+        self._store, self._hearing = store, Hearing(token)
+        self._listeners: Sequence[Listener] = store.listeners
+        self._listener = self._listeners[-1]
         self._names, self._token, self._ttl = names, token, ttl
         self._owner, self._note, self._slots = owner, note, owner.get("slots")
         # Its number in the queue, which it keeps; and the fence of the lease that refused it.
@@ -74,7 +80,7 @@ class RedisWaiter:
 
     @property
     def ready(self) -> bool:
-        return bool(self._listener.subscribed)
+        return bool(next(each for each in self._listeners if each.free).subscribed)
 
     @property
     def cut(self) -> bool:
@@ -85,15 +91,16 @@ class RedisWaiter:
         value: bytes = self._store.encode(new_record(self._token, self._owner))
         return value
 
-    @cached_property
+    @property
     def _member(self) -> bytes:
         permits = 0 if self._slots is None else len(self._names)
         head = self._token.encode() + self._listener.id
         return b"%b%d:%b:%b" % (head, permits, milliseconds(self._ttl), self._value)
 
     def ask(self) -> Grant | Refusal:
-        self._hearing.cut = False
         try:
+            if not self._listener.hears(self._hearing):
+                self._listener = next(e for e in self._listeners if e.take(self._hearing))
             self._listener.join(self._hearing)
         except CannotSubscribe:
             # The caller polls meanwhile. Who polls is not in the queue: nobody would remove it
@@ -118,18 +125,26 @@ class RedisWaiter:
         return answer
 
     def wait(self, seconds: float) -> Grant | Refusal | None:
-        deadline, hearing = clock.now() + seconds, self._hearing
+        now, hearing, refusal = clock.now(), self._hearing, None
+        self._store.waited, deadline = now, now + seconds
         while True:
             while hearing.news:
-                news = self._read(*hearing.news.popleft())
-                if news is not None:
-                    return news
+                news, heard = hearing.news.popleft()
+                if found := _handed_over(news):
+                    fence, name = int(found[1]), self._name_of(int(found[2]))
+                    if name is not None and fence > self._last:
+                        self._over()
+                        return self._confirmed(Grant(name, fence))
+                elif found := _next_holder(news):
+                    refusal = found, heard
+                    deadline = min(deadline, heard + SHORT_HOLD_SECONDS)
             left = deadline - clock.now()
             if left <= 0 or hearing.cut:
-                return None
-            hearing.sleep(left)
+                return None if refusal is None else self._next(*refusal)
+            self._listener.listen(hearing, left)
 
     def wake_by(self, wake: Callable[[], None]) -> float:
+        self._listener.read_by_thread()
         self._hearing.wake_by(wake)
         return float("inf")
 
@@ -152,6 +167,8 @@ class RedisWaiter:
     def quit(self) -> None:
         with suppress(StoreUnavailable):  # The listener passes on what is handed to it.
             self.leave()
+        for listener in self._listeners:
+            listener.leave(self._hearing)
 
     def _ask(self, joining: tuple[bytes, bytes] | None) -> tuple[Grant | Refusal, Sequence[Any]]:
         asked: tuple[Grant | Refusal, Sequence[Any]] = self._store.ask(
@@ -159,20 +176,14 @@ class RedisWaiter:
         )
         return asked
 
-    def _read(self, news: bytes, heard: float) -> Grant | Refusal | None:
-        if found := _handed_over(news):
-            fence, name = int(found[1]), self._name_of(int(found[2]))
-            if name is not None and fence > self._last:
-                self._over()
-                return self._confirmed(Grant(name, fence))
-        elif found := _next_holder(news):
-            fence, left = int(found[1]), int(found[2]) / 1000 + heard - clock.now()
-            if fence >= self._last and left <= LONGEST_TTL_SECONDS:
-                self.ahead = 0
-                left_ms = max(0, int(left * 1000))
-                entry = self._store.entry(self._names[0], found[3], left_ms, fence)
-                return Refusal((self._store.info(entry),))
-        return None
+    def _next(self, said: re.Match[bytes], heard: float) -> Refusal | None:
+        """Who holds the lock now, for which this waiter is the next."""
+        fence, left = int(said[1]), int(said[2]) / 1000 + heard - clock.now()
+        if fence < self._last or left > LONGEST_TTL_SECONDS:
+            return None
+        self.ahead = 0
+        entry = self._store.entry(self._names[0], said[3], max(0, int(left * 1000)), fence)
+        return Refusal((self._store.info(entry),))
 
     def _name_of(self, slot: int) -> str | None:
         if self._slots is None:

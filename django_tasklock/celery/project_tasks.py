@@ -1,5 +1,5 @@
 """
-Loads the tasks of the project's Celery apps as a worker does, and checks them.
+The tasks of the project's Celery apps: loaded as a worker does, checked, explained to operators.
 
 ========  =======  ============================================================================
 id        level    condition
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -27,14 +27,27 @@ from django.core import checks
 from django.urls import get_script_prefix, set_script_prefix
 
 from .._compat.celery import SKIP_CHECKS, active_apps, is_of_project, made_tasks, make_tasks
+from .._values.lock_info import LockInfo
 from .._values.words import printable
 from ..checks import check_app
 from ..conf import configured_stores
 from ..exceptions import InvalidLockConfig, StoreUnavailable
+from ..guards import StatusGuard
+from ..operators.reservations import key_of
+from ..operators.work import Explanation
 from ..stores import stores
+from .options import OPTIONS, body_signature
 from .task import LockedTask
+from .unique import is_same_job
 
-__all__ = ["check_tasks", "load_tasks", "locked_tasks"]
+__all__ = [
+    "GuardedTask", "check_tasks", "duplicate_of", "explain_call", "guarded_tasks", "load_tasks",
+    "locked_tasks",
+]  # fmt: skip
+
+# Two values for each argument except the key. If they give two names for one row, its lock's name
+# cannot be known from the row.
+PROBES = ("1", "2")
 
 _loading = threading.RLock()
 
@@ -122,3 +135,87 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[che
         what = f"its lease lasts {ttl:g} s and is not renewed, and the task {runs}."
         hint = "Leave lock_renew on, or give the task a time_limit of at most lock_ttl."
         yield checks.Warning(f"task {task.name}: {what}", hint=hint, id="django_tasklock.W004")
+
+
+# ---------------------------------------------------------------------------- for operators
+
+
+def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Explanation | None:
+    """Explain a call of a task. Returns None if there is no such locked task."""
+    task = locked_tasks().get(name)
+    if task is None:
+        return None
+    lock_name = type(task).lock_name
+    said = getattr(lock_name, "__qualname__", repr(lock_name))
+    why = f"the task's lock_name is {said}, with the call's arguments"
+    if lock_name is None:
+        why = "the task has no lock_name: its own name and a digest of the call's arguments"
+    options = {option: getattr(type(task), option) for option in OPTIONS}
+    own = {key: value for key, value in options.items() if value != getattr(LockedTask, key)}
+    naming = task.naming
+    arguments, slots = naming.arguments_of(args, kwargs), naming.slots_of(args, kwargs)
+    return Explanation(task, naming.name_from(arguments), why, arguments, slots, own)
+
+
+def duplicate_of(explanation: Explanation) -> str | LockInfo | None:
+    """Return the task id or the lease of which the explained call would be a duplicate now, or
+    None. Raises `StoreUnavailable`."""
+    task, name = explanation.task, explanation.name
+    if task.unique_while is None:
+        return None
+    store = task.locks.store
+    other: str | None = store.get_note(key_of(str(task.name), name))
+    if other is not None or task.unique_while != "unfinished":
+        return other
+    holder: LockInfo | None = store.find(name)
+    return holder if holder is not None and is_same_job(task, holder) else None
+
+
+def guarded_tasks() -> Iterator[GuardedTask]:
+    """Yield every task that has a guard, by name."""
+    for task in locked_tasks().values():
+        if task.guard is not None:
+            yield GuardedTask(task, task.guard)
+
+
+class GuardedTask:
+    """One guarded task: the names of its rows' locks, and how to send it for a row."""
+
+    def __init__(self, task: LockedTask, guard: StatusGuard) -> None:
+        self._task, self.guard = task, guard
+        self.task, self.store = str(task.name), task.lock_store
+        signature = body_signature(type(task))
+        assert signature is not None
+        # The name of ``**kwargs`` stands for any other argument.
+        self._others = [name for name in signature.parameters if name != guard.pk]
+        first = next(iter(signature.parameters.values()))
+        self._by_place = first.name == guard.pk and first.kind is first.POSITIONAL_ONLY
+
+    def names_of(self, pk: Any) -> Sequence[str]:
+        """Return the names that a row's lock may have; none if the key alone does not give them."""
+        names: list[str] = []
+        for key in (pk, str(pk)):  # Callers pass it as the database has it, or as text.
+            found = {self._name(key, probe) for probe in PROBES}
+            if len(found) > 1:
+                return ()
+            names += found - {""}
+        return tuple(dict.fromkeys(names))
+
+    def _name(self, key: Any, probe: str) -> str:
+        try:
+            arguments = {**dict.fromkeys(self._others, probe), self.guard.pk: key}
+            return self._task.naming.name_from(arguments)
+        except Exception:
+            return ""  # The project's own function failed: there is no such lock.
+
+    def send(self, pk: Any) -> str | None:
+        """Send the task for the row, and return the message's task id.
+
+        None for a class of the task whose ``apply_async`` returns no result. Raises `TypeError` if
+        the task needs more than the key.
+        """
+        args, kwargs = ((pk,), {}) if self._by_place else ((), {self.guard.pk: pk})
+        # Celery's own check lets positional-only parameters pass, and is off with ``typing=False``.
+        self._task.naming.arguments_of(args, kwargs)
+        # Also if another message is reserved: it may be lost, and the guard lets only one work.
+        return getattr(self._task.send_anyway(args, kwargs), "id", None)

@@ -1,16 +1,22 @@
-"""``debounce``: of calls that keep coming, the last one runs.
+"""Of many calls one runs: ``debounce`` and ``on_conflict="coalesce"``.
 
-Each call sends its message, to be delivered when the debounce is over. Its moment is in the
-message's header, and after the message was sent a note of the store names it as the last one. A
-message whose turn comes is replaced, and skipped, if the note names a later moment. So a message is
-replaced only by one that was sent. Where the note is missing, because the store has lost its data
-or a sender was killed before it wrote it, a message more runs, and never one less.
+With ``debounce`` the last of calls that keep coming runs. Each call sends its message, to be
+delivered when the debounce is over. Its moment is in the message's header, and after the message
+was sent a note of the store names it as the last one. A message whose turn comes is replaced, and
+skipped, if the note names a later moment. So a message is replaced only by one that was sent. Where
+the note is missing, because the store has lost its data or a sender was killed before it wrote it,
+a message more runs, and never one less.
 
 A moment is the sender's time of day, but always later than the one in the note: the clocks of hosts
-may differ. When the last message starts, the note says so, and the next call begins a new burst.
-With ``debounce_max`` a burst ends that long after its first call, whether its last message has
-started or not. That message is kept: none of the next burst replaces it, so calls that keep coming
-never push the work away for ever.
+may differ. A burst ends when its last message starts, and the next call begins a new one. With
+``debounce_max`` it ends that long after its first call, whether its last message has started or
+not. That message is kept: none of the next burst replaces it, so calls that keep coming never push
+the work away for ever.
+
+With ``on_conflict="coalesce"`` all calls that arrive during a run get one follow-up run. A note
+names the follow-up: the first message that was refused. It waits in the queue. The other messages
+are skipped, because the follow-up starts after they arrived; before its body reads anything it
+takes the note back, and the next call during its run becomes the next follow-up.
 """
 
 from __future__ import annotations
@@ -27,14 +33,13 @@ from .._values.owner import Owner, recorded
 from .._values.tokens import chance
 from .._values.words import printable
 from ..exceptions import StoreUnavailable
-from .coalesce import FOLLOW_UP_CHECK_SECONDS
 from .message import MOMENT, Message, Skip
-from .options import TaskOptions
-from .requeue import wait_for_lock
+from .options import TaskOptions, follow_up_key
+from .requeue import LONGEST_DELAY_SECONDS, wait_for_lock
 from .run import Run, Step
 from .sending import Call, Send
 
-__all__ = ["Debounce"]
+__all__ = ["Coalesce", "Debounce"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -46,6 +51,10 @@ NOTE_SECONDS = 86400.0
 LAST_MOMENT = 2**63 - 1
 # How often a note is written, at most, where others write it at the same time.
 NOTE_ATTEMPTS = 5
+# How long the follow-up's name is kept after its last check: it may be lost with its worker.
+FOLLOW_UP_NOTE_SECONDS = 60.0
+# The longest delay between two checks of the lock by the follow-up.
+FOLLOW_UP_CHECK_SECONDS = 2.0
 
 
 class Burst(NamedTuple):
@@ -53,33 +62,29 @@ class Burst(NamedTuple):
     nanoseconds since the epoch."""
 
     last: int = 0
+    # 0 if the last message has started.
     first: int = 0
     # Of the last message.
     task_id: str = ""
     # The moment of the last message of the burst before, while it has not started; or 0.
     kept: int = 0
-    # Whether the last message has started.
-    started: bool = True
 
     @classmethod
     def read(cls, text: str | None) -> Burst:
         """Return the note with this text. A text that is not a note counts as an old one."""
         with suppress(ValueError, TypeError, RecursionError):
-            last, first, task_id, kept, started = json.loads(text or "")
+            last, first, task_id, kept = json.loads(text or "")
             if all(type(each) is int and 0 <= each <= LAST_MOMENT for each in (last, first, kept)):
-                return cls(last, first, str(task_id), kept, bool(started))
+                return cls(last, first, str(task_id), kept)
         return cls()
 
     def joined_by(self, call: Call, moment: int, longest: float | None) -> Burst:
-        """Return the burst after a call, which joins this one, or begins a new one if this one has
-        ended, ``longest`` seconds after its first call at the latest."""
-        if self.started:
-            return Burst(moment, moment, recorded(call.id), started=False)
-        if moment < self.last:  # Another sender was later and quicker.
-            return self._replace(first=min(self.first, moment))
-        if longest is not None and moment >= self.first + longest * NANOSECONDS and not self.kept:
-            return Burst(moment, moment, recorded(call.id), self.last, started=False)
-        return self._replace(last=moment, task_id=recorded(call.id))
+        """Return the burst after a later call, which joins this one, or begins a new one if this
+        one has ended, ``longest`` seconds after its first call at the latest."""
+        first, kept = self.first or moment, self.kept
+        if longest is not None and moment >= first + longest * NANOSECONDS and not kept:
+            first, kept = moment, self.last
+        return Burst(moment, first, recorded(call.id), kept)
 
     def replaces(self, moment: int) -> bool:
         """Return whether a later call replaces the one of this moment."""
@@ -105,9 +110,9 @@ class Debounce(Step):
         seen, now, delay = Burst.read(text), time.time_ns(), task.debounce
         # Two senders that add to the same moment should not come to the same one.
         moment = max(now, seen.last + chance.randrange(1, 1000))
-        mine = seen.joined_by(call, moment, longest)
         if longest is not None:
-            delay = max(min(delay, (mine.first - now) / NANOSECONDS + longest), 0.0)
+            first = seen.joined_by(call, moment, longest).first
+            delay = max(min(delay, (first - now) / NANOSECONDS + longest), 0.0)
         if call.seconds_to_expiry() <= delay:
             return go()
         call.note(**{MOMENT: moment})
@@ -115,15 +120,14 @@ class Debounce(Step):
         result = go()
         with suppress(StoreUnavailable):  # It does not replace earlier calls then.
             for _ in range(NOTE_ATTEMPTS):
-                ttl = delay + NOTE_SECONDS
-                other = store.reserve(key, json.dumps(mine), ttl, over=text or "")
+                seen = Burst.read(text)
+                if moment < seen.last:
+                    break  # Another sender was later and quicker.
+                mine = json.dumps(seen.joined_by(call, moment, longest))
+                other = store.reserve(key, mine, delay + NOTE_SECONDS, over=text or "")
                 if other is None:
                     break
                 text = str(other)
-                seen = Burst.read(text)
-                if seen.started and moment < seen.last:
-                    break
-                mine = seen.joined_by(call, moment, longest)
         return result
 
     def judge(self, run: Run) -> None:
@@ -140,19 +144,15 @@ class Debounce(Step):
     def start(self, run: Run, lease: Lease | None) -> bool:
         """Note that the message starts: the next call begins a new burst."""
         moment, text = _moment(run.message), self._noted(run)
-        burst = Burst.read(text)
-        if moment == burst.kept:
-            burst = burst._replace(kept=0)
-        elif moment >= burst.last:
-            burst = Burst(moment, moment, recorded(run.message.id))
         if moment:  # If a call has come in between, its note stays.
+            burst = Burst.read(text)
+            if moment == burst.kept:
+                burst = burst._replace(kept=0)
+            elif moment >= burst.last:
+                burst = Burst(moment, task_id=recorded(run.message.id))
             store, key = run.task.locks.store, _key(run.task, run.message.name)
             store.reserve(key, json.dumps(burst), NOTE_SECONDS, over=text or "")
         return True
-
-    def beside(self, run: Run) -> None:
-        """As `start`, of a run without the lock."""
-        self.start(run, None)
 
     def _noted(self, run: Run) -> str | None:
         message, store = run.message, run.task.locks.store
@@ -167,6 +167,22 @@ class Debounce(Step):
             )  # fmt: skip
             raise Skip("debounced", Owner(task=str(run.task.name), task_id=burst.task_id))
         return text
+
+
+class Coalesce(Step):
+    """Makes one message the follow-up, and skips the others."""
+
+    def refused(self, run: Run, holder: LockInfo) -> bool:
+        """Wait for the lock, or raise `Skip` if another message does."""
+        message = run.message
+        if not message.queued:
+            return False
+        key, store = follow_up_key(message.task, message.name), message.task.locks.store
+        if store.reserve(key, message.id, FOLLOW_UP_NOTE_SECONDS) is not None:
+            raise Skip("coalesced", holder.owner)
+        # A lock that cools ends when it says, unless an operator clears it.
+        longest = LONGEST_DELAY_SECONDS if holder.cooling else FOLLOW_UP_CHECK_SECONDS
+        return wait_for_lock(message, holder, longest=longest, expires=False)
 
 
 def _moment(message: Message) -> int:
