@@ -387,20 +387,20 @@ class Use:
     around it has (``reentrant=True``). If it is garbage-collected with its frames, because an
     exception from a signal handler came just before the release, the renewal thread gives its
     leases back. ``strand`` names the thread or asyncio task in which it was made, and ``job`` is
-    the Celery task there: its steps may be made in other threads. ``note_kept``: the acquire has
-    not written its note, because there is another. ``who``: what did its work under the lock, such
-    as "a view", which is not to be done again because the store does not answer the release: that
-    is logged, and raises nothing. "": it raises.
+    the Celery task there, unless the lock is a task's own: its steps may be made in other threads.
+    ``note_kept``: the acquire has not written its note, because there is another. ``who``: what did
+    its work under the lock, such as "a view", which is not to be done again because the store does
+    not answer the release: that is logged, and raises nothing. "": it raises.
     """
 
     __slots__ = ("__weakref__", "job", "leases", "note_kept", "shared", "strand", "who")
 
-    def __init__(self, who: str = "") -> None:
+    def __init__(self, who: str = "", *, of_task: bool = False) -> None:
         self.who = who
         self.leases: list[Lease] = []
         self.shared: list[Lease] = []
         self.strand = strand_name()
-        self.job = running_task()
+        self.job = None if of_task else running_task()
         self.note_kept = False
 
     def record(self, task: str | None = None, task_id: str | None = None) -> dict[str, Any]:

@@ -88,7 +88,8 @@ class Run:
         self.row = Row(message)
         self.steps: Sequence[Step] = task.steps
         self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
-        self.use = Use()  # Its lease is given up if a signal's exception loses this run.
+        # Its lease is given up if a signal's exception loses this run.
+        self.use = Use(of_task=True)
         self.adopted = False  # Whether the lease was handed on to this run.
         # The text of the note by which the message was judged.
         self.seen: str | None = None
