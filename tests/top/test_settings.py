@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from typing import Any
 
@@ -21,9 +20,8 @@ from django_tasklock.stores.memory import MemoryStore
 from django_tasklock.stores.redis import RedisStore
 from tests.conftest import UseCaches
 from tests.servers import RedisServer
-from tests.steps import Meanwhile, holder, taken
+from tests.steps import holder, taken
 from tests.store_cases import own_prefix, redis_cache
-from tests.waiting import PATIENCE, until
 
 REDIS = "django_tasklock.stores.redis.RedisStore"
 
@@ -53,18 +51,7 @@ class OptionStore(MemoryStore):
         self.file = settings.options["FILE"]
 
 
-class SlowStore(MemoryStore):
-    """A store that two threads are always about to make at the same time."""
-
-    both = threading.Barrier(2, timeout=PATIENCE)
-
-    def __init__(self, settings: StoreSettings) -> None:
-        self.both.wait()
-        super().__init__(settings)
-
-
 OWN = f"{__name__}.OptionStore"
-SLOW = {"default": {"BACKEND": f"{__name__}.SlowStore"}}
 
 
 def test_without_the_setting_it_is_the_default_cache() -> None:
@@ -98,21 +85,6 @@ def test_the_backend_is_the_one_that_is_named_or_chosen_by_the_caches_class() ->
         assert [type(stores[alias]) for alias in tasklock] == kinds
         assert stores["default"] is stores["default"]
         assert stores["own"].takeover is False, "an option of every store"
-
-
-def test_threads_that_make_a_store_at_the_same_time_get_the_same_one() -> None:
-    with override_settings(TASKLOCK=SLOW):
-        makers = [Meanwhile(lambda: stores["default"]) for _ in range(2)]
-        assert {maker.result() for maker in makers} == {stores["default"]}
-
-
-def test_what_is_being_made_of_older_settings_is_not_kept() -> None:
-    with override_settings(TASKLOCK=SLOW):
-        maker = Meanwhile(lambda: stores["default"])
-        until(lambda: SlowStore.both.n_waiting == 1)
-    SlowStore.both.wait()
-    assert isinstance(maker.result(), SlowStore)
-    assert isinstance(stores["default"], RedisStore)
 
 
 @pytest.mark.parametrize(
