@@ -29,7 +29,6 @@ from .._values.lock_info import Keyed, LockInfo
 from .._values.owner import Owner, operator_record, recorded
 from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
-from ..exceptions import ListingNotSupported
 from ..signals import lock_held
 from ..stores import stores
 from ..stores.base import BaseStore, Note, Refusal
@@ -396,8 +395,6 @@ class LockService:
             task_id = recorded(task_id)
         checked_number("limit", limit)
         store = self.store
-        if not store.supports_history:
-            raise ListingNotSupported(store.alias, "keep a history of its locks")
         write_events(store)
         return store.events(name, task_id, limit)
 

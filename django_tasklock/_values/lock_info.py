@@ -13,17 +13,8 @@ from .words import age
 __all__ = ["Keyed", "LockInfo", "key_of"]
 
 
-class _AsRead:
-    """What a store has read of a lock, for a clear that compares it. It is no field: it is not
-    shown, compared or pickled."""
-
-    __slots__ = ("value",)
-
-    value: bytes
-
-
 @dataclass(frozen=True, slots=True)
-class LockInfo(_AsRead):
+class LockInfo:
     """What a store knows of a lock that is held.
 
     ``name`` is the lock's, ``store`` the alias of its store, and ``key`` what the store calls it.

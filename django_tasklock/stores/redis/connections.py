@@ -112,10 +112,8 @@ class Connections:
                 if not isinstance(error, RedisError | OSError):
                     raise
                 self.close_idle()  # They may be broken too.
-                again = isinstance(error, RedisConnectionError)
-                if once:
-                    again = isinstance(error, NotSent)
                 cuts += 1
+                again = isinstance(error, NotSent if once else RedisConnectionError)
                 if not again or cuts > MOST_CUTS:
                     raise
 

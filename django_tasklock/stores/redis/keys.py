@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 
 from ..._values.arguments import is_name
 from ..._values.lock_info import Keyed
+from ..._values.slots import LARGEST_SLOTS, base_of
 from ...exceptions import InvalidLockConfig
 from ..records import is_note
 
 __all__ = ["Keys"]
-
-_permit_number = re.compile(r"#[1-9][0-9]{0,3}\Z").search
 
 
 class Keys:
@@ -71,10 +69,9 @@ class Keys:
         """The wait queue of a lock, and that of the permits of which it may be one: its record says
         whether it is. Both are the same where the name cannot be that of a permit."""
         queue = self.key(name) + b" queue"
-        number = _permit_number(name) if "#" in name else None
-        if number is None:
+        base = base_of(name, LARGEST_SLOTS) if "#" in name else name
+        if base == name:
             return queue, queue
-        base = name.removesuffix(number[0])
         before, found, behind = queue.rpartition(name.encode())
         if found:  # So the tenant of a KEY_FUNCTION is the same.
             return queue, before + base.encode() + behind
