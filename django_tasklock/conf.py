@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import quote
 
+from django.apps import apps
 from django.conf import settings
 
 from ._values.arguments import checked_ttl
@@ -20,6 +23,7 @@ __all__ = [
     "StoreSettings",
     "configured_stores",
     "task_url",
+    "warn_unless_installed",
 ]
 
 SETTING = "TASKLOCK"
@@ -56,7 +60,7 @@ class StoreSettings:
         try:
             return checked_ttl(given)
         except (TypeError, ValueError) as error:
-            what = f"the option {option} is a number of seconds, not {given!r}"
+            what = f"the option {option} must be a number of seconds, not {given!r}"
             raise self.wrong(what) from error
 
     def wrong(self, what: str) -> InvalidLockConfig:
@@ -77,29 +81,33 @@ def configured_stores() -> dict[str, StoreSettings]:
     if configured is None:
         configured = {DEFAULT_ALIAS: {}}
     if not isinstance(configured, Mapping):
-        raise InvalidLockConfig(f"{SETTING} is a dict of store aliases, not {configured!r}")
+        what = f"{SETTING} must be a dict of store aliases, not {configured!r}"
+        raise InvalidLockConfig(f'{what}. Write {SETTING} = {{"default": {{...}}}}')
     return {alias: _checked(alias, given) for alias, given in configured.items()}
 
 
 def _checked(alias: Any, given: Any) -> StoreSettings:
     where = f"{SETTING}[{alias!r}]"
     if not isinstance(alias, str):
-        raise InvalidLockConfig(f"{where}: an alias is a str, not {alias!r}")
+        raise InvalidLockConfig(f"{where}: an alias must be a str, not {alias!r}")
     if not isinstance(given, Mapping):
-        raise InvalidLockConfig(f"{where} is a dict, not {given!r}")
+        what = f"{where} must be a dict, the settings of one store, not {given!r}"
+        if alias in KEYS:  # The alias was forgotten.
+            what += f'. Write {SETTING} = {{"{DEFAULT_ALIAS}": {{{alias!r}: {given!r}}}}}'
+        raise InvalidLockConfig(what)
     unknown = sorted(set(map(str, given)) - set(KEYS))
     if unknown:
         raise InvalidLockConfig(
             f"{where} has no setting {', '.join(unknown)}; there are {', '.join(KEYS)}"
         )
     for key, kinds, what in (
-        ("BACKEND", str | None, "dotted path"),
-        ("CACHE", str, "str"),
-        ("KEY_PREFIX", str, "str"),
-        ("OPTIONS", Mapping, "Mapping"),
+        ("BACKEND", str | None, "the dotted path of a class"),
+        ("CACHE", str, "an alias of CACHES"),
+        ("KEY_PREFIX", str, "a str"),
+        ("OPTIONS", Mapping, "a dict"),
     ):
         if key in given and not isinstance(given[key], kinds):
-            raise InvalidLockConfig(f"{where}[{key!r}] is a {what}, not {given[key]!r}")
+            raise InvalidLockConfig(f"{where}[{key!r}] must be {what}, not {given[key]!r}")
     values = {key.lower(): value for key, value in given.items()}
     try:
         if "ttl" in values:
@@ -107,6 +115,21 @@ def _checked(alias: Any, given: Any) -> StoreSettings:
     except (TypeError, ValueError) as error:
         raise InvalidLockConfig(f"{where}['TTL']: {error}") from error
     return StoreSettings(alias=alias, **values)
+
+
+def warn_unless_installed() -> None:
+    """Warn, once in a process, if the project's ``INSTALLED_APPS`` lacks this app."""
+    if apps.apps_ready and not apps.is_installed("django_tasklock"):
+        _warn_of_missing_app()
+
+
+@cache
+def _warn_of_missing_app() -> None:
+    text = (
+        "django_tasklock is not in INSTALLED_APPS: its system checks, log lines, command and admin "
+        'page are missing. Add "django_tasklock" to INSTALLED_APPS.'
+    )
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def task_url(task_id: str) -> str | None:
@@ -120,7 +143,7 @@ def task_url(task_id: str) -> str | None:
         return None
     if not (isinstance(template, str) and _is_task_url(template)):
         raise InvalidLockConfig(
-            f"{TASK_URL_SETTING} is an address such as 'https://flower.example.com/task/"
+            f"{TASK_URL_SETTING} must be an address such as 'https://flower.example.com/task/"
             f"{TASK_ID_FIELD}', with http or https, not {template!r}"
         )
     # Not str.format: an address may have other braces. Task ids are anybody's text.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +11,7 @@ from django.core.cache import caches
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
-from ..conf import SETTING, StoreSettings, configured_stores
+from ..conf import SETTING, StoreSettings, configured_stores, warn_unless_installed
 from ..exceptions import InvalidLockConfig, TaskLockError
 from .base import BaseStore, interrupts
 
@@ -18,6 +19,19 @@ __all__ = ["StoreHandler", "stores"]
 
 REDIS_STORE = "django_tasklock.stores.redis.RedisStore"
 CACHE_STORE = "django_tasklock.stores.cache.CacheStore"
+# The paths of our stores, by their classes, for whoever writes one wrong.
+OURS = {
+    path.rpartition(".")[2]: path
+    for path in (
+        REDIS_STORE,
+        CACHE_STORE,
+        "django_tasklock.stores.cluster.RedisClusterStore",
+        "django_tasklock.stores.database.DatabaseStore",
+        "django_tasklock.stores.memory.MemoryStore",
+        "django_tasklock.stores.quorum.QuorumStore",
+        "django_tasklock.stores.zookeeper.ZooKeeperStore",
+    )
+}
 REDIS_CACHES = {
     "django_redis.cache.RedisCache",
     "django_valkey.cache.ValkeyCache",
@@ -59,13 +73,16 @@ class StoreHandler:
                 f"there is no lock store {alias!r}; {SETTING} has "
                 f"{', '.join(map(repr, self.settings)) or 'no alias'}"
             )
+        warn_unless_installed()
         settings = self.settings[alias]
+        path = settings.backend
         try:
-            path = settings.backend or _backend_for(settings)
+            path = path or _backend_for(settings)
             backend = import_string(path)
             if not (isinstance(backend, type) and issubclass(backend, BaseStore)):
                 raise InvalidLockConfig(
-                    f"the BACKEND {path!r} of the lock store {alias!r} is not a BaseStore"
+                    f"the BACKEND {path!r} of the lock store {alias!r} is not a BaseStore. Leave "
+                    "BACKEND out: the class of the cache decides"
                 )
             return backend(settings)
         except Exception as error:  # Whatever a class makes of its settings.
@@ -73,7 +90,7 @@ class StoreHandler:
                 raise
             raise InvalidLockConfig(
                 f"the lock store {alias!r}, with the BACKEND {settings.backend!r} and the CACHE "
-                f"{settings.cache!r}, cannot be made: {type(error).__name__}: {error}"
+                f"{settings.cache!r}, cannot be made: {type(error).__name__}: {error}{_meant(path)}"
             ) from error
 
     def forget(self) -> None:
@@ -86,6 +103,15 @@ class StoreHandler:
         dropped, self._made = self._made, {}
         for store in dropped.values():
             store.close_idle()
+
+
+def _meant(path: str | None) -> str:
+    """What to write for a wrong path of a store of ours; "" for any other."""
+    package, _, name = str(path).rpartition(".")
+    ours = package.partition(".")[0] in ("", "django_tasklock")
+    close = get_close_matches(name, OURS, 1, 0.75) if ours else []
+    right = OURS[close[0]] if close else path
+    return f". Did you mean {right}?" if right != path else ""
 
 
 def _backend_for(settings: StoreSettings) -> str:

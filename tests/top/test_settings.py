@@ -23,7 +23,8 @@ from tests.servers import RedisServer
 from tests.steps import holder, taken
 from tests.store_cases import own_prefix, redis_cache
 
-REDIS = "django_tasklock.stores.redis.RedisStore"
+OURS = "django_tasklock.stores"
+REDIS = f"{OURS}.redis.RedisStore"
 
 
 @pytest.fixture(autouse=True)
@@ -90,12 +91,12 @@ def test_the_backend_is_the_one_that_is_named_or_chosen_by_the_caches_class() ->
 @pytest.mark.parametrize(
     ("tasklock", "says"),
     [
-        ([], "TASKLOCK is a dict"),
-        ({"default": []}, r"TASKLOCK\['default'\] is a dict"),
+        ([], "TASKLOCK must be a dict"),
+        ({"default": []}, r"TASKLOCK\['default'\] must be a dict"),
         ({"default": {"CACHES": "x"}}, "no setting CACHES; there are BACKEND, CACHE"),
         ({"default": {"TTL": "60"}}, r"\['TTL'\]: ttl is a number of seconds, not str"),
-        ({"default": {"KEY_PREFIX": None}}, r"\['KEY_PREFIX'\] is a str"),
-        ({"default": {"BACKEND": RedisStore}}, r"\['BACKEND'\] is a dotted path"),
+        ({"default": {"KEY_PREFIX": None}}, r"\['KEY_PREFIX'\] must be a str"),
+        ({"default": {"BACKEND": RedisStore}}, r"\['BACKEND'\] must be the dotted path"),
         ({"default": {"BACKEND": "nowhere.Store"}}, "'nowhere.Store'.* No module named 'nowhere'"),
         ({"default": {"BACKEND": "django_tasklock._engine.lease.Lease"}}, "not a BaseStore"),
         ({"default": {"BACKEND": f"{__name__}.HalfStore"}}, "abstract.*get.*put"),
@@ -150,6 +151,6 @@ def test_the_address_of_a_tasks_page_has_its_id_quoted_or_is_an_error() -> None:
     ]  # fmt: skip
     for template in wrong:
         with override_settings(TASKLOCK_TASK_URL=template):
-            with pytest.raises(InvalidLockConfig, match="TASKLOCK_TASK_URL is an address"):
+            with pytest.raises(InvalidLockConfig, match="TASKLOCK_TASK_URL must be an address"):
                 task_url("id")
             assert [error.id for error in check_stores()] == ["django_tasklock.E001"]
