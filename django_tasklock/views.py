@@ -20,8 +20,9 @@ from ._engine.lease import Lease
 from ._engine.lock import OPTIONS, LockContext, LockOptions
 from ._engine.names import NameTemplate
 from ._values.arguments import check_known
+from ._values.lock_info import LockInfo
 from ._values.signatures import signature_of
-from ._values.words import printable
+from ._values.words import age, printable
 from .exceptions import LockNotAcquired, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -52,9 +53,10 @@ def lock_view(
 
     ``name``: a template that the view's arguments fill, ``"pay:{order_id}"`` or
     ``"cart:{request.user.pk}"``; or a callable that gets the view's arguments and returns the name.
-    ``status``: of the refusal, such as 409, 423 or 429. ``retry_after``: True sends the seconds
-    that are left of the holder's lease, rounded up, as the header ``Retry-After``; a number of
-    seconds sends that; False sends none. ``outage_status``: of the answer where the store does not
+    ``status``: of the refusal, such as 409, 423 or 429. ``retry_after``: seconds to send
+    as the header ``Retry-After``; False sends none. True sends what is left of a lock that cools or
+    that an operator holds; of any other lock, as many seconds as its holder has worked already,
+    at least 1. ``outage_status``: of the answer where the store does not
     answer and the view was not called; None raises `StoreUnavailable`. ``options``: those of
     `lock`. With ``wait`` a request waits for its turn; by default it does not. With ``cooldown``, a
     view that returned anything has succeeded.
@@ -78,10 +80,12 @@ def lock_view(
     outage_code = status if outage_status is None else outage_status
     for what, code in ("status", status), ("outage_status", outage_code):
         if code not in range(400, 600):
-            raise ValueError(f"{what} is an HTTP status from 400 to 599, not {code!r}")
+            raise ValueError(f"{what} must be an HTTP status from 400 to 599, not {code!r}")
     seconds: Any = retry_after
     if not isinstance(seconds, int) or seconds < 0:
-        raise ValueError(f"retry_after is a bool or a whole number of seconds, not {seconds!r}")
+        raise ValueError(
+            f"retry_after must be a bool or a whole number of seconds, not {seconds!r}"
+        )
 
     def refused(
         error: LockNotAcquired | StoreUnavailable, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -94,9 +98,9 @@ def lock_view(
             return _answer(OUTAGE, outage_code, arguments)
         holder: Any = error.holder
         response = _answer(COOLING if holder.cooling else REFUSED, status, arguments)
-        left = holder.ttl if retry_after is True else retry_after
-        if retry_after is not False and left is not None:
-            response.headers["Retry-After"] = str(max(int(retry_after), math.ceil(left)))
+        seconds = _seconds_to_wait(holder) if retry_after is True else retry_after
+        if retry_after is not False and seconds is not None:
+            response.headers["Retry-After"] = str(max(int(retry_after), math.ceil(seconds)))
         return response
 
     def decorate(view: View) -> View:
@@ -145,6 +149,17 @@ class _Held(LockContext[Lease]):
     """The lock of a view. Its name was filled: braces in it came with an argument."""
 
     _who, _filled = "a view", True
+
+
+def _seconds_to_wait(holder: LockInfo) -> float | None:
+    """Return the seconds after which to try again; None if the lock has no end.
+
+    A lock that cools, or that an operator holds, ends with its ttl. The holder of any other lock is
+    at work, and its ttl says nothing of that: it may go on for as long again as it has until now.
+    """
+    if holder.cooling or holder.held_by or holder.acquired_at is None or holder.ttl is None:
+        return holder.ttl
+    return min(holder.ttl, age(holder.acquired_at))
 
 
 def _as_view(request: Any, *args: Any, **kwargs: Any) -> None:

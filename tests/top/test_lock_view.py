@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+import time_machine
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
@@ -25,6 +27,7 @@ from tests.conftest import UseCaches, UseRedis
 from tests.servers import RedisServer
 from tests.steps import LONG, taken
 from tests.store_cases import redis_cache
+from tests.waiting import PATIENCE
 
 pytestmark = [
     pytest.mark.urls(__name__),
@@ -127,8 +130,8 @@ def test_every_kind_of_view_runs_under_the_lock_and_refuses(kind: str) -> None:
     with lock("order:7", ttl=LONG) as lease:
         response = Client().post(f"/{kind}/7/")
         assert response.status_code == 409
-        # I expect the seconds of the lease that are left, rounded up
-        assert lease.remaining <= int(response["Retry-After"]) <= LONG
+        # I expect as many seconds as the holder has worked, at least one
+        assert response["Retry-After"] == "1"
         # and a line of text, but for DRF's own requests: its renderers do as they always do
         rest = kind in ("rest-method", "rest-below")
         expected = "application/json" if rest else "text/plain"
@@ -155,6 +158,25 @@ def test_a_refusal_is_as_the_options_say() -> None:
     refusal = lock_view("x", status=429, retry_after=3)(done)(HttpRequest())
     assert (refusal.status_code, refusal["Retry-After"]) == (429, "3")
     assert "Retry-After" not in lock_view("x", retry_after=False)(done)(HttpRequest())
+
+
+def test_a_client_is_told_to_wait_as_long_as_is_known() -> None:
+    def told() -> int:
+        return int(lock_view("x")(done)(HttpRequest())["Retry-After"])
+
+    locks.hold("x", LONG, by="ada")
+    assert LONG - PATIENCE < told() <= LONG
+    locks.clear("x")
+    with time_machine.travel(datetime.now(timezone.utc)) as clock:
+        taken("x", ttl=LONG)
+        # A payment of a second is not asked for after a minute
+        assert told() == 1
+        # What has worked for a while may go on for as long
+        clock.shift(timedelta(seconds=LONG / 3))
+        assert LONG / 3 <= told() < LONG / 2
+        # and for no longer than its lease
+        clock.shift(timedelta(seconds=10 * LONG))
+        assert told() <= LONG
 
 
 def test_a_lost_lease_is_no_success_and_an_outage_no_refusal(use_caches: UseCaches) -> None:
