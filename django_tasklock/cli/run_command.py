@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from functools import partial
 from typing import Any
@@ -25,6 +26,9 @@ __all__ = ["add_lead_arguments", "add_run_arguments", "lead_command", "run_comma
 # while the command ran. In sysexits.h they are EX_UNAVAILABLE, EX_TEMPFAIL (try again later) and
 # EX_NOPERM.
 OUTAGE, HELD_ELSEWHERE, LOST = 69, 75, 77
+
+# How much of a command the lists of locks show as the task of its lock.
+SHOWN_CHARACTERS = 60
 
 RUN_SECONDS = {
     "--kill-after": "from SIGTERM to SIGKILL when the lock is lost (default: 10)",
@@ -77,7 +81,7 @@ def run_command(command: BaseCommand, **options: Any) -> None:
       0 3 * * *  manage.py locks run backup --conflict-exit-code 0 -- /opt/backup
     """
     group = LeasedGroup(options["argv"], options["kill_after"])
-    status = group.run(partial(_lease, options))
+    status = group.run(partial(_lease, command, options))
     if not group.kept:
         # What ran without its lock is never reported as a success.
         raise CommandError(f"{options['name']} was lost while the command ran.", returncode=LOST)
@@ -100,7 +104,7 @@ def lead_command(command: BaseCommand, **options: Any) -> None:
       manage.py locks lead importer --ttl 60 -- ./follow-the-feed.sh
     """
     name, ttl, argv = options["name"], options["ttl"], options["argv"]
-    service, task = locks.using(options["store"]), f"locks lead {os.path.basename(argv[0])}"
+    service, task = locks.using(options["store"]), _task("locks lead", argv)
     spare = ttl / 3 + min(1.0, ttl / 10)  # The SIGKILL comes before the lease is over.
     while True:
         group = LeasedGroup(argv, ttl / 3, spare)
@@ -112,17 +116,27 @@ def lead_command(command: BaseCommand, **options: Any) -> None:
             sys.exit(128 + group.end_signal)
 
 
-def _lease(options: dict[str, Any], group: int) -> Lease:
+def _task(what: str, argv: list[str]) -> str:
+    """Return the beginning of a command, without the folder of its program."""
+    whole = shlex.join([os.path.basename(argv[0]), *argv[1:]])
+    cut = len(whole) > SHOWN_CHARACTERS
+    return f"{what} {whole[:SHOWN_CHARACTERS] + '…' if cut else whole}"
+
+
+def _lease(command: BaseCommand, options: dict[str, Any], group: int) -> Lease:
     service = locks.using(options["store"])
-    task = f"locks run {os.path.basename(options['argv'][0])}"
     asked = "ttl", "wait", "hold_at_least", "cooldown", "cooldown_after_error"
     how: Any = {option: options[option] for option in asked}
+    how |= {"task": _task("locks run", options["argv"]), "group": group, "renew": True}
     try:
-        won = service.try_acquire(options["name"], task=task, group=group, renew=True, **how)
+        won = service.try_acquire(options["name"], **how)
     except StoreUnavailable as error:
         raise CommandError(printable(error), returncode=OUTAGE) from error
     if isinstance(won, Lease):
         return won
-    if options["verbosity"] == 0:
-        sys.exit(options["conflict_exit_code"])
-    raise CommandError(f"{won.name}: {sentence(won)}", returncode=options["conflict_exit_code"])
+    status, said = options["conflict_exit_code"], f"{won.name}: {sentence(won)}"
+    if status and options["verbosity"]:
+        raise CommandError(said, returncode=status)
+    if options["verbosity"]:  # A status of 0 was asked for: this is no error.
+        command.stdout.write(said)
+    sys.exit(status)

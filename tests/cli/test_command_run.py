@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tests.conftest import UseRedis
 from tests.hard_cases.workers import gone
 from tests.nights import by_day
 from tests.servers import RedisServer
-from tests.steps import Meanwhile, holder, waiting
+from tests.steps import LONG, Meanwhile, holder, waiting
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
@@ -75,7 +76,9 @@ def test_command_runs_under_the_lock_and_its_output_is_its_own(run: Run, tmp_pat
     process = run("nightly", "--ttl", "20", "--", "sh", "-c", script, str(gate), "--x")
     assert said(process) == "started"
     info = holder("nightly")
-    assert (info.owner.pid, info.owner.task) == (process.pid, "locks run sh")
+    # I expect the beginning of the command as the task, without the folder of its program
+    assert info.owner.pid == process.pid
+    assert info.owner.task == f"locks run {shlex.join(['sh', '-c', script])[:60]}…"
     assert (info.granted, info.renewing) == (20, True)
     gate.touch()
     assert ended(process) == (0, "--x\n", "")
@@ -108,6 +111,15 @@ def test_of_many_one_runs(run: Run, tmp_path: Path) -> None:
     assert ran.read_text() == "ran\n"
     for code, _, err in results:
         assert bool(re.search(r"nightly: Held by \S+:\d+, task locks run sh", err)) == (code == 9)
+
+
+def test_an_outcome_that_was_asked_to_be_0_is_no_error(run: Run) -> None:
+    assert locks.acquire("nightly", ttl=LONG)
+    for quiet, said in ((), r"nightly: Held by .*\n"), (("-v", "0"), ""):
+        process = run("nightly", "--conflict-exit-code", "0", *quiet, "--", "echo", "ran")
+        code, out, err = ended(process)
+        assert (code, err) == (0, "")
+        assert re.fullmatch(said, out)
 
 
 def test_it_waits_for_its_turn(run: Run) -> None:
