@@ -11,6 +11,8 @@ from typing import Any
 from celery import Task
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601, maybe_make_aware
+from django.db.models import Model
+from kombu.exceptions import EncodeError
 
 from .._compat.celery import delays_natively
 from .message import HEADER
@@ -48,6 +50,9 @@ class Call:
         """The name of the lock. Raises `TypeError` or `ValueError` for wrong arguments."""
         return self.task.naming.name_of(self.args or (), self.kwargs or {})
 
+    def _arguments(self) -> dict[str, Any]:
+        return self.task.naming.arguments_of(self.args or (), self.kwargs or {})
+
     @property
     def slots(self) -> int:
         """How many calls with this name may run at once."""
@@ -68,7 +73,17 @@ class Call:
         options = self.options
         if (options.get("countdown") or options.get("eta")) and not self.eager:
             options = whole_seconds(self.task, options)
-        return Task.apply_async(self.task, self.args, self.kwargs, task_id=self.id, **options)
+        try:
+            return Task.apply_async(self.task, self.args, self.kwargs, task_id=self.id, **options)
+        except EncodeError as error:
+            for name, value in self._arguments().items():
+                if isinstance(value, Model):
+                    kind = type(value).__name__
+                    raise EncodeError(
+                        f"task {self.task.name}: the argument {name} is a {kind}, which a message "
+                        f"cannot hold. Send its key, {kind.lower()}.pk"
+                    ) from error
+            raise
 
     def seconds_to_expiry(self) -> float:
         """Return the seconds until the message expires; infinity if it does not."""

@@ -20,6 +20,7 @@ from django_tasklock.celery.run import Run
 from django_tasklock.exceptions import AlreadyQueued
 from django_tasklock.signals import lock_contended
 from django_tasklock.stores import stores
+from tests.app.models import Job
 from tests.conftest import UseRedis
 from tests.inside import kept
 from tests.mailroom import Mailroom, elsewhere, mailroom
@@ -215,6 +216,20 @@ def test_a_sending_that_fails_leaves_no_reservation(room: Mailroom) -> None:
         task.delay(1, other=object())
     assert reserved() == []
     assert task.delay(1).id == room.take().id
+
+
+@pytest.mark.parametrize("unique_while", [None, "queued"])
+def test_a_model_instance_that_is_sent_is_an_error_with_what_to_send(
+    room: Mailroom, unique_while: Any
+) -> None:
+    task = room.task(unique_while=unique_while)
+    says = f"task {task.name}: the argument job is a Job, .* Send its key, job.pk$"
+    for args, kwargs in (((Job(pk=7),), {}), ((), {"job": Job(pk=7)})):
+        with pytest.raises(EncodeError, match=says):
+            task.apply_async(args, kwargs)
+    assert reserved() == room.ids() == []
+    # Pickle holds what JSON does not
+    assert task.apply_async((Job(pk=7),), serializer="pickle").id
 
 
 def test_without_the_store_nothing_is_sent_but_what_goes_on(
