@@ -80,6 +80,22 @@ def table(page: Path, heading: str, first: str) -> list[list[str]]:
     return rows[2:]
 
 
+def check_texts(identity: str) -> list[str]:
+    """The texts of a system check, as its page has them. ``…`` stands for any text."""
+    page = DOCS / "reference/checks.md"
+    for heading in ("Settings and tasks", "The live server"):
+        for of, text, *_ in table(page, heading, "Id"):
+            if of == f"`{identity}`":
+                return code(text)
+    raise AssertionError(f"{named(page)} does not have {identity}")
+
+
+def is_documented(identity: str, text: str) -> bool:
+    """Whether the page has this text of a system check. For some it has a sentence instead."""
+    patterns = [re.escape(each).replace("…", ".*") for each in check_texts(identity)]
+    return not patterns or any(re.fullmatch(each, text) for each in patterns)
+
+
 def code(cell: str) -> list[str]:
     """What stands in backticks."""
     return re.findall(r"`([^`]+)`", cell)

@@ -8,15 +8,14 @@ Celery 5.7.0, kombu 5.7.0 and billiard 4.3.2; the oldest releases that we suppor
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from traceback import walk_stack
 from typing import Any
 
 from billiard import common
-from celery import _state
+from celery import Celery, _state
 from celery.backends.base import DisabledBackend, KeyValueStoreBackend
 from celery.contrib.django.task import DjangoTask
 from celery.exceptions import WorkerShutdown, WorkerTerminate
-from celery.local import maybe_evaluate
 from celery.utils.imports import symbol_by_name
 from celery.utils.quorum_queues import detect_quorum_queues
 from kombu import Exchange, Queue
@@ -28,12 +27,14 @@ __all__ = [
     "active_apps",
     "counts_parts_once",
     "delays_natively",
+    "is_of_function",
     "is_of_project",
     "keeps_results",
     "keeps_successes",
     "leaves_by_itself",
     "made_tasks",
     "make_tasks",
+    "makes_all_tasks",
     "queue_of",
     "replacements",
     "trouble_of_backend",
@@ -84,18 +85,21 @@ def is_of_project(app: Any) -> bool:
     return bool(app._fixups) or app.main != "default"
 
 
+def is_of_function(task: Any) -> bool:
+    """Whether a decorator of Celery's made the class of ``task``, from a function."""
+    return "__wrapped__" in vars(type(task))
+
+
 def made_tasks(app: Any) -> list[Any]:
     """The tasks of ``app`` that are made. Its ``tasks`` would make the others, or raise."""
     return list(app._tasks.values())
 
 
 def make_tasks(app: Any) -> None:
-    """Make all tasks of ``app``. Raises the error of one that cannot be made; all others are made.
+    """Make all tasks of ``app``, as a worker does. Raises the error of one that cannot be made.
 
-    ``app.finalize()`` stops at the first error, in the order of a set. And the app counts as
-    finalized all the same: a worker, whose checks we may be, would start without its tasks instead
-    of failing. So ``_pending`` and ``finalized`` are restored to what they were, under the app's
-    own ``_finalize_mutex``.
+    The app counts as finalized then all the same: a worker, whose checks we may be, would start
+    without its tasks instead of failing. So ``finalized`` and ``_pending`` are restored.
     """
     with app._finalize_mutex:
         pending = app._pending.copy()
@@ -103,13 +107,15 @@ def make_tasks(app: Any) -> None:
             app.finalize()
         except Exception:
             app.finalized, app._pending = False, pending
-            for make in list(_any_state._on_app_finalizers):
-                with suppress(Exception):
-                    make(app)
-            for task in list(pending):
-                with suppress(Exception):
-                    maybe_evaluate(task)
             raise
+
+
+def makes_all_tasks() -> bool:
+    """Whether Celery is just making all tasks of an app (``Celery.finalize``).
+
+    It does so at the first use of any of them, and nothing public says that it does.
+    """
+    return any(frame.f_code is Celery.finalize.__code__ for frame, _ in walk_stack(None))
 
 
 def leaves_by_itself(error: BaseException) -> bool:

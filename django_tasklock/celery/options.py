@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from asgiref.sync import iscoroutinefunction
 from celery import Task
 
-from .._compat.celery import WorkerTask, keeps_results, keeps_successes
+from .._compat.celery import WorkerTask, keeps_results, keeps_successes, makes_all_tasks
 from .._engine.cooling import CoolingTimes, cooling_times
 from .._engine.names import (
     ArgumentNames,
@@ -34,8 +34,8 @@ from ..guards import StatusGuard
 from ..operators.reservations import key_of
 
 __all__ = [
-    "OPTIONS", "PER_CALL", "Naming", "TaskOptions", "body_signature", "check_call", "check_options",
-    "check_order", "follow_up_key",
+    "OPTIONS", "PER_CALL", "Naming", "TaskOptions", "body_signature", "check_call", "check_class",
+    "follow_up_key",
 ]  # fmt: skip
 
 # Gets the name of an option and its value; raises `TypeError` or `ValueError`.
@@ -45,7 +45,7 @@ Check = Callable[[str, Any], object]
 def _is(what: str, fits: Callable[[Any], bool]) -> Check:
     def check(option: str, value: Any) -> None:
         if not fits(value):
-            raise ValueError(f"{option} is {what}, not {value!r}")
+            raise ValueError(f"{option} must be {what}, not {value!r}")
 
     return check
 
@@ -184,10 +184,18 @@ class TaskOptions(WorkerTask):
     debounce: ClassVar[float | None] = None
     debounce_max: ClassVar[float | None] = None
     guard: ClassVar[StatusGuard | None] = None
+    # What `check_class` found while Celery made all tasks; "": nothing.
+    config_error: ClassVar[str] = ""
+
+    def check_made(self) -> None:
+        """Raise `InvalidLockConfig` if an option is wrong: the task cannot be used."""
+        if self.config_error:
+            raise InvalidLockConfig(self.config_error)
 
     @cached_property
     def naming(self) -> Naming:
-        """How the calls of this task name their locks."""
+        """How the calls of this task name their locks. Raises as `check_made` does."""
+        self.check_made()
         return Naming(self)
 
     @cached_property
@@ -218,7 +226,23 @@ def follow_up_key(task: TaskOptions, name: str) -> str:
     return f"next {task.name} {name}"
 
 
-def check_options(task: type[Task]) -> None:
+def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
+    """Raise `InvalidLockConfig` if a task's option does not exist or has a wrong value, if its body
+    cannot run under a lock, or if ``locked``, which is `LockedTask`, does not come last.
+
+    While Celery makes all tasks, the error becomes the task's own: it would reach the caller of
+    another task, and the tasks behind this one would not be made.
+    """
+    try:
+        _check_options(task)
+        _check_order(task, locked)
+    except InvalidLockConfig as error:
+        if not makes_all_tasks():
+            raise
+        task.config_error = str(error)
+
+
+def _check_options(task: type[Task]) -> None:
     """Raise `InvalidLockConfig` if a task's option does not exist or has a wrong value, or if its
     body cannot run under a lock."""
     # Bases that are tasks were checked when they were made.
@@ -236,7 +260,7 @@ def check_options(task: type[Task]) -> None:
         _check_together(task, options)
 
 
-def check_order(task: type[Task], locked: type[Task]) -> None:
+def _check_order(task: type[Task], locked: type[Task]) -> None:
     """Raise `InvalidLockConfig` if a class comes after ``locked``, which is `LockedTask`, and has
     what that has as well: Python would not use it, or call it later than the class expects."""
     order, ours = task.__mro__, locked.__mro__
@@ -254,6 +278,7 @@ def check_order(task: type[Task], locked: type[Task]) -> None:
 
 def check_call(task: Any, options: Mapping[str, Any]) -> None:
     """Raise `InvalidLockConfig` for options of one call that have no effect, or are wrong."""
+    task.check_made()
     # The first is kombu's, for the sending. Celery passes each stamp as an option with its name.
     others = ("timeout", *(options.get("stamped_headers") or ()))
     with _of(task):
@@ -330,7 +355,7 @@ def _check_together(task: type[Task], options: Mapping[str, Any]) -> None:
         'with lock_slots several calls may run: use unique_while="queued"':
             several and unique_while == "unfinished",
         "debounce_max has no effect: the task has no debounce": longest and not debounce,
-        f"debounce_max is at least debounce, {debounce!r}, not {longest!r}":
+        f"debounce_max must be at least debounce, {debounce!r}, not {longest!r}":
             longest and debounce and longest < debounce,
         "debounce and unique_while exclude each other: leave one out": debounce and unique_while,
         f"its messages expire after {expires!r} s, before their debounce is over":

@@ -8,9 +8,13 @@ id        level    condition
 ``E004``  error    a task's ``lock_store`` is no alias of the setting
 ``E005``  error    the ``fence_field`` of a task's guard cannot hold a fence
 ``E006``  error    a task's lock is to cool, and its store cannot do that
+``E007``  error    a task cannot be made: a worker does not start, and its calls fail
+``E008``  error    a task that is no `LockedTask` has options that nothing reads: ours, or those of
+                   celery-once and celery-singleton
 ``W004``  warning  with renewal off, a lease ends before the task's time limit, or the task has
                    no time limit
-``W005``  warning  the tasks of an app cannot be imported, or one of them cannot be made
+``W005``  warning  the tasks of an app cannot be imported
+``W009``  warning  a task has a guard and no ``acks_late``
 ========  =======  ============================================================================
 """
 
@@ -20,13 +24,22 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from celery import current_app
+from celery.app.annotations import resolve_all
 from django.core import checks
 from django.urls import get_script_prefix, set_script_prefix
 
-from .._compat.celery import SKIP_CHECKS, active_apps, is_of_project, made_tasks, make_tasks
+from .._compat.celery import (
+    SKIP_CHECKS,
+    active_apps,
+    is_of_function,
+    is_of_project,
+    made_tasks,
+    make_tasks,
+)
 from .._values.lock_info import LockInfo
 from .._values.words import printable
 from ..checks import check_app
@@ -49,6 +62,12 @@ __all__ = [
 # cannot be known from the row.
 PROBES = ("1", "2")
 
+# Options of other packages, with the base classes that read them.
+PEERS = {
+    "once": "QueueOnce of celery-once", "unique_on": "Singleton of celery-singleton",
+    "lock_expiry": "Singleton of celery-singleton",
+}  # fmt: skip
+
 _loading = threading.RLock()
 
 
@@ -69,8 +88,12 @@ def locked_tasks() -> dict[str, LockedTask]:
     In a thread, for example of a web server, the current app is the project's only if the project
     made it the default. So the other apps are searched as well.
     """
-    tasks = {task.name: task for app in (*active_apps(), current_app) for task in made_tasks(app)}
-    return {name: task for name, task in sorted(tasks.items()) if isinstance(task, LockedTask)}
+    return {name: task for name, task in _all_tasks().items() if isinstance(task, LockedTask)}
+
+
+def _all_tasks() -> dict[str, Any]:
+    apps = (*active_apps(), current_app)
+    return dict(sorted({task.name: task for app in apps for task in made_tasks(app)}.items()))
 
 
 def check_tasks() -> list[checks.CheckMessage]:
@@ -79,21 +102,29 @@ def check_tasks() -> list[checks.CheckMessage]:
     messages = [message for app in apps for message in _load(app)] if apps else check_app()
     with suppress(InvalidLockConfig):  # The check of the stores reports it.
         configured = configured_stores()
-        for task in locked_tasks().values():
-            messages += _check_task(task, configured)
+        for task in _all_tasks().values():
+            if isinstance(task, LockedTask):
+                messages += _check_task(task, configured)
+            else:
+                messages += _check_other(task)
     return messages
 
 
 def _load(app: Any) -> Iterator[checks.CheckMessage]:
-    what = "Tasks of the Celery app {!r} cannot be loaded, and are not checked: {}: {}"
-    try:
-        _import_tasks(app)
-        what = "A task of the Celery app {!r} cannot be made, and is not checked: {}: {}"
-        make_tasks(app)
-    except Exception as error:
-        hint = f"A worker fails with the same error: celery --app {app.main} worker"
-        message = what.format(app.main, type(error).__name__, printable(error))
-        yield checks.Warning(message, hint=hint, id="django_tasklock.W005")
+    for step, what in (
+        (_import_tasks, "its tasks cannot be imported"), (make_tasks, "a task cannot be made"),
+    ):  # fmt: skip
+        try:
+            step(app)
+        except Exception as error:
+            said = f"Celery app {app.main!r}: {what}: {type(error).__name__}: {printable(error)}"
+            hint = f"A worker fails with the same error: celery --app {app.main} worker"
+            # The class of a task is made, and checked, when its module is imported.
+            if step is make_tasks or isinstance(error, InvalidLockConfig):
+                yield checks.Error(said, hint=hint, id="django_tasklock.E007")
+            else:
+                yield checks.Warning(said, hint=hint, id="django_tasklock.W005")
+            return
 
 
 def _import_tasks(app: Any) -> None:
@@ -109,17 +140,35 @@ def _import_tasks(app: Any) -> None:
 
 
 def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[checks.CheckMessage]:
-    def error(what: object, id: str) -> checks.CheckMessage:
-        return checks.Error(f"task {task.name}: {what}", id=id)
+    def error(what: object, id: str, hint: str | None = None) -> checks.CheckMessage:
+        return checks.Error(f"task {task.name}: {what}", hint=hint, id=id)
 
+    if task.config_error:
+        hint = "No worker starts, and each call of this task raises this error."
+        yield checks.Error(task.config_error, hint=hint, id="django_tasklock.E007")
+        return
     if task.guard is not None:
         try:
             if problem := task.guard.fence_trouble():
                 yield error(problem, id="django_tasklock.E005")
         except InvalidLockConfig as wrong:  # Of its model or its fields.
-            yield error(wrong, id="django_tasklock.E003")
+            hint = "Correct the guard; or add the field to the model, and migrate."
+            yield error(wrong, id="django_tasklock.E003", hint=hint)
+        if not (task.acks_late or task.says_acks_late):
+            what = (
+                "it has a guard and no acks_late: if its worker is killed, its message is lost, "
+                f"and its row stays {task.guard.to!r}."
+            )
+            hint = (
+                "Set acks_late=True on the task, and its message comes back. To accept the loss, "
+                "and to silence this for the task, set acks_late=False."
+            )
+            yield checks.Warning(f"task {task.name}: {what}", hint=hint, id="django_tasklock.W009")
     if task.lock_store not in configured:
-        yield error(f"there is no lock store {task.lock_store!r}", id="django_tasklock.E004")
+        known = ", ".join(map(repr, configured)) or "no alias"
+        hint = f"Correct it, or add it to TASKLOCK, which has {known}."
+        what = f"there is no lock store {task.lock_store!r}"
+        yield error(what, id="django_tasklock.E004", hint=hint)
         return
     with suppress(InvalidLockConfig, StoreUnavailable):  # The checks of the stores report it.
         store = stores[task.lock_store]
@@ -135,6 +184,28 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[che
         what = f"its lease lasts {ttl:g} s and is not renewed, and the task {runs}."
         hint = "Leave lock_renew on, or give the task a time_limit of at most lock_ttl."
         yield checks.Warning(f"task {task.name}: {what}", hint=hint, id="django_tasklock.W004")
+
+
+def _check_other(task: Any) -> Iterator[checks.CheckMessage]:
+    """Options of a task that is none of ours, which no base of it has: nothing reads them.
+
+    Those that ``task_annotations`` give to all tasks are not meant for this one.
+    """
+    given, *bases = (vars(each) for each in type(task).__mro__)
+    unread = [name for name in (*OPTIONS, *PEERS) if name in given]
+    # A class has attributes for its own methods, which may read one with such a name.
+    if not unread or not (is_of_function(task) or isinstance(given.get("guard"), StatusGuard)):
+        return
+    known = {*chain(*bases, *resolve_all(task.app.annotations, type(task)))}
+    if unread := [name for name in unread if name not in known]:
+        what = f"no base of it reads {', '.join(unread)}: it runs without a lock."
+        peer = next((PEERS[name] for name in unread if name in PEERS), "")
+        hint = (
+            f"Add its base, {peer}; or base=LockedTask, with unique_while."
+            if peer
+            else "Add base=LockedTask (from django_tasklock.celery import LockedTask)."
+        )
+        yield checks.Error(f"task {task.name}: {what}", hint=hint, id="django_tasklock.E008")
 
 
 # ---------------------------------------------------------------------------- for operators
@@ -174,7 +245,7 @@ def duplicate_of(explanation: Explanation) -> str | LockInfo | None:
 def guarded_tasks() -> Iterator[GuardedTask]:
     """Yield every task that has a guard, by name."""
     for task in locked_tasks().values():
-        if task.guard is not None:
+        if task.guard is not None and not task.config_error:
             yield GuardedTask(task, task.guard)
 
 

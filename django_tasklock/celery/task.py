@@ -11,10 +11,11 @@ from typing import Any, cast
 from celery.exceptions import Reject
 
 from .._engine.lease import Lease
+from ..conf import warn_unless_installed
 from .bursts import Coalesce, Debounce
 from .handing import Handing, detached
 from .message import LEASE
-from .options import TaskOptions, check_call, check_options, check_order
+from .options import TaskOptions, check_call, check_class
 from .redelivery import Redelivery
 from .requeue import deliver_again, not_taken
 from .run import Run, Step
@@ -88,25 +89,30 @@ class LockedTask(TaskOptions):
     # With acks_late the message outlives the pool child that worked on it. Celery's default is to
     # drop it, because it might kill every worker: here ``lock_max_attempts`` prevents that.
     reject_on_worker_lost = True
+    # Whether the project has set ``acks_late`` itself: Celery gives the task that of the app later.
+    says_acks_late = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        check_options(cls)
-        check_order(cls, LockedTask)
+        warn_unless_installed()
+        cls.says_acks_late = cls.acks_late is not None
+        check_class(cls, LockedTask)
 
     @classmethod
     def bind(cls, app: Any) -> Any:
         """As `celery.Task.bind`. Raises `InvalidLockConfig` for wrong ``task_annotations``."""
         bound = super().bind(app)
         if app.annotations:  # They have set attributes of the class since it was checked.
-            check_options(cls)
+            check_class(cls, LockedTask)
         return bound
 
     def worker_request(self, given: Any, consumer: Any) -> Any:
         """Return our request class, combined with the one that the project has given the task.
 
-        Raises `InvalidLockConfig` if that is no request class of Celery's.
+        Raises `InvalidLockConfig` if that is no request class of Celery's, and for a task whose
+        options are wrong: a worker does not start, instead of failing each of its messages.
         """
+        self.check_made()
         # Here, because only a worker is to import what Celery's requests need.
         from .request import children, combined
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from tests.pages import is_documented
 from tests.projects import Project
 
 SETTINGS = """
@@ -38,11 +40,12 @@ from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
 
 GUARD = dict(pk="video_id", source="uploaded", to="processing", done="ready")
+LATE = dict(base=LockedTask, acks_late=True)
 
-@shared_task(base=LockedTask, guard=StatusGuard("videos.Video", fence_field="lock_fence", **GUARD))
+@shared_task(**LATE, guard=StatusGuard("videos.Video", fence_field="lock_fence", **GUARD))
 def no_fence(video_id): ...
 
-@shared_task(base=LockedTask, guard=StatusGuard("videos.Video", fence_field="views", **GUARD))
+@shared_task(**LATE, guard=StatusGuard("videos.Video", fence_field="views", **GUARD))
 def small_fence(video_id): ...
 
 @shared_task(base=LockedTask, lock_store="nowhere")
@@ -51,21 +54,115 @@ def no_store(video_id): ...
 @shared_task(base=LockedTask, lock_renew=False)
 def no_end(video_id): ...
 
-@shared_task(base=LockedTask, guard=StatusGuard("videos.Video", **GUARD))
+@shared_task(**LATE, guard=StatusGuard("videos.Video", **GUARD))
 def right(video_id): ...
 """
 NO_MODULE = "import no_such_library\n"
-WRONG_SHARED = TASKS.replace("lock_renew=False", "lock_tll=5")
-WRONG_OWN = """
+# Two mistakes, each with a task beside it that is right.
+WRONG_TASKS = """
+from celery import shared_task
 from mysite.celery import app
 from django_tasklock.celery import LockedTask
 
-@app.task(base=LockedTask, lock_tll=5)
-def wrong(): ...
+@shared_task(base=LockedTask, lock_name="video:{video}")
+def wrong(video_id): ...
 
 @app.task(base=LockedTask, lock_tll=5)
-def as_wrong(): ...
+def misspelt(): ...
+
+@shared_task(base=LockedTask, lock_name="video:{video_id}")
+def right(video_id): ...
+
+@shared_task
+def plain(): ...
 """
+WRONG_CLASS = """
+from django_tasklock.celery import LockedTask
+
+class Wrong(LockedTask):
+    lock_tll = 5
+"""
+FOREIGN_BASE = """
+from celery import Task, shared_task
+
+class Broken(Task):
+    def __init_subclass__(cls, **kwargs):
+        raise ValueError("not today")
+
+@shared_task(base=Broken)
+def wrong(): ...
+"""
+EARLY = """
+from celery import shared_task
+from mysite.celery import app
+from django_tasklock.celery import LockedTask
+from django_tasklock.guards import StatusGuard
+
+GUARD = StatusGuard("videos.Video", pk="video_id", source="uploaded", to="busy", done="ready")
+
+@shared_task(base=LockedTask, guard=GUARD)
+def early(video_id): ...
+
+@shared_task(base=LockedTask, guard=GUARD, acks_late=True)
+def late(video_id): ...
+
+@shared_task(base=LockedTask, guard=GUARD, acks_late=False)
+def accepted(video_id): ...
+
+@shared_task(base=LockedTask)
+def no_guard(video_id): ...
+
+class Made(LockedTask):
+    name, guard = "videos.tasks.made", GUARD
+
+    def run(self, video_id): ...
+
+class Accepted(Made):
+    name, acks_late = "videos.tasks.also_accepted", False
+
+app.register_task(Made()), app.register_task(Accepted())
+"""
+NO_BASE = """
+from celery import Task, shared_task
+from django_tasklock.guards import StatusGuard
+
+GUARD = StatusGuard("videos.Video", pk="video_id", source="uploaded", to="busy", done="ready")
+
+@shared_task(lock_name="video:{video_id}", on_conflict="skip", guard=GUARD)
+def no_base(video_id): ...
+
+@shared_task(once={"graceful": True})
+def no_once(): ...
+
+@shared_task(unique_on=["video_id"], lock_expiry=60)
+def no_singleton(video_id): ...
+
+class ByClass(Task):
+    guard = GUARD
+
+class QueueOnce(Task):  # As of celery-once.
+    once = {"graceful": False}
+
+@shared_task(base=QueueOnce, once={"graceful": True})
+def right(): ...
+
+class Own(Task):
+    lock_name = "mine"
+
+    def run(self):
+        return self.lock_name
+
+from mysite.celery import app
+app.register_task(ByClass()), app.register_task(Own())
+"""
+
+
+def checked(project: Project, *, fails: bool = False) -> str:
+    """What ``manage.py check`` prints. Each text is on the page of the checks."""
+    said = project.run("python", "manage.py", "check", fails=fails)
+    for identity, text in re.findall(r"^\?: \((django_tasklock\.\w+)\) (.*)$", said, re.MULTILINE):
+        assert is_documented(identity, text), text
+    return said
 
 
 @pytest.fixture
@@ -82,39 +179,118 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_check_sees_the_tasks_of_an_ordinary_project(project: Project) -> None:
-    """Also beside some that cannot be made: Celery stops at the first of these."""
-    project.write("videos/tasks.py", WRONG_OWN, append=True)
-    said = project.run("python", "manage.py", "check", fails=True)
+    said = checked(project, fails=True)
     assert "(django_tasklock.E003) task videos.tasks.no_fence: " in said
     assert "(django_tasklock.E004) task videos.tasks.no_store: " in said
     assert "(django_tasklock.E005) task videos.tasks.small_fence: the fence field " in said
     assert "(django_tasklock.W004) task videos.tasks.no_end: " in said
-    assert "W005) A task of the Celery app 'mysite' cannot be made, and is not checked: " in said
-    assert "there is no option lock_tll; did you mean lock_ttl?" in said
-    assert "HINT: A worker fails with the same error: celery --app mysite worker" in said
     assert "tasks.right" not in said
-    assert said.count("(django_tasklock.") == 6  # W001: the cache is a LocMemCache.
+    assert said.count("(django_tasklock.") == 5  # W001: the cache is a LocMemCache.
     assert said.count("checks run") == 1
     # So does every command that runs the checks.
     assert "no_fence" in project.run("python", "manage.py", "migrate", fails=True)
     assert "no_fence" not in project.run("python", "manage.py", "migrate", "--skip-checks")
 
 
+def test_tasks_that_cannot_be_made_are_errors_that_touch_no_other_task(project: Project) -> None:
+    project.write("videos/tasks.py", WRONG_TASKS)
+    said = checked(project, fails=True)
+    assert "E007) task videos.tasks.wrong: 'video:{video}' names the argument 'video'" in said
+    assert "E007) task videos.tasks.misspelt: there is no option lock_tll; did you mean" in said
+    assert said.count("(django_tasklock.") == 3  # And W001.
+    assert "DuplicateTaskName" not in said
+    # In a process that has run no checks, such as that of a web server:
+    said = project.run(
+        "python", "-W", "error", "-c", "import django, mysite\n"
+        "from videos import tasks\n"
+        "print('right', bool(tasks.right.delay(1)), bool(tasks.plain.delay()))\n"
+        "for use in (lambda: tasks.wrong.delay(1), lambda: tasks.wrong(1), tasks.misspelt.apply):\n"
+        "    try:\n"
+        "        print('used', use())\n"
+        "    except Exception as error:\n"
+        "        print(type(error).__name__, error)\n",
+    )  # fmt: skip
+    assert "right True True" in said
+    assert said.count("InvalidLockConfig task videos.tasks.wrong: 'video:{video}' names the") == 2
+    assert said.count("InvalidLockConfig task videos.tasks.misspelt: there is no option") == 1
+
+
+@pytest.mark.parametrize("tasks", [WRONG_CLASS, FOREIGN_BASE])
+def test_what_ends_the_making_of_tasks_is_an_error(project: Project, tasks: str) -> None:
+    project.write("videos/tasks.py", tasks)
+    said = checked(project, fails=True)
+    assert "(django_tasklock.E007) Celery app 'mysite': " in said
+    assert ("did you mean lock_ttl?" if tasks == WRONG_CLASS else "ValueError: not today") in said
+    assert "HINT: A worker fails with the same error: celery --app mysite worker" in said
+
+
 def test_what_cannot_be_imported_is_a_warning(project: Project) -> None:
+    """A web server need not have all libraries of the workers."""
     project.write("videos/tasks.py", NO_MODULE)
-    said = project.run("python", "manage.py", "check")
-    assert "W005) Tasks of the Celery app 'mysite' cannot be loaded, and are not checked" in said
-    assert "ModuleNotFoundError: No module named 'no_such_library'" in said
+    said = checked(project)
+    assert "W005) Celery app 'mysite': its tasks cannot be imported: ModuleNotFoundError: " in said
+    assert "No module named 'no_such_library'" in said
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tasks", [NO_MODULE, WRONG_SHARED, WRONG_OWN])
+@pytest.mark.parametrize("tasks", [NO_MODULE, WRONG_TASKS, WRONG_CLASS, FOREIGN_BASE])
 def test_a_worker_fails_over_what_its_checks_met(project: Project, tasks: str) -> None:
     """Or it would throw the messages of missing tasks away."""
     project.write("videos/tasks.py", tasks)
     said = project.run("celery", "--app", "mysite", "worker", "--pool", "solo", fails=True)
-    assert ("no_such_library" if tasks == NO_MODULE else "there is no option lock_tll") in said
+    assert re.search("no_such_library|there is no option lock_tll|names 'video'|not today", said)
     assert "ready." not in said
+
+
+def test_options_that_nothing_reads_are_an_error(project: Project) -> None:
+    """The base was forgotten: the task runs, and takes no lock."""
+    project.write("videos/tasks.py", NO_BASE)
+    # An annotation of all tasks is meant for those that are locked.
+    project.write(
+        "mysite/settings.py", 'CELERY_TASK_ANNOTATIONS = {"*": {"lock_ttl": 30}}\n', append=True
+    )
+    said = checked(project, fails=True)
+    found = re.findall(
+        r"E008\) task videos\.tasks\.(\w+): no base of it reads (.*?): .*\n.*HINT: (.*)", said
+    )
+    ours, once, singleton = "base=LockedTask", "QueueOnce of celery-once", "Singleton of celery-"
+    expected = {
+        ("no_base", "lock_name, on_conflict, guard", ours), ("ByClass", "guard", ours),
+        ("no_once", "once", once), ("no_singleton", "unique_on, lock_expiry", singleton),
+    }  # fmt: skip
+    assert len(found) == len(expected), said
+    for task, unread, hint in found:
+        assert any((task, unread) == (t, u) and h in hint for t, u, h in expected), (task, hint)
+
+
+def test_a_guard_without_acks_late_is_a_warning_that_the_task_can_silence(project: Project) -> None:
+    project.write("videos/tasks.py", EARLY)
+    said = checked(project)
+    warned = re.findall(
+        r"W009\) task videos\.tasks\.(\w+): it has a guard and no acks_late: ", said
+    )
+    assert warned == ["early", "made"]
+    assert "HINT: Set acks_late=True on the task, and its message comes back." in said
+    # The setting of the app is as good
+    project.write("mysite/settings.py", "CELERY_TASK_ACKS_LATE = True\n", append=True)
+    assert "W009" not in checked(project)
+
+
+def test_a_project_that_forgot_the_app_is_warned_once(project: Project) -> None:
+    project.write("mysite/settings.py", 'INSTALLED_APPS.remove("django_tasklock")\n', append=True)
+    start = "import os\nos.environ['DJANGO_SETTINGS_MODULE'] = 'mysite.settings'\nimport django\n"
+    task = "import mysite\ndjango.setup()\nfrom videos.tasks import right\nright.name\n"
+    lock = "django.setup()\nfrom django_tasklock import lock\nwith lock('x'): print('held')\n"
+    for program in (task, task + lock, lock):
+        said = project.run("python", "-c", start + program)
+        assert said.count("RuntimeWarning: django_tasklock is not in INSTALLED_APPS") == 1, said
+        assert 'Add "django_tasklock" to INSTALLED_APPS.' in said
+    assert "held" in said
+    with_it = (
+        start
+        + "from django.conf import settings\nsettings.INSTALLED_APPS.append('django_tasklock')\n"
+    )
+    assert "Warning" not in project.run("python", "-c", with_it + task + lock)
 
 
 def test_an_app_that_nothing_imports_is_a_warning(project: Project) -> None:
@@ -122,12 +298,12 @@ def test_an_app_that_nothing_imports_is_a_warning(project: Project) -> None:
     project.write("mysite/__init__.py", "")
     for views in ("import videos.tasks\n", ""):
         project.write("mysite/urls.py", f"{views}urlpatterns = []\n")
-        said = project.run("python", "manage.py", "check")
+        said = checked(project)
         assert "(django_tasklock.W006) mysite.celery was not imported" in said
         assert "HINT: Import it in mysite/__init__.py: from .celery import app as" in said
     # Without Celery there is nothing to load
     (project.folder / "mysite/celery.py").unlink()
-    said = project.run("python", "manage.py", "check")
+    said = checked(project)
     assert "checks run, Celery: False" in said
     assert said.count("(django_tasklock.") == 1
 

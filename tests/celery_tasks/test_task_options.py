@@ -54,17 +54,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lock_cooldown_after_error": "1"}, "lock_cooldown_after_error is a number of seconds"),
     ({"lock_slots": 1001}, "lock_slots is a number from 1 to 1000, not 1001"),
     ({"lock_slots": True}, "lock_slots is a whole number, not bool: True"),
-    ({"lock_renew": "yes"}, "lock_renew is a bool, not 'yes'"),
-    ({"lock_store": None}, "lock_store is an alias, not None"),
-    ({"lock_max_attempts": 0}, "lock_max_attempts is a number of runs >= 1, not 0"),
-    ({"lock_max_attempts": True}, "lock_max_attempts is a number of runs >= 1, not True"),
-    ({"on_conflict": None}, "on_conflict is one of skip, retry, raise, coalesce, run, not None"),
-    ({"on_outage": "skip"}, "on_outage is one of retry, raise, run, not 'skip'"),
-    ({"unique_while": "sent"}, "unique_while is one of None, queued, unfinished, not 'sent'"),
-    ({"on_duplicate": "skip"}, "on_duplicate is one of return, raise, not 'skip'"),
-    ({"guard": "app.Job"}, "guard is a StatusGuard, not 'app.Job'"),
+    ({"lock_renew": "yes"}, "lock_renew must be a bool, not 'yes'"),
+    ({"lock_store": None}, "lock_store must be an alias, not None"),
+    ({"lock_max_attempts": 0}, "lock_max_attempts must be a number of runs >= 1, not 0"),
+    ({"lock_max_attempts": True}, "lock_max_attempts must be a number of runs >= 1, not True"),
+    ({"on_conflict": None}, "on_conflict must be one of skip, retry, raise, coalesce, run, not"),
+    ({"on_outage": "skip"}, "on_outage must be one of retry, raise, run, not 'skip'"),
+    ({"unique_while": "sent"}, "unique_while must be one of None, queued, unfinished, not 'sent'"),
+    ({"on_duplicate": "skip"}, "on_duplicate must be one of return, raise, not 'skip'"),
+    ({"guard": "app.Job"}, "guard must be a StatusGuard, not 'app.Job'"),
     ({"guard": OTHER_GUARD}, "guard names the argument 'pk', and there is no such parameter"),
-    ({"lock_name": 7}, "lock_name is a template, by(...) or a callable, not 7"),
+    ({"lock_name": 7}, "lock_name must be a template, by(...) or a callable, not 7"),
     ({"lock_name": "v:{vidoe}"}, "'v:{vidoe}' names the argument 'vidoe', and there is no such "),
     ({"lock_name": "v:{self.pk}"}, "names the argument 'self', and there is no such parameter"),
     ({"lock_name": by("user", "how")}, "by('user', 'how') names the argument 'user', and there"),
@@ -74,7 +74,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     # Together
     ({"lock_slots": 2, "guard": GUARD}, "its guard needs a lock that one run at a time holds: "),
     ({"lock_slots": 2, "unique_while": "unfinished"}, "with lock_slots several calls may run: "),
-    ({"debounce": 5, "debounce_max": 4.9}, "debounce_max is at least debounce, 5, not 4.9"),
+    ({"debounce": 5, "debounce_max": 4.9}, "debounce_max must be at least debounce, 5, not 4.9"),
     ({"debounce_max": 5}, "debounce_max has no effect: the task has no debounce"),
     ({"debounce": 5, "unique_while": "queued"}, "debounce and unique_while exclude each other"),
     ({"debounce": 5, "expires": 5}, "its messages expire after 5 s, before their debounce is over"),
@@ -147,7 +147,7 @@ def test_a_class_without_a_body_is_checked_as_far_as_it_can_be() -> None:
 
     with pytest.raises(InvalidLockConfig, match="no such parameter"):
         type("Made", (Base,), {"run": lambda self, job: None})
-    with pytest.raises(InvalidLockConfig, match="task Made: lock_name is a template"):
+    with pytest.raises(InvalidLockConfig, match="task Made: lock_name must be a template"):
         type("Made", (LockedTask,), {"lock_name": 7})
 
 
@@ -286,7 +286,7 @@ WRONG_IN_A_CALL: list[tuple[dict[str, Any], str]] = [
         if each not in PER_CALL
     ),
     ({"unique_for": 0}, "unique_for is a number of seconds from 0.001 to ten years, not 0"),
-    ({"on_duplicate": None}, "on_duplicate is one of return, raise, not None"),
+    ({"on_duplicate": None}, "on_duplicate must be one of return, raise, not None"),
     ({"uniqe_for": 5}, "there is no option uniqe_for; did you mean unique_for?"),
     ({"lock_tll": 5}, "there is no option lock_tll; did you mean lock_ttl?"),
     ({"unique_anywhere": 5}, "there is no option unique_anywhere; there are lock_name"),

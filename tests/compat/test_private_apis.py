@@ -43,12 +43,10 @@ from kombu import Message
 from kombu.transport.native_delayed_delivery import calculate_routing_key
 from redis.exceptions import NoScriptError, ResponseError
 
-from django_tasklock import InvalidLockConfig
 from django_tasklock._compat import celery as celery_compat
 from django_tasklock._compat import celery_worker, django_database, redis_caches
 from django_tasklock._compat import redis as redis_compat
 from django_tasklock._compat.running_task import running_task
-from django_tasklock.celery import LockedTask
 from tests.servers import RedisServer
 
 Request: Any = untyped_request
@@ -214,14 +212,31 @@ class TestCelery:
         workers = [WorkerShutdown(0), WorkerTerminate(1), ValueError(), killed]
         assert not any(map(celery_compat.leaves_by_itself, workers))
 
-    def test_tasks_that_can_be_made_are_made(self, app: Any) -> None:
-        good = app.task(name="compat.good", shared=False)(work)
-        app.task(name="compat.bad", shared=False, base=LockedTask, lock_tll=5)(work)
+    @pytest.mark.filterwarnings("ignore:Task name")  # Celery makes its own tasks again.
+    def test_a_task_that_cannot_be_made_is_an_error_each_time(self, app: Any) -> None:
+        class Broken(Task):
+            def __init_subclass__(cls, **kwargs: Any) -> None:
+                seen.append(celery_compat.makes_all_tasks())
+                raise KeyError("broken")
+
+        seen: list[bool] = []
+        bad = app.task(name="compat.bad", shared=False, base=Broken)(work)
         for _ in range(2):  # A worker comes to the same error.
-            with pytest.raises(InvalidLockConfig):
+            with pytest.raises(KeyError, match="broken"):
                 celery_compat.make_tasks(app)
-        assert good.__evaluated__()
-        assert good in celery_compat.made_tasks(app)
+        with pytest.raises(KeyError):
+            bad.delay()
+        assert seen == [True, True, False]
+
+    def test_tasks_that_a_decorator_has_made(self, app: Any) -> None:
+        app.task(name="compat.made", shared=False)(work)
+        own = app.register_task(type("Own", (Task,), {"name": "compat.own"})())
+        celery_compat.make_tasks(app)
+        [made] = [task for task in celery_compat.made_tasks(app) if task.name == "compat.made"]
+        assert (celery_compat.is_of_function(made), celery_compat.is_of_function(own)) == (
+            True,
+            False,
+        )
 
     def test_workers_take_the_class_of_requests_from_the_hook(self, app: Any) -> None:
         class Hooked(celery_compat.WorkerTask):

@@ -238,7 +238,6 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: named(CHECKS, "Settings and tasks", "Id") | named(CHECKS, "The live server", "Id"),
         checks,
     ),
-    "checks in trouble": (lambda: named(TROUBLE, "System checks", "Id"), checks),
     "problems": (lambda: named(TROUBLE, "What the doctor finds", "Problem"), lambda: set(KINDS)),
     "log lines": (
         lambda: {code(row[0])[0]: row[1] for row in table(TROUBLE, "Log lines", "Line")},

@@ -17,6 +17,7 @@ from django_tasklock import InvalidLockConfig
 from django_tasklock.stores.base import Finding
 from django_tasklock.stores.memory import MemoryStore
 from tests.conftest import UseCaches, UseRedis
+from tests.pages import is_documented
 from tests.servers import RedisServer
 from tests.store_cases import own_prefix, redis_cache
 from tests.tenants import MAKE_KEY, MAKE_KEY_OF_TENANT, MAKE_NEW_KEY, tenant
@@ -27,7 +28,10 @@ LEVELS = {"E": checks.ERROR, "W": checks.WARNING, "I": checks.INFO}
 
 
 def found(*, deploy: bool = False) -> list[checks.CheckMessage]:
-    return list(run_checks(tags=["tasklock"], include_deployment_checks=deploy))
+    messages = list(run_checks(tags=["tasklock"], include_deployment_checks=deploy))
+    for message in messages:
+        assert is_documented(str(message.id), message.msg), message
+    return messages
 
 
 def the_one(identity: str, says: str, *, deploy: bool = False) -> checks.CheckMessage:
@@ -63,7 +67,7 @@ def test_caches_that_do_not_exclude(
     ("tasklock", "options", "identity", "says"),
     [
         ({"default": {"CACHE": "nowhere"}}, {}, "E001", "nowhere"),
-        ("redis", {}, "E001", "TASKLOCK is a dict"),
+        ("redis", {}, "E001", "TASKLOCK must be a dict"),
         # On Redis the locks do not go through what ignores them, so there is something to know,
         ({"default": {}}, {"IGNORE_EXCEPTIONS": True}, "I001", "IGNORE_EXCEPTIONS"),
         # but through cache.add they would.
