@@ -120,7 +120,7 @@ def facts(info: LockInfo, row: str) -> list[tuple[str, str]]:
     found = {
         gettext("guarded row"): row,
         gettext("TTL"): _time_left(info),
-        gettext("renewed"): renewed[info.renewing],
+        gettext("renewal"): renewed[info.renewing],
         gettext("acquired"): "" if info.acquired_at is None else moment(info.acquired_at),
         gettext("task"): printable(info.owner.task or ""),
         gettext("task id"): task_link(info.owner.task_id),

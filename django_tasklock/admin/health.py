@@ -108,7 +108,9 @@ def send_again(request: HttpRequest, site: admin.AdminSite) -> None:
         messages.error(request, words % {"error": printable(problem_of(error))})
     else:
         if not sent:
-            words = gettext("Nothing was sent: no row is lost any more as it was shown.")
+            words = gettext(
+                "Nothing was sent: the rows are no longer lost, or were sent a moment ago."
+            )
             messages.info(request, words)
     if sent:
         words = gettext("Sent again: %(rows)s.") % {"rows": listed_names(sent)}

@@ -40,7 +40,7 @@ class HoldForm(forms.ModelForm):  # type: ignore[type-arg]
         help_text=gettext_lazy("For those who find the lock held."),
     )
     wait = forms.BooleanField(
-        label=gettext_lazy("Wait until it is free"),
+        label=gettext_lazy("Wait for the lock"),
         required=False,
         help_text=gettext_lazy("At most 20 seconds, in the lock’s wait queue."),
     )

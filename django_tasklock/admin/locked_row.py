@@ -106,8 +106,9 @@ def _against(*rows: Model) -> list[str]:
         # A new row may have its key already, and no task works on it.
         held = locks_of(*(row for row in rows if not row._state.adding))
     except NOT_KNOWN as error:
-        # A task may be working on the row: not known is not free.
-        return [problem_of(error)]
+        # Not known is not free.
+        unknown = gettext("Nothing is saved or deleted: a task may be working on the row.")
+        return [f"{unknown} {problem_of(error)}"]
     return [words % {"name": printable(info.name), "sentence": sentence(info)} for info in held]
 
 

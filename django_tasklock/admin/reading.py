@@ -95,7 +95,7 @@ def problem_of(error: Exception) -> str:
         case StoreUnavailable():
             words = gettext("The store “%(store)s” is unavailable: %(reason)s")
         case ImportError():
-            words = gettext("What tasks work on is not known here: %(reason)s")
+            words = gettext("The tasks cannot be imported here: %(reason)s")
         case _:
             return str(error)
     return words % {"reason": error, **vars(error)}

@@ -29,7 +29,7 @@ def add_format(parser: CommandParser, *formats: str) -> None:
 def add_wait(parser: CommandParser) -> None:
     """Add ``--wait``: how many seconds to wait, None for ever."""
     how: Any = {"type": seconds, "nargs": "?", "default": 0, "metavar": "SECONDS"}
-    parser.add_argument("--wait", help="for a held lock; without a number: for ever", **how)
+    parser.add_argument("--wait", help="wait for a held lock; without a number: for ever", **how)
 
 
 def user() -> str:
@@ -41,14 +41,15 @@ def user() -> str:
 
 
 def _checked(check: Callable[[str], Any], what: str = "") -> Callable[[str], Any]:
-    """The check as argparse takes it: its `ValueError` becomes the usage error ``not <what>``, or,
-    without ``what``, what it says itself."""
+    """The check as argparse takes it: its `ValueError` becomes the usage error ``must be <what>``,
+    or, without ``what``, what it says itself."""
 
     def read(text: str) -> Any:
         try:
             return check(text)
         except ValueError as error:
-            raise ArgumentTypeError(f"not {what}: {text!r}" if what else str(error)) from None
+            mend = f"must be {what}, not {text!r}" if what else str(error)
+            raise ArgumentTypeError(mend) from None
 
     return read
 
@@ -63,4 +64,6 @@ lock_name = _checked(checked_name)
 lock_ttl = _checked(read_ttl)  # into seconds
 number = _checked(lambda text: _between(1, int(text), MOST_LISTED), "a whole number of at least 1")
 exit_status = _checked(lambda text: _between(0, int(text), 255), "an exit status from 0 to 255")
-seconds = _checked(lambda text: _between(0, float(text), YEAR_SECONDS), "seconds up to a year")
+seconds = _checked(
+    lambda text: _between(0, float(text), YEAR_SECONDS), "a number of seconds up to a year"
+)

@@ -27,13 +27,14 @@ def add_arguments(parser: CommandParser) -> None:
     """Add which locks to clear, and how."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument("names", nargs="*", type=lock_name, default=[], metavar="NAME")
-    which.add_argument("--prefix", type=lock_name, metavar="P", help="whose name begins with P")
-    which.add_argument("--task", help="of this task (with * and ?)")
-    which.add_argument("--owner-gone", action="store_true", help="whose process here is gone")
-    which.add_argument("--all", action="store_true", help="every lock")
-    parser.add_argument("--queued", action="store_true", help="reservations (unique_while) instead")
+    which.add_argument("--prefix", type=lock_name, metavar="P", help="locks that begin with P")
+    which.add_argument("--task", help="locks of this task (* and ? are wildcards)")
+    which.add_argument("--owner-gone", action="store_true", help="locks of dead local processes")
+    which.add_argument("--all", action="store_true", help="every lock that `locks list` shows")
+    parser.add_argument("--queued", action="store_true", help="unique_while reservations, no locks")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be cleared")
-    parser.add_argument("--noinput", "--no-input", action="store_false", dest="interactive")
+    no_input: Any = {"action": "store_false", "dest": "interactive", "help": "do not ask"}
+    parser.add_argument("--noinput", "--no-input", **no_input)
     add_format(parser)
 
 
@@ -41,9 +42,9 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
     """
     Remove locks by force.
 
-    It says what that means, and asks, unless --noinput is given. The next waiter
-    may take the lock at once, even while its holder still works. Exits 1 if a named
-    lock is not locked.
+    It says what each clear means, and asks before it clears. The next waiter may
+    take the lock at once, even while its holder still works. Exits 1 if a named
+    lock is not locked, if a lock changed hands meanwhile, or if the answer was no.
 
     examples:
       manage.py locks clear video:123 video:124
@@ -86,7 +87,7 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
         command.stdout.write("Nothing to clear." if options["format"] == "table" else "[]")
     left = [each.name for each, outcome in done if outcome == Outcome.CHANGED_HANDS.value]
     if left:
-        raise CommandError(printable(f"{', '.join(left)}: left alone: changed hands meanwhile."))
+        raise CommandError(printable(f"Changed hands meanwhile, so left alone: {', '.join(left)}."))
 
 
 def _locks(service: LockService, options: dict[str, Any]) -> Sequence[LockInfo]:
@@ -113,7 +114,7 @@ def _meaning(each: Seen) -> tuple[bool, str]:
     """Whether no two runs can overlap after its clear; and what it is, and what the clear means."""
     name = printable(each.name)
     if isinstance(each, QueuedJob):
-        text = "The next call is sent, also if this message still waits."
+        text = "After the clear the next call is sent, even if this message still waits."
         return True, f"{name}: {_was(each)}.\n    {text}"
     safe, text = meaning(each)
     return safe, f"{name}: {sentence(each)}\n    {text}"

@@ -52,7 +52,7 @@ def add_verbs(parser: CommandParser) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         own.set_defaults(verb=verb)
-        own.add_argument("--store", default=DEFAULT_ALIAS, help="its alias in the setting TASKLOCK")
+        own.add_argument("--store", default=DEFAULT_ALIAS, help="a store's alias in TASKLOCK")
         add_arguments(own)
         # Django's own options after the verb too, where everybody writes them.
         hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}

@@ -19,22 +19,23 @@ __all__ = ["add_arguments", "doctor"]
 def add_arguments(parser: CommandParser) -> None:
     """Add whether to send lost work again."""
     parser.set_defaults(store=None)
-    parser.add_argument("--requeue", action="store_true", help="send lost work again")
+    parser.add_argument("--requeue", action="store_true", help="send the tasks of lost rows again")
     add_format(parser)
 
 
 def doctor(command: BaseCommand, **options: Any) -> None:
     """
-    Find what is wrong, and send lost work again.
+    Find lost work and other problems; with --requeue, send lost work again.
 
-    That is: lost work, locks whose owner is gone, keys without a TTL, and servers
-    that may lose locks; in all stores, unless --store names one. Exits 1 if a
-    problem is serious and was not mended by --requeue, which is safe to do twice.
+    It looks for lost work, locks whose owner is gone, keys without a TTL, wrong
+    settings, and servers that may lose locks: in all stores, or in that of --store.
+    Without --requeue it changes nothing. --requeue is safe to do twice. Exits 1 if
+    it finds a serious problem that --requeue did not mend.
 
     examples:
       manage.py locks doctor
       manage.py locks doctor --requeue
-      */5 * * * *  manage.py locks doctor --format json || mail -s locks ops
+      */5 * * * *  manage.py locks doctor > found || mail -s locks ops < found
     """
     problems = diagnose([options["store"]] if options["store"] else None)
     found = [_row(problem, send=options["requeue"] and problem.sendable) for problem in problems]

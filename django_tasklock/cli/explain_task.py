@@ -12,7 +12,7 @@ from .._values.lock_info import LockInfo
 from .._values.words import duration, printable
 from ..exceptions import StoreUnavailable
 from ..operators.held import held_permits
-from ..operators.holders import command_line, sentence
+from ..operators.holders import Holder, command_line, holder_of, sentence
 from ..operators.rows import RowNow, row_of
 from ..operators.work import Explanation, tasks
 from .arguments import add_format
@@ -21,14 +21,19 @@ from .tables import json_row, write_fields
 __all__ = ["add_arguments", "explain_task"]
 
 OUTCOMES = {
-    "skip": "skipped", "retry": "put back, to come again later", "raise": "an error",
+    "skip": "skipped", "retry": "requeued, to try again later", "raise": "ended by LockNotAcquired",
     "coalesce": "done by a follow-up run",
+}  # fmt: skip
+
+WHY_HELD = {
+    Holder.COOLING: " for a while: it is cooling", Holder.OPERATOR: " by an operator",
+    Holder.GONE: " by a process that is gone. A call on this host may take the lock over",
 }  # fmt: skip
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the call: a task's name and its arguments."""
-    parser.add_argument("task_name", metavar="TASK")
+    parser.add_argument("task_name", metavar="TASK", help="its full name")
     parser.add_argument("arguments", nargs="?", default="[]", metavar="ARGS")
     add_format(parser)
 
@@ -38,6 +43,7 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     Say what a call of a task would meet now, which lock it would take, and why.
 
     ARGS are the call's arguments: a JSON array, or an object of names and values.
+    It asks the task's own store (lock_store), whatever --store says.
 
     examples:
       manage.py locks explain videos.tasks.process '[123]'
@@ -76,7 +82,8 @@ def _explained(task: str, arguments: str) -> Explanation:
         call = json.loads(arguments)
         positional, named = (call, {}) if isinstance(call, list) else ((), dict(call))
     except (TypeError, ValueError) as error:
-        raise CommandError(f"ARGS is not a JSON array, or object of names: {error}.") from error
+        wrong = f"ARGS must be a JSON array or object, such as '[123]', not {arguments!r:.100}."
+        raise CommandError(wrong) from error
     try:
         if found := tasks().explain_call(task, positional, named):
             return found
@@ -84,7 +91,7 @@ def _explained(task: str, arguments: str) -> Explanation:
         raise CommandError(f"The tasks are not known: {printable(error)}") from error
     except (TypeError, ValueError) as error:
         raise CommandError(f"{task} cannot be called like that: {printable(error)}") from error
-    raise CommandError(f"No task {printable(task)} takes a lock.")
+    raise CommandError(f"No task {printable(task)} takes a lock. Check its full name.")
 
 
 def _verdict(
@@ -96,20 +103,19 @@ def _verdict(
         return f"Would not be sent: the run {copy.owner.task_id} does this job."
     if copy is not None:
         clear = command_line("clear", name, store=task.lock_store, options="--queued")
-        said = f"Would not be sent: the message {copy} is to do this job."
+        said = f"Would not be sent: the message {copy} is queued for this job."
         return f"{said} If that message is gone: {clear}"
     if len(held) < found.slots:
         if isinstance(row, RowNow) and row.refused is not None:
             return f"Would be skipped: a claim of {row.row} would fail ({row.refused})."
+        does = "get the lock now (its row is not known)" if isinstance(row, str) else "run now"
         if found.slots == 1:
-            return f"Would run now: nobody holds {name}."
-        return f"Would run now: {len(held)} of {found.slots} permits of {name} are held."
+            return f"Would {does}: nobody holds {name}."
+        return f"Would {does}: {len(held)} of {found.slots} permits of {name} are held."
     if task.on_conflict == "run":
         return f"Would run all the same, and report that {name} is held."
     outcome = OUTCOMES[task.on_conflict]
     if (wait := task.lock_wait) != 0:
         how_long = "as long as it takes" if wait is None else f"up to {duration(wait)}"
         return f"Would wait {how_long} for {name}, then be {outcome}."
-    why = " for a while: it is cooling" if held[0].cooling else ""
-    why = " by an operator" if held[0].held_by is not None else why
-    return f"Would be {outcome}: {name} is held{why}."
+    return f"Would be {outcome}: {name} is held{WHY_HELD.get(holder_of(held[0]), '')}."

@@ -20,20 +20,21 @@ __all__ = ["add_arguments", "hold_lock"]
 def add_arguments(parser: CommandParser) -> None:
     """Add the lock, for how long, who holds it, and why."""
     parser.add_argument("name", type=lock_name, metavar="NAME")
-    parser.add_argument("--for", dest="ttl", type=lock_ttl, required=True, metavar="DURATION")
+    long: Any = {"dest": "ttl", "type": lock_ttl, "required": True, "metavar": "DURATION"}
+    parser.add_argument("--for", help="30s, 10m, 2h, 1d, 1h30m, or a number of seconds", **long)
     parser.add_argument("--reason", default="", help="why, for those who find the lock held")
-    parser.add_argument("--by", metavar="NAME", help="who (default: the user of this shell)")
+    parser.add_argument("--by", metavar="NAME", help="the operator (default: this shell's user)")
     add_wait(parser)
     add_format(parser)
 
 
 def hold_lock(command: BaseCommand, **options: Any) -> None:
     """
-    Hold a lock as an operator: no job that needs it starts until then.
+    Hold a lock as an operator: no job that needs it starts until the hold ends.
 
-    --for is 30s, 10m, 2h, 1d, 1h30m, or a number of seconds.
-    Such a job is skipped or waits, as for any holder. `locks clear` ends the hold
-    earlier. Exits 75 if somebody else holds the lock.
+    A job that needs the lock is skipped or waits, as for any other holder.
+    `locks clear` ends the hold earlier. Nobody loses a lock by a hold: it exits 75
+    if somebody else holds the lock.
 
     examples:
       manage.py locks hold nightly-report --for 2h --reason 'database migration'

@@ -88,7 +88,7 @@ class LeasedGroup:
         self.stopped = True
         what = "cannot be renewed" if lease.held else "was lost"
         with suppress(OSError, ValueError):  # stderr may be full, or closed.
-            sys.stderr.write(f"{lease.name} {what}: the command gets SIGTERM.\n")
+            sys.stderr.write(f"The lock {lease.name} {what}: the command gets SIGTERM.\n")
         self._signal(signal.SIGTERM)
         # Before the lease is over, also if this process was stopped for a while.
         deadline = time.monotonic() + min(self._kill_after, lease.remaining or self._kill_after)
@@ -113,7 +113,7 @@ class LeasedGroup:
             self.kept = lease.release()
         except StoreUnavailable as error:
             self.kept = held and clock.now() < lease._entry.until
-            sys.stderr.write(f"{printable(error)} The lock ends by itself.\n")
+            sys.stderr.write(f"The lock was not released; it ends by itself: {printable(error)}\n")
 
     def _lives(self) -> bool:
         return self._leader.poll() is None or bool(group_lives(self._leader.pid))

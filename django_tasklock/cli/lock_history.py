@@ -29,19 +29,19 @@ MOST_FOLLOWED = 1000  # of one look; what more came since the last one is not sh
 def add_arguments(parser: CommandParser) -> None:
     """Add which events to show, and whether to wait for more."""
     parser.add_argument("name", nargs="?", type=lock_name, metavar="NAME")
-    parser.add_argument("--task-id", metavar="ID", help="of this task")
+    parser.add_argument("--task-id", metavar="ID", help="only events of the task with this id")
     parser.add_argument("--limit", type=number, default=100, metavar="N", help="(default: 100)")
-    parser.add_argument("--follow", action="store_true", help="go on with new ones")
+    parser.add_argument("--follow", action="store_true", help="go on with new events, until Ctrl-C")
     add_format(parser)
 
 
 def show_history(command: BaseCommand, **options: Any) -> None:
     """
-    Show what happened to the locks: who was refused, skipped, or cleared one.
+    Show what happened to the locks: who was refused or skipped, who cleared one.
 
-    The newest comes first. Of a task id it says why the task was skipped, and who
-    held the lock. With --follow the oldest comes first, and then new ones as they
-    come, until Ctrl-C.
+    The newest event comes first. --task-id says why that task was skipped, and who
+    held the lock. WHO is the one to whom it happened; BY held the lock, or did it.
+    With --follow the oldest event comes first, and then new ones as they happen.
 
     examples:
       manage.py locks history video:123 --limit 20
@@ -63,7 +63,7 @@ def _follow(command: BaseCommand, ask: Any, limit: int, as_lines: bool) -> None:
         try:
             found = ask(limit=limit)
         except StoreUnavailable as error:
-            command.stderr.write(f"{printable(error)}; waiting for it")
+            command.stderr.write(f"waiting for the store: {printable(error)}")
         else:
             # An event of the same moment, and of the same words, is the same event.
             new = next((at for at, event in enumerate(found) if event in seen), len(found))

@@ -31,10 +31,10 @@ WAITER_COLUMNS = ("POSITION", "WAITS", "WHO", "STATE", "TASK")
 
 def add_list_arguments(parser: CommandParser) -> None:
     """Add which locks to list, and in which order."""
-    parser.add_argument("prefix", nargs="?", default="", metavar="PREFIX")
-    parser.add_argument("--task", help="only of this task (with * and ?)")
-    parser.add_argument("--limit", type=number, metavar="N", help="at most N of them")
-    parser.add_argument("--queued", action="store_true", help="reservations (unique_while) instead")
+    parser.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="of the names")
+    parser.add_argument("--task", help="only locks of this task (* and ? are wildcards)")
+    parser.add_argument("--limit", type=number, metavar="N", help="at most N")
+    parser.add_argument("--queued", action="store_true", help="unique_while reservations, no locks")
     add_format(parser, "csv")
 
 
@@ -47,6 +47,8 @@ def add_show_arguments(parser: CommandParser) -> None:
 def list_locks(command: BaseCommand, **options: Any) -> None:
     """
     Show the live locks, the soonest to expire first.
+
+    A key that other code set is not in the list: `locks show NAME` finds it.
 
     examples:
       manage.py locks list video:
@@ -62,7 +64,7 @@ def list_locks(command: BaseCommand, **options: Any) -> None:
         write_rows(command, form, rows, JOB_COLUMNS, cells, "No reservations.")
         return
     found, alive = matching(service, prefix, task, limit), asked_once()
-    none = _none(service, "" if task else prefix) if form == "table" and not found else ""
+    none = _none(service, prefix, task) if form == "table" and not found else ""
     infos = (json_row(info, alive) for info in found)
     lines = (lock_cells(info, alive) for info in found)
     write_rows(command, form, infos, LOCK_COLUMNS, lines, none)
@@ -131,9 +133,10 @@ def _waiter_cells(position: int, owner: Owner) -> Sequence[object]:
     return position, since(owner.waiting_since), who(owner), state, task_words(owner)
 
 
-def _none(service: LockService, prefix: str) -> str:
+def _none(service: LockService, prefix: str, task: str | None) -> str:
     """That there are none, and where there are some."""
     said = [f"No locks begin with {printable(prefix)!r}." if prefix else "No locks."]
+    said = ["No locks match."] if task else said
     for alias in stores:
         with suppress(TaskLockError):  # Not known is not none.
             if count := service.using(alias).count():

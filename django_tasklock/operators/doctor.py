@@ -58,7 +58,8 @@ def _answered(found: Iterator[Problem], silent: set[str], of: Sequence[str]) -> 
     except StoreUnavailable as error:
         silent.add(error.store)
         message = gettext("The store does not answer: %(reason)s") % {"reason": error.reason}
-        yield Problem("server", error.store, message, store=error.store)
+        hint = gettext("See that its server runs, and that this machine can reach it.")
+        yield Problem("server", error.store, message, hint, store=error.store)
 
 
 def _settings() -> Iterator[Problem]:
@@ -70,9 +71,11 @@ def _settings() -> Iterator[Problem]:
 def _no_tasks(error: ImportError) -> Problem:
     """A site without Celery has no tasks, and that is nothing wrong."""
     if isinstance(error, CeleryMissing):
-        return Problem("unknown", "tasks", str(error), serious=False)
-    words = gettext("A module with tasks cannot be imported: %(reason)s")
-    return Problem("unknown", "tasks", words % {"reason": error})
+        hint = gettext("Run the doctor where Celery is installed.")
+        return Problem("unknown", "tasks", str(error), hint, serious=False)
+    words = gettext("A module with tasks cannot be imported, so lost work is not known: %(reason)s")
+    hint = gettext("Mend the import, and run the doctor again.")
+    return Problem("unknown", "tasks", words % {"reason": error}, hint)
 
 
 def _rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
@@ -82,7 +85,7 @@ def _rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
         with in_savepoint(guard.model):
             yield from lost_rows(same_rows)
     except DatabaseError as error:
-        message = gettext("Its rows are not known: %(reason)s") % {"reason": printable(error)}
+        message = gettext("Its lost rows are not known: %(reason)s") % {"reason": printable(error)}
         yield Problem("unknown", guard.label, message, model=guard.model)
 
 
@@ -98,7 +101,9 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
         if type(store).endless is not BaseStore.endless:
             yield from (_endless(store, info) for info in store.endless())
     except ListingNotSupported as error:
-        yield Problem("server", store.alias, str(error), serious=False, store=store.alias)
+        show = {"command": command_line("show", "NAME", store=store.alias)}
+        hint = gettext("So they were not looked for. To see a single lock: %(command)s") % show
+        yield Problem("server", store.alias, str(error), hint, serious=False, store=store.alias)
 
 
 def _owner_gone(store: BaseStore, info: LockInfo) -> Problem:
@@ -119,7 +124,7 @@ def _owner_gone(store: BaseStore, info: LockInfo) -> Problem:
     command = command_line("clear", info.name, store=store.alias)
     return Problem(
         "owner gone", info.name, message % values,
-        gettext("It ends by itself; or: %(command)s") % {"command": command},
+        gettext("It ends by itself. To end it now: %(command)s") % {"command": command},
         # Without takeover, a lock is meant to outlast its process.
         serious=store.takeover, store=store.alias, lock=info.name, info=info, task=info.owner.task,
         model=model, pk=pk,

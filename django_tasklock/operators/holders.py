@@ -39,15 +39,11 @@ class Holder(Enum):
 _MEANINGS: Mapping[Holder, Promise] = {
     Holder.ALIVE: _("Its process is alive: two runs may overlap."),
     Holder.GONE: _("Its process is gone: no two runs overlap."),
-    Holder.UNKNOWN: _("Whether its process is alive is not known here: two runs may overlap."),
-    Holder.COOLING: _("It is cooling, its work is over: no two runs overlap."),
-    Holder.DETACHED: _(
-        "It is detached, and whether anyone works under it is not known: two runs may overlap."
-    ),
+    Holder.UNKNOWN: _("It is not known here whether its process is alive: two runs may overlap."),
+    Holder.COOLING: _("Its work is over: no two runs overlap."),
+    Holder.DETACHED: _("It is not known whether anyone works under it: two runs may overlap."),
     Holder.OPERATOR: _("The operator’s hold ends: jobs may start."),
-    Holder.FOREIGN: _(
-        "Whether the code that set it still works is not known: two runs may overlap."
-    ),
+    Holder.FOREIGN: _("It is not known whether that code still works: two runs may overlap."),
 }
 
 
@@ -96,19 +92,19 @@ def sentence(info: LockInfo) -> str:
     """Return what holds the lock, since when and for how long, and who waits, in one sentence."""
     holder, owner = holder_of(info), info.owner
     if holder is Holder.COOLING:
-        parts = [gettext("Cooling down: it was held by %(owner)s") % {"owner": who(owner)}]
+        parts = [gettext("Cooling down, last held by %(owner)s") % {"owner": who(owner)}]
     else:
         parts = [gettext("Held by %(owner)s") % {"owner": who(owner)}]
     if owner.task:
         parts.append(gettext("task %(task)s") % {"task": printable(owner.task)})
     if info.reason:
         parts.append(gettext("reason: %(reason)s") % {"reason": printable(info.reason)})
-    if info.acquired_at is not None:
+    if info.acquired_at is not None and holder is not Holder.COOLING:
         parts.append(gettext("for %(time)s") % {"time": duration(age(info.acquired_at))})
     if holder is Holder.GONE:
         parts.append(gettext("its process is gone"))
     elif holder is Holder.DETACHED:
-        parts.append(gettext("detached: it waits for its run"))
+        parts.append(gettext("detached (no run has adopted it yet)"))
     if info.ttl is None:
         parts.append(gettext("and never expires"))
     elif holder in (Holder.ALIVE, Holder.UNKNOWN) and info.renewing:

@@ -48,7 +48,7 @@ def log_contended(
 
 def log_lost(*, lease: Lease, reason: str, **_: Any) -> None:
     """ERROR: a lease ended before its holder released it."""
-    text = "lock %s in store %s is lost to %s: %s"
+    text = "lock %s in store %s is lost by its holder %s: %s"
     _log(logging.ERROR, text, lease.name, lease.store, lease.owner, lease.owner, reason)
 
 

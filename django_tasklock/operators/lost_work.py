@@ -158,7 +158,7 @@ def _lost(work: Work, pk: Any, lock: str, fence: int | None) -> Problem:
 
 def _nameless(same_rows: Sequence[Work], count: int) -> Problem:
     guard, tasks = same_rows[0].guard, ", ".join(work.task for work in same_rows)
-    message = gettext("Rows that are “%(status)s” and whose locks’ names are not known: %(count)d.")
+    message = gettext("Rows in “%(status)s”, perhaps lost: %(count)d. Their locks are not known.")
     hint = gettext("Use only the guard’s argument in the lock_name of %(tasks)s.")
     return Problem(
         "unknown",

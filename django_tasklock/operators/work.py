@@ -21,9 +21,7 @@ class CeleryMissing(ImportError):
     """Celery cannot be imported here: tasks are not known, and everything else works."""
 
     def __init__(self, reason: object) -> None:
-        super().__init__(
-            f"Celery cannot be imported here, so what tasks work on is not known: {reason}"
-        )
+        super().__init__(f"Celery cannot be imported here, so no task is known: {reason}")
 
 
 class Work(Protocol):

@@ -89,12 +89,12 @@ def test_of_very_many_the_page_reads_a_part_and_says_so(on_redis: None, operator
         locks.store.acquire([f"video:{number:04}"], "t" * 22, 600, owner_record("videos.transcode"))
     page = operator.get(LIST)
     assert "Locks 1,001" in words_of(page)
-    assert "The first 1,000 of 1001 locks, the soonest to expire first." in words_of(page)
+    assert "These are the 1,000 of 1001 locks that expire soonest." in words_of(page)
     assert len(boxes_of(page)) == 100
     # A name is found all the same; a word is looked for in the part, which the page says.
     assert "1 result" in words_of(operator.get(LIST, {"q": "video:1000"}))
     words = words_of(operator.get(LIST, {"q": "transcode"}))
-    assert "by words in the first 1,000 of 1001 locks" in words
+    assert "in all 1001 locks, words in the first 1,000." in words
 
 
 def test_a_page_is_of_one_store(

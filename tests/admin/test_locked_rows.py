@@ -83,4 +83,5 @@ def test_not_known_is_not_free(
     with cut_proxy.away():
         response = editor.post(f"{JOBS}{job.pk}/delete/", {"post": "yes"})
         assert "is unavailable" in words_of(response)
+        assert "a task may be working on the row" in words_of(response)
     assert Job.objects.get() == job

@@ -113,6 +113,8 @@ def test_list_of_nothing_says_where_there_is_something(
     assert said == (
         "No locks begin with 'nosuch'. The store 'default' has 1. The store 'second' has 1.\n"
     )
+    said = run("list", "--task", "nosuch")
+    assert said.startswith("No locks match. The store 'default' has 1.")
     assert names("--store", "second") == ["report"]
     # A program that is told of none does not wait for other stores.
     monkeypatch.setattr(LockService, "count", lambda *_: pytest.fail("another store was asked"))
@@ -212,7 +214,7 @@ def test_a_lease_that_changes_hands_while_it_is_asked_is_left_alone(
         successors.append(taken("video:1"))
 
     answering(monkeypatch, "y", change_hands)
-    with pytest.raises(CommandError, match=r"^video:1: left alone: changed hands meanwhile\.$"):
+    with pytest.raises(CommandError, match=r"^Changed hands meanwhile, so left alone: video:1\.$"):
         run("clear", "video:1")
     assert successors[0].extend()
 
@@ -312,9 +314,9 @@ def test_a_hold_waits_for_the_present_holder(on_redis: None) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["list", "--limit=0"], "not a whole number of at least 1"),
-        (["list", "--limit=-1"], "not a whole number of at least 1"),
-        (["list", "--limit=x"], "not a whole number of at least 1"),
+        (["list", "--limit=0"], "must be a whole number of at least 1, not '0'"),
+        (["list", "--limit=-1"], "must be a whole number of at least 1, not '-1'"),
+        (["list", "--limit=x"], "must be a whole number of at least 1, not 'x'"),
         (["list", "--store", "third"], "third"),
         (["doctor", "--store", "third"], "third"),
         (["hold", "a", "--for", "soon"], "argument --for: "),

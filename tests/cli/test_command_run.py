@@ -270,7 +270,7 @@ def test_store_that_is_down_when_the_command_has_ended_changes_nothing(
     gate.touch()
     code, _, err = ended(process)
     assert code == 3
-    assert "The lock ends by itself." in err
+    assert "The lock was not released; it ends by itself: " in err
 
 
 def test_wrong_arguments_run_nothing(run: Run) -> None:
@@ -293,7 +293,7 @@ def test_each_outcome_cools_for_its_own_time(run: Run) -> None:
     assert 300 < left() <= 3600
     code, out, err = ended(run("nightly", *options, "--", "echo", "ran"))
     assert (code, out) == (HELD_ELSEWHERE, "")
-    assert "nightly: Cooling down: it was held by " in err
+    assert "nightly: Cooling down, last held by " in err
     assert locks.clear("nightly")
     assert ended(run("nightly", *options, "--", "sh", "-c", "exit 3"))[0] == 3
     assert 0 < left() <= 300

@@ -16,7 +16,7 @@ from tests.app.models import Job
 from tests.cli.test_command import run
 from tests.conftest import UseRedis
 from tests.mailroom import mailroom
-from tests.steps import taken
+from tests.steps import orphan, taken
 
 __all__ = ["make_task", "on_redis"]
 pytestmark = [
@@ -63,7 +63,7 @@ def test_explain_a_free_lock(on_redis: None, make_task: MakeTask, arguments: str
 @pytest.mark.parametrize(
     ("option", "value", "verdict"),
     [
-        ("on_conflict", "retry", "Would be put back, to come again later: job:7 is held."),
+        ("on_conflict", "retry", "Would be requeued, to try again later: job:7 is held."),
         ("on_conflict", "coalesce", "Would be done by a follow-up run: job:7 is held."),
         ("on_conflict", "run", "Would run all the same, and report that job:7 is held."),
         ("lock_wait", 5, "Would wait up to 5s for job:7, then be skipped."),
@@ -82,6 +82,16 @@ def test_explain_a_conflict(
     assert "\nlock now:  Held by " in run("explain", task.name, "[7]")
 
 
+def test_explain_who_holds_it(on_redis: None, make_task: MakeTask) -> None:
+    task = make_task("job:{job_id}")
+    orphan("job:7")
+    said = explained(task)["verdict"]
+    assert said.startswith("Would be skipped: job:7 is held by a process that is gone. A call on ")
+    locks.clear("job:7")
+    assert locks.hold("job:7", 600)
+    assert explained(task)["verdict"] == "Would be skipped: job:7 is held by an operator."
+
+
 def test_explain_what_cannot_be(
     on_redis: None, make_task: MakeTask, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -90,12 +100,13 @@ def test_explain_what_cannot_be(
         with pytest.raises(CommandError, match="cannot be called like that"):
             run("explain", task.name, arguments)
     for arguments in ("{", "7"):
-        with pytest.raises(CommandError, match="not a JSON array, or object"):
+        with pytest.raises(CommandError, match="must be a JSON array or object"):
             run("explain", task.name, arguments)
     with pytest.raises(CommandError, match=r"No task no\.such\.task takes a lock"):
         run("explain", "no.such.task")
-    said = explained(task, '["x"]')["row"]
-    assert said == "not known: Field 'id' expected a number but got 'x'."
+    said = explained(task, '["x"]')
+    assert said["row"] == "not known: Field 'id' expected a number but got 'x'."
+    assert said["verdict"] == "Would get the lock now (its row is not known): nobody holds job:x."
     assert not caplog.records  # It is a mistake of who typed it.
 
 
@@ -116,7 +127,7 @@ def test_explain_slots_and_a_duplicate(use_redis: UseRedis, redis_server: Any) -
         sent = task.delay(7).id
         said = explained(task)
         assert said["duplicate_of"] == sent
-        assert said["verdict"].startswith(f"Would not be sent: the message {sent} is to do ")
+        assert said["verdict"].startswith(f"Would not be sent: the message {sent} is queued for ")
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_a_lock_whose_owner_is_gone_names_the_row_that_is_stuck_behind_it(room: 
     assert with_row.message.endswith(f" is gone, and its row app.Job {stuck.pk} is “processing”.")
     assert without.message.endswith(", a process that is gone.")
     clear = f"manage.py locks clear -- job:{done.pk}"
-    assert (without.serious, without.hint) == (True, f"It ends by itself; or: {clear}")
+    assert (without.serious, without.hint) == (True, f"It ends by itself. To end it now: {clear}")
     # And so it is
     assert locks.clear(f"job:{stuck.pk}")
     assert [problem.pk for problem in problems("lost work")] == [stuck.pk]

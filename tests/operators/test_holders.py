@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -40,8 +41,8 @@ KINDS: list[tuple[Callable[[], Any], Holder, bool, str]] = [
     (lambda: taken("video:1"), Holder.ALIVE, False, ", ends in "),
     (lambda: orphan("video:1"), Holder.GONE, True, ", its process is gone, ends in "),
     (on_another_host, Holder.UNKNOWN, False, "Held by worker-9:"),
-    (cooling, Holder.COOLING, True, "Cooling down: it was held by "),
-    (lambda: taken("video:1").detach(LONG), Holder.DETACHED, False, "detached: it waits for "),
+    (cooling, Holder.COOLING, True, f":{os.getpid()}, ends in "),  # Not since when: it is over.
+    (lambda: taken("video:1").detach(LONG), Holder.DETACHED, False, "(no run has adopted "),
     (by_anna, Holder.OPERATOR, True, "Held by operator anna, reason: a migration, for 0."),
     (by_other_code, Holder.FOREIGN, False, "Held by other code, and never expires."),
 ]

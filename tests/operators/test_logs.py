@@ -61,7 +61,9 @@ def test_clear_is_one_line_at_warning_and_loss_is_one_at_error(
     assert cleared.getMessage() == (
         f"lock video:1 in store default, held by {lease.owner}, was cleared by alice"
     )
-    assert f"lock video:1 in store default is lost to {lease.owner}: " in lost.getMessage()
+    assert (
+        f"lock video:1 in store default is lost by its holder {lease.owner}: " in lost.getMessage()
+    )
     assert "videos.transcode[id-1]" in str(lease.owner)
 
 

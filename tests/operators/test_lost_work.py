@@ -129,7 +129,7 @@ def test_a_lock_that_is_not_the_keys_alone_is_not_guessed(room: Mailroom, name: 
         Job.objects.create(status="processing")
     (problem,) = diagnose()
     assert (problem.kind, problem.what, problem.serious) == ("unknown", "app.Job", False)
-    assert "names are not known: 3." in problem.message
+    assert "perhaps lost: 3." in problem.message
     assert task.name in problem.hint
     assert doctor()[1] == 0
 

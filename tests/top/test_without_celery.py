@@ -61,7 +61,7 @@ shown = [
 job.refresh_from_db()
 said["status"] = job.status
 said["known"] = [each for each in shown if
-    "Celery cannot be imported here, so what tasks work on is not known: No module" not in each]
+    "Celery cannot be imported here, so no task is known: No module" not in each]
 said["row"] = json.loads(command("show", "video:2", "--format", "json"))["row"]
 said["detail"] = page(LIST + "default_3Avideo_3A2/change/")[:3]
 print(json.dumps(said))

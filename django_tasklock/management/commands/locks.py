@@ -25,7 +25,7 @@ __all__ = ["Command"]
 class Command(BaseCommand):
     """The command; its verbs are in `django_tasklock.cli`."""
 
-    help = "See and clear the locks that tasks and other code hold."
+    help = "Show, clear and hold locks, find lost work, and run commands under locks."
     # In an emergency the command must run, whatever else is wrong with the site.
     requires_system_checks = []
 
