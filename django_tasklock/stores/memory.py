@@ -43,7 +43,7 @@ logger = logging.getLogger("django_tasklock")
 
 # How many events are kept.
 HISTORY_EVENTS = 10_000
-# At how many of the new records those that are over are removed: they stay few, and nobody counts.
+# The probability that a new record also removes all that have ended: they stay few, uncounted.
 TIDY_CHANCE = 1 / 1024
 # How often a waiter looks whether the lease that it waits for is over: nobody tells it when a test
 # moves the time. The same, of those on an event loop that were not the first when they asked.

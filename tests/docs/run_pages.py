@@ -2,7 +2,7 @@
 
 A block is a module, called by the file in its first line. Its settings are applied, its functions
 are called, and its test cases run. What it neither defines nor imports is the reader's, and
-`readers.py` has that.
+`readers.py` has that. What a page shows at the prompt of ``manage.py shell`` is what one sees.
 Each page has a process, forked from this one, which prints as JSON what went wrong on which page.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import builtins
+import doctest
 import inspect
 import json
 import logging.config
@@ -21,6 +22,7 @@ import traceback
 import types
 import unittest
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -114,6 +116,17 @@ def call_functions(block: Block, module: ModuleType, post: Any) -> None:
         assert not isinstance(result, dict) or "status" not in result, (node.name, result)
 
 
+def try_at_the_prompt(block: Block) -> None:
+    """On django-redis, and on Django's own cache for Redis."""
+    for backend in ("django_redis.cache", "django.core.cache.backends.redis"):
+        cache = settings.CACHES["default"] | {"BACKEND": f"{backend}.RedisCache", "OPTIONS": {}}
+        with override_settings(CACHES={"default": cache}):
+            shown = doctest.DocTestParser().get_doctest(
+                block.text, {}, backend, block.page, block.line
+            )
+            assert doctest.DocTestRunner().run(shown).failed == 0, backend
+
+
 def arguments(post: Any, tasklock: Any) -> dict[str, Any]:
     from example_project.videos.models import Video
 
@@ -141,14 +154,17 @@ def run_page(page: str) -> None:
     given = helpers | {
         "BASE_DIR": Path(os.environ["EXAMPLE_STATE"]),
         "DATABASES": dict(settings.DATABASES),
-        "Video": models.Video,
         "order_id": 7,
     }
     names: dict[str, Any] = {"sys": sys, "types": types, "MagicMock": MagicMock}
     exec(BEFORE.get(page, ""), names)
     used: set[str] = set()
-    for block in blocks(ROOT / page, "python"):
+    shown = [*blocks(ROOT / page, "python"), *blocks(ROOT / page, "pycon")]
+    for block in sorted(shown, key=attrgetter("line")):
         if block.label in LEFT_OUT:
+            continue
+        if block.language == "pycon":
+            try_at_the_prompt(block)
             continue
         module = loaded(block, given)
         used |= foreign_names(block) & set(helpers)
