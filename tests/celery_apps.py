@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from celery import _state
+
 from django_tasklock._compat.celery import active_apps
 
 __all__ = ["apps_end", "forget"]
@@ -23,6 +25,9 @@ def apps_end() -> Iterator[None]:
     """Forget the apps that are made meanwhile, but for those of whole sites, which are modules."""
     before = active_apps()
     yield
+    # Celery's fallback is made at the first use, and stays the current app of all later tests.
+    celerys: Any = _state
+    before.append(celerys.default_app)
     for app in active_apps():
         if not app._fixups and not any(app is each for each in before):
             forget(app)
