@@ -111,7 +111,7 @@ def lock_view(
             )
         if not callable(view):
             raise TypeError(
-                f'a view is called, and {view!r} cannot be: decorate it with @lock_view("a name")'
+                f'lock_view() must decorate a view, not {view!r}. Write @lock_view("a name")'
             )
         called = _called(view)
         fill = name if callable(name) else NameTemplate(name, signature_of(called)).fill

@@ -221,7 +221,10 @@ def test_what_ends_the_making_of_tasks_is_an_error(project: Project, tasks: str)
     said = checked(project, fails=True)
     assert "(django_tasklock.E007) Celery app 'mysite': " in said
     assert ("did you mean lock_ttl?" if tasks == WRONG_CLASS else "ValueError: not today") in said
-    assert "HINT: A worker fails with the same error: celery --app mysite worker" in said
+    assert (
+        "HINT: Correct it. A worker fails with the same error, and shows where it is: celery"
+        in said
+    )
 
 
 def test_what_cannot_be_imported_is_a_warning(project: Project) -> None:
@@ -251,7 +254,7 @@ def test_options_that_nothing_reads_are_an_error(project: Project) -> None:
     )
     said = checked(project, fails=True)
     found = re.findall(
-        r"E008\) task videos\.tasks\.(\w+): no base of it reads (.*?): .*\n.*HINT: (.*)", said
+        r"E008\) task videos\.tasks\.(\w+): no base class of it reads (.*?): .*\n.*HINT: (.*)", said
     )
     ours, once, singleton = "base=LockedTask", "QueueOnce of celery-once", "Singleton of celery-"
     expected = {
