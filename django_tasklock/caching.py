@@ -60,7 +60,7 @@ def cached_once(
         checked_ttl(stale, "stale")
     checked_wait(wait)
     if iscoroutinefunction(produce) or not callable(produce):
-        raise TypeError(f"produce is a function without arguments, and not async: {produce!r}")
+        raise TypeError(f"produce must be a function, not async, without arguments: {produce!r}")
     values: Any = caches[cache]
     # It lasts while a value is fresh that may be stale. So the key has the plain value, for other
     # code too.

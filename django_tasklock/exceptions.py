@@ -167,7 +167,7 @@ class StatusConflict(TaskLockError):
 
     def __str__(self) -> str:
         return (
-            f"{self.model} {self.pk!r} is no longer in the status, or under the fence, of this run"
+            f"{self.model} {self.pk!r} was changed meanwhile: its status or fence is not this run's"
         )
 
 

@@ -74,12 +74,12 @@ class StatusGuard:
         if not self.source:
             raise InvalidLockConfig("a guard needs at least one source status")
         if self.to in (*self.source, self.done):
-            raise InvalidLockConfig(f"to={self.to!r} is no status of its own: {self!r}")
+            raise InvalidLockConfig(f"to={self.to!r} must not be in source or done: {self!r}")
         if self.failed is not None and self.failed in (self.to, self.done):
-            raise InvalidLockConfig(f"failed={self.failed!r} is the status of another outcome")
+            raise InvalidLockConfig(f"failed={self.failed!r} must not be to or done: {self!r}")
         for what, given in (("filter", self.filter), ("exclude", self.exclude)):
             if not isinstance(given, Q | None):
-                raise InvalidLockConfig(f"a guard's {what} is a Q object or None")
+                raise InvalidLockConfig(f"a guard's {what} must be a Q or None, not {given!r}")
 
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in ARGUMENTS}
@@ -110,7 +110,7 @@ class StatusGuard:
         if not can_hold(LARGEST_FENCE, field):
             return f"{where} cannot hold a fence, an integer of 16 digits. {use}."
         if not field.null and not field.has_default():
-            return f"{where} cannot be empty, as it is before the first run. {use}()."
+            return f"{where} must allow null: it is empty before the first run. {use}()."
         return ""
 
     def pk_of(self, arguments: Mapping[str, Any]) -> Any:
@@ -119,8 +119,8 @@ class StatusGuard:
         Raises `InvalidLockConfig` if the argument is missing.
         """
         if self.pk not in arguments:
-            what = f"the call has no argument {self.pk!r}, the key of {self.label}"
-            raise InvalidLockConfig(what)
+            what = f"the call has no argument {self.pk!r}, and the guard of {self.label} takes the"
+            raise InvalidLockConfig(f"{what} primary key from it (its option pk)")
         return arguments[self.pk]
 
     def rows(self) -> QuerySet[Model]:
@@ -298,7 +298,7 @@ def _label_of(model: Any) -> str:
         return model._meta.label
     if isinstance(model, str) and model.count(".") == 1:
         return model
-    raise InvalidLockConfig(f'a guard\'s model is a model, or a label "app.Model", not {model!r}')
+    raise InvalidLockConfig(f'a guard\'s model must be a model or "app.Model", not {model!r}')
 
 
 def _listed(source: Any) -> list[Any]:

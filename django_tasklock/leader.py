@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from asgiref.sync import iscoroutinefunction
 
 from ._engine.lease import Lease, Use
-from ._engine.lock import OWN
 from ._engine.service import LockService
 from ._values.arguments import checked_name, checked_ttl
 from ._values.lock_info import LockInfo
@@ -90,7 +89,7 @@ def wait_to_lead(service: LockService, name: str, ttl: float, **options: Any) ->
             time.sleep(OUTAGE_PAUSE_SECONDS)
         else:
             if isinstance(won, LockInfo):
-                raise LockNotAcquired(name, won, OWN)
+                raise LockNotAcquired(name, won, "by this very thread, which leads already")
             return won
 
 
@@ -105,5 +104,5 @@ def _takes_lease(run: Callable[..., Any]) -> bool:
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]  # fmt: skip
     if len(needed) > 1 or any(p.kind is p.KEYWORD_ONLY for p in needed):
-        raise TypeError(f"run gets the lease or nothing, and {run!r} needs {needed}")
+        raise TypeError(f"run must take the lease, by position, or nothing: {run!r} needs {needed}")
     return bool(needed)

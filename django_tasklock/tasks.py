@@ -66,16 +66,16 @@ def locked(
         checked_template(name)
     how = How(store, ttl, wait, renew)
     if on_conflict not in ("skip", "raise"):
-        raise ValueError(f'on_conflict is "skip" or "raise", not {on_conflict!r}')
+        raise ValueError(f'on_conflict must be "skip" or "raise", not {on_conflict!r}')
     if not isinstance(guard, StatusGuard | None):
-        raise InvalidLockConfig(f"guard is a StatusGuard, not {guard!r}")
+        raise InvalidLockConfig(f"guard must be a StatusGuard or None, not {guard!r}")
 
     def decorate(function: Function) -> Function:
         signature, takes_lease = _signature(function)
         fill = name if callable(name) else NameTemplate(name, signature).fill_from
         anything = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
         if guard is not None and guard.pk not in signature.parameters and not anything:
-            raise InvalidLockConfig(f"the guard's key {guard.pk!r} is no argument of the task")
+            raise InvalidLockConfig(f"the guard's pk {guard.pk!r} must be an argument of the task")
         task = f"{function.__module__}.{function.__qualname__}"
 
         def begin(args: Any, kwargs: Any) -> _Run:
@@ -169,7 +169,7 @@ async def _finish(call: Callable[..., Any], *args: Any) -> Any:
 def _signature(function: Any) -> tuple[inspect.Signature, bool]:
     """Return the signature that callers see, and whether the function gets the lease as well."""
     if not inspect.isroutine(function):
-        raise TypeError(f"@locked decorates a function, and @task() goes over it: {function!r}")
+        raise TypeError(f"@locked must decorate a function, below @task(), not {function!r}")
     if is_generator(function):
         raise TypeError(f"@locked cannot decorate the generator {function.__qualname__}")
     signature = signature_of(function)

@@ -68,7 +68,9 @@ class Mailroom:
     def register(self, body: Any, **options: Any) -> Any:
         """A locked task of this app alone."""
         app: Any = self.app
-        return app.task(body, **{"base": LockedTask, "shared": False, **options})
+        # acks_late is said, so that the checks do not ask for it.
+        usual = {"base": LockedTask, "shared": False, "acks_late": False}
+        return app.task(body, **{**usual, **options})
 
     def waiting(self) -> list[Message]:
         """What is in the queue, the oldest first."""

@@ -37,8 +37,8 @@ class CoolingTimes(NamedTuple):
         longest = store.longest_ttl
         if longest is not None and max(self) > longest:
             raise InvalidLockConfig(
-                f"the lock store {store.alias!r} keeps a lock for {longest:g} s at most "
-                f"(LONGEST_TTL), and cannot let it cool for {max(self):g} s"
+                f"hold_at_least and cooldowns must be at most {longest:g} s (LONGEST_TTL of the "
+                f"lock store {store.alias!r}), not {max(self):g} s"
             )
 
 

@@ -375,8 +375,8 @@ def check_handed_on(store: BaseStore, ttl: float) -> None:
     """Raise `ValueError` if no lease lasts for ``ttl`` seconds in the store."""
     if store.longest_ttl is not None and ttl > store.longest_ttl:
         raise ValueError(
-            f"the lock store {store.alias!r} keeps a lease for {store.longest_ttl:g} s at most "
-            f"(LONGEST_TTL), not for {ttl:g} s"
+            f"ttl must be at most {store.longest_ttl:g} s (LONGEST_TTL of the lock store "
+            f"{store.alias!r}), not {ttl:g} s"
         )
 
 

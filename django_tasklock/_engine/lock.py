@@ -49,7 +49,7 @@ Held = TypeVar("Held")
 Names = list[str] | tuple[str, ...]
 
 FORGOTTEN_F = re.compile(r"\{[A-Za-z_]\w*([.\[][^{}]*)?(![rsa])?(:[^{}]*)?\}").search
-OWN = "by this very thread; reentrant=True shares it"
+OWN = "by this very thread; reentrant=True lets it take the lock again"
 # What somebody tries who takes `lock()` for a lock object of another library.
 INSTEAD = {
     "acquire": "locks.acquire(name, wait=...) returns a lease, or None",
@@ -163,9 +163,9 @@ class LockContext(Generic[Held]):
         options.setdefault("renew", True)
         self._how = How(**options)
         if several and self._how.slots > 1:
-            raise ValueError("slots is for one name: several names are held whole, all or none")
+            raise ValueError("slots must be 1 with several names: they are held all or none")
         if on_conflict not in ("raise", "skip"):
-            raise ValueError(f'on_conflict is "raise" or "skip", not {on_conflict!r}')
+            raise ValueError(f'on_conflict must be "raise" or "skip", not {on_conflict!r}')
         self.name, self.template = tuple(name) if several else name, template
         self._skips = on_conflict == "skip"
         # Of the blocks that it holds now, the last one last.
@@ -249,12 +249,12 @@ class LockContext(Generic[Held]):
         if self._filled:
             return
         if self._skips:
-            raise TypeError('on_conflict="skip" is for the decorator: a block cannot be skipped')
+            raise TypeError('on_conflict="skip" is for the decorator: use locks.acquire in a block')
         for name in (self.name,) if isinstance(self.name, str) else self.name:
             if FORGOTTEN_F(name):
                 raise ValueError(
-                    f"the name {name!r} has a field, which only a decorator fills. In a block it "
-                    f'is an f-string: lock(f"{name}")'
+                    f"the name {name!r} has a field, which only a decorator fills. In a block "
+                    f'write an f-string: lock(f"{name}")'
                 )
 
     def _note(self, use: Use) -> None:
@@ -333,11 +333,11 @@ def _mend(function: Any, called: Any) -> str | None:
     """Why a lock cannot be held for a call, and what to write instead. None if it can."""
     if hasattr(function.__class__, "apply_async"):  # That of a proxy is the task's.
         return (
-            "a Celery task, of which only direct calls would be under it. "
+            "it is a Celery task, and only direct calls of it would take the lock. "
             "Use base=LockedTask, or put @shared_task above @lock."
         )
     if isinstance(called, type):
         return "a call of a class only makes an object. Decorate the method that does the work."
     if is_generator(called):
-        return "such a call returns before its body runs. Use `with lock(...)` inside the body."
+        return "a generator's body runs after the call. Use `with lock(...)` inside the body."
     return None

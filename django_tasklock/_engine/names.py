@@ -214,7 +214,7 @@ class NameTemplate:
     def _check_field(self, field: str, spec: str) -> None:
         name = re.split(r"[.\[]", field)[0]
         if not name or name.isdigit():
-            raise ValueError(f"a field of {self.template!r} has no name: {{{field}}}")
+            raise ValueError(f"a field of {self.template!r} must name an argument: {{{field}}}")
         if ".__" in field:
             # What belongs to a class or a module is no value of a call, and may be a secret.
             raise ValueError(f"a field of {self.template!r} reads a special attribute: {{{field}}}")
@@ -235,7 +235,10 @@ class NameTemplate:
         try:
             name = _formatter.vformat(self.template, (), arguments)
         except (KeyError, AttributeError, IndexError) as error:
-            raise ValueError(f"{self.template!r} cannot be filled: no {error}") from error
+            what = f"there is no argument or key {error}" if isinstance(error, KeyError) else error
+            raise ValueError(
+                f"{self.template!r} cannot be filled: {what}; pass what it reads, or change it"
+            ) from error
         except TypeError as error:
             raise TypeError(f"{self.template!r} cannot be filled: {error}") from error
         return checked_name(name)
@@ -268,7 +271,7 @@ class ArgumentNames:
         try:
             values = [arguments[name] for name in self.names]
         except KeyError as error:
-            raise ValueError(f"{self!r} cannot be filled: no {error}") from error
+            raise ValueError(f"{self!r} cannot be filled: there is no argument {error}") from error
         return make_name(prefix, *values)
 
 
@@ -302,7 +305,7 @@ def make_name(*parts: Any) -> str:
     process, such as an object whose text is its address in memory.
     """
     if not parts:
-        raise TypeError("a lock's name has at least one part")
+        raise TypeError("make_name() must get at least one part")
     text = ":".join(map(written, parts))
     if 0 < len(text) <= LONGEST_NAME_CHARACTERS:
         return text
@@ -319,7 +322,7 @@ def digest_name(prefix: str, arguments: Mapping[str, Any]) -> str:
         digest = _digest(_canonical(arguments))
     except TypeError as error:
         raise TypeError(
-            f"no name can be made of the arguments of {prefix}: {error}; give it a lock_name"
+            f"no name can be made of the arguments of {prefix}: {error}; give the task a lock_name"
         ) from error
     return f"{quoted(prefix)[: LONGEST_NAME_CHARACTERS - len(digest) - 1]}:{digest}"
 
@@ -328,7 +331,7 @@ def check_argument(what: str, name: str, signature: inspect.Signature) -> None:
     """Raise `ValueError` if ``name``, which ``what`` names, is no argument of a call."""
     parameter = signature.parameters.get(name)
     if parameter is not None and parameter.kind is parameter.VAR_KEYWORD:
-        raise ValueError(f"{what} names {name!r}: name one of the arguments that ** takes up")
+        raise ValueError(f"{what} names **{name}: name one of the arguments that it takes up")
     anything = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     if parameter is None and not anything:
         known = ", ".join(signature.parameters) or "none"

@@ -319,7 +319,7 @@ class LockService:
         checked_name(name)
         for what, proof in (("token", token), ("digest", digest)):
             if proof is not None and not isinstance(proof, str):
-                raise TypeError(f"a {what} is a str, not {type(proof).__name__}")
+                raise TypeError(f"a {what} must be a str, not {type(proof).__name__}")
         if token is not None and not is_token(token):
             return False  # No lease has it; a store may look for a part of a record.
         return clear(store, name, token, digest, store.find(name), by=by)
@@ -389,9 +389,9 @@ class LockService:
             checked_name(name)
         if task_id is not None:
             if not isinstance(task_id, str):
-                raise TypeError(f"a task id is a str, not {type(task_id).__name__}: {task_id!r}")
+                raise TypeError(f"a task id must be a str, not {task_id!r}")
             if not task_id:
-                raise ValueError("a task id is not empty")
+                raise ValueError("a task id must not be empty")
             task_id = recorded(task_id)
         checked_number("limit", limit)
         store = self.store

@@ -277,7 +277,8 @@ def _with_news(refusal: Refusal, news: Refusal) -> Refusal:
 
 def always_late(store: BaseStore, ttl: float) -> StoreUnavailable:
     """What is raised after too many grants whose leases are over: no work may begin under one."""
-    return StoreUnavailable(store.alias, f"its answers come later than a lease of {ttl:g} s lasts")
+    late = f"its answers come later than a lease of {ttl:g} s lasts: use a longer ttl"
+    return StoreUnavailable(store.alias, late)
 
 
 def end_of(holder: LockInfo) -> float:

@@ -57,8 +57,8 @@ def checked_name(name: Any) -> str:
     text: str = _typed("a lock's name", name, str, "a str")
     if not is_name(text):
         raise ValueError(
-            f"a lock's name has 1 to {LONGEST_NAME_CHARACTERS} printable characters and no spaces: "
-            f"{text!r:.100} has {len(text)}"
+            f"a lock's name must have 1 to {LONGEST_NAME_CHARACTERS} printable characters and no "
+            f"spaces, not {text!r:.100} ({len(text)} characters)"
         )
     return text
 
@@ -66,7 +66,7 @@ def checked_name(name: Any) -> str:
 def checked_several(names: Any) -> None:
     """Raise `TypeError` unless ``names`` is a list or tuple, and `ValueError` if it is empty."""
     if not _typed("a group of names", names, (list, tuple), "a list or a tuple"):
-        raise ValueError("there is no name in the list")
+        raise ValueError("a group of names must have at least one name")
 
 
 def checked_template(name: Any) -> str:
@@ -80,8 +80,8 @@ def checked_remark(what: str, text: Any) -> str:
     remark: str = _typed(what, text, str, "a str")
     if not is_remark(remark):
         raise ValueError(
-            f"{what} has at most {LONGEST_TEXT_BYTES} bytes of UTF-8, of printable characters: "
-            f"{text!r:.255}"
+            f"{what} must have at most {LONGEST_TEXT_BYTES} bytes of UTF-8, and only printable "
+            f"characters, not {text!r:.255}"
         )
     return remark
 
@@ -91,7 +91,7 @@ def checked_token(token: Any) -> str:
     `new_token` makes: with any other, a lease could be granted and never released."""
     text: str = _typed("a token", token, str, "a str")
     if not is_token(text):
-        raise ValueError("a token has 22 characters of A-Z, a-z, 0-9, - and _: draw one first")
+        raise ValueError("a token must have 22 characters of A-Z, a-z, 0-9, - and _")
     return text
 
 
@@ -140,7 +140,7 @@ def checked_wait(wait: Any, what: str = "wait") -> float | None:
         return None
     number = _number(what, wait)
     if not number >= 0:
-        raise ValueError(f"{what} is None or a number of seconds >= 0, not {wait!r}")
+        raise ValueError(f"{what} must be None or a number of seconds >= 0, not {wait!r}")
     return number if isfinite(number) else None
 
 
@@ -150,13 +150,13 @@ def check_options(ttl: Any, wait: Any, renew: Any, store: Any) -> None:
         checked_ttl(ttl)
     checked_wait(wait)
     checked_flag("renew", renew)
-    _typed("store", store, str, "an alias")
+    _typed("store", store, str, "an alias of TASKLOCK")
 
 
 def _typed(what: str, value: Any, kind: type | tuple[type, ...], called: str) -> Any:
     """Return ``value``; raise `TypeError` if it is not of a ``kind``. A bool is no number."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise TypeError(f"{what} is {called}, not {type(value).__name__}: {value!r:.100}")
+        raise TypeError(f"{what} must be {called}, not {type(value).__name__}: {value!r:.100}")
     return value
 
 
@@ -164,13 +164,13 @@ def _number(what: str, value: Any) -> float:
     try:
         return float(_typed(what, value, (int, float), "a number of seconds"))
     except OverflowError:
-        raise ValueError(f"{what} is a number of seconds, and not as large as this") from None
+        raise ValueError(f"{what} must be a number of seconds, and less than 1e308") from None
 
 
 def _from_least(what: str, value: Any, least: float) -> float:
     number = _number(what, value)
     if not least <= number <= LONGEST_TTL_SECONDS:
         raise ValueError(
-            f"{what} is a number of seconds from {least} to ten years, not {value!r:.100}"
+            f"{what} must be a number of seconds from {least} to ten years, not {value!r:.100}"
         )
     return number

@@ -50,10 +50,10 @@ def read_handle(handle: Any) -> Handle:
     """Return what ``handle`` says. Raises `TypeError` if it is no str, and `ValueError` if it is
     not one that `Lease.detach` of this version has returned, or not all of it."""
     if not isinstance(handle, str):
-        raise TypeError(f"a handle is the str that detach() returned, not {type(handle).__name__}")
+        raise TypeError(f"a handle must be the str of lease.detach(), not {type(handle).__name__}")
     version, _, text = handle.partition(".")
     if version != VERSION and version.isdigit() and text:
-        raise ValueError(f"the handle is of version {version}, and only {VERSION} is known")
+        raise ValueError(f"the handle has version {version}, not {VERSION}: update django-tasklock")
     try:
         if version != VERSION or len(handle) > LONGEST_HANDLE_CHARACTERS:
             raise ValueError
@@ -75,4 +75,4 @@ def read_handle(handle: Any) -> Handle:
             return Handle(alias, name, token, fence, mark, checked_ttl(ttl), slots)
     except (ValueError, TypeError, RecursionError):
         pass
-    raise ValueError("this is no handle of a detached lease, or not all of one")
+    raise ValueError("a handle must be the str that lease.detach() returned, and all of it")

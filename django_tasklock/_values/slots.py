@@ -26,7 +26,7 @@ def checked_slots(slots: Any, what: str = "slots") -> int:
     """Return ``slots``, which errors call ``what``. Raises `TypeError` or `ValueError` unless it is
     a whole number from 1 to `LARGEST_SLOTS`."""
     if not 1 <= checked_number(what, slots) <= LARGEST_SLOTS:
-        raise ValueError(f"{what} is a number from 1 to {LARGEST_SLOTS}, not {slots!r}")
+        raise ValueError(f"{what} must be a number from 1 to {LARGEST_SLOTS}, not {slots!r}")
     return int(slots)
 
 
@@ -41,7 +41,7 @@ def permit_names(name: str, slots: int) -> list[str]:
     longest = LONGEST_NAME_CHARACTERS - len(f"#{LARGEST_SLOTS}")
     if len(name) > longest:
         raise ValueError(
-            f"with slots, a lock's name has at most {longest} characters, this one has {len(name)}"
+            f"with slots, a lock's name must have at most {longest} characters, not {len(name)}"
         )
     return [permit_name(name, slot) for slot in range(1, slots + 1)]
 

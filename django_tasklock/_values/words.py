@@ -66,5 +66,5 @@ def read_ttl(text: str) -> float:
     if _PLAIN(text):
         return checked_ttl(float(text))
     if not _WITH_UNITS(text):
-        raise ValueError(f"not a duration such as 30s, 10m, 2h, 1d or 90 (seconds): {text[:100]!r}")
+        raise ValueError(f"a duration must be like 30s, 10m, 2h, 1d or 90, not {text[:100]!r}")
     return checked_ttl(sum(float(number) * UNIT_SECONDS[unit] for number, unit in _PARTS(text)))

@@ -32,9 +32,9 @@ SHOWN_CHARACTERS = 60
 
 RUN_SECONDS = {
     "--kill-after": "from SIGTERM to SIGKILL when the lock is lost (default: 10)",
-    "--hold-at-least": "the lock stays taken until so long after it was acquired",
-    "--cooldown": "the lock stays taken for so long after the command has exited with 0",
-    "--cooldown-after-error": "the same, after another status",
+    "--hold-at-least": "the lock stays taken at least this long after it was acquired",
+    "--cooldown": "the lock stays taken for this long after the command exits with 0",
+    "--cooldown-after-error": "the lock stays taken for this long after any other status",
 }
 
 
@@ -45,7 +45,7 @@ def add_run_arguments(parser: CommandParser) -> None:
     parser.add_argument("--ttl", type=lock_ttl, metavar="SECONDS", help=ttl)
     add_wait(parser)
     code: Any = {"type": exit_status, "default": HELD_ELSEWHERE, "metavar": "N"}
-    parser.add_argument("--conflict-exit-code", help="in place of 75", **code)
+    parser.add_argument("--conflict-exit-code", help="of a refusal, in place of 75", **code)
     for option, text in RUN_SECONDS.items():
         parser.add_argument(option, type=seconds, default=0.0, metavar="SECONDS", help=text)
     parser.set_defaults(kill_after=10.0)
@@ -55,7 +55,7 @@ def add_run_arguments(parser: CommandParser) -> None:
 def add_lead_arguments(parser: CommandParser) -> None:
     """Add the lock, how long it lasts, and the command to run."""
     parser.add_argument("name", type=lock_name, metavar="NAME")
-    ttl = "of the lease: so long after the leader's death another machine leads (default: 15)"
+    ttl = "of the lease: within it another machine leads after the leader's death (default: 15)"
     parser.add_argument("--ttl", type=lock_ttl, default=15.0, metavar="SECONDS", help=ttl)
     parser.add_argument("argv", nargs="+", metavar="COMMAND")
 
@@ -84,7 +84,9 @@ def run_command(command: BaseCommand, **options: Any) -> None:
     status = group.run(partial(_lease, command, options))
     if not group.kept:
         # What ran without its lock is never reported as a success.
-        raise CommandError(f"{options['name']} was lost while the command ran.", returncode=LOST)
+        raise CommandError(
+            f"The lock {options['name']} was lost while the command ran.", returncode=LOST
+        )
     sys.exit(status)
 
 

@@ -17,21 +17,14 @@ from .base import BaseStore, interrupts
 
 __all__ = ["StoreHandler", "stores"]
 
-REDIS_STORE = "django_tasklock.stores.redis.RedisStore"
-CACHE_STORE = "django_tasklock.stores.cache.CacheStore"
-# The paths of our stores, by their classes, for whoever writes one wrong.
+# Our stores, by the names of their classes.
 OURS = {
-    path.rpartition(".")[2]: path
+    path.rpartition(".")[2]: f"{__name__}.{path}"
     for path in (
-        REDIS_STORE,
-        CACHE_STORE,
-        "django_tasklock.stores.cluster.RedisClusterStore",
-        "django_tasklock.stores.database.DatabaseStore",
-        "django_tasklock.stores.memory.MemoryStore",
-        "django_tasklock.stores.quorum.QuorumStore",
-        "django_tasklock.stores.zookeeper.ZooKeeperStore",
+        "cache.CacheStore", "cluster.RedisClusterStore", "database.DatabaseStore",
+        "memory.MemoryStore", "quorum.QuorumStore", "redis.RedisStore", "zookeeper.ZooKeeperStore",
     )
-}
+}  # fmt: skip
 REDIS_CACHES = {
     "django_redis.cache.RedisCache",
     "django_valkey.cache.ValkeyCache",
@@ -122,7 +115,7 @@ def _backend_for(settings: StoreSettings) -> str:
     # Compared by name: a site without Redis does not need a Redis client.
     classes = type(caches[settings.cache]).__mro__
     names = {f"{base.__module__}.{base.__qualname__}" for base in classes}
-    return REDIS_STORE if names & REDIS_CACHES else CACHE_STORE
+    return OURS["RedisStore" if names & REDIS_CACHES else "CacheStore"]
 
 
 stores = StoreHandler()

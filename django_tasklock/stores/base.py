@@ -220,7 +220,8 @@ class BaseStore(ABC):
         takeover = settings.options.get("TAKEOVER", True)
         if not isinstance(takeover, bool):
             raise InvalidLockConfig(
-                f"the option TAKEOVER of the lock store {self.alias!r} is a bool, not {takeover!r}"
+                f"the option TAKEOVER of the lock store {self.alias!r} must be a bool, not "
+                f"{takeover!r}"
             )
         self.takeover = takeover
         """Whether a lock whose owner is known to be dead is taken at once. Off for work that

@@ -81,9 +81,9 @@ class CacheStore(BaseStore):
         options = getattr(cache, "_options", None) or {}
         if getattr(cache, "_ignore_exceptions", False) or options.get("ignore_exc"):
             raise InvalidLockConfig(
-                f"the cache {settings.cache!r} swallows its errors (IGNORE_EXCEPTIONS or "
+                f"the cache {settings.cache!r} hides its errors (IGNORE_EXCEPTIONS or "
                 f"ignore_exc): the lock store {self.alias!r} could not distinguish an outage "
-                "from a lock"
+                "from a lock. Turn that off, or give the locks a cache of their own"
             )
 
     @property
@@ -280,7 +280,9 @@ class CacheStore(BaseStore):
         nothing. Of several servers, only a call for this very key is made on the same one.
         """
         if self._is_memcached and self._call(lambda: self._is_silent(key)):
-            raise StoreUnavailable(self.alias, "it neither finds a key nor adds one")
+            raise StoreUnavailable(
+                self.alias, "its server does not answer: keys are neither found nor added"
+            )
 
     def _is_silent(self, key: str) -> bool:
         try:

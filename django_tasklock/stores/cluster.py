@@ -116,10 +116,9 @@ class Nodes:
         except (AttributeError, KeyError, TypeError, ValueError):
             # Without the value, which may have a password in it.
             raise settings.wrong(
-                f"the option {LOCATION_OPTION} is the URL of a node of the cluster, such as "
-                "redis://host:7000 or rediss://user:password@host:7000, or a list of such URLs, "
-                "with the same scheme, user, password and query: all nodes are connected to in "
-                "one way"
+                f"the option {LOCATION_OPTION} must be the URL of a node of the cluster, such as "
+                "redis://host:7000 or rediss://user:password@host:7000, or a list of URLs. All "
+                "must have the same scheme, user, password and query, which are used for every node"
             ) from None
         self._said_by = self._seeds[0]
         # Releases of redis-py before version 8 have no timeout.
@@ -130,7 +129,7 @@ class Nodes:
             connection = self._client(self._said_by).new_connection()
         except (TypeError, ValueError, OSError) as error:
             raise settings.wrong(
-                f"the option {POOL_OPTION} is a dict of arguments for redis-py's connections: "
+                f"the option {POOL_OPTION} must be a dict of arguments for redis-py's connections: "
                 f"{error}"
             ) from error
         self._patience: float = connection.socket_timeout or DEFAULT_SOCKET_TIMEOUT_SECONDS
@@ -259,8 +258,8 @@ class RedisClusterStore(BaseStore):
         super().__init__(settings)
         if set("{}") & set(settings.key_prefix):
             raise settings.wrong(
-                f"its KEY_PREFIX is {settings.key_prefix!r}: on a cluster it has no braces, with "
-                "which the store says in which slot a key is"
+                f"its KEY_PREFIX must have no braces, not {settings.key_prefix!r}: the store puts "
+                "braces into the keys, which choose the slot"
             )
         self.nodes = Nodes(settings)
         self.buckets = [_Bucket(settings, self.nodes, number) for number in range(BUCKETS)]
@@ -353,7 +352,7 @@ class RedisClusterStore(BaseStore):
                 together.setdefault(finding, []).append(f"{host}:{port}")
         for finding, where in together.items():
             who = "every master" if len(where) == len(masters) else ", ".join(where)
-            yield replace(finding, message=f"of {who}: {finding.message}")
+            yield replace(finding, message=f"{who}: {finding.message}")
 
     def uptime(self) -> float:
         return min(bucket.uptime() for bucket in self._one_of_each_master().values())

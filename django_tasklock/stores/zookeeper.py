@@ -340,14 +340,14 @@ class ZooKeeperStore(BaseStore):
         super().__init__(settings)
         if are_patched() and "eventlet" in sys.modules:
             raise settings.wrong(
-                "it is in ZooKeeper, and kazoo's threads do not work in a process that eventlet "
-                "has patched; under gevent they do"
+                "kazoo, its client of ZooKeeper, does not work in a process that eventlet has "
+                "patched; under gevent it does"
             )
         options = settings.options
         parts = settings.key_prefix.strip("/").split("/")
         wrong = (part.strip(".") == "" or not part.isprintable() for part in parts)
         if parts[0] == "zookeeper" or any(wrong):
-            what = 'KEY_PREFIX is a path such as "lock" or "shop/locks", not below /zookeeper'
+            what = 'KEY_PREFIX must be a path like "lock" or "shop/locks", not below /zookeeper'
             raise settings.wrong(what)
         self.prefix = "/" + "/".join(parts)
         self.seconds = settings.seconds("TIMEOUT", DEFAULT_TIMEOUT_SECONDS)
@@ -357,8 +357,8 @@ class ZooKeeperStore(BaseStore):
         except (AttributeError, KeyError, TypeError, ValueError):
             # Without the values: one may be a password.
             raise settings.wrong(
-                'HOSTS is a text such as "zk1:2181,zk2:2181/chroot", and AUTH a list of pairs such '
-                'as ("digest", "user:password")'
+                'the option HOSTS must be a str like "zk1:2181,zk2:2181/chroot", and AUTH a list '
+                'of pairs like ("digest", "user:password")'
             ) from None
         self._arguments = {
             "hosts": options["HOSTS"],
@@ -435,7 +435,7 @@ class ZooKeeperStore(BaseStore):
                 answers.put(error)
 
         if not _start(run):
-            raise StoreUnavailable(self.alias, "the system starts no thread now")
+            raise StoreUnavailable(self.alias, "the system cannot start a thread now")
         try:
             answer = answers.get(timeout=self.seconds + GRACE_SECONDS)
         except Empty:

@@ -41,19 +41,19 @@ def made(annotations: Any = None, body: Any = process, **options: Any) -> Any:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"lock_ttl": 0}, "lock_ttl is a number of seconds from 0.001 to ten years, not 0"),
-    ({"lock_ttl": "60"}, "lock_ttl is a number of seconds, not str: '60'"),
-    ({"lock_ttl": True}, "lock_ttl is a number of seconds, not bool: True"),
-    ({"unique_for": None}, "unique_for is a number of seconds, not NoneType: None"),
-    ({"debounce": float("inf")}, "debounce is a number of seconds from 0.001 to ten years"),
-    ({"debounce": 5, "debounce_max": -1}, "debounce_max is a number of seconds from 0.001"),
-    ({"lock_wait": -1}, "lock_wait is None or a number of seconds >= 0, not -1"),
-    ({"lock_retry_for": "5"}, "lock_retry_for is a number of seconds, not str: '5'"),
-    ({"lock_hold_at_least": -1}, "lock_hold_at_least is a number of seconds from 0 to ten years"),
-    ({"lock_cooldown": None}, "lock_cooldown is a number of seconds, not NoneType: None"),
-    ({"lock_cooldown_after_error": "1"}, "lock_cooldown_after_error is a number of seconds"),
-    ({"lock_slots": 1001}, "lock_slots is a number from 1 to 1000, not 1001"),
-    ({"lock_slots": True}, "lock_slots is a whole number, not bool: True"),
+    ({"lock_ttl": 0}, "lock_ttl must be a number of seconds from 0.001 to ten years, not 0"),
+    ({"lock_ttl": "60"}, "lock_ttl must be a number of seconds, not str: '60'"),
+    ({"lock_ttl": True}, "lock_ttl must be a number of seconds, not bool: True"),
+    ({"unique_for": None}, "unique_for must be a number of seconds, not NoneType: None"),
+    ({"debounce": float("inf")}, "debounce must be a number of seconds from 0.001 to ten years"),
+    ({"debounce": 5, "debounce_max": -1}, "debounce_max must be a number of seconds from 0.001"),
+    ({"lock_wait": -1}, "lock_wait must be None or a number of seconds >= 0, not -1"),
+    ({"lock_retry_for": "5"}, "lock_retry_for must be a number of seconds, not str: '5'"),
+    ({"lock_hold_at_least": -1}, "lock_hold_at_least must be a number of seconds from 0 to ten"),
+    ({"lock_cooldown": None}, "lock_cooldown must be a number of seconds, not NoneType: None"),
+    ({"lock_cooldown_after_error": "1"}, "lock_cooldown_after_error must be a number of seconds"),
+    ({"lock_slots": 1001}, "lock_slots must be a number from 1 to 1000, not 1001"),
+    ({"lock_slots": True}, "lock_slots must be a whole number, not bool: True"),
     ({"lock_renew": "yes"}, "lock_renew must be a bool, not 'yes'"),
     ({"lock_store": None}, "lock_store must be an alias, not None"),
     ({"lock_max_attempts": 0}, "lock_max_attempts must be a number of runs >= 1, not 0"),
@@ -68,7 +68,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lock_name": "v:{vidoe}"}, "'v:{vidoe}' names the argument 'vidoe', and there is no such "),
     ({"lock_name": "v:{self.pk}"}, "names the argument 'self', and there is no such parameter"),
     ({"lock_name": by("user", "how")}, "by('user', 'how') names the argument 'user', and there"),
-    ({"lock_name": ""}, "a lock's name has 1 to 200"),
+    ({"lock_name": ""}, "a lock's name must have 1 to 200"),
     ({"lock_name": lambda video: ""}, "lock_name is called with video, how by name, without self"),
     ({"lock_slots": lambda video, how, x: 1}, "lock_slots is called with video, how by name"),
     # Together
@@ -223,7 +223,7 @@ def test_slots_may_depend_on_the_arguments() -> None:
     assert task.naming.locks_of((2,), {}) == ["v:2#1", "v:2#2"]
     assert made(lock_name="v:{video}").naming.locks_of((2,), {}) == ["v:2"]
     for wrong in (0, 1001, "2", None, 2.5, True):
-        with pytest.raises((TypeError, ValueError), match="lock_slots of the task process is a"):
+        with pytest.raises((TypeError, ValueError), match="lock_slots of the task process must"):
             task.naming.slots_of((wrong,), {})
 
 
@@ -285,7 +285,7 @@ WRONG_IN_A_CALL: list[tuple[dict[str, Any], str]] = [
         for each in OPTIONS
         if each not in PER_CALL
     ),
-    ({"unique_for": 0}, "unique_for is a number of seconds from 0.001 to ten years, not 0"),
+    ({"unique_for": 0}, "unique_for must be a number of seconds from 0.001 to ten years, not 0"),
     ({"on_duplicate": None}, "on_duplicate must be one of return, raise, not None"),
     ({"uniqe_for": 5}, "there is no option uniqe_for; did you mean unique_for?"),
     ({"lock_tll": 5}, "there is no option lock_tll; did you mean lock_ttl?"),

@@ -322,7 +322,7 @@ def test_a_hold_waits_for_the_present_holder(on_redis: None) -> None:
         (["hold", "a", "--for", "soon"], "argument --for: "),
         (["clear", "--noinput"], "Say which"),
         (["clear", "--noinput", "a", "--all"], "not allowed with argument NAME"),
-        (["clear", "--noinput", "--prefix", ""], "has 1 to 200"),
+        (["clear", "--noinput", "--prefix", ""], "must have 1 to 200"),
         (
             ["clear", "--noinput", "--prefix", "a", "--task", "b"],
             "not allowed with argument --prefix",

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from django_tasklock import (
     exceptions,
     signals,
 )
+from django_tasklock import checks as system_checks
 from django_tasklock._engine.acquiring import How
 from django_tasklock.celery import LockedTask
 from django_tasklock.celery.options import OPTIONS
@@ -250,6 +252,22 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: set(command_verbs()),
     ),
 }
+
+
+def test_the_texts_of_what_stores_find_are_the_codes() -> None:
+    """A store says it of itself; the check begins with the store's alias."""
+    texts = {
+        "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+        if isinstance(node, ast.JoinedStr)
+        else text_of(node) or ""
+        for path in [*(ROOT / "django_tasklock/stores").rglob("*.py"), Path(system_checks.__file__)]
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.JoinedStr | ast.Constant)
+    }
+    known = [re.escape(each).replace("…", ".*") for each in texts if len(each.strip("…: .")) > 9]
+    for identity, shown, *_ in table(CHECKS, "The live server", "Id"):
+        text = code(shown)[0].removeprefix("The lock store …: ").removesuffix(".")
+        assert any(re.fullmatch(f"(?:…: )?{each}", text) for each in known), identity
 
 
 @pytest.mark.parametrize("name", TABLES)

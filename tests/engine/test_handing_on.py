@@ -70,7 +70,7 @@ def test_a_handle_lasts_as_long_as_it_says(store: BaseStore) -> None:
 class TestOnRedis:
     def test_every_part_of_a_handle_is_needed(self) -> None:
         for no_text in (None, b"1.abc", 5, ["1.abc"]):
-            with pytest.raises(TypeError, match="a handle is the str that detach"):
+            with pytest.raises(TypeError, match="a handle must be the str of lease"):
                 locks.adopt(no_text)  # type: ignore[arg-type]
         handle = taken(NAME).detach()
         wrong = [handle[:end] for end in range(len(handle))]

@@ -16,7 +16,7 @@ from tests.steps import LONG, taken, waiting
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("on_redis")
-OWN = r"by this very thread; reentrant=True shares it"
+OWN = r"by this very thread; reentrant=True lets it take the lock again"
 
 
 @lock("video:{video_id}", wait=None)

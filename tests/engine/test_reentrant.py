@@ -58,7 +58,7 @@ class TestBlocks:
             lock("video:1").__enter__()
         with lock("video:1"):
             assert refused()
-        with pytest.raises(TypeError, match="reentrant is a bool"):
+        with pytest.raises(TypeError, match="reentrant must be a bool"):
             lock("video:1", reentrant=1)  # type: ignore[call-overload]
 
     def test_a_lease_that_has_ended_is_not_shared(self) -> None:

@@ -100,7 +100,7 @@ class TestArguments:
             for take in (lock, locks.acquire):
                 with pytest.raises((TypeError, ValueError), match=r"1 to 1000|whole|negative"):
                     take("pool", **options)
-        with pytest.raises(ValueError, match="one name"):
+        with pytest.raises(ValueError, match="slots must be 1 with several"):
             lock(["a", "b"], slots=2)
         with pytest.raises(ValueError, match="at most 195"):
             locks.acquire("x" * 196, slots=2)

@@ -119,5 +119,5 @@ class TestForeignKeys:
         assert locks.clear("video:1", digest=digest)
 
     def test_digest_is_a_str(self) -> None:
-        with pytest.raises(TypeError, match="a digest is a str"):
+        with pytest.raises(TypeError, match="a digest must be a str"):
             locks.clear("video:1", digest=b"x")  # type: ignore[arg-type]

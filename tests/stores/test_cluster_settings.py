@@ -37,9 +37,9 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("options", "reason"),
         [
-            ({}, "LOCATION is the URL of a node"),
-            ({"LOCATION": []}, "LOCATION is the URL of a node"),
-            ({"LOCATION": 7000}, "LOCATION is the URL of a node"),
+            ({}, "LOCATION must be the URL of a node"),
+            ({"LOCATION": []}, "LOCATION must be the URL of a node"),
+            ({"LOCATION": 7000}, "LOCATION must be the URL of a node"),
             ({"LOCATION": "127.0.0.1:7000"}, "such as redis://host:7000"),
             ({"LOCATION": "unix:///run/redis"}, "such as redis://host:7000"),
             ({"LOCATION": "redis://host:port"}, "such as redis://host:7000"),
@@ -47,7 +47,7 @@ class TestOptions:
             ({"LOCATION": f"{URL}/3"}, "such as redis://host:7000"),
             ({"LOCATION": [URL, "rediss://127.0.0.1:2"]}, "the same scheme"),
             ({"LOCATION": [URL, "redis://:secret@127.0.0.1:2"]}, "the same scheme"),
-            ({"LOCATION": URL, "CONNECTION_POOL_KWARGS": 3}, "CONNECTION_POOL_KWARGS is a dict"),
+            ({"LOCATION": URL, "CONNECTION_POOL_KWARGS": 3}, "_KWARGS must be a dict"),
             ({"LOCATION": URL, "CONNECTION_POOL_KWARGS": {"nope": 3}}, "nope"),
             ({"LOCATION": URL, "SOCKET_TIMEOUT": 0}, "SOCKET_TIMEOUT"),
             ({"LOCATION": URL, "REPLICAS": 0}, "REPLICAS"),

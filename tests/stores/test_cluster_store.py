@@ -210,7 +210,7 @@ class TestCheck:
     def test_says_what_all_masters_have_in_common(self, store: RedisClusterStore) -> None:
         (finding,) = store.check()
         assert (finding.id, finding.serious) == ("replication", False)
-        assert finding.message.startswith("of every master: ")
+        assert finding.message.startswith("every master: ")
         assert 0 < (store.uptime() or 0) < 24 * 3600
 
     def test_the_doctor_finds_keys_that_never_end(

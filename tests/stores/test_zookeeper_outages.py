@@ -115,7 +115,7 @@ def test_a_thread_that_could_not_be_started_is_an_outage(
     lease = taken("video:1")
     with monkeypatch.context() as patched:
         patched.setattr(zookeeper, "_start", lambda work: False)
-        with pytest.raises(StoreUnavailable, match="starts no thread now"):
+        with pytest.raises(StoreUnavailable, match="cannot start a thread"):
             locks.is_locked("video:1")
     assert lease.release()
 

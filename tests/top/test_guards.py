@@ -186,10 +186,10 @@ def test_of_two_who_claim_at_once_one_finishes(
     ("model", "options", "says"),
     [
         ("app.Job", {"source": []}, "at least one source"),
-        ("app.Job", {"to": "queued"}, "status of its own"),
-        ("app.Job", {"failed": "working"}, "another outcome"),
-        ("app.Job", {"filter": {"status": "x"}}, "filter is a Q"),
-        ("Job", {}, "label"),
+        ("app.Job", {"to": "queued"}, "must not be in source or done"),
+        ("app.Job", {"failed": "working"}, "must not be to or done"),
+        ("app.Job", {"filter": {"status": "x"}}, "filter must be a Q"),
+        ("Job", {}, "app.Model"),
         ("nowhere.Job", {}, "nowhere"),
         ("app.Job", {"field": "state"}, "state"),
         (Job, {"fence_field": "fence"}, "fence"),
@@ -204,7 +204,7 @@ def test_what_cannot_be_meant_is_said(model: Any, options: dict[str, Any], says:
     ("field", "says"),
     [
         (models.BigIntegerField(null=True), "^$"),
-        (models.BigIntegerField(), "cannot be empty"),
+        (models.BigIntegerField(), "must allow null"),
         (models.IntegerField(null=True), r"cannot hold a fence.*Use BigIntegerField\("),
         (models.DecimalField(null=True, max_digits=17, decimal_places=2), "cannot hold"),
     ],

@@ -115,15 +115,15 @@ def test_run_gets_the_lease_if_it_has_a_parameter_for_it_and_what_cannot_be_mean
 
     assert lead("x", lambda poll_interval=0.5, *args: poll_interval) == 0.5
     assert lead("x", dict) == {}
-    with pytest.raises(LockNotAcquired, match="this very thread"):
+    with pytest.raises(LockNotAcquired, match="this very thread, which leads"):
         lead("x", lambda: lead("x", dict))
     # I expect it to be said before it waits to lead
     taken("x")
     wrong: dict[Any, str] = {
         Runner(): "async",
         (lambda: (yield)): "generator",
-        (lambda a, b: None): "gets the lease or nothing",
-        (lambda *, lease: None): "gets the lease or nothing",
+        (lambda a, b: None): "the lease, by position, or nothing",
+        (lambda *, lease: None): "the lease, by position, or nothing",
         7: "callable",
     }
     for run, match in wrong.items():

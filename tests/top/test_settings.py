@@ -94,7 +94,7 @@ def test_the_backend_is_the_one_that_is_named_or_chosen_by_the_caches_class() ->
         ([], "TASKLOCK must be a dict"),
         ({"default": []}, r"TASKLOCK\['default'\] must be a dict"),
         ({"default": {"CACHES": "x"}}, "no setting CACHES; there are BACKEND, CACHE"),
-        ({"default": {"TTL": "60"}}, r"\['TTL'\]: ttl is a number of seconds, not str"),
+        ({"default": {"TTL": "60"}}, r"\['TTL'\]: ttl must be a number of seconds, not str"),
         ({"default": {"KEY_PREFIX": None}}, r"\['KEY_PREFIX'\] must be a str"),
         ({"default": {"BACKEND": RedisStore}}, r"\['BACKEND'\] must be the dotted path"),
         ({"default": {"BACKEND": "nowhere.Store"}}, "'nowhere.Store'.* No module named 'nowhere'"),
@@ -108,7 +108,7 @@ def test_the_backend_is_the_one_that_is_named_or_chosen_by_the_caches_class() ->
         # Where the backend is named, nothing has looked at the cache before.
         ({"default": {"BACKEND": REDIS, "CACHE": "nope"}}, "the CACHE 'nope'"),
         ({"default": {"BACKEND": REDIS, "CACHE": "memory"}}, "django-redis.* a LocMemCache"),
-        ({"default": {"OPTIONS": {"TAKEOVER": "no"}}}, "TAKEOVER.*is a bool"),
+        ({"default": {"OPTIONS": {"TAKEOVER": "no"}}}, "TAKEOVER.*must be a bool"),
         ({"default": {"OPTIONS": {"SOCKET_TIMEOUT": 0}}}, "SOCKET_TIMEOUT.*number.*not 0"),
         ({"default": {"OPTIONS": {"HISTORY": -1}}}, "HISTORY"),
         ({"other": {}}, "no lock store 'default'; TASKLOCK has 'other'"),

@@ -9,7 +9,7 @@ from ..measures import SECONDS, Add, Measures, Metric
 try:
     from opentelemetry.metrics import get_meter
 except ImportError as error:
-    raise ImproperlyConfigured('It needs: pip install "django-tasklock[opentelemetry]"') from error
+    raise ImproperlyConfigured(f'{error}: pip install "django-tasklock[opentelemetry]"') from error
 
 __all__ = ["instruments"]
 

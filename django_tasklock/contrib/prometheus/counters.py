@@ -9,7 +9,7 @@ from ..measures import SECONDS, Add, Measures, Metric
 try:
     from prometheus_client import Counter, Histogram
 except ImportError as error:
-    raise ImproperlyConfigured('It needs: pip install "django-tasklock[prometheus]"') from error
+    raise ImproperlyConfigured(f'{error}: pip install "django-tasklock[prometheus]"') from error
 
 __all__ = ["counters"]
 

@@ -198,9 +198,9 @@ def _options(wrapper: Any, seconds: float) -> dict[str, Any]:
     """The alias's OPTIONS, with the limits of its driver."""
     if wrapper.vendor not in LIMITS or (wrapper.vendor == "sqlite" and wrapper.is_in_memory_db()):
         raise InvalidLockConfig(
-            f"the database {wrapper.alias!r} is on {wrapper.display_name}, or SQLite in memory, "
-            "where no other connection finds its locks: they need PostgreSQL, MariaDB, MySQL, or "
-            "SQLite with a file as NAME, and in tests as TEST['NAME']"
+            f"the database {wrapper.alias!r} ({wrapper.display_name}) cannot keep locks: they need "
+            "PostgreSQL, MariaDB, MySQL, or SQLite with a file as NAME, and in tests as "
+            "TEST['NAME']"
         )
     whole = max(1, round(seconds))
     options: dict[str, Any] = wrapper.settings_dict["OPTIONS"].copy()

@@ -90,11 +90,11 @@ class DatabaseStore(BaseStore):
         most = LONGEST_KEY_CHARACTERS - LONGEST_NOTE_NAME - 1
         wrong = ""
         if self.database not in connections.settings:
-            wrong = f"DATABASES has no {self.database!r}, its option DATABASE"
+            wrong = f"its option DATABASE must be an alias of DATABASES, not {self.database!r}"
         elif type(seconds) not in (int, float) or not 0 < seconds <= LONGEST_TIMEOUT_SECONDS:
-            wrong = f"its option TIMEOUT is a number of seconds, an hour at most, not {seconds!r}"
+            wrong = f"its option TIMEOUT must be a number of seconds up to 3600, not {seconds!r}"
         elif len(settings.key_prefix) > most:
-            wrong = f"its KEY_PREFIX has at most {most} characters, so that notes fit their column"
+            wrong = f"its KEY_PREFIX must have at most {most} characters: a column has no room"
         if wrong:
             raise InvalidLockConfig(f"the lock store {self.alias!r}: {wrong}")
         self._connections = Connections(self.database, seconds)

@@ -53,7 +53,7 @@ class QuorumStore(BaseStore):
             longest = settings.seconds("LONGEST_TTL", DEFAULT_LONGEST_TTL_SECONDS)
             if settings.ttl > longest:
                 raise settings.wrong(
-                    f"its TTL is {settings.ttl:g} s, and LONGEST_TTL {longest:g} s"
+                    f"its TTL must be at most {longest:g} s (LONGEST_TTL), not {settings.ttl:g} s"
                 )
             self.longest_ttl = longest
         self._stores = [stores[alias] for alias in self._aliases()]
@@ -61,7 +61,7 @@ class QuorumStore(BaseStore):
             if not (store.atomic_release and store.fences_are_times):
                 raise settings.wrong(
                     f"it cannot have the member {store.alias!r}: a {type(store).__name__} does not "
-                    "release in one step, or its fences are no times"
+                    "release in one step, or its fences are no times. Use stores on Redis"
                 )
         self.size = len(self._stores)
         self.majority = self.size // 2 + 1
@@ -74,12 +74,12 @@ class QuorumStore(BaseStore):
         size = len(given) if isinstance(given, list | tuple) else 0
         if size < LEAST_MEMBERS or size % 2 == 0 or len({*map(str, given)}) < size:
             raise self.settings.wrong(
-                "the option STORES is a list of aliases of TASKLOCK, an odd number of stores, at "
-                f"least {LEAST_MEMBERS}, and none twice: each has one vote"
+                "the option STORES must be a list of aliases of TASKLOCK, an odd number of stores, "
+                f"at least {LEAST_MEMBERS}, and none twice: each has one vote"
             )
         for alias in given:
             if alias in stores.settings and stores.settings[alias].backend == self.settings.backend:
-                raise self.settings.wrong(f"its member {alias!r} is a quorum")
+                raise self.settings.wrong(f"its member {alias!r} must not be a quorum itself")
         return [*given]
 
     @property
@@ -132,8 +132,8 @@ class QuorumStore(BaseStore):
         name, ttl, longest = change.name, change.ttl, self.longest_ttl
         if ttl is not None and longest is not None and ttl > longest and not is_note(name):
             raise ValueError(
-                f"the lock store {self.alias!r} grants leases of {longest:g} s at most "
-                f"(LONGEST_TTL), not of {ttl:g} s"
+                f"ttl must be at most {longest:g} s (LONGEST_TTL of the lock store "
+                f"{self.alias!r}), not {ttl:g} s"
             )
         return change if ttl is None else change._replace(ttl=_lasting(ttl))
 
@@ -285,9 +285,10 @@ class QuorumStore(BaseStore):
             except StoreUnavailable as error:
                 failed[member] = error.reason
                 text = f"{its} does not answer: {error.reason}"
-                yield Finding("member_down", True, text, "A majority of the members must answer.")
+                mend = "Look at its server. A majority of the members must answer."
+                yield Finding("member_down", True, text, mend)
         if self.longest_ttl is None:
-            text = "LONGEST_TTL is None: a member that has forgotten a lease in a restart counts"
+            text = "LONGEST_TTL is None: a restarted member counts at once, but may lack a lease"
             yield Finding(
                 "restarts", True, text, "Set it to the longest ttl of a lease, in seconds."
             )

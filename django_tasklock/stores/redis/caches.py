@@ -71,8 +71,8 @@ def served(settings: StoreSettings) -> tuple[RawCache, Encoding]:
     except ValueError as error:
         raise InvalidLockConfig(
             f"the lock store {settings.alias!r} cannot use the serializer of its CACHE "
-            f"{settings.cache!r}: {error}, where the server has to find a lease's token. Give the "
-            "locks a cache of their own, with a serializer of Django or django-redis"
+            f"{settings.cache!r}: {error}, and the server must find a lease's token there. Give "
+            "the locks a cache of their own, with a serializer of Django or django-redis"
         ) from error
 
 

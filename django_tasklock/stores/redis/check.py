@@ -31,8 +31,8 @@ def findings(client: Client, keys: Keys, needed: int, *, listens: bool = True) -
     made = compat.make_connection(client.pool, compat.connection_options(client.pool))
     if made.socket_timeout is None:
         what = (
-            "its cache has no socket timeout: who uses the cache waits for ever for a server that "
-            "hangs, though who uses the locks does not"
+            "its cache has no socket timeout: if the server hangs, a call of the cache waits for "
+            "ever, but a call of the locks does not"
         )
         mend = "Give the cache a SOCKET_TIMEOUT (django-redis) or a socket_timeout (Django)."
         yield Finding("socket_timeout", False, what, mend)
@@ -54,7 +54,7 @@ def findings(client: Client, keys: Keys, needed: int, *, listens: bool = True) -
         return
     replicas = int(info.get("connected_slaves", 0))
     if replicas < needed:
-        what = f"of the {needed} replicas that REPLICAS asks for the server has {replicas}"
+        what = f"the server has {replicas} replicas, and the option REPLICAS asks for {needed}"
         mend = "No lock can be acquired. Connect more replicas, or lower REPLICAS."
         yield Finding("replicas", True, what, mend)
     elif replicas and not needed:
@@ -66,7 +66,7 @@ def findings(client: Client, keys: Keys, needed: int, *, listens: bool = True) -
         yield Finding("write", True, f"no lock can be acquired: {said}", mend)
     if listens and (said := _refusal(_listen, client, keys)):
         mend = (
-            "Do what the message says. Until then whoever has to wait for a lock gets a "
+            "Do what the message says. Until then a call that waits for a lock raises "
             "StoreUnavailable, or asks again and again."
         )
         yield Finding("listen", True, f"nobody can wait for a lock: {said}", mend)

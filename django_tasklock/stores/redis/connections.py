@@ -144,7 +144,7 @@ class Connections:
                 give_up = give_up or clock.now() + self._patience
                 if clock.now() > give_up:
                     raise RedisTimeoutError(
-                        f"Too many connections: all {self._most} are in use"
+                        f"Too many connections: all {self._most} are in use; raise max_connections"
                     ) from None
                 time.sleep(chance.uniform(0.001, 0.01))
             else:
@@ -272,7 +272,7 @@ class Client:
             reason = "the server is full: raise its maxmemory, or remove other keys"
         elif "WRONGTYPE" in reason:
             named = ", ".join(key.decode("utf-8", "replace") for key in keys)
-            reason = f"{reason}: one of {named}; remove the one that is no lock (DEL)"
+            reason = f"{reason}: other code wrote one of the keys {named}; remove that key (DEL)"
         return StoreUnavailable(self.alias, reason)
 
     def _exchange(self, packed: bytes, replies: int, once: bool) -> list[Any]:

@@ -39,8 +39,8 @@ class History:
         kept: Any = settings.options.get(HISTORY_OPTION, DEFAULT_EVENTS)
         if type(kept) is not int or not 0 <= kept <= MOST_EVENTS:
             raise InvalidLockConfig(
-                f"the option {HISTORY_OPTION} of the lock store {settings.alias!r} is a number of "
-                f"events from 0 to {MOST_EVENTS}, not {kept!r}"
+                f"the option {HISTORY_OPTION} of the lock store {settings.alias!r} must be a "
+                f"number of events from 0 to {MOST_EVENTS}, not {kept!r}"
             )
         self.kept: int = kept
         """how many events are kept"""
@@ -62,8 +62,8 @@ class History:
                 if not self._told and isinstance(error.__cause__, ResponseError):
                     self._told = True
                     logger.warning(
-                        "the history of the lock store %s is not written, its locks are not "
-                        "concerned (the option HISTORY: 0 turns it off): %s",
+                        "the history of the lock store %s is not written, but its locks work (the "
+                        "option HISTORY: 0 turns it off): %s",
                         self._alias,
                         error,
                     )

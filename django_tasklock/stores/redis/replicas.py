@@ -54,8 +54,8 @@ class Replicas:
         given: Any = settings.options.get(REPLICAS_OPTION)
         if REPLICAS_OPTION in settings.options and (type(given) is not int or given < 1):
             raise InvalidLockConfig(
-                f"the option {REPLICAS_OPTION} of the lock store {settings.alias!r} is a number "
-                f"of replicas, 1 or more, not {given!r}"
+                f"the option {REPLICAS_OPTION} of the lock store {settings.alias!r} must be a "
+                f"number of replicas, 1 or more, not {given!r}"
             )
         self.needed: int = given or 0
         """how many must have a lease before it counts; 0: none"""
