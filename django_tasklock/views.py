@@ -103,7 +103,7 @@ def lock_view(
             response.headers["Retry-After"] = str(max(int(retry_after), math.ceil(seconds)))
         return response
 
-    def decorate(view: View) -> View:
+    def decorate(view: View, *_: Any, **__: Any) -> View:
         if isinstance(view, type):
             raise TypeError(
                 f"lock_view() is for views and methods: decorate the class {view.__name__} with "

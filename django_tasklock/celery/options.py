@@ -364,8 +364,8 @@ def _check_together(task: type[Task], options: Mapping[str, Any]) -> None:
         f"debounce_max must be at least debounce, {debounce!r}, not {longest!r}":
             longest and debounce and longest < debounce,
         "debounce and unique_while exclude each other: leave one out": debounce and unique_while,
-        f"its messages expire after {expires!r} s, before their debounce is over. Give it a longer "
-        "expires":
+        f"its messages expire after {expires!r} s, before their debounce is over. "
+        "Give them a longer expires":
             debounce and expires is not None and expires <= debounce,
     }  # fmt: skip
     for message, is_so in wrong.items():

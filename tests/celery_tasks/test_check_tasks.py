@@ -137,6 +137,12 @@ def no_once(): ...
 @shared_task(unique_on=["video_id"], lock_expiry=60)
 def no_singleton(video_id): ...
 
+class ReadsIt(Task):
+    lock_ttl = None
+
+@shared_task(base=ReadsIt, lock_ttl=5)
+def declared(): ...
+
 class ByClass(Task):
     guard = GUARD
 
@@ -198,6 +204,10 @@ def test_tasks_that_cannot_be_made_are_errors_that_touch_no_other_task(project: 
     assert "E007) task videos.tasks.wrong: 'video:{video}' names the argument 'video'" in said
     assert "E007) task videos.tasks.misspelt: there is no option lock_tll; did you mean" in said
     assert said.count("(django_tasklock.") == 3  # And W001.
+    # Celery makes a shared task at once for an app that is made: none is, before all are imported.
+    others = '\nothers = [Celery(f"other{n}", set_as_current=False) for n in range(5)]\n'
+    project.write("mysite/celery.py", CELERY + others)
+    assert re.findall(r"\?: .*", checked(project, fails=True)) == re.findall(r"\?: .*", said)
     assert "DuplicateTaskName" not in said
     # In a process that has run no checks, such as that of a web server:
     said = project.run(

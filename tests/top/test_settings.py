@@ -106,7 +106,10 @@ def test_the_backend_is_the_one_that_is_named_or_chosen_by_the_caches_class() ->
         ({"default": {"BACKEND": OWN}}, "be made: KeyError: 'FILE'"),
         ({"default": {"BACKEND": OWN, "OPTIONS": {"PATH": "x"}}}, "there are FILE, TAKEOVER"),
         # Where the backend is named, nothing has looked at the cache before.
-        ({"default": {"BACKEND": REDIS, "CACHE": "nope"}}, "the CACHE 'nope'"),
+        (
+            {"default": {"BACKEND": REDIS, "CACHE": "nope"}},
+            "the CACHE 'nope'.*CACHES has 'default'",
+        ),
         ({"default": {"BACKEND": REDIS, "CACHE": "memory"}}, "django-redis.* a LocMemCache"),
         ({"default": {"OPTIONS": {"TAKEOVER": "no"}}}, "TAKEOVER.*must be a bool"),
         ({"default": {"OPTIONS": {"SOCKET_TIMEOUT": 0}}}, "SOCKET_TIMEOUT.*number.*not 0"),
