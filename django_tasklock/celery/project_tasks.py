@@ -124,10 +124,7 @@ def _load(apps: list[Any]) -> Iterator[checks.CheckMessage]:
                 said = (
                     f"Celery app {app.main!r}: {what}: {type(error).__name__}: {printable(error)}"
                 )
-                hint = (
-                    "Correct it. A worker fails with the same error, and shows where it is: "
-                    f"celery --app {app.main} worker"
-                )
+                hint = "Correct it. A worker of this app fails with this error, and shows where."
                 # The class of a task is made, and checked, when its module is imported.
                 if step is make_tasks or isinstance(error, InvalidLockConfig):
                     yield checks.Error(said, hint=hint, id="django_tasklock.E007")
