@@ -140,7 +140,7 @@ def _check_store(alias: str) -> Iterator[checks.CheckMessage]:
             f"{where}, which ignores its errors (IGNORE_EXCEPTIONS). Locks do not: in an outage "
             "they raise StoreUnavailable."
         )
-        hint = "Code that calls cache.add() on the same keys takes an outage for a lock."
+        hint = "Code that calls cache.add() on the same keys takes an outage for a held lock."
         yield checks.Info(text, hint=hint, id="django_tasklock.I001")
     yield from _check_keys(store, cache, where)
 
@@ -149,16 +149,16 @@ def _check_keys(store: BaseStore, cache: BaseCache, where: str) -> Iterator[chec
     with ThreadPoolExecutor(1) as thread:
         there = thread.submit(Context().run, _key_of, cache).result()
     here, again = _key_of(cache), _key_of(cache)
-    hint = None
+    hint = "The KEY_FUNCTION must return one key for one name."
     if here != again:
         said = f"at each call ({here}, then {again}): a lock excludes nobody."
     elif here == there:
         return
     else:
-        said = f"in another thread ({there}, here {here}): a lock excludes whoever makes its key."
+        said = f"in another thread ({there}, here {here}): two threads may hold one lock."
         hint = (
-            "A lease keeps its key. What has the same name, such as the lock of a task that is "
-            "sent here and run there, must be named where the same tenant is current."
+            "A lease keeps its key. Where a task is sent and where it runs the same tenant must be "
+            "current, or its lock has two keys."
             if type(store).keyed is not BaseStore.keyed
             else "This store's leases keep no key: renewed or released in another thread they are "
             "lost. Use a cache on Redis, or a cache without such a KEY_FUNCTION."
@@ -192,4 +192,5 @@ def _check_server(alias: str) -> Messages:
     except StoreUnavailable as error:
         reason = printable(error.reason)
         text = f"The lock store {alias!r} could not be asked about its server: {reason}"
-        return [checks.Warning(text, id="django_tasklock.W003")]
+        hint = "Look at the server, and at its address in the settings."
+        return [checks.Warning(text, hint=hint, id="django_tasklock.W003")]

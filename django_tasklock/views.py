@@ -103,7 +103,7 @@ def lock_view(
             response.headers["Retry-After"] = str(max(int(retry_after), math.ceil(seconds)))
         return response
 
-    def decorate(view: View) -> View:
+    def decorate(view: View, *_: Any, **__: Any) -> View:
         if isinstance(view, type):
             raise TypeError(
                 f"lock_view() is for views and methods: decorate the class {view.__name__} with "
@@ -111,7 +111,7 @@ def lock_view(
             )
         if not callable(view):
             raise TypeError(
-                f'a view is called, and {view!r} cannot be: decorate it with @lock_view("a name")'
+                f'lock_view() must decorate a view, not {view!r}. Write @lock_view("a name")'
             )
         called = _called(view)
         fill = name if callable(name) else NameTemplate(name, signature_of(called)).fill

@@ -82,12 +82,18 @@ def detached(call: Call) -> str:
     alias, slots = said.store if own else said.alias, call.slots
     permits = said.owner.slots if own else said.slots
     if task.debounce is not None:
-        wrong = f"{task.name} has debounce: a call that is replaced would keep the lease"
+        wrong = f"{task.name} has debounce: a replaced call would keep the lease. Send none"
     elif alias != task.lock_store:
-        wrong = f"the lease is of the store {alias!r}, and {task.name} uses {task.lock_store!r}"
+        wrong = (
+            f"the lease is of the store {alias!r}, and {task.name} uses {task.lock_store!r}. "
+            f"Acquire it with locks.using({task.lock_store!r})"
+        )
     elif not _is_of(said.name, permits, call.name, slots):
         takes = repr(call.name) if slots == 1 else f"a permit of {call.name!r}"
-        wrong = f"the lease is of the lock {said.name!r}, and this call takes {takes}"
+        wrong = (
+            f"the lease is of the lock {said.name!r}, and this call takes {takes}. "
+            "Acquire that one, or leave the lease out"
+        )
     for run in runs.get():
         if run.row.key and not run.row.replaced and run.lease.token == said.token:
             wrong = (

@@ -285,11 +285,15 @@ def check_call(task: Any, options: Mapping[str, Any]) -> None:
         for option, value in options.items():
             if option in PER_CALL:
                 if task.unique_while is None:
-                    raise ValueError(f"{option} has no effect: the task has no unique_while")
+                    raise ValueError(
+                        f"{option} has no effect: the task has no unique_while. Leave it out"
+                    )
                 CHECKS[option](option, value)
             elif option in CHECKS:
-                given = " and ".join(PER_CALL)
-                raise ValueError(f"{option} is an option of the task: a call may give {given}")
+                what = (
+                    f"{option} is an option of the task: a call may give {' and '.join(PER_CALL)}"
+                )
+                raise ValueError(f"{what}. Give {option} to the task's decorator or class")
             elif option not in others and (message := _misspelt(option)):
                 raise ValueError(message)
 
@@ -333,7 +337,8 @@ def _check_arguments(signature: inspect.Signature, options: Mapping[str, Any]) -
                 (takes.bind if len(named) == len(parameters) else takes.bind_partial)(**named)
             except TypeError as error:
                 what = f"called with {', '.join(named) or 'no argument'} by name, without self"
-                raise TypeError(f"{option} is {what}: {error}") from error
+                mend = "Its parameters must have the names of the task's"
+                raise TypeError(f"{option} is {what}: {error}. {mend}") from error
 
 
 def _check_together(task: type[Task], options: Mapping[str, Any]) -> None:
@@ -354,11 +359,13 @@ def _check_together(task: type[Task], options: Mapping[str, Any]) -> None:
         "lock(..., slots=N) in the body": several and options["guard"] is not None,
         'with lock_slots several calls may run: use unique_while="queued"':
             several and unique_while == "unfinished",
-        "debounce_max has no effect: the task has no debounce": longest and not debounce,
+        "debounce_max has no effect: the task has no debounce. Add one, or leave debounce_max out":
+            longest and not debounce,
         f"debounce_max must be at least debounce, {debounce!r}, not {longest!r}":
             longest and debounce and longest < debounce,
         "debounce and unique_while exclude each other: leave one out": debounce and unique_while,
-        f"its messages expire after {expires!r} s, before their debounce is over":
+        f"its messages expire after {expires!r} s, before their debounce is over. "
+        "Give them a longer expires":
             debounce and expires is not None and expires <= debounce,
     }  # fmt: skip
     for message, is_so in wrong.items():

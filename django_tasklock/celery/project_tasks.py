@@ -76,9 +76,9 @@ def load_tasks() -> None:
 
     Raises what the import of a module raises, and the error of a task that cannot be made.
     """
-    for app in (*active_apps(), current_app):
-        _import_tasks(app)
-        make_tasks(app)
+    for step in (_import_tasks, make_tasks):
+        for app in (*active_apps(), current_app):
+            step(app)
 
 
 def locked_tasks() -> dict[str, LockedTask]:
@@ -99,7 +99,7 @@ def _all_tasks() -> dict[str, Any]:
 def check_tasks() -> list[checks.CheckMessage]:
     """Return what is wrong with the tasks. Their options were checked when they were made."""
     apps = [app for app in active_apps() if is_of_project(app)]
-    messages = [message for app in apps for message in _load(app)] if apps else check_app()
+    messages = [*_load(apps)] if apps else check_app()
     with suppress(InvalidLockConfig):  # The check of the stores reports it.
         configured = configured_stores()
         for task in _all_tasks().values():
@@ -110,21 +110,26 @@ def check_tasks() -> list[checks.CheckMessage]:
     return messages
 
 
-def _load(app: Any) -> Iterator[checks.CheckMessage]:
+def _load(apps: list[Any]) -> Iterator[checks.CheckMessage]:
     for step, what in (
+        # First those of all apps: a shared task that is imported after an app was made is made at
+        # once, and its error would end the import.
         (_import_tasks, "its tasks cannot be imported"), (make_tasks, "a task cannot be made"),
     ):  # fmt: skip
-        try:
-            step(app)
-        except Exception as error:
-            said = f"Celery app {app.main!r}: {what}: {type(error).__name__}: {printable(error)}"
-            hint = f"A worker fails with the same error: celery --app {app.main} worker"
-            # The class of a task is made, and checked, when its module is imported.
-            if step is make_tasks or isinstance(error, InvalidLockConfig):
-                yield checks.Error(said, hint=hint, id="django_tasklock.E007")
-            else:
-                yield checks.Warning(said, hint=hint, id="django_tasklock.W005")
-            return
+        for app in [*apps]:
+            try:
+                step(app)
+            except Exception as error:
+                apps.remove(app)
+                said = (
+                    f"Celery app {app.main!r}: {what}: {type(error).__name__}: {printable(error)}"
+                )
+                hint = "Correct it. A worker of this app fails with this error, and shows where."
+                # The class of a task is made, and checked, when its module is imported.
+                if step is make_tasks or isinstance(error, InvalidLockConfig):
+                    yield checks.Error(said, hint=hint, id="django_tasklock.E007")
+                else:
+                    yield checks.Warning(said, hint=hint, id="django_tasklock.W005")
 
 
 def _import_tasks(app: Any) -> None:
@@ -144,7 +149,7 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[che
         return checks.Error(f"task {task.name}: {what}", hint=hint, id=id)
 
     if task.config_error:
-        hint = "No worker starts, and each call of this task raises this error."
+        hint = "Correct the task. Until you do, no worker starts, and its calls raise this error."
         yield checks.Error(task.config_error, hint=hint, id="django_tasklock.E007")
         return
     if task.guard is not None:
@@ -166,7 +171,7 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[che
             yield checks.Warning(f"task {task.name}: {what}", hint=hint, id="django_tasklock.W009")
     if task.lock_store not in configured:
         known = ", ".join(map(repr, configured)) or "no alias"
-        hint = f"Correct it, or add it to TASKLOCK, which has {known}."
+        hint = f"Correct lock_store, or add the store to TASKLOCK, which has {known}."
         what = f"there is no lock store {task.lock_store!r}"
         yield error(what, id="django_tasklock.E004", hint=hint)
         return
@@ -198,13 +203,15 @@ def _check_other(task: Any) -> Iterator[checks.CheckMessage]:
         return
     known = {*chain(*bases, *resolve_all(task.app.annotations, type(task)))}
     if unread := [name for name in unread if name not in known]:
-        what = f"no base of it reads {', '.join(unread)}: it runs without a lock."
+        what = f"no base class of it reads {', '.join(unread)}: it runs without a lock."
         peer = next((PEERS[name] for name in unread if name in PEERS), "")
         hint = (
             f"Add its base, {peer}; or base=LockedTask, with unique_while."
             if peer
-            else "Add base=LockedTask (from django_tasklock.celery import LockedTask)."
+            else "Add base=LockedTask (from django_tasklock.celery import LockedTask), or derive "
+            "the task's own base class from LockedTask."
         )
+        hint += f" If your own code reads it, declare it in a base class: {unread[0]} = None."
         yield checks.Error(f"task {task.name}: {what}", hint=hint, id="django_tasklock.E008")
 
 

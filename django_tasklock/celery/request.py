@@ -218,7 +218,7 @@ def combined(task: TaskOptions, given: Any) -> type[LockedRequest]:
     Raises `InvalidLockConfig` if ``given`` is no subclass of Celery's request.
     """
     if not (isinstance(given, type) and issubclass(given, Request)):
-        what = "Request is a subclass of celery.worker.request.Request, or the name of one, such as"
+        what = "Request must be a subclass of celery.worker.request.Request, or its name, such as"
         given = f'"shop.requests:OwnRequest", not {given!r}'
         raise InvalidLockConfig(f"task {task.name}: {what} {given}")
     if issubclass(given, LockedRequest):

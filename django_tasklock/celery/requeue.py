@@ -103,7 +103,7 @@ def deliver_again(message: Message, cause: Exception) -> NoReturn:
     """Have the message delivered again: what was to go on with its run's work could not be sent,
     because of ``cause``. Celery would give the message up for a retry, and for a replacement call
     the task failed. Raises `Reject`, or what `come_back` raises."""
-    logger.warning("%s could not go on: %s", message, cause)
+    logger.warning("%s could not go on, and is to be delivered again: %s", message, cause)
     if not message.rejectable:
         come_back(message, FIRST_DELAY_SECONDS)
     _pause(FIRST_DELAY_SECONDS)

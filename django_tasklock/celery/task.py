@@ -123,7 +123,8 @@ class LockedTask(TaskOptions):
     def lease(self) -> Lease:
         """The lease that this run holds. Raises `RuntimeError` outside a locked run."""
         if self._run is None:
-            raise RuntimeError(f"{self.name} holds no lease: it was not called as a locked task")
+            what = f"{self.name} holds no lease: it was not called as a locked task"
+            raise RuntimeError(f"{what}. Call the task itself, or delay(); run() takes no lock")
         return cast("Lease", self._run.lease)
 
     @cached_property
@@ -247,7 +248,10 @@ class LockedTask(TaskOptions):
         """As `celery.Task.apply`, under the lock. Raises `InvalidLockConfig` as `apply_async`."""
         check_call(self, options)
         if LEASE in options:
-            raise TypeError("apply() takes no lease: it runs here, and apply_async() hands one on")
+            raise TypeError(
+                "apply() takes no lease, for it sends nothing: use apply_async(), or call "
+                "the task without the lease"
+            )
         return super().apply(*args, **options)
 
     def send_anyway(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:

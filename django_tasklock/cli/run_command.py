@@ -40,7 +40,7 @@ RUN_SECONDS = {
 
 def add_run_arguments(parser: CommandParser) -> None:
     """Add the lock, how to take it, and the command to run."""
-    parser.add_argument("name", type=lock_name, metavar="NAME")
+    parser.add_argument("name", type=lock_name, metavar="NAME", help="of the lock")
     ttl = "of the lease, which is renewed while the command runs (default: the store's TTL)"
     parser.add_argument("--ttl", type=lock_ttl, metavar="SECONDS", help=ttl)
     add_wait(parser)
@@ -49,15 +49,15 @@ def add_run_arguments(parser: CommandParser) -> None:
     for option, text in RUN_SECONDS.items():
         parser.add_argument(option, type=seconds, default=0.0, metavar="SECONDS", help=text)
     parser.set_defaults(kill_after=10.0)
-    parser.add_argument("argv", nargs="+", metavar="COMMAND")
+    parser.add_argument("argv", nargs="+", metavar="COMMAND", help="with its arguments, behind --")
 
 
 def add_lead_arguments(parser: CommandParser) -> None:
     """Add the lock, how long it lasts, and the command to run."""
-    parser.add_argument("name", type=lock_name, metavar="NAME")
+    parser.add_argument("name", type=lock_name, metavar="NAME", help="of the lock")
     ttl = "of the lease: within it another machine leads after the leader's death (default: 15)"
     parser.add_argument("--ttl", type=lock_ttl, default=15.0, metavar="SECONDS", help=ttl)
-    parser.add_argument("argv", nargs="+", metavar="COMMAND")
+    parser.add_argument("argv", nargs="+", metavar="COMMAND", help="with its arguments, behind --")
 
 
 def run_command(command: BaseCommand, **options: Any) -> None:
@@ -67,7 +67,7 @@ def run_command(command: BaseCommand, **options: Any) -> None:
     While it runs on one host, no other host runs it. If the lock is lost, the
     command and its process group get SIGTERM, and SIGKILL a little later. If this
     process is killed, they are killed too. Where cron runs it on several hosts,
-    --hold-at-least is longer than their clocks differ.
+    give --hold-at-least more seconds than their clocks differ.
 
     Exits with the command's own status, or 128 + the signal that ended it. Other
     exit statuses:

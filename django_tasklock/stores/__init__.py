@@ -64,7 +64,7 @@ class StoreHandler:
         if alias not in self.settings:
             raise InvalidLockConfig(
                 f"there is no lock store {alias!r}; {SETTING} has "
-                f"{', '.join(map(repr, self.settings)) or 'no alias'}"
+                f"{', '.join(map(repr, self.settings)) or 'no alias'}. Correct the alias, or add it"
             )
         warn_unless_installed()
         settings = self.settings[alias]
@@ -74,8 +74,8 @@ class StoreHandler:
             backend = import_string(path)
             if not (isinstance(backend, type) and issubclass(backend, BaseStore)):
                 raise InvalidLockConfig(
-                    f"the BACKEND {path!r} of the lock store {alias!r} is not a BaseStore. Leave "
-                    "BACKEND out: the class of the cache decides"
+                    f"the BACKEND {path!r} of the lock store {alias!r} must be a store's "
+                    "class. Leave BACKEND out: the class of the cache decides"
                 )
             return backend(settings)
         except Exception as error:  # Whatever a class makes of its settings.
@@ -83,7 +83,8 @@ class StoreHandler:
                 raise
             raise InvalidLockConfig(
                 f"the lock store {alias!r}, with the BACKEND {settings.backend!r} and the CACHE "
-                f"{settings.cache!r}, cannot be made: {type(error).__name__}: {error}{_meant(path)}"
+                f"{settings.cache!r}, cannot be made: {type(error).__name__}: "
+                f"{error}{_meant(path, settings.cache)}"
             ) from error
 
     def forget(self) -> None:
@@ -98,8 +99,11 @@ class StoreHandler:
             store.close_idle()
 
 
-def _meant(path: str | None) -> str:
-    """What to write for a wrong path of a store of ours; "" for any other."""
+def _meant(path: str | None, cache: str) -> str:
+    """What to write for a wrong alias of a cache, and for a wrong path of a store of ours; "" for
+    anything else."""
+    if cache not in caches.settings:
+        return f". CACHES has {', '.join(map(repr, caches.settings))}"
     package, _, name = str(path).rpartition(".")
     ours = package.partition(".")[0] in ("", "django_tasklock")
     close = get_close_matches(name, OURS, 1, 0.75) if ours else []

@@ -137,6 +137,12 @@ def no_once(): ...
 @shared_task(unique_on=["video_id"], lock_expiry=60)
 def no_singleton(video_id): ...
 
+class ReadsIt(Task):
+    lock_ttl = None
+
+@shared_task(base=ReadsIt, lock_ttl=5)
+def declared(): ...
+
 class ByClass(Task):
     guard = GUARD
 
@@ -198,6 +204,10 @@ def test_tasks_that_cannot_be_made_are_errors_that_touch_no_other_task(project: 
     assert "E007) task videos.tasks.wrong: 'video:{video}' names the argument 'video'" in said
     assert "E007) task videos.tasks.misspelt: there is no option lock_tll; did you mean" in said
     assert said.count("(django_tasklock.") == 3  # And W001.
+    # Celery makes a shared task at once for an app that is made: none is, before all are imported.
+    others = '\nothers = [Celery(f"other{n}", set_as_current=False) for n in range(5)]\n'
+    project.write("mysite/celery.py", CELERY + others)
+    assert re.findall(r"\?: .*", checked(project, fails=True)) == re.findall(r"\?: .*", said)
     assert "DuplicateTaskName" not in said
     # In a process that has run no checks, such as that of a web server:
     said = project.run(
@@ -221,7 +231,7 @@ def test_what_ends_the_making_of_tasks_is_an_error(project: Project, tasks: str)
     said = checked(project, fails=True)
     assert "(django_tasklock.E007) Celery app 'mysite': " in said
     assert ("did you mean lock_ttl?" if tasks == WRONG_CLASS else "ValueError: not today") in said
-    assert "HINT: A worker fails with the same error: celery --app mysite worker" in said
+    assert "HINT: Correct it. A worker of this app fails with this error, and shows" in said
 
 
 def test_what_cannot_be_imported_is_a_warning(project: Project) -> None:
@@ -251,7 +261,7 @@ def test_options_that_nothing_reads_are_an_error(project: Project) -> None:
     )
     said = checked(project, fails=True)
     found = re.findall(
-        r"E008\) task videos\.tasks\.(\w+): no base of it reads (.*?): .*\n.*HINT: (.*)", said
+        r"E008\) task videos\.tasks\.(\w+): no base class of it reads (.*?): .*\n.*HINT: (.*)", said
     )
     ours, once, singleton = "base=LockedTask", "QueueOnce of celery-once", "Singleton of celery-"
     expected = {

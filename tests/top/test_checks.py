@@ -127,7 +127,7 @@ def test_a_server_that_may_evict_locks_and_a_cache_that_waits_for_ever(
     [
         (False, MAKE_KEY, "W008", "in another thread", "A lease keeps its key."),
         (True, MAKE_KEY, "W008", "in another thread", "keep no key"),
-        (False, MAKE_NEW_KEY, "W008", "excludes nobody", "None"),
+        (False, MAKE_NEW_KEY, "W008", "excludes nobody", "one key for one name."),
         # It raises where no tenant is current. A plain cache's keys are made at each call.
         (True, MAKE_KEY_OF_TENANT, "W008", "AttributeError", "keep no key"),
         (False, MAKE_KEY_OF_TENANT, "E001", "must also answer in a new thread", "None"),

@@ -98,12 +98,18 @@ def test_the_backend_is_the_one_that_is_named_or_chosen_by_the_caches_class() ->
         ({"default": {"KEY_PREFIX": None}}, r"\['KEY_PREFIX'\] must be a str"),
         ({"default": {"BACKEND": RedisStore}}, r"\['BACKEND'\] must be the dotted path"),
         ({"default": {"BACKEND": "nowhere.Store"}}, "'nowhere.Store'.* No module named 'nowhere'"),
-        ({"default": {"BACKEND": "django_tasklock._engine.lease.Lease"}}, "not a BaseStore"),
+        (
+            {"default": {"BACKEND": "django_tasklock._engine.lease.Lease"}},
+            "must be a store's class. Leave",
+        ),
         ({"default": {"BACKEND": f"{__name__}.HalfStore"}}, "abstract.*get.*put"),
         ({"default": {"BACKEND": OWN}}, "be made: KeyError: 'FILE'"),
         ({"default": {"BACKEND": OWN, "OPTIONS": {"PATH": "x"}}}, "there are FILE, TAKEOVER"),
         # Where the backend is named, nothing has looked at the cache before.
-        ({"default": {"BACKEND": REDIS, "CACHE": "nope"}}, "the CACHE 'nope'"),
+        (
+            {"default": {"BACKEND": REDIS, "CACHE": "nope"}},
+            "the CACHE 'nope'.*CACHES has 'default'",
+        ),
         ({"default": {"BACKEND": REDIS, "CACHE": "memory"}}, "django-redis.* a LocMemCache"),
         ({"default": {"OPTIONS": {"TAKEOVER": "no"}}}, "TAKEOVER.*must be a bool"),
         ({"default": {"OPTIONS": {"SOCKET_TIMEOUT": 0}}}, "SOCKET_TIMEOUT.*number.*not 0"),
