@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import is_documented
+from tests.pages import ROOT, is_documented
 from tests.projects import Project
 
 SETTINGS = """
@@ -301,6 +301,11 @@ def test_a_project_that_forgot_the_app_is_warned_once(project: Project) -> None:
         + "from django.conf import settings\nsettings.INSTALLED_APPS.append('django_tasklock')\n"
     )
     assert "Warning" not in project.run("python", "-c", with_it + task + lock)
+
+
+def test_the_example_project_has_nothing_to_say() -> None:
+    said = Project(ROOT).run("python", "-W", "error", "-m", "example_project.manage", "check")
+    assert said == "System check identified no issues (0 silenced).\n"
 
 
 def test_an_app_that_nothing_imports_is_a_warning(project: Project) -> None:
