@@ -82,7 +82,7 @@ def detached(call: Call) -> str:
     alias, slots = said.store if own else said.alias, call.slots
     permits = said.owner.slots if own else said.slots
     if task.debounce is not None:
-        wrong = f"{task.name} has debounce: a replaced call would keep the lease. Send none"
+        wrong = f"{task.name} has debounce: a replaced call would keep the lease. Leave it out"
     elif alias != task.lock_store:
         wrong = (
             f"the lease is of the store {alias!r}, and {task.name} uses {task.lock_store!r}. "

@@ -145,9 +145,6 @@ def _import_tasks(app: Any) -> None:
 
 
 def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[checks.CheckMessage]:
-    def error(what: object, id: str, hint: str | None = None) -> checks.CheckMessage:
-        return checks.Error(f"task {task.name}: {what}", hint=hint, id=id)
-
     if task.config_error:
         hint = "Correct the task. Until you do, no worker starts, and its calls raise this error."
         yield checks.Error(task.config_error, hint=hint, id="django_tasklock.E007")
@@ -155,10 +152,10 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[che
     if task.guard is not None:
         try:
             if problem := task.guard.fence_trouble():
-                yield error(problem, id="django_tasklock.E005")
+                yield _said(task, problem, id="django_tasklock.E005")
         except InvalidLockConfig as wrong:  # Of its model or its fields.
             hint = "Correct the guard; or add the field to the model, and migrate."
-            yield error(wrong, id="django_tasklock.E003", hint=hint)
+            yield _said(task, wrong, hint, id="django_tasklock.E003")
         if not (task.acks_late or task.says_acks_late):
             what = (
                 "it has a guard and no acks_late: if its worker is killed, its message is lost, "
@@ -168,12 +165,12 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[che
                 "Set acks_late=True on the task, and its message comes back. To accept the loss, "
                 "and to silence this for the task, set acks_late=False."
             )
-            yield checks.Warning(f"task {task.name}: {what}", hint=hint, id="django_tasklock.W009")
+            yield _said(task, what, hint, id="django_tasklock.W009")
     if task.lock_store not in configured:
         known = ", ".join(map(repr, configured)) or "no alias"
         hint = f"Correct lock_store, or add the store to TASKLOCK, which has {known}."
         what = f"there is no lock store {task.lock_store!r}"
-        yield error(what, id="django_tasklock.E004", hint=hint)
+        yield _said(task, what, hint, id="django_tasklock.E004")
         return
     with suppress(InvalidLockConfig, StoreUnavailable):  # The checks of the stores report it.
         store = stores[task.lock_store]
@@ -181,14 +178,14 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[che
             if task.cooling_times is not None:
                 task.cooling_times.check(store)
         except InvalidLockConfig as wrong:
-            yield error(wrong, id="django_tasklock.E006")
+            yield _said(task, wrong, id="django_tasklock.E006")
     ttl = configured[task.lock_store].ttl if task.lock_ttl is None else task.lock_ttl
     limit = task.time_limit or task.app.conf.task_time_limit
     if not task.lock_renew and (limit is None or ttl < limit):
         runs = f"may run for {limit} s" if limit else "has no time limit"
         what = f"its lease lasts {ttl:g} s and is not renewed, and the task {runs}."
         hint = "Leave lock_renew on, or give the task a time_limit of at most lock_ttl."
-        yield checks.Warning(f"task {task.name}: {what}", hint=hint, id="django_tasklock.W004")
+        yield _said(task, what, hint, id="django_tasklock.W004")
 
 
 def _check_other(task: Any) -> Iterator[checks.CheckMessage]:
@@ -204,15 +201,19 @@ def _check_other(task: Any) -> Iterator[checks.CheckMessage]:
     known = {*chain(*bases, *resolve_all(task.app.annotations, type(task)))}
     if unread := [name for name in unread if name not in known]:
         what = f"no base class of it reads {', '.join(unread)}: it runs without a lock."
-        peer = next((PEERS[name] for name in unread if name in PEERS), "")
         hint = (
-            f"Add its base, {peer}; or base=LockedTask, with unique_while."
-            if peer
-            else "Add base=LockedTask (from django_tasklock.celery import LockedTask), or derive "
-            "the task's own base class from LockedTask."
+            "Add base=LockedTask (from django_tasklock.celery import LockedTask), or derive the "
+            "task's own base class from LockedTask."
         )
+        if peer := next((PEERS[name] for name in unread if name in PEERS), None):
+            hint = f"Add its base, {peer}; or base=LockedTask, with unique_while."
         hint += f" If your own code reads it, declare it in a base class: {unread[0]} = None."
-        yield checks.Error(f"task {task.name}: {what}", hint=hint, id="django_tasklock.E008")
+        yield _said(task, what, hint, id="django_tasklock.E008")
+
+
+def _said(task: Any, what: object, hint: str | None = None, *, id: str) -> checks.CheckMessage:
+    kind = checks.Error if id.startswith("django_tasklock.E") else checks.Warning
+    return kind(f"task {task.name}: {what}", hint=hint, id=id)
 
 
 # ---------------------------------------------------------------------------- for operators
