@@ -53,13 +53,13 @@ def lock_view(
 
     ``name``: a template that the view's arguments fill, ``"pay:{order_id}"`` or
     ``"cart:{request.user.pk}"``; or a callable that gets the view's arguments and returns the name.
-    ``status``: of the refusal, such as 409, 423 or 429. ``retry_after``: seconds to send
-    as the header ``Retry-After``; False sends none. True sends what is left of a lock that cools or
-    that an operator holds; of any other lock, as many seconds as its holder has worked already,
-    at least 1. ``outage_status``: of the answer where the store does not
-    answer and the view was not called; None raises `StoreUnavailable`. ``options``: those of
-    `lock`. With ``wait`` a request waits for its turn; by default it does not. With ``cooldown``, a
-    view that returned anything has succeeded.
+    ``status``: of the refusal, such as 409, 423 or 429. ``retry_after``: seconds to send as the
+    header ``Retry-After``; False sends none. True sends what is left of a lock that cools or that
+    an operator holds; for any other lock, as many seconds as its holder has worked already, at
+    least 1 and at most what is left of its lease. ``outage_status``: of the answer where the store
+    does not answer and the view was not called; None raises `StoreUnavailable`. ``options``: those
+    of `lock`. With ``wait`` a request waits for its turn; by default it does not. With
+    ``cooldown``, a view that returned anything has succeeded.
 
     A refusal is a line of text, or a JSON object with the key ``detail`` for a client that prefers
     JSON. Inside a DRF view it is DRF's ``Response`` with that object. The lock is held until the
@@ -98,11 +98,12 @@ def lock_view(
             return _answer(OUTAGE, outage_code, arguments)
         holder: Any = error.holder
         response = _answer(COOLING if holder.cooling else REFUSED, status, arguments)
-        seconds = _seconds_to_wait(holder) if retry_after is True else retry_after
-        if retry_after is not False and seconds is not None:
-            response.headers["Retry-After"] = str(max(int(retry_after), math.ceil(seconds)))
+        wait = _seconds_to_wait(holder) if retry_after is True else retry_after
+        if retry_after is not False and wait is not None:
+            response.headers["Retry-After"] = str(max(int(retry_after), math.ceil(wait)))
         return response
 
+    # Where the name was forgotten, the view is taken for it, and a request comes here.
     def decorate(view: View, *_: Any, **__: Any) -> View:
         if isinstance(view, type):
             raise TypeError(

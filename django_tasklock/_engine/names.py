@@ -237,7 +237,8 @@ class NameTemplate:
         except (KeyError, AttributeError, IndexError) as error:
             what = f"there is no argument or key {error}" if isinstance(error, KeyError) else error
             raise ValueError(
-                f"{self.template!r} cannot be filled: {what}; pass what it reads, or change it"
+                f"{self.template!r} cannot be filled: {what}; pass what the template reads, or "
+                "change the template"
             ) from error
         except TypeError as error:
             raise TypeError(f"{self.template!r} cannot be filled: {error}") from error

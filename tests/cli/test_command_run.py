@@ -21,7 +21,7 @@ from tests.conftest import UseRedis
 from tests.hard_cases.workers import gone
 from tests.nights import by_day
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, holder, waiting
+from tests.steps import LONG, Meanwhile, holder, taken, waiting
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
@@ -114,7 +114,7 @@ def test_of_many_one_runs(run: Run, tmp_path: Path) -> None:
 
 
 def test_an_outcome_that_was_asked_to_be_0_is_no_error(run: Run) -> None:
-    assert locks.acquire("nightly", ttl=LONG)
+    taken("nightly", ttl=LONG)
     for quiet, said in ((), r"nightly: Held by .*\n"), (("-v", "0"), ""):
         process = run("nightly", "--conflict-exit-code", "0", *quiet, "--", "echo", "ran")
         code, out, err = ended(process)

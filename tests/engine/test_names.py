@@ -199,7 +199,8 @@ class TestTemplate:
             "video:{video[1]}": ([7], "list index out of range"),
         }
         for text, (video, why) in wrong.items():
-            says = f"{text!r} cannot be filled: {why}; pass what it reads, or change it"
+            mend = "pass what the template reads, or change the template"
+            says = f"{text!r} cannot be filled: {why}; {mend}"
             with pytest.raises(ValueError, match=re.escape(says)):
                 filled(text, video)
 
