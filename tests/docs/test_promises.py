@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NIGHTLY
-from tests.pages import DOCS, table
+from tests.pages import DOCS, ROOT, table
 
 GUARANTEES = DOCS / "explanation/guarantees.md"
-CASES = DOCS / "explanation/twenty-cases.md"
-HARD_CASES = re.findall(r"^(?:\* \*\*)?(\d+)\. (.+)$", CASES.read_text("utf-8"), re.MULTILINE)
-PROMISES = list(table(GUARANTEES, "What is guaranteed", "Guarantee"))
+PROMISES = table(GUARANTEES, "What is guaranteed", "Guarantee")
+HARD_CASES = [(row[0], row[3]) for row in table(GUARANTEES, "What happens when", "Case")]
 
 
 def named_tests(page: Path, text: str) -> list[tuple[Path, str]]:
@@ -60,7 +59,7 @@ def test_each_guarantee_names_its_tests(promise: str, tests: str) -> None:
 @pytest.mark.parametrize(("number", "text"), HARD_CASES, ids=[each[0] for each in HARD_CASES])
 def test_each_hard_case_runs_by_day(number: str, text: str) -> None:
     """Its other tests may be left to the night."""
-    named = named_tests(CASES, text)
+    named = named_tests(GUARANTEES, text)
     missing = [(str(path), name) for path, name in named if not is_there(path, name)]
     assert missing == [], f"what case {number} names is not there"
     assert any(runs_by_day(path, name) for path, name in named), f"case {number} runs at night only"
@@ -71,8 +70,8 @@ def test_the_hard_cases_are_in_order() -> None:
 
 
 def test_each_test_of_a_hard_case_is_named() -> None:
-    named = {name for _, text in HARD_CASES for _, name in named_tests(CASES, text)}
-    folder = CASES.parents[2] / "tests/hard_cases"
+    named = {name for _, text in HARD_CASES for _, name in named_tests(GUARANTEES, text)}
+    folder = ROOT / "tests/hard_cases"
     there = {
         name
         for path in folder.glob("test_*.py")
