@@ -58,6 +58,14 @@ def prose(page: Path) -> str:
     return _without_blocks(page.read_text("utf-8"))
 
 
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a page's prose. Code in a line counts as a word, a cell as a paragraph."""
+    text = re.sub(r"`[^`\n]*`", "x", _without_blocks(text))
+    text = re.sub(r"\[([^\[\]]*)\]\([^)\s]*\)", r"\1", text)
+    for part in re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )|\n(?=#)|(?<!\\)\|", text):
+        yield from re.split(r"(?<=[.!?])[\"')*]* (?=[A-Z\"'(*x])", " ".join(part.split()))
+
+
 def section(page: Path, heading: str) -> str:
     """What stands under a heading, up to the next one of any level."""
     found = re.search(

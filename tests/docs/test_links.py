@@ -1,11 +1,30 @@
-"""Links of pages lead somewhere; those between pages of the docs are checked by `make docs` too."""
+"""Links of pages lead somewhere, their words are the project's, and their sentences are short.
+
+Links between pages of the docs are checked by `make docs` too.
+"""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from tests.pages import DOCS, PAGES, README, ROOT, anchors, links, named, prose, toctree
+import pytest
 
+from tests.pages import (
+    DOCS,
+    PAGES,
+    README,
+    ROOT,
+    anchors,
+    links,
+    named,
+    prose,
+    sentences,
+    toctree,
+)
+
+LONGEST = 30
+"""words of a sentence"""
 CHINESE = ROOT / "README.zh-Hans.md"
 BESIDE = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
 
@@ -35,3 +54,17 @@ def test_words() -> None:
         text = re.sub(r"`[^`]*`|visibility timeout", "", prose(page))
         found[named(page)] = re.findall(rf"\b(?:{foreign})\b", text, re.IGNORECASE)
     assert {page: words for page, words in found.items() if words} == {}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=named)
+def test_a_sentence_has_at_most_thirty_words(page: Path) -> None:
+    found = list(sentences(page.read_text("utf-8")))
+    assert [each for each in found if len(each.split()) > LONGEST] == []
+
+
+def test_what_a_reader_is_asked_to_read() -> None:
+    """The README in a minute or two; all pages in an afternoon."""
+    readme = README.read_text("utf-8")
+    assert len(readme.splitlines()) <= 100
+    assert len(readme.split()) <= 750
+    assert sum(len(page.read_text("utf-8").split()) for page in DOCS.rglob("*.md")) <= 30_000
