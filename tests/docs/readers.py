@@ -44,6 +44,11 @@ def start_video(pk):
 made = types.SimpleNamespace(process_video=process_video, start_video=start_video)
 sys.modules |= {"videos": types.ModuleType("videos"), "videos.tasks": made}
 """,
+    "docs/recipes.md": """
+import example_project.uses.models
+made = example_project.uses.models
+sys.modules |= {"shop": types.ModuleType("shop"), "shop.models": made}
+""",
 }
 """What a page needs besides."""
 

@@ -1,0 +1,342 @@
+"""The recipes do what their page says, with many callers at the same time.
+
+What a block leaves to its reader is a function of the test, which stays in the middle of the work
+until the other callers have come to where the page says that they come.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import celery
+import pytest
+from django.core.cache import cache
+from django.db import connection, models
+from django.test import RequestFactory
+from django.test.utils import isolate_apps
+
+from django_tasklock import LockNotAcquired, locks
+from django_tasklock.signals import lock_acquired
+from tests.docs.run_pages import loaded
+from tests.mailroom import Mailroom, mailroom
+from tests.pages import DOCS, blocks
+from tests.servers import RedisServer
+from tests.steps import Meanwhile, all_of, killed_in_child, sent, waiting
+from tests.waiting import PATIENCE, until
+
+PAGE = DOCS / "recipes.md"
+DATE = "2026-11-20"
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("on_redis")]
+
+
+def recipe(heading: str, text: Callable[[str], str] = str, **readers: Any) -> Any:
+    """What the block under a heading defines. ``readers``: what it leaves to its reader."""
+    (block,) = blocks(PAGE, "python", heading)
+    with patch.dict(sys.modules):
+        if "models" in readers:
+            package = str(block.label).removeprefix("# ").partition("/")[0]
+            sys.modules[package] = ModuleType(package)
+            sys.modules[f"{package}.models"] = readers.pop("models")
+        return loaded(replace(block, text=text(block.text)), readers)
+
+
+@pytest.fixture
+def tables() -> Iterator[Any]:
+    """The models of the reader's."""
+    with isolate_apps("tests.app"):
+
+        class DailyReport(models.Model):
+            date = models.DateField()
+            videos_ready = models.IntegerField()
+            income = models.IntegerField()
+
+            class Meta:
+                app_label = "app"
+
+            def __str__(self) -> str:
+                return str(self.date)
+
+        class Product(models.Model):
+            stock = models.IntegerField()
+
+            class Meta:
+                app_label = "app"
+
+            def __str__(self) -> str:
+                return str(self.stock)
+
+        made = SimpleNamespace(DailyReport=DailyReport, Product=Product)
+        with connection.schema_editor() as editor:
+            for model in vars(made).values():
+                editor.create_model(model)
+        yield made
+        with connection.schema_editor() as editor:
+            for model in vars(made).values():
+                editor.delete_model(model)
+
+
+class Crowd:
+    """How many are in a place at the same time, and all that came."""
+
+    def __init__(self) -> None:
+        self._one = threading.Lock()
+        self.here = self.most = 0
+        self.came: list[Any] = []
+        self.may_go = threading.Event()
+
+    def pass_through(self, *who: Any) -> None:
+        with self._one:
+            self.here += 1
+            self.most = max(self.most, self.here)
+            self.came.append(who)
+        assert self.may_go.wait(PATIENCE)
+        with self._one:
+            self.here -= 1
+
+
+# ------------------------------------------------------------------------------ views, functions
+
+
+def test_of_two_hosts_one_sends_and_a_later_start_finds_the_row(tables: Any) -> None:
+    mails = Crowd()
+
+    def send(date: str) -> tuple[int, int]:
+        mails.pass_through(date)
+        return 3, 9
+
+    daily = recipe("Once a day on two hosts", models=tables, send=send)
+    hosts = [Meanwhile(lambda: daily.send_daily_report(DATE)) for _ in range(2)]
+    # I expect one of them to be refused while the other sends
+    until(lambda: [host.is_alive() for host in hosts].count(False) == 1, "the refusal")
+    mails.may_go.set()
+    reports = [host.result() for host in hosts]
+    assert len([report for report in reports if report is not None]) == 1
+    # and a host whose clock is late to find the row
+    assert daily.send_daily_report(DATE) is None
+    assert mails.came == [(DATE,)]
+    assert tables.DailyReport.objects.count() == 1
+
+
+def test_a_daily_run_that_is_killed_leaves_the_job_to_the_next_start(tables: Any) -> None:
+    sends: list[str] = []
+
+    def send(date: str) -> tuple[int, int]:
+        sends.append(date)
+        return 3, 9
+
+    def dies(date: str) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    killed = recipe("Once a day on two hosts", models=tables, send=dies)
+    killed_in_child(lambda: killed.send_daily_report(DATE))
+    daily = recipe("Once a day on two hosts", models=tables, send=send)
+    assert daily.send_daily_report(DATE).income == 9
+    assert sends == [DATE]
+
+
+def test_without_a_row_a_cooldown_keeps_the_date_taken_after_a_success_only() -> None:
+    runs: list[str] = []
+
+    def send(date: str) -> tuple[int, int]:
+        runs.append(date)
+        if len(runs) == 1:
+            raise ConnectionError
+        return 3, 9
+
+    def with_cooldown(text: str) -> str:
+        decorator, _, body = text.partition("\ndef ")
+        head = decorator.replace("ttl=600", "ttl=600, cooldown=36 * 3600")
+        head = head.replace("from reports.models import DailyReport\n", "")
+        assert "cooldown" in head
+        return f"{head}\ndef {body.partition(':')[0]}:\n    return send(date)\n"
+
+    daily = recipe("Once a day on two hosts", with_cooldown, send=send)
+    with pytest.raises(ConnectionError):
+        daily.send_daily_report(DATE)
+    assert daily.send_daily_report(DATE) == (3, 9)
+    assert daily.send_daily_report(DATE) is None
+    info = locks.get(f"report:{DATE}")
+    assert info is not None
+    assert info.cooling
+    assert 35 * 3600 < (info.ttl or 0) <= 36 * 3600
+
+
+def test_of_five_clicks_one_charges_and_a_later_one_finds_the_order_paid() -> None:
+    charges, answers = Crowd(), list[Any]()
+    paid: list[int] = []
+
+    def charge(order_id: int) -> None:
+        charges.pass_through(order_id)
+        paid.append(order_id)
+
+    shop = recipe("A payment clicked five times", is_paid=paid.__contains__, charge=charge)
+
+    def click() -> Any:
+        answers.append(shop.pay(RequestFactory().post("/"), order_id=7))
+        return answers[-1].status_code
+
+    clicks = [Meanwhile(click) for _ in range(5)]
+    until(lambda: len(answers) == 4, "the refusals")
+    assert all(int(answer["Retry-After"]) >= 1 for answer in answers)
+    charges.may_go.set()
+    assert sorted(each.result() for each in clicks) == [200, 409, 409, 409, 409]
+    assert click() == 200
+    assert answers[-1].content == b"Paid before."
+    assert charges.came == [(7,)]
+
+
+def test_one_process_leads_and_another_one_when_it_is_killed() -> None:
+    """Commands, on two machines and in an outage: ``tests/top/test_leader.py``."""
+    work = Crowd()
+
+    def dies() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    killed = recipe("One leader", import_next_item=dies, is_finished=lambda: True)
+    killed_in_child(killed.main)
+    began = time.monotonic()
+    feeds = recipe("One leader", import_next_item=work.pass_through, is_finished=lambda: True)
+    leaders = [Meanwhile(feeds.main) for _ in range(3)]
+    until(lambda: work.came, "the next leader")
+    assert time.monotonic() - began < 15, "the lease of the dead was waited for"
+    until(lambda: waiting("importer") == 2, "the others")
+    work.may_go.set()
+    for leader in leaders:
+        leader.result()
+    assert (work.most, len(work.came)) == (1, 3)
+
+
+def test_of_many_who_miss_a_value_one_computes_it() -> None:
+    counted = Crowd()
+
+    def count_sales() -> int:
+        counted.pass_through()
+        return 7
+
+    shop = recipe("A cache stampede", count_sales=count_sales)
+    visitors = [Meanwhile(shop.sales_today) for _ in range(30)]
+    until(lambda: waiting("cached:default:sales-today") == 29, "the others")
+    counted.may_go.set()
+    assert [visitor.result() for visitor in visitors] == [7] * 30
+    assert len(counted.came) == 1
+    # When the value is stale, I expect the others not to wait
+    counted.may_go.clear()
+    cache.delete("sales-today:fresh")
+    computing = Meanwhile(shop.sales_today)
+    until(lambda: len(counted.came) == 2, "the one that computes")
+    assert all_of(*[shop.sales_today] * 10) == [7] * 10
+    counted.may_go.set()
+    assert computing.result() == 7
+    assert len(counted.came) == 2
+
+
+def test_five_calls_begin_and_the_sixth_waits_for_the_time() -> None:
+    calls = Crowd()
+    calls.may_go.set()
+    shop = recipe("A rate limit", fetch=calls.pass_through)
+    all_of(*[partial(shop.fetch_prices, shop_id) for shop_id in range(5)])
+    # I expect the permits to stay taken though their calls are over
+    assert [(info.cooling, (info.ttl or 0) > 30) for info in locks.list()] == [(True, True)] * 5
+    sixth = Meanwhile(lambda: shop.fetch_prices(5))
+    until(lambda: len(locks.waiters("partner-api")) == 1, "the sixth")
+    assert len(calls.came) == 5
+    assert locks.clear("partner-api#3")
+    sixth.result()
+    assert len(calls.came) == 6
+
+
+def test_no_six_calls_begin_within_the_time() -> None:
+    """By the fences, which are the server's clock: a thread may come late to its call."""
+    seconds = 0.5
+
+    def shorter(text: str) -> str:
+        return text.replace("hold_at_least=60", f"hold_at_least={seconds}")
+
+    partner = recipe("A rate limit", shorter, fetch=str)
+    with sent(lock_acquired) as acquired:
+        all_of(*[partial(partner.fetch_prices, shop_id) for shop_id in range(14)])
+    began = sorted(each["lease"].fence for each in acquired)
+    assert len(began) == 14
+    gaps = [later - earlier for earlier, later in zip(began, began[5:], strict=False)]
+    assert min(gaps) >= seconds * 1_000_000
+
+
+def test_who_waits_too_long_for_the_limit_is_told() -> None:
+    partner = recipe("A rate limit", lambda text: text.replace("wait=120", "wait=0.1"), fetch=str)
+    for shop_id in range(5):
+        partner.fetch_prices(shop_id)
+    with pytest.raises(LockNotAcquired, match="cooling"):
+        partner.fetch_prices(5)
+
+
+def test_of_a_hundred_buyers_ten_get_one(tables: Any) -> None:
+    product = tables.Product.objects.create(stock=10)
+    shop = recipe("A stock of ten", models=tables)
+    together = threading.Barrier(100)
+
+    def buy() -> bool:
+        together.wait(PATIENCE)
+        bought: bool = shop.buy(product.pk)
+        return bought
+
+    assert sorted(all_of(*[buy] * 100)) == [False] * 90 + [True] * 10
+    product.refresh_from_db()
+    assert product.stock == 0
+
+
+# ------------------------------------------------------------------------------ tasks
+
+
+@pytest.fixture
+def room(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mailroom]:
+    """A queue, whose app alone gets the tasks of the page."""
+    with mailroom(redis_server.url) as room:
+        monkeypatch.setattr(celery, "shared_task", partial(room.app.task, shared=False))
+        yield room
+
+
+def test_two_exports_of_a_tenant_run_and_those_of_others_meanwhile(room: Mailroom) -> None:
+    large = Crowd()
+
+    def write(tenant_id: str, page: int) -> None:
+        if tenant_id == "large":
+            large.pass_through(page)
+
+    exports = recipe("Two at once per tenant", write=write)
+    for page in range(4):
+        exports.export.delay("large", page)
+    workers = [Meanwhile(partial(room.deliver, room.take())) for _ in range(4)]
+    until(lambda: large.here == 2 and len(room.ids()) == 2, "two runs, and two who come back")
+    small = exports.export.delay("small", 0)
+    assert room.deliver(room.take(small.id)) == ("SUCCESS", None)
+    large.may_go.set()
+    states = sorted(worker.result()[0] for worker in workers)
+    assert states == ["IGNORED", "IGNORED", "SUCCESS", "SUCCESS"]
+    assert room.work_off() == [("SUCCESS", None)] * 2
+    assert large.most == 2
+    assert sorted(large.came) == [(0,), (1,), (2,), (3,)]
+
+
+def test_each_booking_of_an_account_runs_and_one_at_a_time(room: Mailroom) -> None:
+    books = Crowd()
+    bank = recipe("A queue for each key", write=books.pass_through)
+    for amount in range(10):
+        bank.book.delay(7, amount)
+    workers = [Meanwhile(partial(room.deliver, room.take())) for _ in range(10)]
+    until(lambda: books.here == 1 and len(room.ids()) == 9, "one run, and nine who come back")
+    books.may_go.set()
+    assert sorted(worker.result()[0] for worker in workers) == ["IGNORED"] * 9 + ["SUCCESS"]
+    assert room.work_off() == [("SUCCESS", None)] * 9
+    assert books.most == 1
+    assert sorted(books.came) == [(7, amount) for amount in range(10)]
