@@ -7,8 +7,7 @@ from typing import Any
 READERS: dict[str, Any] = {
     **dict.fromkeys(
         ["build", "build_report", "charge", "count_sales", "encode", "fetch", "first_half",
-         "import_next_item", "make_prices", "second_half", "transcode", "write", "write_digest",
-         "write_index", "write_to_index"], 7,
+         "import_next_item", "make_prices", "second_half", "transcode", "write", "write_index"], 7,
     ),
     "is_finished": True, "is_paid": False, "parts_of": [1, 2], "send": (3, 9),
 }  # fmt: skip
@@ -67,10 +66,13 @@ with override_settings(ROOT_URLCONF=here, ALLOWED_HOSTS=["*"]):
         shown = client.get("/staff/django_tasklock/lock/" + page)
         assert shown.status_code == 200 and b'"/admin/' not in shown.content, page
 """,
-    "docs/howto/outages.md": """
-from django_tasklock.testing import outage
-with outage():
-    assert settle(8) is False and rebuild_digest(3) is None
+    "docs/howto/retries.md": """
+import contextlib
+from django_tasklock import LockNotAcquired, StoreUnavailable
+from django_tasklock.testing import held, outage
+for trouble, error in ((held("account:7"), LockNotAcquired), (outage(), StoreUnavailable)):
+    with trouble, contextlib.suppress(error):
+        raise AssertionError(book(7, 100))
 """,
     "docs/howto/views.md": """
 from rest_framework.test import APIRequestFactory, force_authenticate
