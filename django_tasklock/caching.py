@@ -43,11 +43,16 @@ def cached_once(
     Of all callers that find no value, in all processes, one calls ``produce`` and stores what it
     returns, which may be None. The others wait for that, and return it too.
 
-    ``produce``: a callable without arguments. ``ttl``: seconds that the value is fresh; None, for
-    ever. ``stale``: seconds after that in which the old value is returned while one caller computes
-    the new one. ``wait``: seconds to wait for a value that somebody else computes; None, for ever.
-    ``cache``: an alias of the setting CACHES. ``version``: as for Django's cache. ``store``: the
-    alias of the locks.
+    Args:
+        key: the key in the cache.
+        produce: a callable without arguments, which returns the value.
+        ttl: seconds that the value is fresh. None: for ever.
+        stale: seconds after that in which the old value is returned while one caller computes the
+            new one.
+        wait: seconds to wait for a value that somebody else computes. None: wait for ever.
+        cache: an alias of the setting CACHES.
+        version: as for Django's cache.
+        store: the alias of the locks.
 
     The lock never keeps a value back: a caller that has waited in vain, or whose lock store does
     not answer, calls ``produce`` itself. If the caller that computes is killed, the next one

@@ -48,10 +48,9 @@ class TaskLockError(Exception):
 class LockNotAcquired(TaskLockError):
     """The lock is held by somebody else.
 
-    ``name`` is the lock's name; ``holder`` the `LockInfo` of the lease that was in the
-    way when the caller gave up, or None where the store did not say. It is None as well in an error
-    that a result backend has stored as JSON, which keeps a text of it alone. ``hint``: what to do,
-    or "".
+    ``name`` is the lock's name. ``holder`` is the `LockInfo` of the lease that was in the way when
+    the caller gave up. It is None where the store did not say, and in an error that a result
+    backend has stored as JSON. ``hint``: what to do, or "".
     """
 
     def __init__(self, name: str, holder: LockInfo | None = None, hint: str = "") -> None:
@@ -139,9 +138,9 @@ class ListingNotSupported(TaskLockError):
 class RequeueFailed(TaskLockError):
     """The message of the task ``task``, id ``task_id``, had to wait and could not be sent again.
 
-    It will not run: the broker does not have the message any more, because the task has no
-    ``acks_late``, or its queue has delivered it so often (``x-delivery-count``) that it would drop
-    it. ``reason`` says what sending it raised.
+    It will not run. Either the task has no ``acks_late``, so the broker does not have the message
+    any more. Or its queue has delivered it so often (``x-delivery-count``) that it would drop it.
+    ``reason`` says what sending it raised.
     """
 
     def __init__(self, task: str, task_id: str, reason: str) -> None:

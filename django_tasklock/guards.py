@@ -33,15 +33,22 @@ ARGUMENTS = (
 class StatusGuard:
     """Guards the work on one row by the row's own status.
 
-    ``model``: a model or its label. ``pk``: the name of the task's argument that holds the primary
-    key. ``field``: the name of the status field. A run may claim a row whose status is one of
-    ``source``, and which ``filter`` and ``exclude`` (`Q` objects) allow. The row then has the
-    status ``to``, and after the run ``done`` or ``failed``. Where ``failed`` is None, the row of a
-    failed run has the first of ``source`` again, as it has when the run is to be repeated. A row
-    that is worked on again and again has ``done`` among its ``source``: a row goes back to the
-    first of the others then.
-    ``fence_field``: the name of an integer field that may be null. It keeps the fence of the last
-    lease that claimed the row, and a lease with an earlier fence cannot claim or finish the row.
+    A run claims the row: its status becomes ``to``. After the run it is ``done`` or ``failed``.
+
+    Args:
+        model: a model or its label.
+        pk: the name of the task's argument that holds the primary key.
+        field: the name of the status field.
+        source: a status, or several, in which there is work to do. A row that is worked on again
+            and again has ``done`` among them, and goes back to the first of the others.
+        to: the status of a row that is being worked on.
+        done: the status after a run that succeeded.
+        failed: the status after a run that failed. None: the first of ``source``, as after a run
+            that is to be repeated.
+        filter: a `Q` that the row must match to be claimed.
+        exclude: a `Q` that the row must not match.
+        fence_field: the name of an integer field that may be null. It keeps the fence of the last
+            lease that claimed the row. A lease with an earlier fence cannot claim or finish it.
 
     A run that holds the lock is the only run. So it may claim a row that is in ``to`` already,
     which a dead run has left behind; ``filter`` and ``exclude`` do not apply to such a row.

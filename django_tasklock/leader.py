@@ -35,15 +35,17 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
     The others wait, for as long as it takes. When the leader dies, the first of them on its machine
     takes over at once, and on other machines when the lease is over.
 
-    ``run``: a callable. It gets the `Lease` if it has a parameter without a default. ``ttl``:
-    seconds that the lease lasts; it is renewed. ``store``: an alias of the setting.
+    Args:
+        name: the lock's name.
+        run: a callable. It gets the `Lease` if it has a parameter without a default.
+        ttl: seconds that the lease lasts; it is renewed.
+        store: an alias of the setting.
 
     When the lease is lost, nothing stops ``run``: it must look at ``lease.held``, or call
-    ``lease.assert_held()``, more often than every ``ttl`` seconds. If it returns, or raises this
-    `LeaseLost`, after the loss, then `lead` waits again, and calls it again when this process
-    leads again.
-    If it returns with the lease, or has released or detached it itself, or raises anything else,
-    the lease is released, and `lead` returns or raises the same.
+    ``lease.assert_held()``, more often than every ``ttl`` seconds. If it returns after the loss, or
+    raises this `LeaseLost`, `lead` waits again, and calls it when this process leads again.
+    If it raises anything else, returns with the lease, or has released or detached the lease
+    itself, the lease is released, and `lead` raises or returns the same.
 
     While the store does not answer, `lead` goes on waiting, and logs a warning. Raises `TypeError`
     or `ValueError` for a wrong argument, `InvalidLockConfig`, and `LockNotAcquired` if this very

@@ -43,24 +43,28 @@ def locked(
 ) -> Callable[[Function], Function]:
     """Hold a lock for each run of a task: ``@task()`` over ``@locked("video:{video_id}")``.
 
-    ``name``: a template that the arguments fill, or a callable that gets them and returns the name.
-    ``ttl``: seconds that the lease lasts; None, the store's TTL. ``wait``: seconds to wait for the
-    lock; 0 does not wait, None waits for ever. ``renew``: extend the lease while the task runs.
-    ``store``: an alias of the setting. ``on_conflict``: with "skip" a run that finds the lock held
-    returns ``{"status": "skipped", "reason": "already_processing", "lock": ..., "holder": ...}``,
-    with the reason "cooling_down" if it stays taken after other code's work, and "held_by_operator"
-    if ``locks.hold`` took it; with "raise" it raises `LockNotAcquired`. ``guard``: claims a row
-    before the run and finishes it after; a run whose row cannot be claimed is skipped, with the
-    reason "invalid_state".
+    Args:
+        name: a template that the arguments fill, or a callable that gets them and returns the name.
+        ttl: seconds that the lease lasts. None: the store's TTL.
+        wait: seconds to wait for the lock. 0: do not wait. None: wait for ever.
+        renew: extend the lease for as long as the task runs.
+        store: an alias of the setting.
+        on_conflict: what a run does that finds the lock held. "skip": it returns
+            ``{"status": "skipped", "reason": "already_processing", "lock": ..., "holder": ...}``.
+            The reason is "cooling_down" if the lock cools, and "held_by_operator" if ``locks.hold``
+            took it. "raise": it raises `LockNotAcquired`.
+        guard: claims a row before the run and finishes it after. A run whose row cannot be claimed
+            is skipped, with the reason "invalid_state".
 
     A function that has a keyword-only parameter ``lease`` gets the `Lease`. One that gets the
     task's context has its task id recorded as the owner's. ``async def`` may be decorated too.
 
     Raises `TypeError` or `ValueError` for a wrong argument, and `InvalidLockConfig` for a guard
-    whose key is no argument of the function. A run raises what the function raises; `LeaseLost` if
-    its lease was lost and nothing else shows that its result counts; `StatusConflict` if somebody
-    else has changed the row; `StoreUnavailable` if the store does not answer before the function
-    was called.
+    whose key is no argument of the function. A run raises what the function raises, and:
+
+    * `LeaseLost` if its lease was lost, and the guard's row cannot show that its result counts.
+    * `StatusConflict` if somebody else has changed the row.
+    * `StoreUnavailable` if the store does not answer before the function is called.
     """
     if not callable(name):
         checked_template(name)

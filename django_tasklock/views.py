@@ -51,15 +51,18 @@ def lock_view(
     For functions, ``async def``, the views that ``as_view()`` and DRF's ``api_view`` make, methods
     such as ``dispatch`` and ``post``, and Django's ``method_decorator``.
 
-    ``name``: a template that the view's arguments fill, ``"pay:{order_id}"`` or
-    ``"cart:{request.user.pk}"``; or a callable that gets the view's arguments and returns the name.
-    ``status``: of the refusal, such as 409, 423 or 429. ``retry_after``: seconds to send as the
-    header ``Retry-After``; False sends none. True sends what is left of a lock that cools or that
-    an operator holds; for any other lock, as many seconds as its holder has worked already, at
-    least 1 and at most what is left of its lease. ``outage_status``: of the answer where the store
-    does not answer and the view was not called; None raises `StoreUnavailable`. ``options``: those
-    of `lock`. With ``wait`` a request waits for its turn; by default it does not. With
-    ``cooldown``, a view that returned anything has succeeded.
+    Args:
+        name: a template that the view's arguments fill, ``"pay:{order_id}"`` or
+            ``"cart:{request.user.pk}"``; or a callable that gets the view's arguments and returns
+            the name.
+        status: the HTTP status of the refusal, such as 409, 423 or 429.
+        retry_after: seconds to send as the header ``Retry-After``. False sends none. True sends as
+            many seconds as the holder has worked already, at least 1 and at most what is left of
+            its lease. For a lock that cools, or that an operator holds, True sends what is left.
+        outage_status: the HTTP status if the store does not answer; the view is not called then.
+            None: raise `StoreUnavailable`.
+        **options: those of `lock`. With ``wait`` a request waits for its turn. With ``cooldown``,
+            a view that returned anything has succeeded.
 
     A refusal is a line of text, or a JSON object with the key ``detail`` for a client that prefers
     JSON. Inside a DRF view it is DRF's ``Response`` with that object. The lock is held until the

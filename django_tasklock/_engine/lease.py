@@ -53,17 +53,22 @@ def tell(signal: Signal, **said: Any) -> None:
 class Lease:
     """One timed grant of a lock to one holder.
 
-    ``name``, ``token``, ``fence`` (None on a store without fences) and ``store`` (the alias) do not
-    change. ``ttl`` is the length of the last grant or extension, in seconds. ``template`` is what
-    the name was filled from, such as "video:{video_id}"; None where that is not known. ``renew`` is
-    whether the lease is extended by itself.
-
-    The lease is over ``ttl`` seconds after the moment just before that call was sent, by the clock
-    of this process. That is final, whatever the server says later.
+    The lease is over ``ttl`` seconds after its last grant or extension, counted from the moment
+    before that call was sent, by the clock of this process. That is final, whatever the server
+    says later.
 
     A lease belongs to the process that acquired it, and cannot be pickled. ``copy.copy`` and
     ``copy.deepcopy`` return the lease itself. As a context manager it is released at the end of the
     block, which raises `LeaseLost` if the lease was lost and the block raised nothing itself.
+
+    Attributes:
+        name: the lock's name; of a permit ``NAME#K``.
+        token: random proof of the lease.
+        fence: the number of the lease. None on a store without fences.
+        store: the alias of the store.
+        ttl: the length of the last grant or extension, in seconds.
+        renew: whether the lease is extended by itself.
+        template: what the name was filled from, such as "video:{video_id}". None: not known.
     """
 
     __slots__ = (
@@ -213,11 +218,12 @@ class Lease:
     def release(self, _note: Note | None = None) -> bool:
         """Give the lock back, or let it cool (``hold_at_least``, ``cooldown``).
 
-        Returns False if the lease no longer held it; nothing was changed then. Raises
-        `StoreUnavailable` if the store does not answer. Then, and if any other exception interrupts
-        the call, the lease is given up: it is not held any more, and the renewal thread releases it
-        as soon as the store answers. It ends at its deadline at the latest. A later call asks the
-        store again.
+        Returns False if the lease no longer held it; nothing was changed then.
+
+        Raises `StoreUnavailable` if the store does not answer. After that, or if any other
+        exception interrupts the call, the lease is given up, and not held any more. The renewal
+        thread releases it as soon as the store answers, and it ends at its deadline at the latest.
+        A later call asks the store again.
         """
         keeper, entry = self._keeper, self._entry
         try:
@@ -247,12 +253,15 @@ class Lease:
         """Let the lease go on without this process. Returns a handle for ``locks.adopt``, with
         which another process, or this one, goes on under it.
 
-        From then on this process neither holds nor renews the lease: `held` is False, `release`
-        returns False, a block that holds it ends without an error and releases nothing. Nobody else
-        gets the lock until the lease ends, ``ttl`` seconds from now (None: as long as last time),
-        or the adopter releases it, whatever becomes of this process.
+        Args:
+            ttl: seconds from now until the lease ends, unless somebody adopts it. None: as long as
+                last time.
 
-        The handle is a str of printable ASCII, for JSON or a header. It can be used once.
+        From then on this process neither holds nor renews the lease: `held` is False, `release`
+        returns False, and a block that holds it ends without an error and releases nothing. Nobody
+        else gets the lock until the lease ends, or its adopter releases it, whatever becomes of
+        this process. The handle is a str of printable ASCII, for JSON or a header. It can be used
+        once.
 
         Raises `LeaseLost` if the lease does not hold the lock, `TypeError` or `ValueError` for a
         wrong ``ttl``, and `StoreUnavailable`. After that, and if any other exception interrupts the

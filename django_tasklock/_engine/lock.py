@@ -93,35 +93,41 @@ def lock(
     """Hold the lock ``name`` for a block (``with``, ``async with``) or for each call of a function
     (``@``, also over ``async def``).
 
-    ``name``: the lock's name. For a decorator it is a template that the arguments of each call
-    fill, such as ``"report:{date}"``. A list or tuple of names is held all or none; the block gets
-    the list of the leases, in the order of the names. ``ttl``: seconds that the lease lasts; None,
-    the store's TTL. ``wait``: seconds to wait for the lock, or for all of them together; 0, the
-    default, does not wait, None waits for ever. ``renew``: extend the lease for as long as the
-    block runs; True by default. ``store``: an alias of the setting. ``slots``: how many may hold it
-    at once, from 1 to 1000. Above 1, each of them holds a permit, which is a lock of its own,
-    ``NAME#1`` to ``NAME#N``, and none holds the lock ``NAME`` itself. Callers may give different
-    numbers: each takes one of its own first N.
-    ``reentrant``: the thread, greenlet or asyncio task that holds the lock may take it again in the
-    same way. The inner block gets the lease that is held, as it is: ``ttl``, ``wait`` and ``renew``
-    count where the lock is taken from the store. The outermost block releases.
-    ``hold_at_least``: after its release the lock stays taken until so many seconds after it was
-    acquired. ``cooldown`` and ``cooldown_after_error``: until so many seconds after the block
-    ended, well or with an error. The longest counts, and of blocks that share a lease what the
-    outermost says. ``on_conflict``: with "skip", which is for decorators only, a call returns None
-    if the lock is taken.
+    Args:
+        name: the lock's name. For a decorator, a template that the arguments of each call fill,
+            such as ``"report:{date}"``. Of several names, in a list or tuple, all are held or none;
+            the block gets a list of the leases, in the order of the names.
+        on_conflict: "raise". Or "skip", for a decorator: a call returns None if the lock is taken.
+        ttl: seconds that the lease lasts. None: the store's TTL.
+        wait: seconds to wait for the lock, or for several locks together. 0, the default: do not
+            wait. None: wait for ever.
+        renew: extend the lease for as long as the block runs. True by default.
+        store: an alias of the setting.
+        slots: how many may hold the lock at once, from 1 to 1000. Above 1, each of them holds a
+            permit, ``NAME#1`` to ``NAME#N``. A permit is a lock of its own, and nobody holds the
+            lock ``NAME`` itself. Each caller takes one of its own first N.
+        reentrant: the thread, greenlet or asyncio task that holds the lock may take it again. The
+            inner block gets the lease as it is, whatever its own ``ttl``, ``wait`` and ``renew``
+            say. The outermost block releases.
+        hold_at_least: seconds after the acquire for which the lock stays taken.
+        cooldown: seconds for which the lock stays taken after a block that succeeded.
+        cooldown_after_error: seconds for which it stays taken after a block that raised an error.
 
-    Call `lock` for each block: an object that several blocks share may leave a lock behind if an
-    exception from a signal handler comes at the very beginning or end of a block.
+    Of the last three the longest counts; of blocks that share a lease, those of the outermost.
 
-    Raises `TypeError` or `ValueError` for a wrong argument. The block or call raises
-    `InvalidLockConfig` if the lock is to cool and its store cannot do that,
-    `LockNotAcquired` if the lock is taken, `StoreUnavailable` if the store does not answer, and
-    `LeaseLost` at its end if the lease was lost and the block raised nothing itself. A block that
-    would get a lease which is lost already raises `LeaseLost` at its beginning. `LockNotAcquired`
-    is raised at once, whatever ``wait`` says, if a block of this very thread or task has the lock.
+    Call `lock` for each block. If several blocks share one object, an exception from a signal
+    handler may leave a lock behind, at the very beginning or end of a block.
 
-    With ``async with``, and over ``async def``, nothing blocks the event loop, and who waits holds
+    Raises `TypeError` or `ValueError` for a wrong argument. The block or call raises:
+
+    * `LockNotAcquired` if the lock is still taken after ``wait``. At once, if a block of this very
+      thread or task has the lock.
+    * `StoreUnavailable` if the store does not answer.
+    * `LeaseLost` at its end, if the lease was lost and the block raised nothing itself. At its
+      beginning, if it would share a lease that is lost.
+    * `InvalidLockConfig` if the lock is to cool, and its store cannot do that.
+
+    With ``async with``, and over ``async def``, nothing blocks the event loop, and a waiter holds
     no thread. The lock is released, or the wait queue left, however the task ends. A ``with`` that
     would wait on a running event loop raises Django's ``SynchronousOnlyOperation``.
     """

@@ -92,13 +92,13 @@ class LockService:
     """The operations on the locks of one store.
 
     Every method may raise `StoreUnavailable`, if the store does not answer. That means neither
-    "held" nor "not held". Arguments are checked before anything is sent: a wrong one raises
-    `TypeError` or `ValueError`.
+    "held" nor "not held". A wrong argument raises `TypeError` or `ValueError` before anything is
+    sent.
 
-    A verb that begins with an "a" does for ``await`` what the one without it does. Its calls to the
-    store are made in a few threads, and so are those of the signals' receivers: they must not count
-    on the thread of the event loop. Who waits holds no thread. Whoever is cancelled leaves the wait
-    queue, and a lease that was granted meanwhile is released.
+    A verb that begins with an "a" is awaited, and does what the verb without the "a" does. Threads
+    of the package make its calls to the store, and call the receivers of signals. A waiter holds no
+    thread. A caller that is cancelled leaves the wait queue; a lease that was granted meanwhile is
+    released.
     """
 
     def __init__(self, alias: str = DEFAULT_ALIAS) -> None:
@@ -123,14 +123,15 @@ class LockService:
     def acquire(self, name: str, **options: Unpack[AcquireOptions]) -> Lease | None:
         """Take the lock ``name``. Returns the lease; None if the lock is still held after ``wait``.
 
-        ``ttl``: seconds that the lease lasts; None, the store's TTL. ``wait``: seconds to wait for
-        the lock; 0 does not wait, None waits for ever. ``renew``: extend the lease until it is
-        released, garbage-collected, or its process ends. ``slots``: as for `lock`.
-        ``hold_at_least``: after the release the lock stays taken until so many seconds after it was
-        acquired.
+        Args:
+            name: the lock's name.
+            ttl: seconds that the lease lasts. None: the store's TTL.
+            wait: seconds to wait for the lock. 0: do not wait. None: wait for ever.
+            renew: extend the lease until it is released or garbage-collected, or its process ends.
+            slots: how many may hold the lock at once, as for `lock`.
+            hold_at_least: seconds after the acquire for which the lock stays taken.
 
-        Raises `InvalidLockConfig` for ``hold_at_least`` on a store that cannot do that, besides
-        what every method raises.
+        Raises `InvalidLockConfig` for ``hold_at_least`` on a store that cannot do that.
         """
         use = Use()  # It lives until the lease is alone.
         won = blocking(self._acquiring(name, use, options))
@@ -179,9 +180,13 @@ class LockService:
         """Take several locks, all or none. Returns their leases in the order of ``names``.
 
         Returns None if one of the locks is still held after ``wait``; then none is taken. A name
-        that comes twice has one lease, which the list has twice. ``ttl`` and ``renew``: as for
-        `acquire`. Each lease has its ttl before it when this returns. ``wait``: seconds to wait for
-        all of them together.
+        that comes twice has one lease, which the list has twice.
+
+        Args:
+            names: the locks, in any order.
+            ttl: seconds that each lease has before it when this returns. None: the store's TTL.
+            wait: seconds to wait for all of them together. 0: do not wait. None: wait for ever.
+            renew: as for `acquire`.
         """
         use = Use()
         return _in_order(names, blocking(self._acquiring_all(names, use, options)))
@@ -206,13 +211,16 @@ class LockService:
     def adopt(self, handle: str, renew: bool = False) -> Lease | None:
         """Go on under a lease that `Lease.detach` has handed on, perhaps in another process.
 
-        Returns a lease with the same token and fence, held by this process; None if the lease is
-        over, or somebody has adopted it: of several callers with one handle, one gets the lease. It
-        lasts as long as the lease that was detached, counted from now. ``renew``: extend it, as for
-        `acquire`. The handle says which store it is; no `lock_acquired` is sent, since the lock was
-        acquired once.
+        Returns a lease with the same token and fence, held by this process. It lasts as long as
+        the lease that was detached, counted from now. Returns None if the lease is over, or was
+        adopted before: of several callers with one handle, one gets the lease.
 
-        A handle is no secret, and no proof of a right: whoever has it can adopt the lease.
+        Args:
+            handle: what `Lease.detach` returned. It says which store it is of. A handle is no
+                secret, and no proof of a right: whoever has it can adopt the lease.
+            renew: extend the lease, as for `acquire`.
+
+        The signal `lock_acquired` is not sent, since the lock was acquired once.
 
         Raises `TypeError` or `ValueError` if ``handle`` is no handle, `InvalidLockConfig` for the
         alias of an unknown store, and `StoreUnavailable`. After that the lease may be adopted
@@ -286,7 +294,11 @@ class LockService:
     ) -> builtins.list[LockInfo]:
         """Return the live locks whose names begin with ``prefix``, the soonest to expire first.
 
-        ``limit``: how many at most; None, all. ``offset``: how many to leave out at the start.
+        Args:
+            prefix: "" is the beginning of every name.
+            limit: how many to return at most. None: all.
+            offset: how many to leave out at the start.
+
         Raises `ListingNotSupported` on a store that cannot list.
         """
         if limit is not None:
@@ -311,9 +323,13 @@ class LockService:
     ) -> bool:
         """Remove whatever holds the lock, because an operator decided so.
 
-        ``token``: only if this lease still holds it. ``digest``, of a `LockInfo` without a token:
-        only if the key still has this value. ``by``: who cleared it, for the log. Returns False if
-        nothing was removed.
+        Args:
+            name: the lock.
+            token: remove only the lease with this token.
+            by: who clears the lock, for the log.
+            digest: of a `LockInfo` without a token: remove only a key that still has this value.
+
+        Returns False if nothing was removed.
         """
         store = self.store
         checked_name(name)
@@ -328,16 +344,19 @@ class LockService:
         self, name: str, ttl: float, by: str = "", reason: str = "", *, wait: float | None = 0
     ) -> LockInfo | None:
         """Take the lock ``name`` for an operator, so that no job takes it. Returns what holds it
-        now; None if somebody else still holds it after ``wait``, also another hold.
+        now; None if somebody else, or another hold, still holds it after ``wait``.
 
-        ``ttl``: seconds that the hold lasts; nobody renews it, and it outlives this process.
-        `clear` ends it earlier. ``by``: the operator's name, ``reason``: why; both are shown to
-        whoever looks, have at most 255 bytes of UTF-8 each, without control characters, and may be
-        empty. ``wait``: seconds to wait until the present holder has ended; 0 does not wait, None
-        waits for ever.
+        Args:
+            name: the lock.
+            ttl: seconds that the hold lasts. Nobody renews it, it outlives this process, and
+                `clear` ends it earlier.
+            by: the operator's name, which is shown to whoever looks. ``by`` and ``reason`` may be
+                empty, and have at most 255 bytes of UTF-8 and no control characters.
+            reason: why the lock is held.
+            wait: seconds to wait until the present holder has ended. 0: do not wait. None: wait for
+                ever.
 
-        Raises `StoreUnavailable`; the lock is not held then, or not for long. Raises `TypeError` or
-        `ValueError` for a wrong argument.
+        Raises `StoreUnavailable`; the lock is not held then, or not for long.
         """
         answer = self.try_hold(name, ttl, by, reason, wait=wait)
         return None if isinstance(answer, Refusal) else answer
@@ -373,17 +392,17 @@ class LockService:
         losses, and what operators did. A lock that was taken and released with nobody in the way is
         not there.
 
-        ``name``: only of this lock and of its permits (``slots=N``); None: of all locks of the
-        store. ``task_id``: only what happened to the task with this id: that it was skipped or
-        refused, by whom and why, or has lost its lock. Not what others met because it held a lock.
-        ``limit``: how many at most. The store keeps the newest ones, of all locks together. What
-        happened in other processes may be there two seconds later.
+        Args:
+            name: only events of this lock and of its permits (``slots=N``). None: of all locks.
+            task_id: only what happened to the task with this id: that it was skipped or refused, by
+                whom and why, or that it lost its lock. What others met because the task held a lock
+                is left out.
+            limit: how many to return at most. The store keeps the newest, of all locks together.
 
-        Refusals of one lock by the same lease, of one process and the same task id, are one event
-        for each second: its ``count`` says how many.
+        What happened in other processes may be there two seconds later. Refusals of one process and
+        task id by the same lease are one event for each second: its ``count`` says how many.
 
-        Raises `ListingNotSupported` on a store that keeps no history, and `TypeError` or
-        `ValueError` for a wrong argument.
+        Raises `ListingNotSupported` on a store that keeps no history.
         """
         if name is not None:
             checked_name(name)

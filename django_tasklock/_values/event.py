@@ -22,9 +22,9 @@ class Event:
 
     ``kind`` says what happened, ``owner`` to whom:
 
-    * "refused": the owner asked for the lock, and ``holder`` held it; ``seconds`` that it waited.
-    * "skipped": the owner is a task whose call did not run; ``reason``: as in its marker, and
-      ``holder`` who had the lock, or the task that does the work instead. A refusal, if there was
+    * "refused": the owner asked for the lock, and waited ``seconds``; ``holder`` held it.
+    * "skipped": the owner is a task whose call did not run. ``reason`` is as in its marker.
+      ``holder`` had the lock, or is the task that does the work instead. A refusal, if there was
       one, is an event of its own.
     * "waited": the owner got the lock after more than a second: ``seconds``.
     * "lost": the owner's lease was over before its release; ``reason``: how that was noticed.
@@ -38,10 +38,10 @@ class Event:
     one. The owners have the fields for people; those that identify a process for ever (``boot``,
     ``pidns``, ``start``, ``group``) are None. Fields that do not apply are None.
 
-    Refusals that say the same are one event: ``count`` is how many they were, within about a
-    second, of the same lock, by the same lease, to the same process and the same task id. ``at``
-    and ``owner`` are of the last of them, ``since`` is the moment of the first, and ``seconds`` is
-    the longest wait. Of a single event ``count`` is 1, and ``since`` is None.
+    Refusals of the same process and task id by the same lease are one event for about a second.
+    ``count`` is how many they were. ``at`` and ``owner`` are of the last of them, ``since`` is the
+    moment of the first, and ``seconds`` is the longest wait. Of a single event ``count`` is 1, and
+    ``since`` is None.
     """
 
     kind: Kind

@@ -17,18 +17,24 @@ __all__ = ["Keyed", "LockInfo", "key_of"]
 class LockInfo:
     """What a store knows of a lock that is held.
 
-    ``name`` is the lock's, ``store`` the alias of its store, and ``key`` what the store calls it.
-    ``ttl`` is what is left of the lease in seconds, None for a key that never expires.
-    ``acquired_at`` is an aware datetime. ``token`` identifies the lease, ``fence`` is its number,
-    and ``owner`` says who holds it. For a key that somebody else set, ``token``, ``acquired_at``,
-    ``fence`` and all of the owner's fields are None; ``fence`` is None also on a store without
-    fences.
-    ``waiters`` is the length of the wait queue, None where it was not counted, and
-    ``waiting_since`` when the next of them first asked, by the clock of its host; None where nobody
-    waits, or that is not known. ``granted`` is the ttl, in seconds, that the lease was granted
-    with, and ``renewing`` whether its holder extends it by itself; both are None where the record
-    does not say. ``digest`` identifies a value that other code set, as ``token`` identifies a
-    lease.
+    Attributes:
+        name: the lock's name; of a permit ``NAME#K``.
+        ttl: seconds that are left of the lease. None: the key never expires.
+        acquired_at: an aware datetime.
+        token: identifies the lease.
+        owner: who holds the lock.
+        store: the alias of the store.
+        key: what the store calls the lock.
+        fence: the number of the lease. None on a store without fences.
+        waiters: the length of the wait queue. None: it was not counted.
+        granted: the ttl, in seconds, that the lease was granted with. None: not known.
+        renewing: whether the holder extends the lease by itself. None: not known.
+        digest: identifies a value that other code set, as ``token`` identifies a lease.
+        waiting_since: when the next waiter first asked, by the clock of its host. None: nobody
+            waits, or it is not known.
+
+    For a key that other code set, ``token``, ``acquired_at``, ``fence`` and all of the owner's
+    fields are None.
     """
 
     name: str

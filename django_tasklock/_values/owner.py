@@ -60,26 +60,28 @@ _LIMITS: Mapping[str, tuple[type, int, int]] = {
 class Owner:
     """The holder of a lease, for people and for takeover; it gives no right to release.
 
-    ``host`` is the name of its host. ``thread`` is a name that no other thread, or asyncio task, of
-    the process has at that time. ``task`` and ``task_id`` are those of a task, or name a command;
-    None for other code.
+    Attributes:
+        host: the name of the host.
+        pid: the process. With ``boot``, ``pidns`` and ``start`` it identifies one process for ever:
+            the kernel uses a pid again, but not all four together.
+        task: the Celery task in which the lock was taken, or a command. None for other code.
+        task_id: the task's id.
+        thread: a name that no other thread, or asyncio task, of the process has at that time.
+        boot: the kernel's boot id.
+        pidns: the pid namespace.
+        start: the start of the process, in clock ticks since boot.
+        group: a process group in which the work may go on after the process has ended.
+        held_by: the name of an operator who holds the lock by ``locks.hold``; it may be empty. All
+            other fields but ``reason`` are None then: no process has to live for the hold.
+        reason: why the operator holds it.
+        mark: says that no process has to live for the lease any more: the lock cools, or the lease
+            is detached, and this identifies its handle.
+        slots: the N that the holder of a permit gave.
+        inside: True for a lock that code inside a task has taken, and that is not the task's own.
+        waiting_since: when a waiter first asked for the lock, by the clock of its host. None for
+            all others. Two owners that differ in it alone are equal.
 
-    ``pid``, ``boot``, ``pidns`` and ``start`` (the kernel's boot id, the pid namespace, the
-    process's start in clock ticks since boot) identify one process for ever: the kernel uses a pid
-    again, but not all four together. ``group`` is a process group in which the work may go on after
-    the process has ended. All fields are None for a key that other code set.
-
-    An operator who holds a lock by ``locks.hold`` has ``held_by``, a name that may be empty,
-    and ``reason``. All other fields are None then: no process has to live for it.
-
-    ``mark`` says that no process has to live for the lease any more, though one has taken it:
-    `COOLING`, or a word that identifies the handle of a lease that was detached.
-    The holder of a permit has ``slots``, the N that it gave. ``inside`` is True for a lock that
-    code inside a task has taken, and that is not the task's own: the task does not do the work of
-    another message with this lock. None for all others.
-
-    ``waiting_since`` is when a waiter first asked for the lock, by the clock of its host; None for
-    all others, and where that is not known. Two owners that differ in it alone are equal.
+    All fields are None for a key that other code set.
     """
 
     host: str | None = None

@@ -221,9 +221,9 @@ class LockedTask(TaskOptions):
         is held again.
 
         Raises `InvalidLockConfig` for the task's other options and for misspelt ones,
-        `AlreadyQueued` where ``on_duplicate`` is "raise", and `StoreUnavailable`; for a ``lease``
-        `LeaseLost`, and `ValueError` if it is of another lock or store, or of a run around this
-        call that has a row to finish.
+        `AlreadyQueued` where ``on_duplicate`` is "raise", and `StoreUnavailable`. For a ``lease``
+        it raises `LeaseLost`, and `ValueError` if the lease is of another lock or store, or of a
+        run around this call that has a row to finish.
         """
         check_call(self, options)
         call = Call(self, args, kwargs, task_id, options)

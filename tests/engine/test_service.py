@@ -117,7 +117,7 @@ class TestSignals:
         self, on_redis: None
     ) -> None:
         page = table(DOCS / "reference/signals.md", "Signals", "Signal")
-        shown = {code(name)[0]: [tuple(sorted(code(arguments)))] for name, arguments in page}
+        shown = {code(name)[0]: [tuple(sorted(code(arguments)))] for name, arguments, _ in page}
 
         def broken(**_: Any) -> None:
             raise RuntimeError("a receiver of somebody's")
