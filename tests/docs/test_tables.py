@@ -211,7 +211,6 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "lock": (lambda: defaults(API, "lock", "Parameter"), options_of_lock),
     "locks": (lambda: named(API, "locks", "Call"), verbs),
     "errors": (lambda: columns(API, "Errors", "Error"), errors),
-    "exceptions": (lambda: named(TROUBLE, "Exceptions", "Exception"), lambda: set(errors())),
     "settings": (lambda: defaults(SETTINGS, "Keys", "Key"), store_settings),
     "options of stores": (
         shown_options,
