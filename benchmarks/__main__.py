@@ -14,7 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from .bench import Bench, open_bench
-from .tables import PAGE, Table
+from .chart import chart
+from .tables import DRAWING, PAGE, Table
 
 WORKLOADS = ("pair", "handoff", "renewal", "listing", "task", "killed")
 PACKAGES = ("django", "redis", "hiredis", "django-redis", "celery", "python-redis-lock",
@@ -27,7 +28,12 @@ def main() -> int:
     add("--workload", action="append", choices=WORKLOADS, help="only this one; may be repeated")
     add("--quick", action="store_true", help="so little that the times mean nothing")
     add("--json", type=Path, metavar="PATH", help="write all numbers there")
-    add("--page", type=Path, metavar="PATH", help="write the tables there, as Markdown")
+    add(
+        "--page",
+        type=Path,
+        metavar="PATH",
+        help="write the tables and a drawing",
+    )
     options = parser.parse_args()
     tables: list[Table] = []
     with open_bench(quick=options.quick) as bench:
@@ -44,6 +50,9 @@ def main() -> int:
             if options.page:
                 text = [PAGE.format(about=about), *(table.markdown() for table in tables)]
                 options.page.write_text("\n".join(text))
+                drawing = options.page.parent / DRAWING
+                drawing.parent.mkdir(exist_ok=True)
+                drawing.write_text(chart(tables))
     return 0
 
 
@@ -54,7 +63,7 @@ def _about(bench: Bench) -> str:
         f"{datetime.now(tz=timezone.utc):%Y-%m-%d}{', quick' if bench.quick else ''}: "
         f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.2f} at the start, "
         f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
-        f"Redis {bench.redis.info('server')['redis_version']}; {packages}."
+        f"Redis {bench.redis.info('server')['redis_version']}. With {packages}."
     )
 
 

@@ -7,19 +7,23 @@ from typing import TypeAlias
 
 from .rounds import Spread
 
-__all__ = ["PAGE", "Cell", "Table"]
+__all__ = ["DRAWING", "PAGE", "Cell", "Table"]
 
 Cell: TypeAlias = "Spread | float | int | str | None"
 
-PAGE = """# Measurements
+DRAWING = "../drawings/measured.svg"
+"""where the chart is, from the page"""
+PAGE = f"""# Measurements
 
-Written by `make bench ARGS="--page docs/operations/measured.md"` on {about}
+Written by `make bench ARGS="--page docs/operations/measured.md"` on {{about}}
+
+![The ratios of three tables as bars, beside other libraries: shorter is better]({DRAWING})
 
 The floor is redis-py with hiredis: `SET key token NX PX`, and a script that deletes the key if it \
-has the token. Contenders take turns in short rounds, and each number is divided by the floor's \
-that was measured right before it. A cell is a median, with the middle half of what was measured \
-in brackets. Compare ratios: times depend on the machine and on what else it does. Redis itself \
-counts round trips and commands. [Performance](performance.md) says what to make of it.
+has the token. Contenders take turns in short rounds. A ratio is to the floor's number right \
+before it. A cell is a median; brackets have the middle half. Times depend on the machine, so \
+compare ratios. Redis itself counts commands and round trips. [Performance](performance.md) says \
+what causes the costs.
 """
 
 
@@ -34,23 +38,26 @@ class Table:
     def markdown(self) -> str:
         """With columns that line up, for terminals too."""
         headings = list(dict.fromkeys(heading for row in self.rows for heading in row))
-        lines = [headings, *([_written(row.get(name)) for name in headings] for row in self.rows)]
+        lines = [
+            headings, *([_written(row.get(name), name) for name in headings] for row in self.rows)
+        ]  # fmt: skip
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        rule = [f"{'-' * (width - 1)}:" if place else "-" * width
-                for place, width in enumerate(widths)]  # fmt: skip
         padded = [
             [cell.rjust(width) if place else cell.ljust(width)
              for place, (cell, width) in enumerate(zip(line, widths, strict=True))]
-            for line in (headings, rule, *lines[1:])
+            for line in lines
         ]  # fmt: skip
-        rows = "\n".join(f"| {' | '.join(line)} |" for line in padded)
-        return f"## {self.title}\n\n{self.note}\n\n{rows}\n"
+        rule = "|".join("-" * (width + 1) + (":" if place else "-")
+                        for place, width in enumerate(widths))  # fmt: skip
+        head, *rows = (f"| {' | '.join(line)} |" for line in padded)
+        table = "\n".join([head, f"|{rule}|", *rows])
+        return f"## {self.title}\n\n{self.note}\n\n{table}\n"
 
 
-def _written(cell: Cell) -> str:
-    """A cell as people read it: a median with its middle half, three digits of a number."""
+def _written(cell: Cell, heading: str) -> str:
+    """A cell as people read it: three digits of a number, the middle half of what is no time."""
     if isinstance(cell, Spread):
-        if cell.low == cell.high:
+        if cell.low == cell.high or heading.endswith(("ms", "µs")):
             return _number(cell.median)
         return f"{_number(cell.median)} ({_number(cell.low)}–{_number(cell.high)})"
     return cell or "" if isinstance(cell, str | None) else _number(cell)

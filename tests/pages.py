@@ -94,7 +94,9 @@ def check_texts(identity: str) -> list[str]:
     for heading in ("Settings and tasks", "The live server"):
         for of, text, *_ in table(page, heading, "Id"):
             if of == f"`{identity}`":
-                return code(text)
+                store = "The lock store …"  # with which the page begins those of a server only once
+                of_server = heading == "The live server" and not text.startswith(f"`{store}")
+                return [f"{store}: {each}" if of_server else each for each in code(text)]
     raise AssertionError(f"{named(page)} does not have {identity}")
 
 

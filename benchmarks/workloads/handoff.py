@@ -57,10 +57,10 @@ def run(bench: Bench) -> Table:
             base = seen[PYTHON_REDIS_LOCK]
             rows += [{"": f"{name}, {waiters} waiters", **_row(seen[name], base)} for name in names]
     note = (
-        f"Of {rounds} rounds, with 8 waiters in 8 processes, and 50 in 10; each holds the lock for "
-        "1 ms and asks again. Out of order is a turn before which somebody else had asked 2 ms "
-        "earlier. Where waiters poll, mostly the one that released takes the lock again: the "
-        "median is that of the few turns that were handed over."
+        f"{rounds} rounds, with 8 waiters in 8 processes and 50 in 10. Each holds the lock for "
+        "1 ms and asks again. Out of order: somebody else had asked 2 ms earlier. The median is "
+        "that of the turns that were handed over; in the others mostly the process that released "
+        "took the lock again."
     )
     return Table("Hand-over to a waiter", note, rows)
 
@@ -128,12 +128,11 @@ def _row(rounds: Sequence[Watched], base: Sequence[Watched]) -> dict[str, Cell]:
         if ours.gaps and theirs.gaps
     ]
     return {
-        "handed over, % of turns": 100 * len(gaps) / turns,
+        "handed over, %": 100 * len(gaps) / turns,
         "median, ms": Spread.of(gaps),
         f"of {PYTHON_REDIS_LOCK}'s": Spread.of(ratios),
         "p99, ms": gaps[int(len(gaps) * 0.99)] if gaps else None,
         "out of order, %": 100 * sum(_jumps(seen.turns) for seen in rounds) / turns,
-        "round trips a turn": sum(seen.busy.trips for seen in rounds) / turns,
         "commands a turn": sum(seen.busy.commands for seen in rounds) / turns,
         "commands/s while held": median(seen.idle for seen in rounds),
     }

@@ -43,9 +43,8 @@ def run(bench: Bench) -> Table:
             }
         )
     note = (
-        "Times are from the kill: of a task's pool child at work, and of a waiter's holder in the "
-        f"middle of its lease of {ttl} s. Without a look for the dead, a task's lock stands for "
-        "the rest of its time: by default an hour with celery-once."
+        "From the kill of a task's pool child, or of a waiter's holder in the middle of its lease "
+        f"of {ttl} s."
     )
     return Table("A killed holder", note, rows)
 

@@ -39,8 +39,8 @@ def run(bench: Bench) -> Table:
         ms = Spread.of(grown.values, 1000)
         rows.append({"": title, "ms": ms, f"over {few:,} locks": grown.ratio})
     note = (
-        f"{many:,} locks among {others:,} other keys, and the time over that with {few:,} locks; "
-        f"medians of {rounds} rounds."
+        f"{many:,} locks among {others:,} other keys, and the time over that with {few:,} locks. "
+        f"{rounds} rounds."
     )
     return Table("The list", note, rows)
 
@@ -57,7 +57,7 @@ def _command(alias: str) -> None:
 
 
 WORKS: dict[str, Callable[[str], object]] = {
-    "`locks.list(limit=100)`, every field read": _first_page,
+    "`locks.list(limit=100)`": _first_page,
     "`locks.count()`": lambda alias: locks.using(alias).count(),
     "`manage.py locks list --limit 100`": _command,
 }

@@ -31,13 +31,13 @@ def run(bench: Bench) -> Table:
                 work()
             for name, (wall, client, server) in interleaved(works, FLOOR, rounds).items():
                 if threads == processes:
-                    rows[name]["µs, 1 thread"] = Spread.of(wall.values, 1e6)
+                    rows[name]["1 thread, µs"] = Spread.of(wall.values, 1e6)
                     rows[name]["client's CPU"] = client.ratio
                     rows[name]["server's CPU"] = server.ratio
                 rows[name][who] = wall.ratio
     note = (
-        f"Over the floor, but for the µs; medians of {rounds} rounds of {pairs} pairs. Each thread "
-        "has a lock of its own. The CPU is that of one thread's pairs."
+        f"Over the floor, except for the µs. {rounds} rounds of {pairs} pairs. Each thread has a "
+        "lock of its own. CPU: of one thread's pairs."
     )
     return Table("Acquire and release", note, list(rows.values()))
 

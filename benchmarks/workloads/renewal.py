@@ -37,8 +37,8 @@ def run(bench: Bench) -> Table:
         "server's CPU, %": asked.seconds / seconds * 100,
     }
     note = (
-        f"Leases of {ttl} s in one process, looked at for {ttl} s. Threads and memory are what the "
-        "process has more than before."
+        f"Leases of {ttl} s in one process, watched for {ttl} s. Threads and memory: in addition "
+        "to those before."
     )
     return Table("Renewal", note, [row])
 

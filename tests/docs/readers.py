@@ -25,7 +25,7 @@ import django
 if django.VERSION < (6, 0):  # which has no tasks: the decorator below them is called all the same
     sys.modules["django.tasks"] = types.SimpleNamespace(task=lambda: lambda function: function)
 """,
-    "docs/howto/sentry-crons.md": """
+    "docs/operate.md": """
 sys.modules |= {"sentry_sdk": MagicMock(), "sentry_sdk.crons": MagicMock()}
 """,
     "docs/howto/testing.md": """
@@ -53,7 +53,7 @@ sys.modules |= {"shop": types.ModuleType("shop"), "shop.models": made}
 
 AFTER = {
     "README.md": 'assert {row.status for row in Video.objects.all()} == {"ready"}',
-    "docs/howto/admin.md": """
+    "docs/operate.md": """
 from django.contrib.auth.models import User
 from django.test import Client, override_settings
 from django.urls import path

@@ -211,7 +211,6 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "lock": (lambda: defaults(API, "lock", "Parameter"), options_of_lock),
     "locks": (lambda: named(API, "locks", "Call"), verbs),
     "errors": (lambda: columns(API, "Errors", "Error"), errors),
-    "exceptions": (lambda: named(TROUBLE, "Exceptions", "Exception"), lambda: set(errors())),
     "settings": (lambda: defaults(SETTINGS, "Keys", "Key"), store_settings),
     "options of stores": (
         shown_options,
@@ -266,7 +265,7 @@ def test_the_texts_of_what_stores_find_are_the_codes() -> None:
     }
     known = [re.escape(each).replace("…", ".*") for each in texts if len(each.strip("…: .")) > 9]
     for identity, shown, *_ in table(CHECKS, "The live server", "Id"):
-        text = code(shown)[0].removeprefix("The lock store …: ").removesuffix(".")
+        text = code(shown)[0].removesuffix(".")
         assert any(re.fullmatch(f"(?:…: )?{each}", text) for each in known), identity
 
 
