@@ -23,15 +23,10 @@ behind it may be shared, and need not be empty.
 """
 
 from ..stores.memory import MemoryStore
-from .granting import Granting
-from .holding import Holding
 from .in_memory import LocksInMemory, locks_in_memory
-from .noting import Noting
-from .outages import Outages
-from .putting import Putting
-from .seeing import Seeing
+from .leases import Granting, Holding, Outages, Waiting
+from .records import Noting, Putting, Seeing
 from .situations import assert_locked, assert_not_locked, held, outage
-from .waiting import Waiting
 
 __all__ = [
     "LocksInMemory",

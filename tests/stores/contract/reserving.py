@@ -9,7 +9,7 @@ from django_tasklock._values.lock_info import LockInfo
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.base import Grant, Note
-from django_tasklock.testing.noting import new_key
+from django_tasklock.testing.records import new_key
 from django_tasklock.testing.steps import (
     LONG_SECONDS,
     ROUNDING_SECONDS,

@@ -1,0 +1,315 @@
+"""The contract of a lock: granted, held, handed over to waiters; and an outage of its server."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+
+from .._values import clock
+from .._values.owner import owner_record
+from .._values.tokens import new_token
+from ..exceptions import StoreUnavailable
+from ..stores.base import BaseStore, Extension, Grant, Note, Refusal
+from ..stores.records import FREE, Change, Held
+from .steps import (
+    LONG_SECONDS,
+    ROUNDING_SECONDS,
+    TIMEOUT_SECONDS,
+    Contract,
+    Holder,
+    a_lease,
+    asked,
+    assert_describes,
+    assert_held_by,
+    eventually_granted,
+    granted,
+    in_threads,
+    lasts_from_now,
+    needs,
+    new_name,
+    queue,
+    refused,
+    shown,
+    until,
+)
+
+__all__ = ["Granting", "Holding", "Outages", "Waiting"]
+
+ODD_NAMES = (
+    "a",
+    "A",
+    "a:",
+    ":a",
+    "aa",
+    "a:b:c",
+    "a%3Ab",
+    "*",
+    "[a-z]?",
+    "{slot}",
+    "é",
+    "锁",
+    "'\"\\;--",
+    "../../name",
+    "n" * 200,
+)
+"""legal names that break careless code"""
+
+
+class Granting(Contract):
+    """The contract of `acquire`."""
+
+    def test_a_lock_is_granted_to_one_holder(self) -> None:
+        """And a refusal describes the lease that holds it."""
+        store, before = self.make_store(), clock.now()
+        owner = owner_record("videos.process", "id-1")
+        holder = granted(store, owner=owner)
+        assert_describes(refused(store, holder.name), holder, owner, before)
+
+    def test_each_legal_name_is_a_lock_of_its_own(self) -> None:
+        store, unique = self.make_store(), secrets.token_hex(4)
+        holders = [granted(store, (unique + odd)[:200]) for odd in ODD_NAMES]
+        for holder in holders:
+            assert_held_by(holder)
+            assert holder.release(), holder.name
+            assert store.find(holder.name) is None, holder.name
+
+    def test_asking_again_with_the_same_token_is_granted_again(self) -> None:
+        """A client asks again after a lost reply, and its own lease must not refuse it. The lease
+        lasts from then."""
+        store = self.make_store()
+        first = granted(store)
+        for ttl in (4 * LONG_SECONDS, LONG_SECONDS):
+            again = granted(store, first.name, first.token, ttl)
+            assert again.grant.fence == first.grant.fence
+            lasts_from_now(again, ttl)
+        assert refused(store, first.name).token == first.token
+        assert again.release()
+        assert store.find(first.name) is None
+
+    def test_a_lease_lasts_for_its_ttl(self) -> None:
+        """Never for less, or two would hold the lock; longer in stores that count whole seconds."""
+        store = self.make_store()
+        leases = [(clock.now(), ttl, granted(store, ttl=ttl)) for ttl in (0.001, 0.05, 0.4, 1.3)]
+        for before, ttl, holder in leases:
+            until(lambda: store.find(holder.name) is None)  # noqa: B023
+            assert ttl <= clock.now() - before < ttl + ROUNDING_SECONDS
+            assert_held_by(granted(store, holder.name))
+
+    def test_of_many_calls_at_once_one_is_granted(self) -> None:
+        store = self.make_store()
+        for _ in range(5):
+            name, answers = new_name(), list[object]()
+            in_threads(8, lambda: answers.append(asked(store, name)))  # noqa: B023
+            (holder,) = [each for each in answers if isinstance(each, Holder)]
+            assert_held_by(holder)
+
+    def test_holders_never_overlap(self) -> None:
+        store, name, inside = self.make_store(), new_name(), threading.Lock()
+        overlaps: list[Holder] = []
+        fences: list[int | None] = []
+
+        def work() -> None:
+            for _ in range(5):
+                holder = eventually_granted(store, name)
+                if inside.acquire(blocking=False):
+                    fences.append(holder.grant.fence)
+                    time.sleep(0.001)
+                    inside.release()
+                else:
+                    overlaps.append(holder)
+                assert holder.release()
+
+        in_threads(4, work)
+        assert overlaps == []
+        assert len(fences) == 20
+        assert not store.supports_fence or fences == sorted({fence or 0 for fence in fences})
+
+    def test_fences_grow_with_every_lease(self) -> None:
+        store, name = self.make_store(), new_name()
+        fences = []
+        for turn in range(4):
+            holder = eventually_granted(store, name, ttl=0.05 if turn == 1 else LONG_SECONDS)
+            fences.append(holder.grant.fence)
+            if turn == 0:
+                holder.release()
+            elif turn == 2:
+                store.clear(name)
+        grow = sorted({fence or 0 for fence in fences})
+        assert fences == (grow if store.supports_fence else [None] * 4)
+
+
+class Holding(Contract):
+    """The contract of `release`, `extend` and `clear`."""
+
+    def test_release_ends_the_lease_once(self) -> None:
+        store = self.make_store()
+        holder = granted(store)
+        assert holder.release() is True
+        assert store.find(holder.name) is None
+        assert holder.release() is False
+        granted(store, holder.name)
+        assert store.release(new_name(), new_token()) is False
+
+    def test_release_needs_the_token(self) -> None:
+        """Who is late has that of a lease that is over."""
+        late, following = _late_and_following(self.make_store())
+        for token in (late.token, new_token()):
+            assert late.store.release(late.name, token) is False
+            assert late.store.clear(late.name, token) is False
+            assert_held_by(following)
+
+    def test_extend_needs_the_token(self) -> None:
+        late, following = _late_and_following(self.make_store())
+        for token in (late.token, new_token()):
+            assert late.store.extend(late.name, token, 10 * LONG_SECONDS) is False
+            assert_held_by(following, at_most=LONG_SECONDS)
+
+    def test_of_many_releases_at_once_one_returns_true(self) -> None:
+        store = self.make_store()
+        needs(store.atomic_release, "releases in one step")
+        holder = granted(store)
+        answers: list[bool] = []
+        in_threads(8, lambda: answers.append(holder.release()))
+        assert sorted(answers) == [False] * 7 + [True]
+
+    def test_extend_makes_the_lease_last_from_now(self) -> None:
+        holder = granted(self.make_store())
+        for ttl in (4 * LONG_SECONDS, LONG_SECONDS):
+            assert holder.extend(ttl) is True
+            lasts_from_now(holder, ttl)
+
+    def test_an_extended_lease_outlives_its_first_ttl(self) -> None:
+        store, before = self.make_store(), clock.now()
+        holder = granted(store, ttl=2.0)
+        assert holder.extend(LONG_SECONDS) is True
+        while clock.now() < before + 2.0 + ROUNDING_SECONDS:
+            assert_held_by(holder)
+            time.sleep(0.1)
+
+    def test_extend_does_not_bring_a_lease_back(self) -> None:
+        store = self.make_store()
+        holder = granted(store, ttl=0.05)
+        until(lambda: store.find(holder.name) is None)
+        assert holder.extend(LONG_SECONDS) is False
+        assert store.find(holder.name) is None
+
+    def test_clear_removes_what_holds_the_lock(self) -> None:
+        store = self.make_store()
+        holder = granted(store)
+        assert store.clear(holder.name) is True
+        assert store.find(holder.name) is None
+        assert store.clear(holder.name) is False
+        assert holder.extend(LONG_SECONDS) is False
+        assert holder.release() is False
+
+    def test_clear_with_a_token_removes_that_lease_only(self) -> None:
+        store = self.make_store()
+        holder = granted(store)
+        assert store.clear(holder.name, digest="0" * 32) is False
+        assert_held_by(holder)
+        assert store.clear(holder.name, holder.token) is True
+        assert store.find(holder.name) is None
+        assert store.clear(holder.name, holder.token) is False
+
+
+def _late_and_following(store: BaseStore) -> tuple[Holder, Holder]:
+    """Who holds a lock no more, and who holds it now."""
+    late = granted(store, ttl=0.05)
+    return late, eventually_granted(store, late.name)
+
+
+class Waiting(Contract):
+    """The contract of `waiter` and `waiters`, of a store with ``supports_waiting``."""
+
+    def test_a_waiter_of_a_lock_that_is_not_held_is_granted_it(self) -> None:
+        store, name, token = self.make_store(), new_name(), new_token()
+        waiter = store.waiter([name], token, LONG_SECONDS, owner_record())
+        if not store.supports_waiting:
+            assert waiter is None
+            assert store.waiters(name) == []
+            return
+        assert waiter is not None
+        assert isinstance(waiter.ask(), Grant)
+        assert store.release(name, token)
+
+    def test_a_release_hands_the_lock_over_in_order(self) -> None:
+        """Of their first questions."""
+        holder, waiters = queue(self.make_store(), 3)
+        assert isinstance(waiters[0].waiter.ask(), Refusal)
+        for waiter in waiters:
+            assert holder.release()
+            refused(holder.store, holder.name)  # No new caller overtakes it.
+            holder = waiter.handed_over()
+            assert assert_held_by(holder).fence == holder.grant.fence
+        assert holder.release()
+        assert holder.store.find(holder.name) is None
+
+    def test_clear_hands_the_lock_over(self) -> None:
+        holder, (following,) = queue(self.make_store(), 1)
+        assert holder.store.clear(holder.name) is True
+        assert following.handed_over().release()
+
+    def test_a_waiter_that_left_is_not_handed_the_lock(self) -> None:
+        holder, (gone, stays) = queue(self.make_store(), 2)
+        assert gone.waiter.leave() is None
+        assert holder.release()
+        assert stays.handed_over().release()
+
+    def test_a_waiter_that_leaves_after_the_hand_over_gets_the_grant(self) -> None:
+        holder, (following,) = queue(self.make_store(), 1)
+        assert holder.release()
+        grant = following.waiter.leave()
+        assert grant is not None
+        assert grant.fence == shown(holder.store, holder.name).fence
+        assert holder.store.release(holder.name, following.token)
+
+    def test_wait_without_news_returns_none_in_time(self) -> None:
+        _, (following,) = queue(self.make_store(), 1)
+        before = clock.now()
+        assert following.waiter.wait(0.05) is None
+        assert clock.now() - before < TIMEOUT_SECONDS
+        assert following.waiter.leave() is None
+
+
+class Outages(Contract):
+    """The contract of all verbs while the server does not answer."""
+
+    def test_an_outage_is_store_unavailable(self) -> None:
+        """It is never reported as "held", as "not held", or as the client's own error."""
+        store, name, token = self.make_silent_store(), new_name(), new_token()
+        needs(store is not None, "can be made without its server (make_silent_store)")
+        assert store is not None
+        owner, note = owner_record(), Note(name, "a", LONG_SECONDS)
+        change = Change(name, FREE, a_lease(), LONG_SECONDS)
+        verbs: dict[str, Callable[[], object]] = {
+            "put": lambda: store.put([change]),
+            "get": lambda: store.get([name]),
+            "acquire": lambda: store.acquire([name], token, LONG_SECONDS, owner),
+            "extend": lambda: store.extend(name, token, LONG_SECONDS),
+            "extend_many": lambda: store.extend_many([Extension(name, token, LONG_SECONDS)]),
+            "release": lambda: store.release(name, token),
+            "rewrite": lambda: store.rewrite(name, Held(token), LONG_SECONDS, owner, "a"),
+            "clear": lambda: store.clear(name),
+            "find": lambda: store.find(name),
+            "get_note": lambda: store.get_note(name),
+            "set_note": lambda: store.set_note(note),
+            "reserve": lambda: store.reserve(name, "a", LONG_SECONDS),
+            "unreserve": lambda: store.unreserve(name, "a"),
+        }
+        if store.supports_listing:
+            verbs |= {"list": lambda: [*store.list()], "count": store.count}
+        if store.puts_together:
+            verbs["acquire_all"] = lambda: store.acquire_all({name: token}, LONG_SECONDS, owner)
+        for verb, call in verbs.items():
+            assert _raised_by(call) == store.alias, f"{verb} hides that the server is silent"
+
+
+def _raised_by(call: Callable[[], object]) -> str | None:
+    """The alias that `StoreUnavailable` names; None if the call raised nothing."""
+    try:
+        call()
+    except StoreUnavailable as error:
+        return error.store
+    return None
