@@ -7,7 +7,7 @@ from typing import Any
 READERS: dict[str, Any] = {
     **dict.fromkeys(
         ["build", "build_report", "charge", "count_sales", "encode", "fetch", "first_half",
-         "import_next_item", "make_prices", "second_half", "transcode", "write", "write_index"], 7,
+         "import_next_item", "second_half", "transcode", "write", "write_index"], 7,
     ),
     "is_finished": True, "is_paid": False, "parts_of": [1, 2], "send": (3, 9),
 }  # fmt: skip
