@@ -20,7 +20,7 @@ from django.core.management import CommandError, call_command
 
 from django_tasklock import Lease, StoreUnavailable, locks
 from django_tasklock._engine.service import LockService
-from django_tasklock.cli import clear_locks
+from django_tasklock.cli import clear_and_hold
 from django_tasklock.cli.arguments import user
 from django_tasklock.operators.clearing import clear_all
 from django_tasklock.operators.reservations import key_of
@@ -251,7 +251,7 @@ def test_a_clear_that_ends_before_it_is_done_says_what_was_cleared(
         yield next(clear_all(*args, **options))
         raise error
 
-    monkeypatch.setattr(clear_locks, "clear_all", stops)
+    monkeypatch.setattr(clear_and_hold, "clear_all", stops)
     out = io.StringIO()
     with pytest.raises((CommandError, SystemExit)) as ended:
         call_command("locks", "clear", "--all", "--noinput", stdout=out)

@@ -1,11 +1,19 @@
-"""``manage.py locks``: see and clear locks from a shell."""
+"""``manage.py locks``: see and clear locks from a shell.
+
+A verb is a function that adds its arguments, and one that runs it: that one's docstring is the
+verb's help. It writes to the command's stdout, and raises `CommandError` to exit with 1 or with the
+error's ``returncode``.
+"""
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import io
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.core.management.base import (
@@ -16,21 +24,52 @@ from django.core.management.base import (
 )
 
 from ..._values.words import printable
-from ...cli.command import add_verbs
+from ...cli import clear_and_hold, doctor, explain_task, run_command, show_locks
+from ...conf import DEFAULT_ALIAS
 from ...exceptions import InvalidLockConfig, TaskLockError
 
-__all__ = ["Command"]
+__all__ = ["VERBS", "Command"]
+
+VERBS: Mapping[str, tuple[Callable[[CommandParser], None], Callable[..., None]]] = {
+    "list": (show_locks.add_list_arguments, show_locks.list_locks),
+    "show": (show_locks.add_show_arguments, show_locks.show_lock),
+    "history": (show_locks.add_history_arguments, show_locks.show_history),
+    "doctor": (doctor.add_arguments, doctor.doctor),
+    "explain": (explain_task.add_arguments, explain_task.explain_task),
+    "clear": (clear_and_hold.add_clear_arguments, clear_and_hold.clear_locks),
+    "hold": (clear_and_hold.add_hold_arguments, clear_and_hold.hold_lock),
+    "run": (run_command.add_run_arguments, run_command.run_command),
+    "lead": (run_command.add_lead_arguments, run_command.lead_command),
+}
 
 
 class Command(BaseCommand):
-    """The command; its verbs are in `django_tasklock.cli`."""
+    """The command. Its verbs are in `django_tasklock.cli`."""
 
     help = "Show, clear and hold locks, find lost work, and run commands under locks."
     # In an emergency the command must run, whatever else is wrong with the site.
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add_verbs(parser)
+        verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+        for name, (add_arguments, verb) in VERBS.items():
+            text = inspect.getdoc(verb) or ""
+            own = verbs.add_parser(
+                name,
+                help=text.partition(".")[0],
+                description=text,
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+            own.set_defaults(verb=verb)
+            own.add_argument("--store", default=DEFAULT_ALIAS, help="a store's alias in TASKLOCK")
+            add_arguments(own)
+            # Django's own options after the verb too, where everybody writes them.
+            hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+            for option in ("--settings", "--pythonpath"):
+                own.add_argument(option, **hidden)
+            own.add_argument("-v", "--verbosity", type=int, choices=[0, 1, 2, 3], **hidden)
+            for flag in ("--traceback", "--no-color", "--force-color", "--skip-checks"):
+                own.add_argument(flag, action="store_true", **hidden)
 
     @no_translations
     def handle(self, *args: Any, **options: Any) -> None:
