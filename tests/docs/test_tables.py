@@ -50,6 +50,7 @@ OPTIONS_OF = {
     "acquire": AcquireOptions.__annotations__, "acquire_all": AcquireAllOptions.__annotations__,
 }  # fmt: skip
 API = DOCS / "reference/api.md"
+ARCHITECTURE = DOCS / "explanation/architecture.md"
 CHECKS = DOCS / "reference/checks.md"
 COMMAND = DOCS / "reference/command.md"
 METRICS = DOCS / "operations/metrics.md"
@@ -267,6 +268,25 @@ def test_the_texts_of_what_stores_find_are_the_codes() -> None:
     for identity, shown, *_ in table(CHECKS, "The live server", "Id"):
         text = code(shown)[0].removesuffix(".")
         assert any(re.fullmatch(f"(?:…: )?{each}", text) for each in known), identity
+
+
+def listed_files(title: str) -> set[str]:
+    """The Python files under a heading of the architecture, one or more of a room in a line."""
+    lines = re.findall(r"^\* (`.+?): ", section(ARCHITECTURE, title), re.MULTILINE)
+    return {name for line in lines for name in code(line) if name.endswith(".py")}
+
+
+def test_the_architecture_has_a_line_for_every_file() -> None:
+    package = ROOT / "django_tasklock"
+    there: dict[str, set[str]] = {"The top": {"__init__.py", "management/commands/locks.py"}}
+    for path in package.rglob("*.py"):
+        room, _, name = str(path.relative_to(package)).partition("/")
+        if not name and room != "__init__.py":
+            there["The top"].add(room)
+        elif room not in ("management", "migrations") and path.name != "__init__.py":
+            there.setdefault(f"`{room}/`", set()).add(name)
+    there["`stores/`"].add("__init__.py")
+    assert {title: listed_files(title) for title in there} == there
 
 
 @pytest.mark.parametrize("name", TABLES)
