@@ -114,7 +114,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def tasks_have_made_themselves_known() -> None:
     """Or they would do so while a test has put something else where they do."""
-    from django_tasklock.celery import project_tasks  # noqa: F401
+    from django_tasklock.celery import for_operators  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

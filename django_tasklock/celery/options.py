@@ -34,8 +34,8 @@ from ..guards import StatusGuard
 from ..operators.reservations import key_of
 
 __all__ = [
-    "OPTIONS", "PER_CALL", "Naming", "TaskOptions", "body_signature", "check_call", "check_class",
-    "follow_up_key",
+    "OPTIONS", "PEERS", "PER_CALL", "Naming", "TaskOptions", "body_signature", "check_call",
+    "check_class", "follow_up_key",
 ]  # fmt: skip
 
 # Gets the name of an option and its value; raises `TypeError` or `ValueError`.
@@ -95,6 +95,8 @@ ELSEWHERE = {
     "lock_expiry": "unique_for, or lock_ttl for the lease", "once": "unique_while",
     "unique_on": "lock_name",
 }  # fmt: skip
+# Those that the base classes of celery-once and celery-singleton read.
+PEERS = ("once", "unique_on", "lock_expiry")
 
 _OF_CELERY = frozenset(dir(Task))  # Not getattr: it would bind Task to an app.
 _OURS = ("lock_", "unique_", "debounce_")
