@@ -50,9 +50,6 @@ class Call:
         """The name of the lock. Raises `TypeError` or `ValueError` for wrong arguments."""
         return self.task.naming.name_of(self.args or (), self.kwargs or {})
 
-    def _arguments(self) -> dict[str, Any]:
-        return self.task.naming.arguments_of(self.args or (), self.kwargs or {})
-
     @property
     def slots(self) -> int:
         """How many calls with this name may run at once."""
@@ -76,13 +73,11 @@ class Call:
         try:
             return Task.apply_async(self.task, self.args, self.kwargs, task_id=self.id, **options)
         except EncodeError as error:
-            for name, value in self._arguments().items():
+            given = self.task.naming.arguments_of(self.args or (), self.kwargs or {})
+            for name, value in given.items():
                 if isinstance(value, Model):
-                    kind = type(value).__name__
-                    raise EncodeError(
-                        f"task {self.task.name}: the argument {name} is a {kind}, which a message "
-                        f"cannot hold. Send its key, {kind.lower()}.pk"
-                    ) from error
+                    what = f"the argument {name} is a model instance, which a message cannot hold"
+                    raise EncodeError(f"task {self.task.name}: {what}. Send its key") from error
             raise
 
     def seconds_to_expiry(self) -> float:
