@@ -60,12 +60,11 @@ def check_tasks() -> list[checks.CheckMessage]:
 def _not_loaded(app: Any, imported: bool, error: Exception) -> checks.CheckMessage:
     what = "a task cannot be made" if imported else "its tasks cannot be imported"
     hint = "Correct it. A worker of this app fails with this error, and shows where."
+    who, said = f"Celery app {app.main!r}", f"{what}: {type(error).__name__}: {printable(error)}"
     # The class of a task is made, and checked, when its module is imported.
-    fails = imported or isinstance(error, InvalidLockConfig)
-    return _said(
-        f"Celery app {app.main!r}", f"{what}: {type(error).__name__}: {printable(error)}", hint,
-        id="django_tasklock.E007" if fails else "django_tasklock.W005",
-    )  # fmt: skip
+    if imported or isinstance(error, InvalidLockConfig):
+        return _said(who, said, hint, id="django_tasklock.E007")
+    return _said(who, said, hint, id="django_tasklock.W005")
 
 
 def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[checks.CheckMessage]:
