@@ -33,11 +33,10 @@ from .._values.owner import Owner, recorded
 from .._values.tokens import chance
 from .._values.words import printable
 from ..exceptions import StoreUnavailable
-from .message import MOMENT, Message, Skip
+from .message import MOMENT, Call, Message, Send, Skip
 from .options import TaskOptions, follow_up_key
 from .requeue import LONGEST_DELAY_SECONDS, wait_for_lock
 from .run import Run, Step
-from .sending import Call, Send
 
 __all__ = ["Coalesce", "Debounce"]
 

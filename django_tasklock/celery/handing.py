@@ -12,10 +12,9 @@ from .._engine.lease import Lease
 from .._values.handle import Handle, read_handle
 from .._values.slots import base_of
 from ..exceptions import StoreUnavailable
-from .message import LEASE
+from .message import LEASE, Call, Send, waiting_seconds
 from .options import TaskOptions
 from .run import Run, Step, runs
-from .sending import Call, Send, waiting_seconds
 
 __all__ = ["Handing", "detached", "end_detached", "handle_of"]
 

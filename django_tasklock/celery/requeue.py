@@ -26,9 +26,8 @@ from .._values.tokens import chance
 from .._values.words import age
 from ..exceptions import RequeueFailed, StoreUnavailable
 from ..stores.base import Note
-from .message import HEADER, REFUSED, CameBack, Message, tell
+from .message import HEADER, REFUSED, CameBack, Message, tell, whole_seconds
 from .options import TaskOptions
-from .sending import whole_seconds
 
 __all__ = [
     "LONGEST_DELAY_SECONDS", "come_back", "deliver_again", "not_taken", "wait_for_lock",

@@ -19,10 +19,9 @@ from .._engine.skipping import reason_of
 from .._values.lock_info import LockInfo
 from ..exceptions import LockNotAcquired, StoreUnavailable
 from ..operators.logs import log_run_beside
-from .message import Message, Skip, skip, tell
+from .message import Call, Message, Send, Skip, skip, tell
 from .requeue import come_back, wait_for_lock, wait_for_store
 from .row import Row
-from .sending import Call, Send
 
 __all__ = ["Run", "Step", "runs"]
 

@@ -14,12 +14,11 @@ from .._engine.lease import Lease
 from ..conf import warn_unless_installed
 from .bursts import Coalesce, Debounce
 from .handing import Handing, detached
-from .message import LEASE
+from .message import ANYWAY, LEASE, Call, Send
 from .options import TaskOptions, check_call, check_class
 from .redelivery import Redelivery
 from .requeue import deliver_again, not_taken
 from .run import Run, Step
-from .sending import ANYWAY, Call, Send
 from .unique import Unique
 
 __all__ = ["LockedTask"]
