@@ -69,11 +69,11 @@ class Handing(Step):
 def detached(call: Call) -> str:
     """Detach the lease among a call's options. Returns the handle, which may be there already.
 
-    The handle lasts as long as the lease would from now on, and for the countdown or ETA besides,
-    but not much longer than the message, which a broker may drop when it expires.
+    The handle lasts as long as the lease would from now on, and for the countdown or ETA besides.
+    It does not last much longer than the message, which a broker may drop when it expires.
 
-    Raises `LeaseLost`, `StoreUnavailable`, and `TypeError` or `ValueError` for what is no lease,
-    for a lease of another lock or store, and for that of a run that has a row to finish under it.
+    Raises `LeaseLost` and `StoreUnavailable`. Raises `TypeError` or `ValueError` for what is no
+    lease, for a lease of another lock or store, and for a lease under which a run finishes a row.
     """
     lease, task, wrong = call.options[LEASE], call.task, ""
     own = isinstance(lease, Lease)

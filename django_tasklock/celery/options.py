@@ -229,8 +229,8 @@ def follow_up_key(task: TaskOptions, name: str) -> str:
 
 
 def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
-    """Raise `InvalidLockConfig` if a task's option does not exist or has a wrong value, if its body
-    cannot run under a lock, or if ``locked``, which is `LockedTask`, does not come last.
+    """Raise `InvalidLockConfig` if the class of a task is wrong: an option does not exist or has a
+    wrong value, or the body cannot run under a lock, or ``locked`` (`LockedTask`) is not last.
 
     While Celery makes all tasks, the error becomes the task's own: it would reach the caller of
     another task, and the tasks behind this one would not be made.

@@ -20,7 +20,7 @@ MOST_PROBED = 100  # permits that are looked for on a store that cannot list
 def held_permits(service: LockService, name: str) -> list[LockInfo]:
     """Return the held permits of ``name`` (``slots=N``), by number. Raises `StoreUnavailable`."""
     if len(permit_name(name, LARGEST_SLOTS)) > LONGEST_NAME_CHARACTERS:
-        return []  # No permit has so long a name.
+        return []  # The name of a permit would be too long.
     try:
         found = service.list(f"{name}#")
     except ListingNotSupported:

@@ -30,12 +30,12 @@ from .work import Work, works
 __all__ = ["Sent", "lost_rows", "requeue", "still_lost", "works_by_rows"]
 
 ROWS_PER_LOOK = 500  # rows that are looked at together
-# A row must be found claimed and not locked so often. Without a fence the row does not show that
-# another run began and ended between two looks; and the broker often delivers the message of a
+# How often a row must be found claimed and not locked. Without a fence the row does not show that
+# another run began and ended between two looks. And the broker often delivers the message of a
 # killed run again before the last look.
 LOOKS_PER_ROW = 3
 LOOK_PAUSE_SECONDS = 0.1
-REQUEUED_SECONDS = 60.0  # for so long the same row's task is not sent a second time
+REQUEUED_SECONDS = 60.0  # in which the same row's task is not sent a second time
 
 NamedLock = tuple[str, str]
 """a store's alias, and the name of a lock in it"""
