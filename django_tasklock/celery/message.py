@@ -72,7 +72,7 @@ class Call:
     def __init__(
         self, task: TaskOptions, args: Any, kwargs: Any, task_id: str | None, options: Any
     ) -> None:  # fmt: skip
-        self.task, self.args, self.kwargs = task, args, kwargs
+        self.task, self.args, self.kwargs = task, args or (), kwargs or {}
         self.id: str = task_id or uuid()
         self.draws_id = task_id is None
         self.anyway: bool = options.pop(ANYWAY, False)
@@ -86,12 +86,12 @@ class Call:
     @property
     def name(self) -> str:
         """The name of the lock. Raises `TypeError` or `ValueError` for wrong arguments."""
-        return self.task.naming.name_of(self.args or (), self.kwargs or {})
+        return self.task.naming.name_of(self.args, self.kwargs)
 
     @property
     def slots(self) -> int:
         """How many calls with this name may run at once."""
-        return self.task.naming.slots_of(self.args or (), self.kwargs or {})
+        return self.task.naming.slots_of(self.args, self.kwargs)
 
     @property
     def eager(self) -> bool:
@@ -111,8 +111,7 @@ class Call:
         try:
             return Task.apply_async(self.task, self.args, self.kwargs, task_id=self.id, **options)
         except EncodeError as error:
-            given = self.task.naming.arguments_of(self.args or (), self.kwargs or {})
-            for name, value in given.items():
+            for name, value in self.task.naming.arguments_of(self.args, self.kwargs).items():
                 if isinstance(value, Model):
                     what = f"the argument {name} is a model instance, which a message cannot hold"
                     raise EncodeError(f"task {self.task.name}: {what}. Send its key") from error
@@ -120,7 +119,7 @@ class Call:
 
     def seconds_to_expiry(self) -> float:
         """Return the seconds until the message expires; infinity if it does not."""
-        expires = self.options.get("expires", getattr(self.task, "expires", None))
+        expires = self.options.get("expires", self.task.expires)
         return math.inf if expires is None else _until(self.task, expires)
 
 
