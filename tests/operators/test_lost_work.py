@@ -304,7 +304,7 @@ def test_a_lost_row_with_a_composite_key_is_sent_again(room: Mailroom, part: Any
         part.objects.create(tenant='a "b", c', number=number, status="busy")
     seen = [problem.seen for problem in diagnose() if problem.pk[1] == 2]
     (problem,) = still_lost(seen)
-    assert requeue(problem) is not None
+    assert requeue(problem)[0]
     assert [message.kwargs for message in room.waiting()] == [{"job": ['a "b", c', 2]}]
     # The row of a lock is looked for by the parts of its name, none of which is such a key
     gone = owner_record(problem.task, "id") | {"start": 1}
