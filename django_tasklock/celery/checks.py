@@ -45,8 +45,7 @@ __all__ = ["check_tasks"]
 def check_tasks() -> list[checks.CheckMessage]:
     """Load the tasks, as workers do, and return what is wrong with them. Their options were checked
     when they were made."""
-    apps = [app for app in active_apps() if is_of_project(app)]
-    messages = [_not_loaded(*each) for each in not_loaded(apps)] if apps else check_app()
+    messages = [_not_loaded(*each) for each in not_loaded(_apps)] if _apps() else check_app()
     with suppress(InvalidLockConfig):  # The check of the stores reports it.
         configured = configured_stores()
         for task in all_tasks().values():
@@ -55,6 +54,10 @@ def check_tasks() -> list[checks.CheckMessage]:
             else:
                 messages += _check_other(task)
     return messages
+
+
+def _apps() -> list[Any]:
+    return [app for app in active_apps() if is_of_project(app)]
 
 
 def _not_loaded(app: Any, imported: bool, error: Exception) -> checks.CheckMessage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from celery import current_app
@@ -21,22 +21,23 @@ _loading = threading.RLock()
 def load_tasks() -> None:
     """Load the tasks of all apps. Raises what the import of a module raises, and the error of a
     task that cannot be made."""
-    for _, _, error in not_loaded(_apps()):
+    for _, _, error in not_loaded(_apps):
         raise error
 
 
-def not_loaded(apps: Iterable[Any]) -> Iterator[tuple[Any, bool, Exception]]:
+def not_loaded(apps: Callable[[], Iterable[Any]]) -> Iterator[tuple[Any, bool, Exception]]:
     """Load the tasks of ``apps`` as their workers do. Yield each app whose tasks cannot be loaded,
     whether they were imported, and the error."""
-    apps = [*apps]
-    # First those of all apps: a shared task that is imported after an app was made is made at once,
-    # and its error would end the import.
+    failed: list[Any] = []
+    # All are imported before one is made: a shared task that is imported after an app was made is
+    # made at once, and its error would end the import.
     for step in (_import_tasks, make_tasks):
-        for app in [*apps]:
+        # The import may have made further apps.
+        for app in [each for each in apps() if each not in failed]:
             try:
                 step(app)
             except Exception as error:
-                apps.remove(app)
+                failed.append(app)
                 yield app, step is make_tasks, error
 
 
