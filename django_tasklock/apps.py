@@ -54,11 +54,11 @@ def _load_tasks() -> Tasks:
     from .operators.work import CeleryMissing
 
     try:
-        from .celery import project_tasks
+        from .celery import for_operators, loading
     except ImportError as error:
         raise CeleryMissing(error) from error
-    project_tasks.load_tasks()
-    return project_tasks
+    loading.load_tasks()
+    return for_operators
 
 
 def _check_tasks(**_: Any) -> list[CheckMessage]:
@@ -72,6 +72,6 @@ def _check_tasks(**_: Any) -> list[CheckMessage]:
         from .checks import check_app
 
         return check_app()
-    from .celery.project_tasks import check_tasks
+    from .celery.checks import check_tasks
 
     return check_tasks()

@@ -111,12 +111,6 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def tasks_have_made_themselves_known() -> None:
-    """Or they would do so while a test has put something else where they do."""
-    from django_tasklock.celery import project_tasks  # noqa: F401
-
-
 @pytest.fixture(autouse=True)
 def no_app_outlives_its_test() -> Iterator[None]:
     with apps_end():

@@ -16,7 +16,6 @@ from celery.worker.request import Request
 
 __all__ = [
     "WorkerRequest",
-    "has_pidfd",
     "loop_of_children",
     "open_pidfd",
     "replace_dead_children",
@@ -62,14 +61,12 @@ def replace_dead_children(consumer: Any) -> None:
         consumer.pool._pool.maintain_pool()
 
 
-def has_pidfd() -> bool:
-    """Whether the system has pidfds: Linux 5.3 or newer, and a Python that was built for it."""
-    return hasattr(os, "pidfd_open")
-
-
 def open_pidfd(pid: int) -> int:
     """A file descriptor that becomes readable when the process ``pid`` ends.
 
-    Raises `OSError`; `ProcessLookupError` if there is no such process. Only where `has_pidfd`.
+    Raises `OSError` if there is no such process; or if the system has no pidfds, which Linux has
+    from 5.3 on.
     """
+    if not hasattr(os, "pidfd_open"):
+        raise OSError("this system has no pidfds")
     return os.pidfd_open(pid)

@@ -101,7 +101,7 @@ def send_again(request: HttpRequest, site: admin.AdminSite) -> None:
             words = gettext("Asked to send its task %(task)s again.") % {"task": problem.task}
             row = [problem.model(pk=problem.pk)]
             LogEntry.objects.log_actions(request.user.pk, row, CHANGE, words)
-            if requeue(problem) is not None:
+            if requeue(problem)[0]:
                 sent.append(problem.what)
     except Exception as error:  # Of the broker, the store, or one row's arguments.
         words = gettext("Sending ended with an error: %(error)s")

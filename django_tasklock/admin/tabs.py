@@ -1,4 +1,4 @@
-"""The three pages as tabs, with a count each, and their addresses."""
+"""The three pages as tabs, with counts, and their addresses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext
 
-from .._engine.service import locks
 from ..exceptions import InvalidLockConfig
 from ..operators.doctor import diagnose
 from ..stores import stores
@@ -21,7 +20,7 @@ from .reading import NOT_KNOWN, Reading
 __all__ = ["MOST_EVENTS", "MOST_FINDINGS", "address", "aliases", "chosen_alias", "counted", "tabs"]
 
 MOST_EVENTS, MOST_FINDINGS = 100, 200  # of one page
-# The doctor asks the stores a lot: for so long a process shows the number that it has found.
+# The doctor asks the stores a lot: a process shows the number that it has found for this time.
 FINDINGS_SECONDS = 60.0
 _findings: dict[str, tuple[float, str | None]] = {}
 
@@ -50,25 +49,18 @@ def address(request: HttpRequest, view: str, *args: str, **query: str) -> str:
 
 
 def tabs(request: HttpRequest, chosen: str, reading: Reading) -> list[dict[str, Any]]:
-    """Return the tabs, of the store that was read. A count is None where it is not known."""
+    """Return the tabs, of the store that was read. A count is None where it is not known; events
+    are not counted."""
     counts = (
         (gettext("Locks"), "changelist", None if reading.total is None else f"{reading.total:,}"),
+        (gettext("Events"), "events", None),
         # In an outage each further question would cost a timeout.
-        (gettext("Events"), "events", None if reading.silent else _count_events(reading.alias)),
         (gettext("Health"), "health", None if reading.silent else _count_findings()),
     )
     return [
         {"label": label, "url": address(request, view), "count": count, "chosen": view == chosen}
         for label, view, count in counts
     ]
-
-
-def _count_events(alias: str) -> str | None:
-    try:
-        count = len(locks.using(alias).history(limit=MOST_EVENTS + 1))
-    except NOT_KNOWN:
-        return None
-    return str(count) if count <= MOST_EVENTS else f"{MOST_EVENTS}+"
 
 
 def counted(findings: int | None) -> None:

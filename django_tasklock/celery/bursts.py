@@ -3,9 +3,9 @@
 With ``debounce`` the last of calls that keep coming runs. Each call sends its message, to be
 delivered when the debounce is over. Its moment is in the message's header, and after the message
 was sent a note of the store names it as the last one. A message whose turn comes is replaced, and
-skipped, if the note names a later moment. So a message is replaced only by one that was sent. Where
-the note is missing, because the store has lost its data or a sender was killed before it wrote it,
-a message more runs, and never one less.
+skipped, if the note names a later moment. So a message is replaced only by one that was sent. The
+note may be missing: the store has lost its data, or a sender was killed before it wrote the note. A
+message more runs then, and never one less.
 
 A moment is the sender's time of day, but always later than the one in the note: the clocks of hosts
 may differ. A burst ends when its last message starts, and the next call begins a new one. With
@@ -15,8 +15,8 @@ the work away for ever.
 
 With ``on_conflict="coalesce"`` all calls that arrive during a run get one follow-up run. A note
 names the follow-up: the first message that was refused. It waits in the queue. The other messages
-are skipped, because the follow-up starts after they arrived; before its body reads anything it
-takes the note back, and the next call during its run becomes the next follow-up.
+are skipped, because the follow-up starts after they arrived. Before its body reads anything, the
+follow-up takes the note back. The next call during its run becomes the next follow-up.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ from .._values.owner import Owner, recorded
 from .._values.tokens import chance
 from .._values.words import printable
 from ..exceptions import StoreUnavailable
-from .message import MOMENT, Message, Skip
+from .message import MOMENT, Call, Message, Send, Skip
 from .options import TaskOptions, follow_up_key
 from .requeue import LONGEST_DELAY_SECONDS, wait_for_lock
 from .run import Run, Step
-from .sending import Call, Send
 
 __all__ = ["Coalesce", "Debounce"]
 
@@ -79,8 +78,8 @@ class Burst(NamedTuple):
         return cls()
 
     def joined_by(self, call: Call, moment: int, longest: float | None) -> Burst:
-        """Return the burst after a later call, which joins this one, or begins a new one if this
-        one has ended, ``longest`` seconds after its first call at the latest."""
+        """Return the burst after a later call. The call joins this burst, or begins a new one if
+        this one has ended: ``longest`` seconds after its first call at the latest."""
         first, kept = self.first or moment, self.kept
         if longest is not None and moment >= first + longest * NANOSECONDS and not kept:
             first, kept = moment, self.last

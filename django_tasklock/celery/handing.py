@@ -12,10 +12,9 @@ from .._engine.lease import Lease
 from .._values.handle import Handle, read_handle
 from .._values.slots import base_of
 from ..exceptions import StoreUnavailable
-from .message import LEASE
+from .message import LEASE, Call, Send, waiting_seconds
 from .options import TaskOptions
 from .run import Run, Step, runs
-from .sending import Call, Send, waiting_seconds
 
 __all__ = ["Handing", "detached", "end_detached", "handle_of"]
 
@@ -70,11 +69,11 @@ class Handing(Step):
 def detached(call: Call) -> str:
     """Detach the lease among a call's options. Returns the handle, which may be there already.
 
-    The handle lasts as long as the lease would from now on, and for the countdown or ETA besides,
-    but not much longer than the message, which a broker may drop when it expires.
+    The handle lasts as long as the lease would from now on, and for the countdown or ETA besides.
+    It does not last much longer than the message, which a broker may drop when it expires.
 
-    Raises `LeaseLost`, `StoreUnavailable`, and `TypeError` or `ValueError` for what is no lease,
-    for a lease of another lock or store, and for that of a run that has a row to finish under it.
+    Raises `LeaseLost` and `StoreUnavailable`. Raises `TypeError` or `ValueError` for what is no
+    lease, for a lease of another lock or store, and for a lease under which a run finishes a row.
     """
     lease, task, wrong = call.options[LEASE], call.task, ""
     own = isinstance(lease, Lease)

@@ -34,8 +34,8 @@ from ..guards import StatusGuard
 from ..operators.reservations import key_of
 
 __all__ = [
-    "OPTIONS", "PER_CALL", "Naming", "TaskOptions", "body_signature", "check_call", "check_class",
-    "follow_up_key",
+    "OPTIONS", "PEERS", "PER_CALL", "Naming", "TaskOptions", "body_signature", "check_call",
+    "check_class", "follow_up_key",
 ]  # fmt: skip
 
 # Gets the name of an option and its value; raises `TypeError` or `ValueError`.
@@ -95,6 +95,8 @@ ELSEWHERE = {
     "lock_expiry": "unique_for, or lock_ttl for the lease", "once": "unique_while",
     "unique_on": "lock_name",
 }  # fmt: skip
+# Those that the base classes of celery-once and celery-singleton read.
+PEERS = ("once", "unique_on", "lock_expiry")
 
 _OF_CELERY = frozenset(dir(Task))  # Not getattr: it would bind Task to an app.
 _OURS = ("lock_", "unique_", "debounce_")
@@ -227,15 +229,16 @@ def follow_up_key(task: TaskOptions, name: str) -> str:
 
 
 def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
-    """Raise `InvalidLockConfig` if a task's option does not exist or has a wrong value, if its body
-    cannot run under a lock, or if ``locked``, which is `LockedTask`, does not come last.
+    """Raise `InvalidLockConfig` if the class of a task is wrong: an option does not exist or has a
+    wrong value, or the body cannot run under a lock, or ``locked`` (`LockedTask`) is not last.
 
     While Celery makes all tasks, the error becomes the task's own: it would reach the caller of
     another task, and the tasks behind this one would not be made.
     """
     try:
-        _check_options(task)
-        _check_order(task, locked)
+        with _of(task):
+            _check_options(task)
+            _check_order(task, locked)
     except InvalidLockConfig as error:
         if not makes_all_tasks():
             raise
@@ -243,37 +246,35 @@ def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
 
 
 def _check_options(task: type[Task]) -> None:
-    """Raise `InvalidLockConfig` if a task's option does not exist or has a wrong value, or if its
-    body cannot run under a lock."""
+    """Raise `TypeError` or `ValueError` if an option does not exist or has a wrong value, or if the
+    task's body cannot run under a lock."""
     # Bases that are tasks were checked when they were made.
     mixins = [each for each in task.__mro__[:-1] if not issubclass(each, Task)]
     options = {option: getattr(task, option) for option in OPTIONS}
     signature = body_signature(task)
-    with _of(task):
-        for each in (task, *mixins):
-            for name, value in vars(each).items():
-                _check_attribute(name, value, own=each is task)
-        for option, check in CHECKS.items():
-            check(option, options[option])
-        if signature is not None:
-            _check_arguments(signature, options)
-        _check_together(task, options)
+    for each in (task, *mixins):
+        for name, value in vars(each).items():
+            _check_attribute(name, value, own=each is task)
+    for option, check in CHECKS.items():
+        check(option, options[option])
+    if signature is not None:
+        _check_arguments(signature, options)
+    _check_together(task, options)
 
 
 def _check_order(task: type[Task], locked: type[Task]) -> None:
-    """Raise `InvalidLockConfig` if a class comes after ``locked``, which is `LockedTask`, and has
-    what that has as well: Python would not use it, or call it later than the class expects."""
+    """Raise `ValueError` if a class comes after ``locked``, which is `LockedTask`, and has what
+    `LockedTask` has: Python would not use it, or call it later than the class expects."""
     order, ours = task.__mro__, locked.__mro__
     above = ours[: ours.index(Task)]
     names = {name for each in above for name in vars(each) if not name.startswith("_")}
     # Celery sets the second one on a class when it binds that to an app.
     names = (names | {"__call__"}) - {"abstract", "reject_on_worker_lost"}
-    with _of(task):
-        for each in order[order.index(locked) :]:
-            if each not in ours and (own := sorted(names & vars(each).keys())):
-                what = f"{each.__name__} comes after LockedTask, and has its own {', '.join(own)}"
-                right = f"class {task.__name__}({each.__name__}, LockedTask)"
-                raise ValueError(f"{what}. LockedTask comes last: {right}")
+    for each in order[order.index(locked) :]:
+        if each not in ours and (own := sorted(names & vars(each).keys())):
+            what = f"{each.__name__} comes after LockedTask, and has its own {', '.join(own)}"
+            right = f"class {task.__name__}({each.__name__}, LockedTask)"
+            raise ValueError(f"{what}. LockedTask comes last: {right}")
 
 
 def check_call(task: Any, options: Mapping[str, Any]) -> None:
@@ -348,7 +349,6 @@ def _check_together(task: type[Task], options: Mapping[str, Any]) -> None:
     body = run.__func__ if isinstance(run, staticmethod) else run
     several, unique_while = options["lock_slots"] != 1, options["unique_while"]
     debounce, longest = options["debounce"], options["debounce_max"]
-    expires = task.expires if isinstance(task.expires, int | float) else None
     wrong = {
         "its own Strategy, as in celery-batches, calls it once for many messages. Leave out "
         "LockedTask, and use lock(...) in the body": task.Strategy != Task.Strategy,
@@ -364,9 +364,6 @@ def _check_together(task: type[Task], options: Mapping[str, Any]) -> None:
         f"debounce_max must be at least debounce, {debounce!r}, not {longest!r}":
             longest and debounce and longest < debounce,
         "debounce and unique_while exclude each other: leave one out": debounce and unique_while,
-        f"its messages expire after {expires!r} s, before their debounce is over. "
-        "Give them a longer expires":
-            debounce and expires is not None and expires <= debounce,
     }  # fmt: skip
     for message, is_so in wrong.items():
         if is_so:

@@ -25,7 +25,6 @@ from django.db import connections
 
 from .._compat.celery_worker import (
     WorkerRequest,
-    has_pidfd,
     loop_of_children,
     open_pidfd,
     replace_dead_children,
@@ -74,13 +73,13 @@ class Children:
 
     def accepted(self, pid: int, died: Callable[[], object]) -> None:
         """The child ``pid`` works on another message: only ``died`` is called at its death."""
-        if self._loop is None or not has_pidfd():
+        if self._loop is None:
             return
         try:
             if pid not in self._files:
                 self._files[pid] = open_pidfd(pid)
         except OSError:
-            return  # It is dead, and the pool knows.
+            return  # It is dead, and the pool knows; or the system has no pidfds.
         self._died[pid] = died
         self._read(pid)
 
@@ -148,17 +147,14 @@ class LockedRequest(WorkerRequest):
         return super().on_failure(exc_info, *args, **kwargs)
 
     def _in_thread(self, call: Callable[[], None]) -> None:
-        who = f"{self.name}[{self.id}]"
-
         def tried() -> None:
             try:
                 call()
-            except StoreUnavailable as error:
+            except Exception as error:
                 logger.warning(
-                    "could not clear the lock of %s, which ends with its ttl: %s", who, error
-                )
-            except Exception:
-                logger.exception("the row of %s could not be marked as failed", who)
+                    "could not clear the lock of %s[%s], which ends with its ttl: %s", self.name,
+                    self.id, error, exc_info=not isinstance(error, StoreUnavailable),
+                )  # fmt: skip
             finally:
                 # The main process forks, so it must not keep a connection to the database.
                 connections.close_all()
@@ -199,8 +195,12 @@ class LockedRequest(WorkerRequest):
     def _fail_row(self) -> None:
         """Mark the guard's row as failed: the body cannot. The child's lease keeps others out."""
         task, guard = self._task, self._task.guard
-        if guard is not None and (lease := self._lease()) is not None:
+        if guard is None or (lease := self._lease()) is None:
+            return
+        try:
             guard.fail(guard.pk_of(task.naming.arguments_of(self._args, self._kwargs)), lease.fence)
+        except Exception:
+            logger.exception("the row of %s[%s] could not be marked as failed", self.name, self.id)
 
     def _end_waiting(self) -> None:
         """End what a message has reserved that will not run, or not again."""

@@ -26,9 +26,8 @@ from .._values.tokens import chance
 from .._values.words import age
 from ..exceptions import RequeueFailed, StoreUnavailable
 from ..stores.base import Note
-from .message import HEADER, REFUSED, CameBack, Message, tell
+from .message import HEADER, REFUSED, CameBack, Message, tell, whole_seconds
 from .options import TaskOptions
-from .sending import whole_seconds
 
 __all__ = [
     "LONGEST_DELAY_SECONDS", "come_back", "deliver_again", "not_taken", "wait_for_lock",
@@ -92,8 +91,8 @@ def come_back(message: Message, delay: float | None, why: str = "redelivery") ->
     None means the longest delay. When it is delivered again it is dropped if that run has ended
     well, and it runs if that one has died. ``why``: the reason for `task_not_run`.
 
-    Raises `CameBack` when the message was sent, `Reject` when the broker has to deliver it again,
-    and `RequeueFailed` when it can never be sent and the broker does not have it any more.
+    Raises `CameBack` when the message was sent, and `Reject` when the broker has to deliver it
+    again. Raises `RequeueFailed` when it can never be sent, and the broker has it no more.
     """
     seconds = min(delay or LONGEST_REDELIVERY_DELAY_SECONDS, LONGEST_REDELIVERY_DELAY_SECONDS)
     _send(message, why, seconds, {"copy": message.count("copy") + 1})
@@ -180,8 +179,8 @@ def _turn(
     it ends, and how long that took.
 
     A message comes one step after the last of the others, and not before the holder has ended. It
-    waits for an eighth of the time that it has waited at least, so that it asks ever less often for
-    a lock that is never free when it comes; and for ``longest`` at most. If its turn would be later
+    waits for an eighth of the time that it has waited, at least: it asks ever less often for a lock
+    that is never free when it comes. It waits for ``longest`` at most. If its turn would be later
     than that, it gets none, and asks again after ``longest``. The rule is the "virtual scheduling"
     of the generic cell rate algorithm (ITU-T I.371), for a step that is guessed.
     """

@@ -19,10 +19,9 @@ from .._engine.skipping import reason_of
 from .._values.lock_info import LockInfo
 from ..exceptions import LockNotAcquired, StoreUnavailable
 from ..operators.logs import log_run_beside
-from .message import Message, Skip, skip, tell
+from .message import Call, Message, Send, Skip, skip, tell
 from .requeue import come_back, wait_for_lock, wait_for_store
 from .row import Row
-from .sending import Call, Send
 
 __all__ = ["Run", "Step", "runs"]
 
@@ -227,7 +226,8 @@ class Run:
             for step in self.steps:
                 step.start(self, None)
             names = message.name, task.lock_store, holder, str(task.name), message.id
-            return self._alone(partial(wait_for_lock, message, holder), why, names)
+            wait, report = partial(wait_for_lock, message, holder), partial(log_run_beside, *names)
+            return self._alone(wait, why, report)
         if task.on_conflict == "retry" and message.queued:
             with suppress(LockNotAcquired):
                 wait_for_lock(message, holder, taken)
@@ -246,17 +246,17 @@ class Run:
         tell(message, "given_up", "outage")
         raise error
 
-    def _alone(self, wait: Callable[[], NoReturn], error: Exception, report: Any = ()) -> Any:
+    def _alone(self, wait: Callable[[], NoReturn], error: Exception, report: Any = None) -> Any:
         """Run without the lock, on the guard alone. The end is noted, if the store answers.
 
         If a run has the row, which may have died, only the lock can tell: then it calls ``wait`` if
-        there is a message, and raises ``error`` if not. ``report``: what `log_run_beside` gets.
+        there is a message, and raises ``error`` if not. ``report``: called before the body.
         """
         self.error = None  # That of a start under the lock, at which the store fell silent.
         self.message.over()
         try:
             try:
-                return self._work(None, report=partial(log_run_beside, *report) if report else None)
+                return self._work(None, report=report)
             except Skip:
                 if not self.row.is_claimed():
                     raise

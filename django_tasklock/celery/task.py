@@ -14,12 +14,11 @@ from .._engine.lease import Lease
 from ..conf import warn_unless_installed
 from .bursts import Coalesce, Debounce
 from .handing import Handing, detached
-from .message import LEASE
+from .message import ANYWAY, LEASE, Call, Send
 from .options import TaskOptions, check_call, check_class
 from .redelivery import Redelivery
 from .requeue import deliver_again, not_taken
 from .run import Run, Step
-from .sending import ANYWAY, Call, Send
 from .unique import Unique
 
 __all__ = ["LockedTask"]
@@ -36,8 +35,8 @@ class LockedTask(TaskOptions):
     the task's own retries.
 
     ``lock_name``: str, callable or `by`; default None.
-        A template that is filled from the call's arguments, such as ``"video:{video_id}"``; a
-        function of the arguments that returns the name; or ``by("user_id", "kind")``, the task's
+        A template that is filled from the call's arguments, such as ``"video:{video_id}"``. Or a
+        function of the arguments that returns the name. Or ``by("user_id", "kind")``: the task's
         name and these arguments. None: the task's name and a digest of all arguments.
     ``lock_slots``: int from 1 to 1000, or callable; default 1.
         How many calls with the same lock name may run at once, or a function of the arguments that
@@ -49,10 +48,10 @@ class LockedTask(TaskOptions):
     ``lock_renew``: bool; default True.
         Renew the lease for as long as the body runs.
     ``lock_hold_at_least``: float, seconds; default 0.
-        After a run that has ended, the lock stays taken until so long after it was acquired.
+        After a run that has ended, the lock stays taken until this time after it was acquired.
     ``lock_cooldown``, ``lock_cooldown_after_error``: float, seconds; default 0.
-        After a run that succeeded, or that failed, the lock stays taken for so long. A run that
-        goes on, as in a retry, releases its lock at once, whatever these three say.
+        After a run that succeeded, or that failed, the lock stays taken for this time. A run that
+        goes on, as in a retry, releases its lock at once, whatever these three options say.
     ``lock_store``: str; default ``"default"``.
         The alias of the store.
     ``on_conflict``: "skip", "retry", "raise", "coalesce" or "run"; default ``"skip"``.

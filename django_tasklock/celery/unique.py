@@ -27,10 +27,9 @@ from .._values.lock_info import LockInfo
 from .._values.words import printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..operators.reservations import key_of
-from .message import tell
+from .message import Call, Send, tell, waiting_seconds
 from .options import TaskOptions
 from .run import Run, Step
-from .sending import Call, Send, waiting_seconds
 
 __all__ = ["UNIQUE_FOR", "Unique", "is_same_job"]
 

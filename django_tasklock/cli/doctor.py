@@ -53,13 +53,12 @@ def _row(problem: Problem, *, send: bool) -> dict[str, Any]:
     row = problem.as_json() | {"requeued": None, "task_id": None}
     if send:
         try:
-            sent = requeue(problem)
+            sent, task_id = requeue(problem)
         except Exception as error:
             # For example, the broker does not answer. The other rows are still to be reported.
             return row | {"requeued": f"could not be sent: {error}"}
-        row |= {"requeued": "sent a moment ago", "serious": False}
-        if sent is not None:
-            row |= {"requeued": "sent again", "task_id": sent.task_id}
+        done = "sent again" if sent else "sent a moment ago"
+        row |= {"requeued": done, "task_id": task_id, "serious": False}
     return row
 
 

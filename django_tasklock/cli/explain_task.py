@@ -36,6 +36,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("task_name", metavar="TASK", help="its full name")
     parser.add_argument("arguments", nargs="?", default="[]", metavar="ARGS")
     add_format(parser)
+    parser.set_defaults(store=None)
 
 
 def explain_task(command: BaseCommand, **options: Any) -> None:
@@ -43,13 +44,15 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     Say what a call of a task would meet now, which lock it would take, and why.
 
     ARGS are the call's arguments: a JSON array, or an object of names and values.
-    It asks the task's own store (lock_store), whatever --store says.
+    It asks the task's own store (lock_store), and takes no other --store.
 
     examples:
       manage.py locks explain videos.tasks.process '[123]'
       manage.py locks explain videos.tasks.process '{"video_id": 123}'
     """
     found = _explained(options["task_name"], options["arguments"])
+    if options["store"] not in (None, found.task.lock_store):
+        raise CommandError(f"The task's store is {found.task.lock_store!r}: leave out --store.")
     row, copy, held, verdict = row_of(found), None, [], ""
     try:
         service = found.task.locks
@@ -114,8 +117,9 @@ def _verdict(
         return f"Would {does}: {len(held)} of {found.slots} permits of {name} are held."
     if task.on_conflict == "run":
         return f"Would run all the same, and report that {name} is held."
-    outcome = OUTCOMES[task.on_conflict]
-    if (wait := task.lock_wait) != 0:
-        how_long = "as long as it takes" if wait is None else f"up to {duration(wait)}"
-        return f"Would wait {how_long} for {name}, then be {outcome}."
-    return f"Would be {outcome}: {name} is held{WHY_HELD.get(holder_of(held[0]), '')}."
+    does = f"be {OUTCOMES[task.on_conflict]}"
+    if task.lock_wait is None:
+        does = "wait for as long as it takes"
+    elif task.lock_wait:
+        does = f"wait up to {duration(task.lock_wait)}, then {does}"
+    return f"Would {does}: {name} is held{WHY_HELD.get(holder_of(held[0]), '')}."

@@ -6,9 +6,8 @@ import hashlib
 from collections.abc import Iterable
 
 from .._engine.service import LockService, get_seen
-from .._values.arguments import LONGEST_NAME_CHARACTERS
 from .._values.lock_info import LockInfo
-from .._values.slots import LARGEST_SLOTS, base_of, permit_name
+from .._values.slots import base_of, permit_name
 from ..exceptions import ListingNotSupported
 from ..stores import stores
 
@@ -19,8 +18,6 @@ MOST_PROBED = 100  # permits that are looked for on a store that cannot list
 
 def held_permits(service: LockService, name: str) -> list[LockInfo]:
     """Return the held permits of ``name`` (``slots=N``), by number. Raises `StoreUnavailable`."""
-    if len(permit_name(name, LARGEST_SLOTS)) > LONGEST_NAME_CHARACTERS:
-        return []  # No permit has so long a name.
     try:
         found = service.list(f"{name}#")
     except ListingNotSupported:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db.models import Q
 from django.utils.translation import gettext
@@ -27,29 +27,23 @@ from .problems import Problem
 from .rows import refuses_all
 from .work import Work, works
 
-__all__ = ["Sent", "lost_rows", "requeue", "still_lost", "works_by_rows"]
+__all__ = ["lost_rows", "requeue", "still_lost", "works_by_rows"]
 
 ROWS_PER_LOOK = 500  # rows that are looked at together
-# A row must be found claimed and not locked so often. Without a fence the row does not show that
-# another run began and ended between two looks; and the broker often delivers the message of a
+# How often a row must be found claimed and not locked. Without a fence the row does not show that
+# another run began and ended between two looks. And the broker often delivers the message of a
 # killed run again before the last look.
 LOOKS_PER_ROW = 3
 LOOK_PAUSE_SECONDS = 0.1
-REQUEUED_SECONDS = 60.0  # for so long the same row's task is not sent a second time
+REQUEUED_SECONDS = 60.0  # in which the same row's task is not sent a second time
 
 NamedLock = tuple[str, str]
 """a store's alias, and the name of a lock in it"""
 
 
-class Sent(NamedTuple):
-    """A message that was sent for a lost row; ``task_id`` is None if it is not known."""
-
-    task: str
-    task_id: str | None
-
-
-def requeue(problem: Problem) -> Sent | None:
-    """Send the task of a lost row again. Return None if that was done a moment ago.
+def requeue(problem: Problem) -> tuple[bool, str | None]:
+    """Send the task of a lost row again, unless that was done a moment ago. Return whether it was
+    sent, and the message's task id, None if not known.
 
     It is safe to do it twice: the guard gives the row to one run. Raises `StoreUnavailable`,
     `TypeError` if the row alone does not make a call, and what sending the message raises.
@@ -59,9 +53,9 @@ def requeue(problem: Problem) -> Sent | None:
     store, token = stores[work.store], new_token()
     key = f"requeued {problem.seen}"
     if store.reserve(key, token, REQUEUED_SECONDS) is not None:
-        return None
+        return False, None
     try:
-        return Sent(work.task, work.send(problem.pk))
+        return True, work.send(problem.pk)
     except BaseException:
         with suppress(StoreUnavailable):
             store.unreserve(key, token)

@@ -29,7 +29,6 @@ __all__ = [
     "locks_of",
     "refuses_all",
     "row_if_known",
-    "row_now",
     "row_of",
 ]
 
@@ -128,14 +127,14 @@ def row_of(explanation: Explanation) -> RowNow | str | None:
     if guard is None:
         return None
     try:
-        return row_now(guard, guard.pk_of(explanation.arguments), stores[task.lock_store])
+        return _row_now(guard, guard.pk_of(explanation.arguments), stores[task.lock_store])
     except ValidationError as error:
         return f"not known: {' '.join(error.messages)}"
     except Exception as error:
         return f"not known: {error}"
 
 
-def row_now(guard: StatusGuard, pk: Any, store: BaseStore) -> RowNow:
+def _row_now(guard: StatusGuard, pk: Any, store: BaseStore) -> RowNow:
     """Look at the row ``pk`` of ``guard``, with the questions that a claim's UPDATE asks.
 
     ``store`` is the one of the task's lock. Raises `InvalidLockConfig`, `StoreUnavailable`, and

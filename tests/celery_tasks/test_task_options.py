@@ -77,7 +77,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"debounce": 5, "debounce_max": 4.9}, "debounce_max must be at least debounce, 5, not 4.9"),
     ({"debounce_max": 5}, "debounce_max has no effect: the task has no debounce"),
     ({"debounce": 5, "unique_while": "queued"}, "debounce and unique_while exclude each other"),
-    ({"debounce": 5, "expires": 5}, "its messages expire after 5 s, before their debounce is over"),
     # Misspelt
     ({"lock_tll": 5}, "there is no option lock_tll; did you mean lock_ttl? An attribute of your "),
     ({"gaurd": GUARD}, "there is no option gaurd; did you mean guard?"),

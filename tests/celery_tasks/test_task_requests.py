@@ -17,6 +17,7 @@ from billiard.einfo import ExceptionInfo
 from celery.exceptions import WorkerLostError
 from celery.worker.request import Request
 from celery.worker.state import revoked
+from django.db import DatabaseError
 
 from django_tasklock import InvalidLockConfig, locks
 from django_tasklock.celery import LockedTask
@@ -109,6 +110,29 @@ def test_a_row_has_failed_before_a_revoked_body_is_told_to_end(
     pool.terminate_job.side_effect = lambda *_: row.refresh_from_db()
     request.terminate(pool)
     assert (row.status, locks.is_locked(f"job:{row.pk}")) == ("x", True)
+
+
+def test_the_lock_of_a_dead_child_is_cleared_though_its_row_cannot_be_failed(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = StatusGuard("app.Job", pk="job", source="queued", to="at work", done="done")
+    monkeypatch.setattr(guard, "fail", Mock(side_effect=DatabaseError))
+    room.task(guard=guard).delay(1)
+    request = room.received(message := room.take())
+
+    def work() -> int:
+        locks.try_acquire("job:1", ttl=LONG, token=message.ours["token"])
+        return os.getpid()
+
+    request.worker_pid = in_child(work)
+    request.on_timeout(soft=False, timeout=1)
+    assert locks.is_locked("job:1")
+    try:
+        raise WorkerLostError
+    except WorkerLostError:
+        request.on_failure(ExceptionInfo())
+    assert not locks.is_locked("job:1")
+    assert "could not be marked as failed" in caplog.text
 
 
 def test_a_revoked_message_keeps_no_reservation_and_no_lease(room: Mailroom) -> None:

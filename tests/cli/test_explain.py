@@ -66,7 +66,7 @@ def test_explain_a_free_lock(on_redis: None, make_task: MakeTask, arguments: str
         ("on_conflict", "retry", "Would be requeued, to try again later: job:7 is held."),
         ("on_conflict", "coalesce", "Would be done by a follow-up run: job:7 is held."),
         ("on_conflict", "run", "Would run all the same, and report that job:7 is held."),
-        ("lock_wait", 5, "Would wait up to 5s for job:7, then be skipped."),
+        ("lock_wait", 5, "Would wait up to 5s, then be skipped: job:7 is held."),
         ("unique_while", "queued", "Would be skipped: job:7 is held."),
     ],
 )
@@ -85,8 +85,11 @@ def test_explain_a_conflict(
 def test_explain_who_holds_it(on_redis: None, make_task: MakeTask) -> None:
     task = make_task("job:{job_id}")
     orphan("job:7")
-    said = explained(task)["verdict"]
-    assert said.startswith("Would be skipped: job:7 is held by a process that is gone. A call on ")
+    gone = "job:7 is held by a process that is gone. A call on "
+    assert explained(task)["verdict"].startswith(f"Would be skipped: {gone}")
+    type(task).lock_wait = None
+    assert explained(task)["verdict"].startswith(f"Would wait for as long as it takes: {gone}")
+    type(task).lock_wait = 0
     locks.clear("job:7")
     assert locks.hold("job:7", 600)
     assert explained(task)["verdict"] == "Would be skipped: job:7 is held by an operator."
@@ -107,6 +110,9 @@ def test_explain_what_cannot_be(
     said = explained(task, '["x"]')
     assert said["row"] == "not known: Field 'id' expected a number but got 'x'."
     assert said["verdict"] == "Would get the lock now (its row is not known): nobody holds job:x."
+    assert run("explain", task.name, '["x"]', "--store=default").startswith(said["verdict"])
+    with pytest.raises(CommandError, match="The task's store is 'default': leave out --store"):
+        run("explain", task.name, '["x"]', "--store=other")
     assert not caplog.records  # It is a mistake of who typed it.
 
 

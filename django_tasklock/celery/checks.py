@@ -1,0 +1,144 @@
+"""
+System checks of the tasks of the project's Celery apps.
+
+========  =======  ============================================================================
+id        level    condition
+========  =======  ============================================================================
+``E003``  error    a task's guard names a model or a field that does not exist
+``E004``  error    a task's ``lock_store`` is no alias of the setting
+``E005``  error    the ``fence_field`` of a task's guard cannot hold a fence
+``E006``  error    a task's lock is to cool, and its store cannot do that
+``E007``  error    a task cannot be made: a worker does not start, and its calls fail
+``E008``  error    a task that is no `LockedTask` has options that nothing reads: ours, or those of
+                   celery-once and celery-singleton
+``W004``  warning  with renewal off, a lease ends before the task's time limit, or the task has
+                   no time limit
+``W005``  warning  the tasks of an app cannot be imported
+``W009``  warning  a task has a guard and no ``acks_late``
+========  =======  ============================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+from celery.app.annotations import resolve_all
+from django.core import checks
+
+from .._compat.celery import active_apps, is_of_function, is_of_project
+from .._values.words import printable
+from ..checks import check_app
+from ..conf import configured_stores
+from ..exceptions import InvalidLockConfig, StoreUnavailable
+from ..guards import StatusGuard
+from ..stores import stores
+from .loading import all_tasks, not_loaded
+from .options import OPTIONS, PEERS
+from .task import LockedTask
+
+__all__ = ["check_tasks"]
+
+
+def check_tasks() -> list[checks.CheckMessage]:
+    """Load the tasks, as workers do, and return what is wrong with them. Their options were checked
+    when they were made."""
+    messages = [_not_loaded(*each) for each in not_loaded(_apps)] if _apps() else check_app()
+    with suppress(InvalidLockConfig):  # The check of the stores reports it.
+        configured = configured_stores()
+        for task in all_tasks().values():
+            if isinstance(task, LockedTask):
+                messages += _check_task(task, configured)
+            else:
+                messages += _check_other(task)
+    return messages
+
+
+def _apps() -> list[Any]:
+    return [app for app in active_apps() if is_of_project(app)]
+
+
+def _not_loaded(app: Any, imported: bool, error: Exception) -> checks.CheckMessage:
+    what = "a task cannot be made" if imported else "its tasks cannot be imported"
+    hint = "Correct it. A worker of this app fails with this error, and shows where."
+    who, said = f"Celery app {app.main!r}", f"{what}: {type(error).__name__}: {printable(error)}"
+    # The class of a task is made, and checked, when its module is imported.
+    if imported or isinstance(error, InvalidLockConfig):
+        return _said(who, said, hint, id="django_tasklock.E007")
+    return _said(who, said, hint, id="django_tasklock.W005")
+
+
+def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[checks.CheckMessage]:
+    if task.config_error:
+        hint = "Correct the task. Until you do, no worker starts, and its calls raise this error."
+        yield checks.Error(task.config_error, hint=hint, id="django_tasklock.E007")
+        return
+    who = f"task {task.name}"
+    if task.guard is not None:
+        try:
+            if problem := task.guard.fence_trouble():
+                yield _said(who, problem, id="django_tasklock.E005")
+        except InvalidLockConfig as wrong:  # Of its model or its fields.
+            hint = "Correct the guard; or add the field to the model, and migrate."
+            yield _said(who, wrong, hint, id="django_tasklock.E003")
+        if not (task.acks_late or task.says_acks_late):
+            what = (
+                "it has a guard and no acks_late: if its worker is killed, its message is lost, "
+                f"and its row stays {task.guard.to!r}."
+            )
+            hint = (
+                "Set acks_late=True on the task, and its message comes back. To accept the loss, "
+                "and to silence this for the task, set acks_late=False."
+            )
+            yield _said(who, what, hint, id="django_tasklock.W009")
+    if task.lock_store not in configured:
+        known = ", ".join(map(repr, configured)) or "no alias"
+        hint = f"Correct lock_store, or add the store to TASKLOCK, which has {known}."
+        what = f"there is no lock store {task.lock_store!r}"
+        yield _said(who, what, hint, id="django_tasklock.E004")
+        return
+    with suppress(InvalidLockConfig, StoreUnavailable):  # The checks of the stores report it.
+        store = stores[task.lock_store]
+        try:
+            if task.cooling_times is not None:
+                task.cooling_times.check(store)
+        except InvalidLockConfig as wrong:
+            yield _said(who, wrong, id="django_tasklock.E006")
+    ttl = configured[task.lock_store].ttl if task.lock_ttl is None else task.lock_ttl
+    limit = task.time_limit or task.app.conf.task_time_limit
+    if not task.lock_renew and (limit is None or ttl < limit):
+        runs = f"may run for {limit} s" if limit else "has no time limit"
+        what = f"its lease lasts {ttl:g} s and is not renewed, and the task {runs}."
+        hint = "Leave lock_renew on, or give the task a time_limit of at most lock_ttl."
+        yield _said(who, what, hint, id="django_tasklock.W004")
+
+
+def _check_other(task: Any) -> Iterator[checks.CheckMessage]:
+    """Options of a task that is none of ours, which no base of it has: nothing reads them.
+
+    Those that ``task_annotations`` give to all tasks are not meant for this one.
+    """
+    given, *bases = (vars(each) for each in type(task).__mro__)
+    unread = [name for name in (*OPTIONS, *PEERS) if name in given]
+    # A class has attributes for its own methods, which may read one with such a name.
+    if not unread or not (is_of_function(task) or isinstance(given.get("guard"), StatusGuard)):
+        return
+    known = {*chain(*bases, *resolve_all(task.app.annotations, type(task)))}
+    if unread := [name for name in unread if name not in known]:
+        what = f"no base class of it reads {', '.join(unread)}: it runs without a lock."
+        hint = (
+            "Add base=LockedTask (from django_tasklock.celery import LockedTask), or derive the "
+            "task's own base class from LockedTask."
+        )
+        if not {*PEERS}.isdisjoint(unread):
+            hint = "Add its base, QueueOnce of celery-once or Singleton of celery-singleton; or "
+            hint += "base=LockedTask, with unique_while."
+        hint += f" If your own code reads it, declare it in a base class: {unread[0]} = None."
+        yield _said(f"task {task.name}", what, hint, id="django_tasklock.E008")
+
+
+def _said(who: str, what: object, hint: str | None = None, *, id: str) -> checks.CheckMessage:
+    kind = checks.Error if id.startswith("django_tasklock.E") else checks.Warning
+    return kind(f"{who}: {what}", hint=hint, id=id)

@@ -1,0 +1,100 @@
+"""What ``operators/work.py`` is told of tasks: guarded work, and what a call would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .._values.lock_info import LockInfo
+from ..guards import StatusGuard
+from ..operators.reservations import key_of
+from ..operators.work import Explanation
+from .loading import locked_tasks
+from .options import OPTIONS, body_signature
+from .task import LockedTask
+from .unique import is_same_job
+
+__all__ = ["GuardedTask", "duplicate_of", "explain_call", "guarded_tasks"]
+
+# Two values for each argument except the key. If they give two names for one row, its lock's name
+# cannot be known from the row.
+PROBES = ("1", "2")
+
+
+def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Explanation | None:
+    """Explain a call of a task. Returns None if there is no such locked task."""
+    task = locked_tasks().get(name)
+    if task is None:
+        return None
+    lock_name = type(task).lock_name
+    said = getattr(lock_name, "__qualname__", repr(lock_name))
+    why = f"the task's lock_name is {said}, with the call's arguments"
+    if lock_name is None:
+        why = "the task has no lock_name: its own name and a digest of the call's arguments"
+    options = {option: getattr(type(task), option) for option in OPTIONS}
+    own = {each: value for each, value in options.items() if value != getattr(LockedTask, each)}
+    naming = task.naming
+    arguments, slots = naming.arguments_of(args, kwargs), naming.slots_of(args, kwargs)
+    return Explanation(task, naming.name_from(arguments), why, arguments, slots, own)
+
+
+def duplicate_of(explanation: Explanation) -> str | LockInfo | None:
+    """Return the task id or the lease of which the explained call would be a duplicate now, or
+    None. Raises `StoreUnavailable`."""
+    task, name = explanation.task, explanation.name
+    if task.unique_while is None:
+        return None
+    store = task.locks.store
+    other: str | None = store.get_note(key_of(str(task.name), name))
+    if other is not None or task.unique_while != "unfinished":
+        return other
+    holder: LockInfo | None = store.find(name)
+    return holder if holder is not None and is_same_job(task, holder) else None
+
+
+def guarded_tasks() -> Iterator[GuardedTask]:
+    """Yield every task that has a guard, by name."""
+    for task in locked_tasks().values():
+        if task.guard is not None and not task.config_error:
+            yield GuardedTask(task, task.guard)
+
+
+class GuardedTask:
+    """One guarded task: the names of its rows' locks, and how to send it for a row."""
+
+    def __init__(self, task: LockedTask, guard: StatusGuard) -> None:
+        self._task, self.guard = task, guard
+        self.task, self.store = str(task.name), task.lock_store
+        signature = body_signature(type(task))
+        assert signature is not None
+        # The name of ``**kwargs`` stands for any other argument.
+        self._others = [name for name in signature.parameters if name != guard.pk]
+
+    def names_of(self, pk: Any) -> Sequence[str]:
+        """Return the names that a row's lock may have; none if the key alone does not give them."""
+        names: list[str] = []
+        for key in (pk, str(pk)):  # Callers pass it as the database has it, or as text.
+            found = {self._name(key, probe) for probe in PROBES}
+            if len(found) > 1:
+                return ()
+            names += found - {""}
+        return tuple(dict.fromkeys(names))
+
+    def _name(self, key: Any, probe: str) -> str:
+        try:
+            arguments = {**dict.fromkeys(self._others, probe), self.guard.pk: key}
+            return self._task.naming.name_from(arguments)
+        except Exception:
+            return ""  # The project's own function failed: there is no such lock.
+
+    def send(self, pk: Any) -> str | None:
+        """Send the task for the row, and return the message's task id.
+
+        None for a class of the task whose ``apply_async`` returns no result. Raises `TypeError` if
+        the task needs more than the key.
+        """
+        kwargs = {self.guard.pk: pk}
+        # Celery's own check is off with ``typing=False``.
+        self._task.naming.arguments_of((), kwargs)
+        # Also if another message is reserved: it may be lost, and the guard lets only one work.
+        return getattr(self._task.send_anyway((), kwargs), "id", None)
