@@ -22,7 +22,7 @@ from django.core.cache import caches
 from django.db import connections
 
 from .._compat.native_threads import start_thread
-from .waiting import Pause, Steps
+from .waiting import Pause, Steps, advance
 
 __all__ = ["drive", "finish", "in_thread", "leave"]
 
@@ -124,13 +124,9 @@ def _advance(
 ) -> tuple[Pause | None, float, Any]:
     """Go on with the steps after a pause, or begin with them. Returns the next pause and after how
     many seconds it ends, at most; or None, any number, and what the steps return."""
+    waiter = None if pause is None else pause.waiter
     try:
-        try:
-            news = None if pause is None or pause.waiter is None else pause.waiter.wait(0)
-        except BaseException as error:
-            pause = steps.throw(error)
-        else:
-            pause = steps.send(news)
+        pause = advance(steps, partial(waiter.wait, 0) if waiter else lambda: None)
     except StopIteration as end:
         return None, 0.0, end.value
     seconds = min(pause.seconds, OWNER_CHECK_SECONDS) if pause.watched else pause.seconds

@@ -7,8 +7,9 @@ came between two instructions, its `Use` dies with its frames, and the thread gi
 
 The thread extends a lease after a third of the time that is left of it, so two calls may fail
 before it is over; after a call that failed it tries again after a tenth of the ttl. It waits for
-its own store only, and never uses the ORM. It starts with the first token and ends with the store
-object. A forked child has an empty table: it owns nothing of its parent's.
+its own store only, and never uses the ORM. It starts with the first token, and ends with the store
+object: not before, because under gevent its connections belong to it. A forked child has an empty
+table: it owns nothing of its parent's.
 """
 
 from __future__ import annotations
@@ -53,10 +54,6 @@ SHORTEST_DELAY_SECONDS = 0.005
 TOGETHER_SHARE, LEASES_PER_CALL = 1 / 12, 500
 # How often the thread looks for what nobody refers to any more.
 LOOK_SECONDS = 0.25
-# After so many looks at an empty table it rests until it is woken, or for so long. If it rested at
-# once, each of many short locks would wake it. It does not end, because under gevent its
-# connections belong to it.
-LOOKS_BEFORE_REST, REST_SECONDS = 20, 2.0
 # When the store is asked again for a token that it did not have: the command of the interrupted
 # call may still be on its way.
 LATER_LOOKS_SECONDS = (0.25, 1.0, 4.0)
@@ -153,9 +150,8 @@ class Keeper:
         self.vanished: deque[Any] = deque()
         self._wakeup, self._running = new_lock(), new_lock()
         self._wakeup.acquire()
-        # When the thread has something to do, whether something new is to be looked at, and whether
-        # it rests until it is woken.
-        self._first, self._news, self.rests = math.inf, False, False
+        # When the thread has something to do, and whether something new is to be looked at.
+        self._first, self._news = math.inf, False
         self._retry_at, self._retry_after = 0.0, FIRST_RETRY_SECONDS
         self._mistaken = False
         # Whether the process ends: jobs are not to wait for their moment.
@@ -165,7 +161,7 @@ class Keeper:
         """To be called before the token is sent. Raises `RuntimeError` if the lease is to be
         renewed, and the system starts no thread."""
         self.table[entry.token] = entry
-        if self._running.locked() and not self.rests:
+        if self._running.locked():
             return
         try:
             self._start()
@@ -263,8 +259,6 @@ class Keeper:
         if not self._running.locked():
             # If two threads are started at the same time, one of them ends at once.
             start_thread(partial(_run, ref(self), self._running, self._wakeup))
-        elif self.rests:
-            self.wake()
 
     def wake(self) -> None:
         """Have the thread look now: it sleeps, or does not fall asleep. Raises nothing."""
@@ -401,19 +395,16 @@ def _run(of: Callable[[], Keeper | None], running: NativeLock, wakeup: NativeLoc
     this one ends at once. ``wakeup`` is held, and is released to wake the thread."""
     if not running.acquire(False):
         return
-    this_thread.renews, idle_looks, woken = True, 0, False
+    this_thread.renews = True
     while (keeper := of()) is not None:
         try:
             seconds = keeper.work()
         except BaseException:
             # Nothing in there may end the thread, or hide what is due: leases depend on it.
             keeper._news, seconds = True, MISTAKE_PAUSE_SECONDS
-        idle_looks = 0 if woken or keeper.is_needed() else idle_looks + 1
-        keeper.rests = idle_looks > LOOKS_BEFORE_REST
-        if not keeper.is_needed():  # After that: a token that came before has woken nobody.
-            seconds = REST_SECONDS if keeper.rests else seconds
+        if not keeper.is_needed():
             del keeper  # A store that is no longer in use is collected.
-        woken = wakeup.acquire(timeout=seconds)
+        wakeup.acquire(timeout=seconds)
     with suppress(Exception):
         close_own()
 

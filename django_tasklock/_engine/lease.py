@@ -20,14 +20,14 @@ from .._values.slots import base_of, slot_of
 from .._values.words import printable
 from ..exceptions import LeaseLost, StoreUnavailable
 from ..signals import lock_lost, lock_released
-from ..stores.base import BaseStore, Note
+from ..stores.base import Note
 from ..stores.records import Held
 from .aio import finish
-from .cooling import Cooling
+from .cooling import Cooling, check_lasts
 from .history import note_event
 from .keeper import RAN_OUT, Entry, Keeper
 
-__all__ = ["Lease", "Use", "check_handed_on", "tell"]
+__all__ = ["Lease", "Use", "tell"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -261,7 +261,7 @@ class Lease:
         keeper, entry = self._keeper, self._entry
         ttl = entry.ttl if ttl is None else checked_ttl(ttl)
         if self.held:
-            check_handed_on(keeper.store, ttl)
+            check_lasts("ttl", ttl, keeper.store)
         if not self.held or not self._leave(DETACHED):
             raise LeaseLost(self.name, self._why())
         record, slots = entry.record, entry.record.get("slots")
@@ -369,15 +369,6 @@ class Lease:
             told()
         else:  # A receiver must not block the loop.
             self._keeper.later(told)
-
-
-def check_handed_on(store: BaseStore, ttl: float) -> None:
-    """Raise `ValueError` if no lease lasts for ``ttl`` seconds in the store."""
-    if store.longest_ttl is not None and ttl > store.longest_ttl:
-        raise ValueError(
-            f"ttl must be at most {store.longest_ttl:g} s (LONGEST_TTL of the lock store "
-            f"{store.alias!r}), not {ttl:g} s"
-        )
 
 
 class Use:

@@ -37,7 +37,7 @@ from .acquiring import Ask, How, acquire_all, clear
 from .aio import drive, finish, in_thread
 from .history import note_event, write_events
 from .keeper import Entry, keeper_of
-from .lease import Lease, Use, check_handed_on, tell
+from .lease import Lease, Use, tell
 from .waiting import Steps, blocking
 
 if TYPE_CHECKING:
@@ -243,7 +243,6 @@ class LockService:
         said = read_handle(handle)
         checked_flag("renew", renew)
         store = self.using(said.alias).store
-        check_handed_on(store, said.ttl)
         record = {**owner, "ttl": said.ttl, "renew": renew}
         if said.slots is not None:
             record["slots"] = said.slots
