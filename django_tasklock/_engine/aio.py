@@ -24,7 +24,7 @@ from django.db import connections
 from .._compat.native_threads import start_thread
 from .waiting import Pause, Steps, advance
 
-__all__ = ["drive", "finish", "in_thread", "leave"]
+__all__ = ["drive", "finish", "in_thread"]
 
 T = TypeVar("T")
 
@@ -94,18 +94,6 @@ async def in_thread(alias: str, call: Callable[[], T]) -> T:
 async def finish(alias: str, call: Callable[[], T]) -> T:
     """As `in_thread`, for a call that is made whatever is cancelled, such as a release."""
     return await asyncio.shield(asyncio.wrap_future(_submit(alias, "releasing", call)))
-
-
-async def leave(alias: str, error: BaseException | None, call: Callable[[], object]) -> None:
-    """Make the call that releases what a block held, which ends with ``error``.
-
-    A coroutine that is closed, or collected with its loop, ends with `GeneratorExit`. It cannot
-    wait: the call is made soon, and what it raises is told to nobody.
-    """
-    if isinstance(error, GeneratorExit):
-        _soon(call)
-    else:
-        await finish(alias, call)
 
 
 @functools.cache

@@ -266,10 +266,6 @@ class Keeper:
         with suppress(RuntimeError):  # It is woken already.
             self._wakeup.release()
 
-    def is_needed(self) -> bool:
-        """Whether there is anything to look after."""
-        return bool(self.table or self.jobs)
-
     def _note_due(self, due: float, now: float) -> None:
         if due < self._first:
             self._news = True
@@ -402,7 +398,7 @@ def _run(of: Callable[[], Keeper | None], running: NativeLock, wakeup: NativeLoc
         except BaseException:
             # Nothing in there may end the thread, or hide what is due: leases depend on it.
             keeper._news, seconds = True, MISTAKE_PAUSE_SECONDS
-        if not keeper.is_needed():
+        if not (keeper.table or keeper.jobs):
             del keeper  # A store that is no longer in use is collected.
         wakeup.acquire(timeout=seconds)
     with suppress(Exception):

@@ -394,14 +394,18 @@ class Use:
         self.job = None if of_task else running_task()
         self.note_kept = False
 
-    def record(self, task: str | None = None, task_id: str | None = None) -> dict[str, Any]:
+    def record(
+        self, task: str | None = None, task_id: str | None = None, group: int | None = None
+    ) -> dict[str, Any]:
         """Return the owner's record of a lock that is taken here.
 
         ``task`` and ``task_id``: those of the task whose own lock it is. Without both, code that
-        runs inside a Celery task records that task.
+        runs inside a Celery task records that task. ``group``: the id of a process group in which
+        the work goes on.
         """
         if self.job is None or task is not None or task_id is not None:
-            return owner_record(task, task_id, self.strand)
+            record = owner_record(task, task_id, self.strand)
+            return record if group is None else record | {"group": group}
         return owner_record(*self.job, self.strand) | {INSIDE: True}
 
     def leave(self, *, failed: bool, quiet: bool | None = None) -> None:

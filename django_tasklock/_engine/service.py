@@ -31,7 +31,7 @@ from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
 from ..signals import lock_held
 from ..stores import stores
-from ..stores.base import BaseStore, Note, Refusal
+from ..stores.base import BaseStore, Refusal
 from ..stores.records import Held
 from .acquiring import Ask, How, acquire_all, clear
 from .aio import drive, finish, in_thread
@@ -145,33 +145,6 @@ class LockService:
     def _acquiring(self, name: str, use: Use, options: AcquireOptions) -> Steps[Lease | LockInfo]:
         check_known("acquire", options, AcquireOptions.__annotations__)
         return Ask(How(self.alias, **options), name, use).take()
-
-    def try_acquire(
-        self,
-        name: str,
-        *,
-        use: Use | None = None,
-        task: str | None = None,
-        task_id: str | None = None,
-        group: int | None = None,
-        template: str | None = None,
-        token: str | None = None,
-        note: Note | None = None,
-        **options: Unpack[LockOptions],
-    ) -> Lease | LockInfo:
-        """As `acquire`, for a block, with more options: return the `LockInfo` of the present holder
-        where that returns None.
-
-        ``use``: what the block holds; None: there is no block. ``task``, ``task_id`` and ``group``
-        (the id of a process group) are recorded in the owner; a lock without ``task`` and
-        ``task_id`` has those of the Celery task that takes it. For the others see `Ask`.
-        """
-        block, options["store"] = use or Use(), self.alias
-        record = block.record(task, task_id)
-        if group is not None:
-            record["group"] = group
-        won = blocking(Ask(How(**options), name, block, record, template, token, note).take())
-        return won.alone() if use is None and isinstance(won, Lease) else won
 
     def acquire_all(
         self, names: builtins.list[str] | tuple[str, ...], **options: Unpack[AcquireAllOptions]
