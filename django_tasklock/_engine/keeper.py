@@ -57,8 +57,8 @@ LOOK_SECONDS = 0.25
 # When the store is asked again for a token that it did not have: the command of the interrupted
 # call may still be on its way.
 LATER_LOOKS_SECONDS = (0.25, 1.0, 4.0)
-# From the first pause to the longest, before a store that did not answer is told what is owed.
-FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 2.0
+# Before a store that did not answer is told what is owed.
+RETRY_SECONDS = 0.5
 # After an error that should not have been raised.
 MISTAKE_PAUSE_SECONDS = 0.1
 # Of more events in a second the oldest are dropped.
@@ -152,8 +152,7 @@ class Keeper:
         self._wakeup.acquire()
         # When the thread has something to do, and whether something new is to be looked at.
         self._first, self._news = math.inf, False
-        self._retry_at, self._retry_after = 0.0, FIRST_RETRY_SECONDS
-        self._mistaken = False
+        self._retry_at, self._mistaken = 0.0, False
         # Whether the process ends: jobs are not to wait for their moment.
         self.hurries = False
 
@@ -370,17 +369,15 @@ class Keeper:
         return None
 
     def _do(self, due: float, job: Job) -> None:
-        """Make a call to the store. While it does not answer, the pauses get longer."""
+        """Make a call to the store. If it does not answer, the job stays where it is."""
         again: float | None = None
         try:
             again = job()
         except StoreUnavailable:
-            self._retry_at = clock.now() + self._retry_after
-            self._retry_after = min(2 * self._retry_after, LONGEST_RETRY_SECONDS)
+            self._retry_at = clock.now() + RETRY_SECONDS
             return
         except BaseException:
             pass  # A mistake of a store, or of a signal's receiver.
-        self._retry_after = FIRST_RETRY_SECONDS
         self.jobs.remove((due, job))
         if again is not None:
             self.jobs.append((clock.now() + again, job))
