@@ -28,16 +28,9 @@ from ..stores.base import BaseStore, CannotSubscribe, Grant, Note, Refusal, Wait
 from .keeper import Entry
 
 __all__ = [
-    "Answer",
-    "Attempt",
-    "Pause",
-    "Steps",
-    "advance",
-    "always_late",
-    "blocking",
-    "end_of",
+    "Answer", "Attempt", "Pause", "Steps", "advance", "always_late", "blocking", "end_of",
     "refuse_on_loop",
-]
+]  # fmt: skip
 
 R = TypeVar("R")
 
