@@ -47,8 +47,6 @@ Job = Callable[[], "float | None"]
 # A lease is extended after this share of the time that is left of it; after a call that failed,
 # after this share of its ttl.
 RENEWAL_SHARE, FAILURE_SHARE = 1 / 3, 1 / 10
-# The least time between two calls for one lease, near its end, of a store that does not answer.
-SHORTEST_DELAY_SECONDS = 0.005
 # A lease may be extended earlier by this share of its ttl, in one call with others. At most so many
 # share a call, and its failure.
 TOGETHER_SHARE, LEASES_PER_CALL = 1 / 12, 500
@@ -337,9 +335,7 @@ class Keeper:
                 self.plan(entry)
             elif held is None:
                 entry.until = min(entry.until, started + extension.ttl)
-                left = entry.until - clock.now()
-                pause = max(SHORTEST_DELAY_SECONDS, min(extension.ttl * FAILURE_SHARE, left / 2))
-                entry.due = clock.now() + pause
+                entry.due = clock.now() + extension.ttl * FAILURE_SHARE
             entry.free.append(None)
             if held is False:
                 self._lost(entry, "the store no longer has it")
@@ -439,7 +435,7 @@ def finish_jobs() -> None:
     for keeper in _keepers():
         keeper.hurries = True
         keeper.wake()
-    while any(keeper.jobs for keeper in _keepers()) and clock.now() < until:
+    while any(keeper.jobs or keeper.vanished for keeper in _keepers()) and clock.now() < until:
         time.sleep(0.005)
 
 

@@ -321,18 +321,15 @@ class LockService:
         store, use = self.store, Use()
         record = operator_record(checked_remark("by", by), checked_remark("a reason", reason))
         how = How(self.alias, checked_ttl(ttl), wait)
-        try:
-            won = blocking(Ask(how, name, use, record).take())
-            if isinstance(won, LockInfo):
-                return Refusal((won,))
-            info = store.find(won.name)
-            if info is None or info.token != won.token:  # It was cleared at once.
-                now = datetime.now(timezone.utc)
-                info = LockInfo(name, 0.0, now, won.token, won.owner, store.alias, "", won.fence)
-            won.outlives()
-        except BaseException:
-            use.drop()
-            raise
+        won = blocking(Ask(how, name, use, record).take())
+        if isinstance(won, LockInfo):
+            return Refusal((won,))
+        now, key = datetime.now(timezone.utc), store.key(won.name)
+        info = LockInfo(
+            won.name, won.remaining, now, won.token, won.owner, store.alias, key, won.fence,
+            granted=won.ttl, renewing=False,
+        )  # fmt: skip
+        won.outlives()
         by_whom, why = by or None, reason or None
         note_event(store, "held", name, info.owner, seconds=ttl, by=by_whom, reason=why)
         tell(lock_held, name=name, store=store.alias, holder=info, ttl=ttl)

@@ -181,7 +181,7 @@ class TestWhatCanGoWrong:
         caplog.set_level(logging.DEBUG, "django_tasklock")
         lease = taken("video:1")
         server.pause()
-        note("refused", "video:1", owner_record())
+        note("waited", "video:1", owner_record())
         until(lambda: any("was not written" in line for line in caplog.messages))
         server.resume()
         assert lease.extend()
@@ -197,7 +197,7 @@ class TestWhatCanGoWrong:
 
         taken("video:1")
         keep_events_for(monkeypatch, LONG)
-        note("refused", "parent", Owner())
+        note("waited", "parent", Owner())
         assert in_child(child) == ["video:1"]
         assert [event.name for event in locks.history()] == ["parent", "video:1"]
 
