@@ -31,13 +31,11 @@ T = TypeVar("T")
 # Threads of a store, at most. More are no faster: they take turns at the interpreter, and the
 # loop's own thread waits longer for its turn.
 THREADS = {"asking": 4, "releasing": 2}
-# How often a waiter is asked for news that cannot wake anybody.
-FOREIGN_POLL_SECONDS = 0.1
 # How often a waiter looks whether the holder's process lives. Each look takes a thread.
 OWNER_CHECK_SECONDS = 0.25
 
 
-async def drive(alias: str, steps: Steps[T], undo: Callable[[], object] = lambda: None) -> T:
+async def drive(alias: str, steps: Steps[T], undo: Callable[[], object]) -> T:
     """Make steps in threads. Returns, or raises, what they do.
 
     If the caller is cancelled, or its coroutine is closed or collected, the steps are closed in a
@@ -119,8 +117,7 @@ def _advance(
         return None, 0.0, end.value
     seconds = min(pause.seconds, OWNER_CHECK_SECONDS) if pause.watched else pause.seconds
     if pause.waiter is not None:
-        wake_by = getattr(pause.waiter, "wake_by", None)
-        seconds = min(seconds, FOREIGN_POLL_SECONDS if wake_by is None else wake_by(wake))
+        seconds = min(seconds, pause.waiter.wake_by(wake))
     return pause, seconds, None
 
 
