@@ -23,30 +23,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "AcquireAllOptions",
-    "AcquireOptions",
-    "AlreadyQueued",
-    "Event",
-    "InvalidLockConfig",
-    "Lease",
-    "LeaseLost",
-    "ListingNotSupported",
-    "LockContext",
-    "LockInfo",
-    "LockNotAcquired",
-    "LockOptions",
-    "LockService",
-    "Owner",
-    "RequeueFailed",
-    "SkippingDecorator",
-    "StatusConflict",
-    "StoreUnavailable",
-    "TaskLockError",
-    "TooManyAttempts",
-    "lock",
-    "locks",
+    "AcquireAllOptions", "AcquireOptions", "AlreadyQueued", "Event", "InvalidLockConfig",
+    "Lease", "LeaseLost", "ListingNotSupported", "LockContext", "LockInfo", "LockNotAcquired",
+    "LockOptions", "LockService", "Owner", "RequeueFailed", "SkippingDecorator",
+    "StatusConflict", "StoreUnavailable", "TaskLockError", "TooManyAttempts", "lock", "locks",
     "make_name",
-]
+]  # fmt: skip
 
 # Where the names are that are not in `exceptions`.
 _HOMES = {

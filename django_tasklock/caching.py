@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from asgiref.sync import iscoroutinefunction
 from django.core.cache import caches
 
+from ._engine.acquiring import Ask, How
 from ._engine.lease import Lease, Use
 from ._engine.names import make_name
-from ._engine.service import LockService
+from ._engine.waiting import blocking
 from ._values.arguments import checked_ttl, checked_wait
 from ._values.lock_info import LockInfo
 from ._values.words import printable
@@ -92,7 +93,7 @@ def cached_once(
     name = make_name("cached", cache, key, *([] if usual else [version]))
     use, patience = Use(), wait if value is _MISSING else 0
     try:
-        won = LockService(store).try_acquire(name, wait=patience, renew=True, use=use)
+        won = blocking(Ask(How(store, wait=patience, renew=True), name, use).take())
     except StoreUnavailable as error:
         logger.warning("computing %s without a lock: %s", printable(name), printable(error))
         return keep(produce())

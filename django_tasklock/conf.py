@@ -17,14 +17,9 @@ from ._values.arguments import checked_ttl
 from .exceptions import InvalidLockConfig
 
 __all__ = [
-    "DEFAULT_ALIAS",
-    "SETTING",
-    "TASK_URL_SETTING",
-    "StoreSettings",
-    "configured_stores",
-    "task_url",
-    "warn_unless_installed",
-]
+    "DEFAULT_ALIAS", "SETTING", "TASK_URL_SETTING", "StoreSettings", "configured_stores",
+    "task_url", "warn_unless_installed",
+]  # fmt: skip
 
 SETTING = "TASKLOCK"
 DEFAULT_ALIAS = "default"

@@ -28,17 +28,9 @@ from django.core.exceptions import ImproperlyConfigured
 from ._values.lock_info import LockInfo
 
 __all__ = [
-    "AlreadyQueued",
-    "InvalidLockConfig",
-    "LeaseLost",
-    "ListingNotSupported",
-    "LockNotAcquired",
-    "RequeueFailed",
-    "StatusConflict",
-    "StoreUnavailable",
-    "TaskLockError",
-    "TooManyAttempts",
-]
+    "AlreadyQueued", "InvalidLockConfig", "LeaseLost", "ListingNotSupported", "LockNotAcquired",
+    "RequeueFailed", "StatusConflict", "StoreUnavailable", "TaskLockError", "TooManyAttempts",
+]  # fmt: skip
 
 
 class TaskLockError(Exception):

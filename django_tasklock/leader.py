@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 
+from ._engine.acquiring import Ask, How
 from ._engine.lease import Lease, Use
-from ._engine.service import LockService
+from ._engine.waiting import blocking
 from ._values.arguments import checked_name, checked_ttl
 from ._values.lock_info import LockInfo
 from ._values.signatures import is_generator, signature_of
@@ -58,11 +59,11 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
             raise TypeError(f"run cannot be async, because lead() is not: {run!r}")
         if is_generator(kind):
             raise TypeError(f"run cannot be a generator, which would not start: {run!r}")
-    service, takes_lease = LockService(store), _takes_lease(run)
+    takes_lease = _takes_lease(run)
     task = f"lead {getattr(run, '__qualname__', type(run).__qualname__)}"
     while True:
         use = Use("a leader")
-        lease = wait_to_lead(service, name, ttl, task=task, use=use)
+        lease = wait_to_lead(name, ttl, use, task, store=store)
         try:
             result = run(lease) if takes_lease else run()
             if lease.held or lease.ended_well:
@@ -74,16 +75,18 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
             use.leave(failed=False, quiet=True)
 
 
-def wait_to_lead(service: LockService, name: str, ttl: float, **options: Any) -> Lease:
+def wait_to_lead(
+    name: str, ttl: float, use: Use, task: str, group: int | None = None, *, store: str
+) -> Lease:
     """Return a lease on the lock ``name``, which is renewed, however long that takes.
 
-    An outage of the store is waited for. ``options`` are others of `LockService.try_acquire`.
+    An outage of the store is waited for. ``task`` and ``group``: what the owner's record says.
     Raises `LockNotAcquired` if this very thread leads already.
     """
-    answered = True
+    how, answered = How(store, ttl, wait=None, renew=True), True
     while True:
         try:
-            won = service.try_acquire(name, ttl=ttl, wait=None, renew=True, **options)
+            won = blocking(Ask(how, name, use, use.record(task, group=group)).take())
         except StoreUnavailable as error:
             if answered:
                 logger.warning("waiting to lead %s: %s", name, printable(error))

@@ -45,16 +45,9 @@ connection of another thread.
 from django.dispatch import Signal
 
 __all__ = [
-    "OUTCOMES",
-    "lock_acquired",
-    "lock_cleared",
-    "lock_contended",
-    "lock_held",
-    "lock_lost",
-    "lock_released",
-    "lock_unavailable",
-    "task_not_run",
-]
+    "OUTCOMES", "lock_acquired", "lock_cleared", "lock_contended", "lock_held", "lock_lost",
+    "lock_released", "lock_unavailable", "task_not_run",
+]  # fmt: skip
 
 lock_acquired = Signal()
 lock_contended = Signal()

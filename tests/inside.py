@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from django_tasklock import Lease
+from django_tasklock import Lease, LockInfo
 from django_tasklock._engine import history, waiting
 from django_tasklock._engine import keeper as keeper_module
+from django_tasklock._engine.acquiring import Ask, How
 from django_tasklock._engine.keeper import keeper_of
+from django_tasklock._engine.lease import Use
+from django_tasklock._engine.waiting import blocking
 from django_tasklock._values import clock
 from django_tasklock._values.event import Kind
 from django_tasklock._values.handle import read_handle
@@ -20,10 +23,21 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 
 __all__ = [
-    "COOLING", "MARK", "Owner", "ask_again_after", "clock", "forget_all", "give_up", "is_renewed",
-    "keep_events_for", "kept", "look_often", "looks_before", "new_token", "note",
+    "COOLING", "MARK", "Owner", "ask_again_after", "asked", "clock", "forget_all", "give_up",
+    "is_renewed", "keep_events_for", "kept", "look_often", "looks_before", "new_token", "note",
     "owner_record", "poll_after", "read_handle", "write_events",
 ]  # fmt: skip
+
+
+def asked(
+    name: str, *, task: str | None = None, task_id: str | None = None, token: str | None = None,
+    note: Note | None = None, **options: Any,
+) -> Lease | LockInfo:  # fmt: skip
+    """What becomes of a task's question for its lock."""
+    use = Use()
+    ask = Ask(How(**options), name, use, use.record(task, task_id), token=token, note=note)
+    won = blocking(ask.take())
+    return won.alone() if isinstance(won, Lease) else won
 
 
 def kept(alias: str = "default") -> int:

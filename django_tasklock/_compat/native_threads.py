@@ -18,14 +18,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 __all__ = [
-    "NativeLock",
-    "NativeRLock",
-    "are_patched",
-    "new_lock",
-    "new_rlock",
-    "start_thread",
+    "NativeLock", "NativeRLock", "are_patched", "new_lock", "new_rlock", "start_thread",
     "this_thread",
-]
+]  # fmt: skip
 
 # A new thread is not waited for any longer.
 LONGEST_BEGINNING_SECONDS = 1.0

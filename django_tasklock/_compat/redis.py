@@ -19,22 +19,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, ResponseError
 
 __all__ = [
-    "NotSent",
-    "arrives",
-    "close_inherited",
-    "connect",
-    "connection_options",
-    "make_connection",
-    "message_arrives",
-    "most_connections",
-    "never_reconnect",
-    "pack",
-    "read",
-    "read_message",
-    "send",
-    "send_words",
-    "unless_closed",
-]
+    "NotSent", "arrives", "close_inherited", "connect", "connection_options", "make_connection",
+    "message_arrives", "most_connections", "never_reconnect", "pack", "read", "read_message",
+    "send", "send_words", "unless_closed",
+]  # fmt: skip
 
 T = TypeVar("T")
 

@@ -13,10 +13,12 @@ from django.dispatch import Signal
 from .._values import clock
 from .._values.arguments import (
     LONGEST_TTL_SECONDS,
-    check_options,
+    checked_alias,
     checked_flag,
     checked_name,
     checked_token,
+    checked_ttl,
+    checked_wait,
     is_name,
 )
 from .._values.lock_info import LockInfo
@@ -71,9 +73,12 @@ class How:
     def __post_init__(self) -> None:
         # Most callers give nothing but a few whole seconds to wait, which need no further check.
         wait: Any = self.wait
-        plain = type(wait) is int and 0 <= wait <= LONGEST_TTL_SECONDS
-        if not plain or self.ttl is not None or self.store != DEFAULT_ALIAS:
-            check_options(self.ttl, wait, self.renew, self.store)
+        if type(wait) is not int or not 0 <= wait <= LONGEST_TTL_SECONDS:
+            checked_wait(wait)
+        if self.ttl is not None:
+            checked_ttl(self.ttl)
+        if self.store != DEFAULT_ALIAS:
+            checked_alias(self.store)
         checked_flag("renew", self.renew)
         if self.reentrant is not False:
             checked_flag("reentrant", self.reentrant)
@@ -303,7 +308,6 @@ def _release_all(use: Use) -> None:
     for lease in use.leases:
         lease.cool(None)
     use.leave(failed=True)
-    use.leases.clear()
 
 
 def _in_vain(keeper: Keeper, who: object, holder: LockInfo) -> bool:

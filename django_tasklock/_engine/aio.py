@@ -22,22 +22,20 @@ from django.core.cache import caches
 from django.db import connections
 
 from .._compat.native_threads import start_thread
-from .waiting import Pause, Steps
+from .waiting import Pause, Steps, advance
 
-__all__ = ["drive", "finish", "in_thread", "leave"]
+__all__ = ["drive", "finish", "in_thread"]
 
 T = TypeVar("T")
 
 # Threads of a store, at most. More are no faster: they take turns at the interpreter, and the
 # loop's own thread waits longer for its turn.
 THREADS = {"asking": 4, "releasing": 2}
-# How often a waiter is asked for news that cannot wake anybody.
-FOREIGN_POLL_SECONDS = 0.1
 # How often a waiter looks whether the holder's process lives. Each look takes a thread.
 OWNER_CHECK_SECONDS = 0.25
 
 
-async def drive(alias: str, steps: Steps[T], undo: Callable[[], object] = lambda: None) -> T:
+async def drive(alias: str, steps: Steps[T], undo: Callable[[], object]) -> T:
     """Make steps in threads. Returns, or raises, what they do.
 
     If the caller is cancelled, or its coroutine is closed or collected, the steps are closed in a
@@ -96,18 +94,6 @@ async def finish(alias: str, call: Callable[[], T]) -> T:
     return await asyncio.shield(asyncio.wrap_future(_submit(alias, "releasing", call)))
 
 
-async def leave(alias: str, error: BaseException | None, call: Callable[[], object]) -> None:
-    """Make the call that releases what a block held, which ends with ``error``.
-
-    A coroutine that is closed, or collected with its loop, ends with `GeneratorExit`. It cannot
-    wait: the call is made soon, and what it raises is told to nobody.
-    """
-    if isinstance(error, GeneratorExit):
-        _soon(call)
-    else:
-        await finish(alias, call)
-
-
 @functools.cache
 def _pool(alias: str, what: str) -> ThreadPoolExecutor:
     # Not kept in the store: to make one may import its client, too slow for an event loop.
@@ -124,19 +110,14 @@ def _advance(
 ) -> tuple[Pause | None, float, Any]:
     """Go on with the steps after a pause, or begin with them. Returns the next pause and after how
     many seconds it ends, at most; or None, any number, and what the steps return."""
+    waiter = None if pause is None else pause.waiter
     try:
-        try:
-            news = None if pause is None or pause.waiter is None else pause.waiter.wait(0)
-        except BaseException as error:
-            pause = steps.throw(error)
-        else:
-            pause = steps.send(news)
+        pause = advance(steps, partial(waiter.wait, 0) if waiter else lambda: None)
     except StopIteration as end:
         return None, 0.0, end.value
     seconds = min(pause.seconds, OWNER_CHECK_SECONDS) if pause.watched else pause.seconds
     if pause.waiter is not None:
-        wake_by = getattr(pause.waiter, "wake_by", None)
-        seconds = min(seconds, FOREIGN_POLL_SECONDS if wake_by is None else wake_by(wake))
+        seconds = min(seconds, pause.waiter.wake_by(wake))
     return pause, seconds, None
 
 

@@ -22,7 +22,7 @@ from .._values.owner import COOLING, MARK
 from ..exceptions import InvalidLockConfig
 from ..stores.base import BaseStore
 
-__all__ = ["Cooling", "CoolingTimes", "cooled", "cooling_times"]
+__all__ = ["Cooling", "CoolingTimes", "check_lasts", "cooled", "cooling_times"]
 
 
 class CoolingTimes(NamedTuple):
@@ -34,23 +34,28 @@ class CoolingTimes(NamedTuple):
 
     def check(self, store: BaseStore) -> None:
         """Raise `InvalidLockConfig` if the store does not keep a lock for as long."""
-        longest = store.longest_ttl
-        if longest is not None and max(self) > longest:
-            raise InvalidLockConfig(
-                f"hold_at_least and cooldowns must be at most {longest:g} s (LONGEST_TTL of the "
-                f"lock store {store.alias!r}), not {max(self):g} s"
-            )
+        check_lasts("hold_at_least and cooldowns", max(self), store, InvalidLockConfig)
+
+
+def check_lasts(
+    what: str, seconds: float, store: BaseStore, error: type[Exception] = ValueError
+) -> None:
+    """Raise ``error`` if no lease lasts for so many seconds in the store."""
+    longest = store.longest_ttl
+    if longest is not None and seconds > longest:
+        raise error(
+            f"{what} must be at most {longest:g} s (LONGEST_TTL of the lock store "
+            f"{store.alias!r}), not {seconds:g} s"
+        )
 
 
 def cooling_times(
-    hold_at_least: Any = 0, cooldown: Any = 0, cooldown_after_error: Any = 0, *, prefix: str = ""
+    hold_at_least: Any, cooldown: Any, cooldown_after_error: Any, *, prefix: str = ""
 ) -> CoolingTimes | None:
     """Return the options; None if all are 0. ``prefix``: of their names, for the errors.
 
     Raises `TypeError` or `ValueError` unless each is a finite number >= 0, and no bool.
     """
-    if hold_at_least == cooldown == cooldown_after_error == 0 and not prefix:
-        return None
     times = CoolingTimes(
         checked_seconds(f"{prefix}hold_at_least", hold_at_least),
         checked_seconds(f"{prefix}cooldown", cooldown),

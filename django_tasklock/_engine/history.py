@@ -78,9 +78,9 @@ def write_events(store: BaseStore) -> None:
 
 def _key_of(_at: float, kind: Kind, name: str, owner: Any, holder: Any, _fields: Any) -> object:
     """What refusals have in common that become one event. Others become none."""
-    if kind != "refused" or not isinstance(owner, dict):
+    if kind != "refused":
         return object()
-    lease = (holder.token or holder.digest) if isinstance(holder, LockInfo) else None
+    lease = holder.token or holder.digest
     return name, lease, owner.get("task"), owner.get("task_id"), owner.get(HELD_BY)
 
 

@@ -7,8 +7,9 @@ came between two instructions, its `Use` dies with its frames, and the thread gi
 
 The thread extends a lease after a third of the time that is left of it, so two calls may fail
 before it is over; after a call that failed it tries again after a tenth of the ttl. It waits for
-its own store only, and never uses the ORM. It starts with the first token and ends with the store
-object. A forked child has an empty table: it owns nothing of its parent's.
+its own store only, and never uses the ORM. It starts with the first token, and ends with the store
+object: not before, because under gevent its connections belong to it. A forked child has an empty
+table: it owns nothing of its parent's.
 """
 
 from __future__ import annotations
@@ -46,22 +47,16 @@ Job = Callable[[], "float | None"]
 # A lease is extended after this share of the time that is left of it; after a call that failed,
 # after this share of its ttl.
 RENEWAL_SHARE, FAILURE_SHARE = 1 / 3, 1 / 10
-# The least time between two calls for one lease, near its end, of a store that does not answer.
-SHORTEST_DELAY_SECONDS = 0.005
 # A lease may be extended earlier by this share of its ttl, in one call with others. At most so many
 # share a call, and its failure.
 TOGETHER_SHARE, LEASES_PER_CALL = 1 / 12, 500
 # How often the thread looks for what nobody refers to any more.
 LOOK_SECONDS = 0.25
-# After so many looks at an empty table it rests until it is woken, or for so long. If it rested at
-# once, each of many short locks would wake it. It does not end, because under gevent its
-# connections belong to it.
-LOOKS_BEFORE_REST, REST_SECONDS = 20, 2.0
 # When the store is asked again for a token that it did not have: the command of the interrupted
 # call may still be on its way.
 LATER_LOOKS_SECONDS = (0.25, 1.0, 4.0)
-# From the first pause to the longest, before a store that did not answer is told what is owed.
-FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 2.0
+# Before a store that did not answer is told what is owed.
+RETRY_SECONDS = 0.5
 # After an error that should not have been raised.
 MISTAKE_PAUSE_SECONDS = 0.1
 # Of more events in a second the oldest are dropped.
@@ -153,11 +148,9 @@ class Keeper:
         self.vanished: deque[Any] = deque()
         self._wakeup, self._running = new_lock(), new_lock()
         self._wakeup.acquire()
-        # When the thread has something to do, whether something new is to be looked at, and whether
-        # it rests until it is woken.
-        self._first, self._news, self.rests = math.inf, False, False
-        self._retry_at, self._retry_after = 0.0, FIRST_RETRY_SECONDS
-        self._mistaken = False
+        # When the thread has something to do, and whether something new is to be looked at.
+        self._first, self._news = math.inf, False
+        self._retry_at, self._mistaken = 0.0, False
         # Whether the process ends: jobs are not to wait for their moment.
         self.hurries = False
 
@@ -165,7 +158,7 @@ class Keeper:
         """To be called before the token is sent. Raises `RuntimeError` if the lease is to be
         renewed, and the system starts no thread."""
         self.table[entry.token] = entry
-        if self._running.locked() and not self.rests:
+        if self._running.locked():
             return
         try:
             self._start()
@@ -263,18 +256,12 @@ class Keeper:
         if not self._running.locked():
             # If two threads are started at the same time, one of them ends at once.
             start_thread(partial(_run, ref(self), self._running, self._wakeup))
-        elif self.rests:
-            self.wake()
 
     def wake(self) -> None:
         """Have the thread look now: it sleeps, or does not fall asleep. Raises nothing."""
         self._news = True
         with suppress(RuntimeError):  # It is woken already.
             self._wakeup.release()
-
-    def is_needed(self) -> bool:
-        """Whether there is anything to look after."""
-        return bool(self.table or self.jobs)
 
     def _note_due(self, due: float, now: float) -> None:
         if due < self._first:
@@ -348,9 +335,7 @@ class Keeper:
                 self.plan(entry)
             elif held is None:
                 entry.until = min(entry.until, started + extension.ttl)
-                left = entry.until - clock.now()
-                pause = max(SHORTEST_DELAY_SECONDS, min(extension.ttl * FAILURE_SHARE, left / 2))
-                entry.due = clock.now() + pause
+                entry.due = clock.now() + extension.ttl * FAILURE_SHARE
             entry.free.append(None)
             if held is False:
                 self._lost(entry, "the store no longer has it")
@@ -380,17 +365,15 @@ class Keeper:
         return None
 
     def _do(self, due: float, job: Job) -> None:
-        """Make a call to the store. While it does not answer, the pauses get longer."""
+        """Make a call to the store. If it does not answer, the job stays where it is."""
         again: float | None = None
         try:
             again = job()
         except StoreUnavailable:
-            self._retry_at = clock.now() + self._retry_after
-            self._retry_after = min(2 * self._retry_after, LONGEST_RETRY_SECONDS)
+            self._retry_at = clock.now() + RETRY_SECONDS
             return
         except BaseException:
             pass  # A mistake of a store, or of a signal's receiver.
-        self._retry_after = FIRST_RETRY_SECONDS
         self.jobs.remove((due, job))
         if again is not None:
             self.jobs.append((clock.now() + again, job))
@@ -401,19 +384,16 @@ def _run(of: Callable[[], Keeper | None], running: NativeLock, wakeup: NativeLoc
     this one ends at once. ``wakeup`` is held, and is released to wake the thread."""
     if not running.acquire(False):
         return
-    this_thread.renews, idle_looks, woken = True, 0, False
+    this_thread.renews = True
     while (keeper := of()) is not None:
         try:
             seconds = keeper.work()
         except BaseException:
             # Nothing in there may end the thread, or hide what is due: leases depend on it.
             keeper._news, seconds = True, MISTAKE_PAUSE_SECONDS
-        idle_looks = 0 if woken or keeper.is_needed() else idle_looks + 1
-        keeper.rests = idle_looks > LOOKS_BEFORE_REST
-        if not keeper.is_needed():  # After that: a token that came before has woken nobody.
-            seconds = REST_SECONDS if keeper.rests else seconds
+        if not (keeper.table or keeper.jobs):
             del keeper  # A store that is no longer in use is collected.
-        woken = wakeup.acquire(timeout=seconds)
+        wakeup.acquire(timeout=seconds)
     with suppress(Exception):
         close_own()
 
@@ -455,7 +435,7 @@ def finish_jobs() -> None:
     for keeper in _keepers():
         keeper.hurries = True
         keeper.wake()
-    while any(keeper.jobs for keeper in _keepers()) and clock.now() < until:
+    while any(keeper.jobs or keeper.vanished for keeper in _keepers()) and clock.now() < until:
         time.sleep(0.005)
 
 

@@ -20,14 +20,14 @@ from .._values.slots import base_of, slot_of
 from .._values.words import printable
 from ..exceptions import LeaseLost, StoreUnavailable
 from ..signals import lock_lost, lock_released
-from ..stores.base import BaseStore, Note
+from ..stores.base import Note
 from ..stores.records import Held
 from .aio import finish
-from .cooling import Cooling
+from .cooling import Cooling, check_lasts
 from .history import note_event
 from .keeper import RAN_OUT, Entry, Keeper
 
-__all__ = ["Lease", "Use", "check_handed_on", "tell"]
+__all__ = ["Lease", "Use", "tell"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -270,7 +270,7 @@ class Lease:
         keeper, entry = self._keeper, self._entry
         ttl = entry.ttl if ttl is None else checked_ttl(ttl)
         if self.held:
-            check_handed_on(keeper.store, ttl)
+            check_lasts("ttl", ttl, keeper.store)
         if not self.held or not self._leave(DETACHED):
             raise LeaseLost(self.name, self._why())
         record, slots = entry.record, entry.record.get("slots")
@@ -380,15 +380,6 @@ class Lease:
             self._keeper.later(told)
 
 
-def check_handed_on(store: BaseStore, ttl: float) -> None:
-    """Raise `ValueError` if no lease lasts for ``ttl`` seconds in the store."""
-    if store.longest_ttl is not None and ttl > store.longest_ttl:
-        raise ValueError(
-            f"ttl must be at most {store.longest_ttl:g} s (LONGEST_TTL of the lock store "
-            f"{store.alias!r}), not {ttl:g} s"
-        )
-
-
 class Use:
     """What one block, or call, holds.
 
@@ -412,14 +403,18 @@ class Use:
         self.job = None if of_task else running_task()
         self.note_kept = False
 
-    def record(self, task: str | None = None, task_id: str | None = None) -> dict[str, Any]:
+    def record(
+        self, task: str | None = None, task_id: str | None = None, group: int | None = None
+    ) -> dict[str, Any]:
         """Return the owner's record of a lock that is taken here.
 
         ``task`` and ``task_id``: those of the task whose own lock it is. Without both, code that
-        runs inside a Celery task records that task.
+        runs inside a Celery task records that task. ``group``: the id of a process group in which
+        the work goes on.
         """
         if self.job is None or task is not None or task_id is not None:
-            return owner_record(task, task_id, self.strand)
+            record = owner_record(task, task_id, self.strand)
+            return record if group is None else record | {"group": group}
         return owner_record(*self.job, self.strand) | {INSIDE: True}
 
     def leave(self, *, failed: bool, quiet: bool | None = None) -> None:

@@ -32,7 +32,7 @@ from .._values.owner import strand_name
 from .._values.signatures import is_generator, signature_of
 from ..exceptions import LockNotAcquired
 from .acquiring import Ask, How, acquire_all, is_own
-from .aio import drive, leave
+from .aio import drive, finish
 from .lease import Lease, Use
 from .names import NameTemplate
 from .service import LockOptions
@@ -208,8 +208,11 @@ class LockContext(Generic[Held]):
         return held
 
     async def __aexit__(self, kind: object, error: BaseException | None, *_: object) -> None:
-        call = functools.partial(self._last().leave, failed=error is not None)
-        await leave(self._how.store, error, call)
+        use = self._last()
+        # A coroutine that is closed cannot wait: the renewal thread gives its leases back.
+        if not isinstance(error, GeneratorExit):
+            call = functools.partial(use.leave, failed=error is not None)
+            await finish(self._how.store, call)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Return ``function`` under the lock, with a lease of its own for each call."""

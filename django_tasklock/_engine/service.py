@@ -31,13 +31,13 @@ from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
 from ..signals import lock_held
 from ..stores import stores
-from ..stores.base import BaseStore, Note, Refusal
+from ..stores.base import BaseStore, Refusal
 from ..stores.records import Held
 from .acquiring import Ask, How, acquire_all, clear
 from .aio import drive, finish, in_thread
 from .history import note_event, write_events
 from .keeper import Entry, keeper_of
-from .lease import Lease, Use, check_handed_on, tell
+from .lease import Lease, Use, tell
 from .waiting import Steps, blocking
 
 if TYPE_CHECKING:
@@ -147,33 +147,6 @@ class LockService:
         check_known("acquire", options, AcquireOptions.__annotations__)
         return Ask(How(self.alias, **options), name, use).take()
 
-    def try_acquire(
-        self,
-        name: str,
-        *,
-        use: Use | None = None,
-        task: str | None = None,
-        task_id: str | None = None,
-        group: int | None = None,
-        template: str | None = None,
-        token: str | None = None,
-        note: Note | None = None,
-        **options: Unpack[LockOptions],
-    ) -> Lease | LockInfo:
-        """As `acquire`, for a block, with more options: return the `LockInfo` of the present holder
-        where that returns None.
-
-        ``use``: what the block holds; None: there is no block. ``task``, ``task_id`` and ``group``
-        (the id of a process group) are recorded in the owner; a lock without ``task`` and
-        ``task_id`` has those of the Celery task that takes it. For the others see `Ask`.
-        """
-        block, options["store"] = use or Use(), self.alias
-        record = block.record(task, task_id)
-        if group is not None:
-            record["group"] = group
-        won = blocking(Ask(How(**options), name, block, record, template, token, note).take())
-        return won.alone() if use is None and isinstance(won, Lease) else won
-
     def acquire_all(
         self, names: builtins.list[str] | tuple[str, ...], **options: Unpack[AcquireAllOptions]
     ) -> builtins.list[Lease] | None:
@@ -251,7 +224,6 @@ class LockService:
         said = read_handle(handle)
         checked_flag("renew", renew)
         store = self.using(said.alias).store
-        check_handed_on(store, said.ttl)
         record = {**owner, "ttl": said.ttl, "renew": renew}
         if said.slots is not None:
             record["slots"] = said.slots
@@ -368,18 +340,15 @@ class LockService:
         store, use = self.store, Use()
         record = operator_record(checked_remark("by", by), checked_remark("a reason", reason))
         how = How(self.alias, checked_ttl(ttl), wait)
-        try:
-            won = blocking(Ask(how, name, use, record).take())
-            if isinstance(won, LockInfo):
-                return Refusal((won,))
-            info = store.find(won.name)
-            if info is None or info.token != won.token:  # It was cleared at once.
-                now = datetime.now(timezone.utc)
-                info = LockInfo(name, 0.0, now, won.token, won.owner, store.alias, "", won.fence)
-            won.outlives()
-        except BaseException:
-            use.drop()
-            raise
+        won = blocking(Ask(how, name, use, record).take())
+        if isinstance(won, LockInfo):
+            return Refusal((won,))
+        now, key = datetime.now(timezone.utc), store.key(won.name)
+        info = LockInfo(
+            won.name, won.remaining, now, won.token, won.owner, store.alias, key, won.fence,
+            granted=won.ttl, renewing=False,
+        )  # fmt: skip
+        won.outlives()
         by_whom, why = by or None, reason or None
         note_event(store, "held", name, info.owner, seconds=ttl, by=by_whom, reason=why)
         tell(lock_held, name=name, store=store.alias, holder=info, ttl=ttl)

@@ -28,15 +28,9 @@ from ..stores.base import BaseStore, CannotSubscribe, Grant, Note, Refusal, Wait
 from .keeper import Entry
 
 __all__ = [
-    "Answer",
-    "Attempt",
-    "Pause",
-    "Steps",
-    "always_late",
-    "blocking",
-    "end_of",
+    "Answer", "Attempt", "Pause", "Steps", "advance", "always_late", "blocking", "end_of",
     "refuse_on_loop",
-]
+]  # fmt: skip
 
 R = TypeVar("R")
 
@@ -102,16 +96,21 @@ def blocking(steps: Steps[R]) -> R:
     try:
         pause = next(steps)
         while True:
-            try:
-                news = pause.wait()
-            except BaseException as error:
-                pause = steps.throw(error)
-            else:
-                pause = steps.send(news)
+            pause = advance(steps, pause.wait)
     except StopIteration as end:
         return cast("R", end.value)
     finally:
         steps.close()  # A signal's exception may come just between two steps.
+
+
+def advance(steps: Steps[Any], hear: Callable[[], Grant | Refusal | None]) -> Pause:
+    """Make the steps up to the next pause, with the news that ``hear`` returns, or what it raises.
+    Raises `StopIteration` with what they return in the end."""
+    try:
+        news = hear()
+    except BaseException as error:
+        return steps.throw(error)
+    return steps.send(news)
 
 
 def refuse_on_loop(wait: float | None) -> None:

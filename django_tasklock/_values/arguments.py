@@ -15,7 +15,7 @@ from typing import Any
 
 __all__ = [
     "LONGEST_NAME_CHARACTERS", "LONGEST_TEXT_BYTES", "LONGEST_TTL_SECONDS", "MOST_LISTED",
-    "SHORTEST_TTL_SECONDS", "check_known", "check_options", "checked_flag", "checked_name",
+    "SHORTEST_TTL_SECONDS", "check_known", "checked_alias", "checked_flag", "checked_name",
     "checked_number", "checked_prefix", "checked_remark", "checked_seconds", "checked_several",
     "checked_template", "checked_token", "checked_ttl", "checked_wait", "is_name", "is_remark",
     "is_token",
@@ -144,13 +144,10 @@ def checked_wait(wait: Any, what: str = "wait") -> float | None:
     return number if isfinite(number) else None
 
 
-def check_options(ttl: Any, wait: Any, renew: Any, store: Any) -> None:
-    """Raise `TypeError` or `ValueError` for an option that `lock` and its like cannot take."""
-    if ttl is not None:
-        checked_ttl(ttl)
-    checked_wait(wait)
-    checked_flag("renew", renew)
-    _typed("store", store, str, "an alias of TASKLOCK")
+def checked_alias(alias: Any) -> str:
+    """Return ``alias``. Raises `TypeError` if it is no str."""
+    text: str = _typed("store", alias, str, "an alias of TASKLOCK")
+    return text
 
 
 def _typed(what: str, value: Any, kind: type | tuple[type, ...], called: str) -> Any:

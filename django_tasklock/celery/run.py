@@ -13,9 +13,11 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, NoReturn
 
+from .._engine.acquiring import Ask, How
 from .._engine.cooling import Cooling
 from .._engine.lease import Lease, Use
 from .._engine.skipping import reason_of
+from .._engine.waiting import blocking
 from .._values.lock_info import LockInfo
 from ..exceptions import LockNotAcquired, StoreUnavailable
 from ..operators.logs import log_run_beside
@@ -151,14 +153,15 @@ class Run:
 
     def _acquire(self, wait: float | None) -> Lease | LockInfo:
         task, message = self.task, self.message
-        won: Lease | LockInfo = task.locks.try_acquire(
-            message.name, ttl=task.lock_ttl, wait=wait, renew=task.lock_renew, slots=message.slots,
+        how = How(
+            task.lock_store, task.lock_ttl, wait, task.lock_renew, message.slots,
             hold_at_least=task.lock_hold_at_least, cooldown=task.lock_cooldown,
-            cooldown_after_error=task.lock_cooldown_after_error, use=self.use, task=task.name,
-            task_id=message.id, token=message.token, note=message.note_of_start(),
-            template=task.naming.template,
+            cooldown_after_error=task.lock_cooldown_after_error,
         )  # fmt: skip
-        return won
+        return blocking(Ask(
+            how, message.name, self.use, self.use.record(task.name, message.id),
+            task.naming.template, message.token, message.note_of_start(),
+        ).take())  # fmt: skip
 
     def _hold(self, lease: Lease) -> Any:
         """Start, claim, body, finish; and whatever happens, the release. Returns what the body

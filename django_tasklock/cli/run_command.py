@@ -10,8 +10,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from .._engine.acquiring import Ask, How
 from .._engine.lease import Lease, Use
-from .._engine.service import locks
+from .._engine.waiting import blocking
 from .._values.words import printable
 from ..exceptions import StoreUnavailable
 from ..leader import wait_to_lead
@@ -106,12 +107,13 @@ def lead_command(command: BaseCommand, **options: Any) -> None:
       manage.py locks lead importer --ttl 60 -- ./follow-the-feed.sh
     """
     name, ttl, argv = options["name"], options["ttl"], options["argv"]
-    service, task = locks.using(options["store"]), _task("locks lead", argv)
+    task = _task("locks lead", argv)
     spare = ttl / 3 + min(1.0, ttl / 10)  # The SIGKILL comes before the lease is over.
     while True:
         group = LeasedGroup(argv, ttl / 3, spare)
         use = Use()  # The lease lasts as long as this.
-        status = group.run(partial(wait_to_lead, service, name, ttl, task=task, use=use))
+        lead = partial(wait_to_lead, name, ttl, use, task, store=options["store"])
+        status = group.run(lead)
         if not group.stopped:
             sys.exit(status)
         if group.end_signal is not None:
@@ -126,16 +128,15 @@ def _task(what: str, argv: list[str]) -> str:
 
 
 def _lease(command: BaseCommand, options: dict[str, Any], group: int) -> Lease:
-    service = locks.using(options["store"])
-    asked = "ttl", "wait", "hold_at_least", "cooldown", "cooldown_after_error"
-    how: Any = {option: options[option] for option in asked}
-    how |= {"task": _task("locks run", options["argv"]), "group": group, "renew": True}
+    asked = "store", "ttl", "wait", "hold_at_least", "cooldown", "cooldown_after_error"
+    how, use = How(**{option: options[option] for option in asked}, renew=True), Use()
+    record = use.record(_task("locks run", options["argv"]), group=group)
     try:
-        won = service.try_acquire(options["name"], **how)
+        won = blocking(Ask(how, options["name"], use, record).take())
     except StoreUnavailable as error:
         raise CommandError(printable(error), returncode=OUTAGE) from error
     if isinstance(won, Lease):
-        return won
+        return won.alone()
     status, said = options["conflict_exit_code"], f"{won.name}: {sentence(won)}"
     if status and options["verbosity"]:
         raise CommandError(said, returncode=status)

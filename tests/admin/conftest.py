@@ -23,6 +23,7 @@ from django_tasklock.models import Lock
 from django_tasklock.operators.held import digest_of
 from tests.app.models import Job
 from tests.conftest import UseRedis
+from tests.inside import asked
 
 LIST = "/admin/django_tasklock/lock/"
 EVENTS = f"{LIST}events/"
@@ -92,7 +93,7 @@ def make_task() -> Iterator[MakeTask]:
 
 
 def taken(name: str, ttl: float = 600, **who: Any) -> Lease:
-    lease = locks.try_acquire(name, ttl=ttl, **who)
+    lease = asked(name, ttl=ttl, **who)
     assert isinstance(lease, Lease)
     return lease
 

@@ -19,6 +19,7 @@ from django_tasklock.celery import LockedTask
 from django_tasklock.stores.base import BaseStore, Grant
 from tests.celery_tasks.conftest import lose
 from tests.conftest import UseRedis
+from tests.inside import asked
 from tests.mailroom import Mailroom, elsewhere, mailroom
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, all_of, holder, taken, waiting
@@ -115,7 +116,7 @@ def test_the_owner_names_the_task_and_its_id(task: MakeTask) -> None:
 
 def test_a_skipped_call_returns_a_plain_marker(task: MakeTask) -> None:
     marker = {"status": "skipped", "reason": "already_processing", "lock": "video:7"}
-    locks.try_acquire("video:7", ttl=LONG, task="videos.process", task_id="id-1")
+    asked("video:7", ttl=LONG, task="videos.process", task_id="id-1")
     made = task(process)
     for said in (made(7), made.delay(7).get()):
         assert json.loads(json.dumps(said)) == marker | {"holder": "id-1"}

@@ -25,6 +25,7 @@ from django_tasklock.celery.options import follow_up_key
 from django_tasklock.celery.request import LockedRequest
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
+from tests.inside import asked
 from tests.mailroom import Mailroom
 from tests.steps import LONG, in_child
 
@@ -79,7 +80,7 @@ def test_of_a_dead_child_only_the_lease_that_it_held_is_cleared(room: Mailroom, 
     def work() -> Any:
         if then == "cools":
             return os.getpid(), room.deliver(message)[0]
-        lease: Any = locks.try_acquire("job:1", ttl=LONG, token=message.ours["token"])
+        lease: Any = asked("job:1", ttl=LONG, token=message.ours["token"])
         return os.getpid(), then and lease.detach()
 
     request.worker_pid, handle = in_child(work)
@@ -102,7 +103,7 @@ def test_a_row_has_failed_before_a_revoked_body_is_told_to_end(
     request = room.received(message := room.take())
 
     def work() -> int:
-        locks.try_acquire(f"job:{row.pk}", ttl=LONG, token=message.ours["token"])
+        asked(f"job:{row.pk}", ttl=LONG, token=message.ours["token"])
         return os.getpid()
 
     request.worker_pid, request.time_start = in_child(work), 1.0

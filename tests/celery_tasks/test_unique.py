@@ -15,14 +15,14 @@ from celery.beat import ScheduleEntry, Scheduler
 from kombu import Connection
 from kombu.exceptions import EncodeError, OperationalError
 
-from django_tasklock import Lease, LockNotAcquired, StoreUnavailable, lock, locks
+from django_tasklock import Lease, LockNotAcquired, StoreUnavailable, lock
 from django_tasklock.celery.run import Run
 from django_tasklock.exceptions import AlreadyQueued
 from django_tasklock.signals import lock_contended
 from django_tasklock.stores import stores
 from tests.app.models import Job
 from tests.conftest import UseRedis
-from tests.inside import kept
+from tests.inside import asked, kept
 from tests.mailroom import Mailroom, elsewhere, mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer, free_port
@@ -155,7 +155,7 @@ def test_unfinished_a_dead_run_counts_if_its_message_is_delivered_again(
     owner = {"task": task.name, "task_id": "of-the-dead"}
 
     def run_that_ends_nowhere() -> None:
-        assert isinstance(locks.try_acquire("job:1", ttl=LONG, **owner), Lease)
+        assert isinstance(asked("job:1", ttl=LONG, **owner), Lease)
 
     in_child(run_that_ends_nowhere)
     assert (task.delay(1).id == "of-the-dead") is late

@@ -18,7 +18,7 @@ from django_tasklock import Event, ListingNotSupported, locks
 from django_tasklock.stores import stores
 from tests import inside
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import Owner, clock, keep_events_for, note, owner_record, write_events
+from tests.inside import Owner, asked, clock, keep_events_for, note, owner_record, write_events
 from tests.servers import RedisServer
 from tests.steps import LONG, Traffic, held_by, in_child, taken, waiter
 from tests.waiting import PATIENCE, until
@@ -100,7 +100,7 @@ class TestWhatIsWritten:
 
     def test_what_happened_to_a_task_is_found_by_its_id(self) -> None:
         for task_id in ("id-1", "id-2", "id-3"):
-            locks.try_acquire("video:1", task="videos.run", task_id=task_id)
+            asked("video:1", task="videos.run", task_id=task_id)
         # What others met because it had the lock did not happen to it.
         assert locks.history(task_id="id-1") == []
         assert locks.clear("video:1")
@@ -131,7 +131,7 @@ class TestWhatIsWritten:
         for _ in range(2):
             refused()
             refused("video:2")
-            locks.try_acquire("video:1", task="videos.run", task_id="id-1")
+            asked("video:1", task="videos.run", task_id="id-1")
         first.release()
         second = taken("video:1")
         refused()
@@ -181,7 +181,7 @@ class TestWhatCanGoWrong:
         caplog.set_level(logging.DEBUG, "django_tasklock")
         lease = taken("video:1")
         server.pause()
-        note("refused", "video:1", owner_record())
+        note("waited", "video:1", owner_record())
         until(lambda: any("was not written" in line for line in caplog.messages))
         server.resume()
         assert lease.extend()
@@ -197,7 +197,7 @@ class TestWhatCanGoWrong:
 
         taken("video:1")
         keep_events_for(monkeypatch, LONG)
-        note("refused", "parent", Owner())
+        note("waited", "parent", Owner())
         assert in_child(child) == ["video:1"]
         assert [event.name for event in locks.history()] == ["parent", "video:1"]
 

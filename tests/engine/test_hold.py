@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from django_tasklock import LockInfo, LockNotAcquired, StoreUnavailable, lock, locks, signals
+from django_tasklock import Lease, LockInfo, LockNotAcquired, lock, locks, signals
 from django_tasklock.stores.base import BaseStore
 from tests.inside import Owner
-from tests.steps import LONG, Meanwhile, holder, in_child, orphan, sent, silent, taken, waiting
+from tests.steps import LONG, Meanwhile, holder, in_child, orphan, sent, taken, waiting
 from tests.waiting import until
 
 
@@ -73,8 +73,11 @@ class TestOnRedis:
 
     def test_one_that_raised_does_not_keep_the_lock(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its caller takes it for not held, and nobody would clear it."""
-        with monkeypatch.context() as outage:
-            silent(outage, "get")
-            with pytest.raises(StoreUnavailable):
-                locks.hold("video:1", LONG, by="alice")
+
+        def interrupted(_: Lease) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Lease, "outlives", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            locks.hold("video:1", LONG, by="alice")
         until(lambda: not locks.is_locked("video:1"))

@@ -24,7 +24,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.usefixtures("on_redis")
 
 
-@pytest.mark.parametrize("verb", ["acquire", "acquire_all", "try_acquire", "adopt"])
+@pytest.mark.parametrize("verb", ["acquire", "acquire_all", "adopt"])
 def test_lease_is_nobodys_at_no_moment(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the thread looks just before the lease is handed to the caller."""
     handle = taken("video:1").detach() if verb == "adopt" else "video:1"

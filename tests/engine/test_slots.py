@@ -12,7 +12,7 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore, Note
 from tests.agent import Agent
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import owner_record
+from tests.inside import asked, owner_record
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
 from tests.steps import (
@@ -222,9 +222,9 @@ class TestTrouble:
         held_elsewhere("pool#1", task="videos.process", task_id="id-1")
         kind: dict[str, Any] = {"slots": 2, "task": "videos.process"}
         for options in ({"note": Note("n", "text", LONG)}, {"wait": PATIENCE}):
-            refused = locks.try_acquire("pool", task_id="id-1", **kind, **options)
+            refused = asked("pool", task_id="id-1", **kind, **options)
             assert not isinstance(refused, Lease)
             assert (refused.name, locks.is_locked("pool#2")) == ("pool#1", False)
-            other = locks.try_acquire("pool", task_id="id-2", **kind)
+            other = asked("pool", task_id="id-2", **kind)
             assert isinstance(other, Lease)
             other.release()

@@ -24,6 +24,7 @@ from django_tasklock.operators.doctor import Problem, diagnose
 from django_tasklock.operators.holders import command_line
 from tests.app.models import Job
 from tests.conftest import UseCaches, UseRedis
+from tests.inside import asked
 from tests.mailroom import Mailroom, mailroom
 from tests.servers import RedisServer
 from tests.steps import holder, in_child
@@ -81,7 +82,7 @@ def test_a_lock_whose_owner_is_gone_names_the_row_that_is_stuck_behind_it(room: 
     stuck, done = Job.objects.create(status="processing"), Job.objects.create(status="done")
     for job in (stuck, done):
         name = f"job:{job.pk}"
-        in_child(lambda name=name: str(locks.try_acquire(name, ttl=600, task=task.name)))  # type: ignore[misc]
+        in_child(lambda name=name: str(asked(name, ttl=600, task=task.name)))  # type: ignore[misc]
     found = {problem.what: problem for problem in diagnose()}
     assert set(found) == {f"job:{stuck.pk}", f"job:{done.pk}"}
     with_row, without = found[f"job:{stuck.pk}"], found[f"job:{done.pk}"]

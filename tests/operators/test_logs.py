@@ -11,6 +11,7 @@ from django_tasklock import locks, signals
 from django_tasklock.operators.logs import connect
 from tests.admin.conftest import taken
 from tests.conftest import UseRedis
+from tests.inside import asked
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def test_contention_is_one_line_at_info_however_often_it_is_connected(
     connect()
     holder = taken("video:1", task="videos.transcode", task_id="id-1")
 
-    locks.try_acquire("video:1", ttl=600, task="videos.transcode", task_id="id-2")
+    asked("video:1", ttl=600, task="videos.transcode", task_id="id-2")
 
     (record,) = caplog.records
     assert (record.name, record.levelno) == ("django_tasklock", logging.INFO)

@@ -22,6 +22,7 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import Extension, Grant
 from django_tasklock.stores.records import new_record
 from tests.conftest import UseRedis
+from tests.inside import asked
 from tests.steps import LONG, Meanwhile, holder, taken
 from tests.stores.test_any_bytes import shown
 
@@ -97,7 +98,7 @@ class TestOwnRecords:
 
         def take() -> Any:
             threading.current_thread().name = name
-            return locks.try_acquire("video#1", ttl=LONG, task=name, task_id=name)
+            return asked("video#1", ttl=LONG, task=name, task_id=name)
 
         lease = Meanwhile(take).result()
         info = looked_at_everywhere("video#1")

@@ -11,6 +11,7 @@ import pytest
 
 from django_tasklock import InvalidLockConfig, lock, locks
 from tests.conftest import UseRedis
+from tests.inside import asked
 from tests.servers import RedisServer
 from tests.steps import Traffic, taken
 
@@ -91,9 +92,9 @@ WRONG: list[tuple[type[Exception], Callable[..., object], list[Any], dict[str, A
     (TypeError, locks.list, [], {"limit": 1.5}),
     (TypeError, locks.list, [], {"offset": True}),
     (TypeError, locks.count, [7], {}),
-    (TypeError, locks.try_acquire, ["video:1"], {"token": b"t" * 22}),
-    (ValueError, locks.try_acquire, ["video:1"], {"token": "t" * 21 + "\n"}),
-    (ValueError, locks.try_acquire, ["video:1"], {"token": "é" * 22}),
+    (TypeError, asked, ["video:1"], {"token": b"t" * 22}),
+    (ValueError, asked, ["video:1"], {"token": "t" * 21 + "\n"}),
+    (ValueError, asked, ["video:1"], {"token": "é" * 22}),
     (TypeError, locks.clear, ["video:1"], {"token": b"t"}),
     (InvalidLockConfig, locks.using, ["nope"], {}),
 ]

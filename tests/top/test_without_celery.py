@@ -7,8 +7,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from django_tasklock import Lease, locks
+from django_tasklock import Lease
 from tests.conftest import UseRedis
+from tests.inside import asked
 from tests.steps import LONG
 from tests.waiting import PATIENCE
 
@@ -74,7 +75,7 @@ def test_what_is_about_tasks_without_celery(
     """A task's lock, whose task runs in a worker that has Celery; and a guarded row: whether a
     worker is at it is not known. The page says so, and does not save over it."""
     use_redis()
-    lease = locks.try_acquire("video:2", ttl=LONG, task="videos.process", task_id="id-1")
+    lease = asked("video:2", ttl=LONG, task="videos.process", task_id="id-1")
     assert isinstance(lease, Lease)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "celery", "kombu", "billiard"],
