@@ -73,18 +73,17 @@ class StoreHandler:
             path = path or _backend_for(settings)
             backend = import_string(path)
             if not (isinstance(backend, type) and issubclass(backend, BaseStore)):
-                raise InvalidLockConfig(
-                    f"the BACKEND {path!r} of the lock store {alias!r} must be a store's "
-                    "class. Leave BACKEND out: the class of the cache decides"
+                raise settings.wrong(
+                    f"the BACKEND {path!r} must be a store's class. Leave BACKEND out: the class "
+                    "of the cache decides"
                 )
             return backend(settings)
         except Exception as error:  # Whatever a class makes of its settings.
             if isinstance(error, InvalidLockConfig | TaskLockError) or interrupts(error):
                 raise
-            raise InvalidLockConfig(
-                f"the lock store {alias!r}, with the BACKEND {settings.backend!r} and the CACHE "
-                f"{settings.cache!r}, cannot be made: {type(error).__name__}: "
-                f"{error}{_meant(path, settings.cache)}"
+            raise settings.wrong(
+                f"with the BACKEND {settings.backend!r} and the CACHE {settings.cache!r} it cannot "
+                f"be made: {type(error).__name__}: {error}{_meant(path, settings.cache)}"
             ) from error
 
     def forget(self) -> None:

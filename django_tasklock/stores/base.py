@@ -18,7 +18,7 @@ from .._values.event import Event
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from ..conf import StoreSettings
-from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable
+from ..exceptions import ListingNotSupported, StoreUnavailable
 from .records import (
     ANY,
     FREE,
@@ -205,7 +205,7 @@ class BaseStore(ABC):
         Args:
             settings: of the alias, from the setting TASKLOCK.
 
-        Raises `InvalidLockConfig` for an unknown option or one of a wrong type.
+        Raises `InvalidLockConfig` for an unknown option, and for a wrong value of one.
         """
         self.settings = settings
         self.alias = settings.alias
@@ -213,17 +213,12 @@ class BaseStore(ABC):
         known: set[str] = set().union(*own)
         unknown = sorted(set(settings.options) - known)
         if unknown:
-            raise InvalidLockConfig(
-                f"the lock store {self.alias!r} has no option {', '.join(unknown)}; there are "
-                f"{', '.join(sorted(known))}"
+            raise settings.wrong(
+                f"it has no option {', '.join(unknown)}; there are {', '.join(sorted(known))}"
             )
-        takeover = settings.options.get("TAKEOVER", True)
-        if not isinstance(takeover, bool):
-            raise InvalidLockConfig(
-                f"the option TAKEOVER of the lock store {self.alias!r} must be a bool, not "
-                f"{takeover!r}"
-            )
-        self.takeover = takeover
+        self.takeover: bool = settings.option(
+            "TAKEOVER", True, lambda given: isinstance(given, bool), "a bool"
+        )
         """Whether a lock whose owner is known to be dead is taken at once. Off for work that
         leaves subprocesses behind."""
 

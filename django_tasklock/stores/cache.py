@@ -18,7 +18,7 @@ from django.core.cache.backends.memcached import BaseMemcachedCache
 from .._values import clock
 from .._values.tokens import new_token
 from ..conf import StoreSettings
-from ..exceptions import InvalidLockConfig, StoreUnavailable
+from ..exceptions import StoreUnavailable
 from . import records
 from .base import ATTEMPTS, BaseStore, Finding, interrupts
 from .records import FREE, Change, Done, Entry, Held, Record, fits, is_note, is_there
@@ -80,10 +80,10 @@ class CacheStore(BaseStore):
         self._own: dict[str, float] = {}
         options = getattr(cache, "_options", None) or {}
         if getattr(cache, "_ignore_exceptions", False) or options.get("ignore_exc"):
-            raise InvalidLockConfig(
-                f"the cache {settings.cache!r} hides its errors (IGNORE_EXCEPTIONS or "
-                f"ignore_exc): the lock store {self.alias!r} could not distinguish an outage "
-                "from a lock. Turn that off, or give the locks a cache of their own"
+            raise settings.wrong(
+                f"its cache {settings.cache!r} hides its errors (IGNORE_EXCEPTIONS or ignore_exc), "
+                "so an outage would look like a lock. Turn that off, or give the locks a cache of "
+                "their own"
             )
 
     @property
@@ -256,10 +256,10 @@ class CacheStore(BaseStore):
                 return
             self._call(lambda: self.cache.add(key, text, lifetime))
         if clock.now() < until:
-            raise InvalidLockConfig(
-                f"the lock store {self.alias!r} uses the cache {self.settings.cache!r}, a "
-                f"{type(self.cache).__name__}: it grants every lock to everybody. Use Redis, "
-                "Memcached or a DatabaseStore for the locks; in tests, a MemoryStore"
+            raise self.settings.wrong(
+                f"it uses the cache {self.settings.cache!r}, a {type(self.cache).__name__}: it "
+                "grants every lock to everybody. Use Redis, Memcached or a DatabaseStore for the "
+                "locks; in tests, a MemoryStore"
             )
 
     def _assert_writes(self) -> None:

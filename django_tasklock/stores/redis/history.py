@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from ..._values.event import Event
 from ...conf import StoreSettings
-from ...exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable
+from ...exceptions import ListingNotSupported, StoreUnavailable
 from ..history import event_of, is_about, text_of, text_of_task_id
 from .connections import Client
 
@@ -36,13 +36,12 @@ class History:
 
     def __init__(self, settings: StoreSettings, client: Client, key: bytes) -> None:
         """``key``: of the stream. Raises `InvalidLockConfig` for a wrong option."""
-        kept: Any = settings.options.get(HISTORY_OPTION, DEFAULT_EVENTS)
-        if type(kept) is not int or not 0 <= kept <= MOST_EVENTS:
-            raise InvalidLockConfig(
-                f"the option {HISTORY_OPTION} of the lock store {settings.alias!r} must be a "
-                f"number of events from 0 to {MOST_EVENTS}, not {kept!r}"
-            )
-        self.kept: int = kept
+        self.kept: int = settings.option(
+            HISTORY_OPTION,
+            DEFAULT_EVENTS,
+            lambda given: type(given) is int and 0 <= given <= MOST_EVENTS,
+            f"a number of events from 0 to {MOST_EVENTS}",
+        )
         """how many events are kept"""
         # Whether the log was told that the server refuses.
         self._told = False
