@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from .._values.event import Event
 from .._values.lock_info import LockInfo
@@ -34,6 +34,7 @@ from .records import (
     note_name,
     note_record,
     text_of_note,
+    undoing,
 )
 
 __all__ = [
@@ -46,6 +47,10 @@ ATTEMPTS = 100
 # How many locks are granted in one step: servers bound the size of a script's call, of a statement,
 # and of a transaction.
 MOST_TOGETHER = 500
+
+
+# Changes that are made together: by what, and their places among all.
+Part: TypeAlias = tuple[Callable[[Sequence[Change]], Done], Sequence[int]]
 
 
 class Note(NamedTuple):
@@ -237,6 +242,20 @@ class BaseStore(ABC):
         Returns:
             Whether they were made, and what is there now.
         """
+
+    def put_in_turn(self, changes: Sequence[Change], parts: Iterable[Part]) -> Done:
+        """`put`, part by part, for a store that does not put all together."""
+        found: dict[int, Entry | None] = {}
+        # First what is looked at and stays: a refusal there leaves nothing to undo.
+        for put, places in sorted(parts, key=lambda part: changes[part[1][0]].record != KEEP):
+            done = put([changes[place] for place in places])
+            if not done.made:
+                for undo in undoing(changes[place] for place in found):
+                    self.put([undo])
+                names = [change.name for change in changes]
+                return done if len(places) == len(names) else Done(False, self.get(names))
+            found |= zip(places, done.entries, strict=True)
+        return Done(True, [found[place] for place in range(len(changes))])
 
     @abstractmethod
     def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:

@@ -103,20 +103,10 @@ class CacheStore(BaseStore):
         return [self._entry(name) for name in names]
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
-        if len(changes) == 1:
-            made, entry = self._make(changes[0])
-            return Done(made, [entry])
-        names = [change.name for change in changes]
-        there = self.get(names)
-        if not all(map(fits, changes, there)):
-            return Done(False, there)
-        for at, change in enumerate(changes):
-            if not self._make(change)[0]:
-                for name, expect, record, _ in changes[:at]:
-                    if expect == FREE and isinstance(record, Mapping):
-                        self._make(Change(name, Held(record["token"]), None))
-                return Done(False, self.get(names))
-        return Done(True, self.get(names))
+        if len(changes) > 1:
+            return self.put_in_turn(changes, [(self.put, [at]) for at in range(len(changes))])
+        made, entry = self._make(changes[0])
+        return Done(made, [entry])
 
     def _make(self, change: Change) -> tuple[bool, Entry | None]:
         """Make one change. Returns whether it was made, and what is there now."""

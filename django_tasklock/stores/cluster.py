@@ -8,6 +8,7 @@ import time
 from binascii import crc_hqx
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from redis import ConnectionPool
@@ -24,7 +25,7 @@ from .._values.tokens import chance
 from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable
 from .base import BaseStore, Extension, Finding, Note
-from .records import FREE, KEEP, Change, Done, Entry, Held, left_of
+from .records import Change, Done, Entry, left_of
 from .redis.caches import Encoding, timeouts
 from .redis.check import findings
 from .redis.connections import DEFAULT_SOCKET_TIMEOUT_SECONDS, Client, MayHaveRun
@@ -267,20 +268,9 @@ class RedisClusterStore(BaseStore):
     # The three methods of a store.
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
-        names = [change.name for change in changes]
-        found: dict[int, Entry | None] = {}
-        parts = self._by_bucket(names)
-        # First what is looked at and stays: a refusal there leaves nothing to undo.
-        for bucket, places in sorted(parts, key=lambda part: changes[part[1][0]].record != KEEP):
-            done = bucket.put([changes[place] for place in places], least_fence)
-            if not done.made:
-                # The buckets before this one are to be as they were.
-                for name, expect, record, _ in (changes[place] for place in found):
-                    if expect == FREE and isinstance(record, Mapping):
-                        self.put([Change(name, Held(record["token"]), None)])
-                return done if len(places) == len(names) else Done(False, self.get(names))
-            found |= zip(places, done.entries, strict=True)
-        return Done(True, [found[place] for place in range(len(names))])
+        parts = self._by_bucket([change.name for change in changes])
+        puts = [(partial(bucket.put, least_fence=least_fence), places) for bucket, places in parts]
+        return self.put_in_turn(changes, puts)
 
     def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
         found: dict[int, Entry | None] = {}

@@ -17,7 +17,7 @@ from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
 from .. import stores
 from ..base import BaseStore, Extension, Finding
-from ..records import FREE, KEEP, Change, Done, Entry, Held, is_note, left_of
+from ..records import FREE, KEEP, Change, Done, Entry, is_note, left_of, undoing
 from .members import Answers, Member, ask
 
 __all__ = ["QuorumStore"]
@@ -98,11 +98,7 @@ class QuorumStore(BaseStore):
         may be that none has a majority; the lease ends by its ttl then.
         """
         changes = [self._longer(change) for change in changes]
-        undo = [
-            Change(each.name, Held(each.record["token"], each.record.get("version")), None)
-            for each in changes
-            if each.expect == FREE and isinstance(each.record, Mapping)
-        ]
+        undo = undoing(changes)
         removes = all(each.record is None for each in changes)
         for attempt in range(1, ATTEMPTS + 1):
             given, failed = self._vote(changes, least_fence, is_new=bool(undo))
