@@ -195,8 +195,8 @@ class BaseStore(ABC):
     """they are microseconds since the epoch, by the server's clock, or a little more"""
     supports_waiting: ClassVar[bool] = False
     """`waiter` returns a `Waiter`, which is handed the lock without polling"""
-    supports_history: ClassVar[bool] = False
-    """`record` and `events` work"""
+    supports_history: bool = False
+    """`record` and `events` work; False also where the settings have turned the history off"""
     uses_cache: ClassVar[bool] = False
     """the locks are keys of the cache that CACHE names; the system checks look at that cache"""
     known_options: ClassVar[frozenset[str]] = frozenset({"TAKEOVER"})
@@ -294,11 +294,6 @@ class BaseStore(ABC):
         """
         return []
 
-    @property
-    def keeps_history(self) -> bool:
-        """Whether to call `record`. False where the settings have turned the history off."""
-        return self.supports_history
-
     def record(self, events: Sequence[Event]) -> None:
         """Keep some events, the oldest first, and forget the oldest of all beyond a limit.
 
@@ -328,7 +323,11 @@ class BaseStore(ABC):
         return (info for info in self.walk(prefix) if info.ttl is None)
 
     def check(self) -> Iterable[Finding]:
-        """What is wrong with the live server, for ``check --deploy`` and the doctor."""
+        """What is wrong with the live server, for ``check --deploy`` and the doctor.
+
+        Raises `StoreUnavailable` if it does not answer.
+        """
+        self.get(["check"])
         return ()
 
     def uptime(self) -> float | None:
@@ -498,10 +497,9 @@ class BaseStore(ABC):
             False if there was nothing, or the store leaves what is there to its end: without
             ``atomic_release`` it does not remove a lease that is about to end.
         """
-        if token is not None:
-            return self.put([Change(name, Held(token), None)]).made
-        if digest is not None:
-            return self.put([Change(name, Foreign(digest), None)]).made
+        if token is not None or digest is not None:
+            shown = Foreign(digest or "") if token is None else Held(token)
+            return self.put([Change(name, shown, None)]).made
         left: Held | Foreign | None = None
         for _ in range(ATTEMPTS):
             entry = self.get([name])[0]

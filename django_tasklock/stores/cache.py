@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from math import ceil, inf
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from .._values.tokens import new_token
 from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable
 from . import records
-from .base import ATTEMPTS, BaseStore, Finding, interrupts
+from .base import ATTEMPTS, BaseStore, interrupts
 from .records import FREE, Change, Done, Entry, Held, Record, fits, is_note, is_there
 
 __all__ = ["CacheStore"]
@@ -94,10 +94,6 @@ class CacheStore(BaseStore):
     def key(self, name: str) -> str:
         """The key of a lock."""
         return str(self.cache.make_key(self._key(name)))
-
-    def check(self) -> Iterable[Finding]:
-        self.get(["check"])
-        return ()
 
     def get(self, names: Sequence[str]) -> list[Entry | None]:
         return [self._entry(name) for name in names]

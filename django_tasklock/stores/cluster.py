@@ -264,6 +264,7 @@ class RedisClusterStore(BaseStore):
             )
         self.nodes = Nodes(settings)
         self.buckets = [_Bucket(settings, self.nodes, number) for number in range(BUCKETS)]
+        self.supports_history = self.buckets[0].supports_history
 
     # The three methods of a store.
 
@@ -316,10 +317,6 @@ class RedisClusterStore(BaseStore):
     def endless(self, prefix: str = "") -> Iterator[LockInfo]:
         for bucket in self.buckets:
             yield from bucket.endless(prefix)
-
-    @property
-    def keeps_history(self) -> bool:
-        return self.buckets[0].keeps_history
 
     def record(self, events: Sequence[Event]) -> None:
         self.buckets[0].record(events)

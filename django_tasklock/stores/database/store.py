@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ from ..._compat.django_database import is_above_databases
 from ..._values.tokens import chance
 from ...conf import StoreSettings
 from ...exceptions import InvalidLockConfig, StoreUnavailable
-from ..base import ATTEMPTS, BaseStore, Finding, interrupts
+from ..base import ATTEMPTS, BaseStore, interrupts
 from ..records import (
     FREE,
     KEEP,
@@ -126,10 +126,6 @@ class DatabaseStore(BaseStore):
 
     def count(self, prefix: str = "") -> int:
         return int(self._run(partial(self._live, "COUNT(*)", prefix, "", ()))[0][1])
-
-    def check(self) -> Iterable[Finding]:
-        self.count()
-        return ()
 
     def close_idle(self) -> None:
         self._connections.close_idle()

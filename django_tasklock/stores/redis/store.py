@@ -86,6 +86,7 @@ class RedisStore(BaseStore):
         socket_timeout = self.client.new_connection().socket_timeout
         self.replicas = Replicas(settings, socket_timeout)
         self.history = History(settings, self.client, self.keys.history)
+        self.supports_history = self.history.kept > 0
         self.listeners = listeners_of(self.client, self.keys.channels)
         self.waited = -inf
         """when a waiter of this process last looked for news, on `clock.now`"""
@@ -258,10 +259,6 @@ class RedisStore(BaseStore):
                     yield info
             if cursor == b"0":
                 return
-
-    @property
-    def keeps_history(self) -> bool:
-        return self.history.kept > 0
 
     def record(self, events: Sequence[Event]) -> None:
         self.history.record(events)
