@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -99,14 +98,11 @@ class StoreHandler:
 
 
 def _meant(path: str | None, cache: str) -> str:
-    """What to write for a wrong alias of a cache, and for a wrong path of a store of ours; "" for
+    """What to write for a wrong alias of a cache, and for a store of ours in another module; "" for
     anything else."""
     if cache not in caches.settings:
         return f". CACHES has {', '.join(map(repr, caches.settings))}"
-    package, _, name = str(path).rpartition(".")
-    ours = package.partition(".")[0] in ("", "django_tasklock")
-    close = get_close_matches(name, OURS, 1, 0.75) if ours else []
-    right = OURS[close[0]] if close else path
+    right = OURS.get(str(path).rpartition(".")[2], path)
     return f". Did you mean {right}?" if right != path else ""
 
 

@@ -46,7 +46,7 @@ HISTORY_EVENTS = 10_000
 # The probability that a new record also removes all that have ended: they stay few, uncounted.
 TIDY_CHANCE = 1 / 1024
 # How often a waiter looks whether the lease that it waits for is over: nobody tells it when a test
-# moves the time. The same, of those on an event loop that were not the first when they asked.
+# moves the time. On an event loop the first in the queue does so, and the others more rarely.
 LOOK_SECONDS, OTHERS_LOOK_SECONDS = 0.05, 1.0
 
 _all: WeakSet[MemoryStore] = WeakSet()

@@ -49,8 +49,6 @@ MOST_ABANDONED = 1000
 _UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError, RuntimeError)
 
 _all: WeakSet[Listener] = WeakSet()
-# How often this process was forked.
-_forks = 0
 
 
 class Hearing:
@@ -303,18 +301,14 @@ class Listener:
             hearing.hear(ASK_AGAIN)
 
     def _connected(self) -> Any:
-        while True:
-            forks, connection = _forks, self._client.new_connection(health_check_interval=0)
-            try:
-                connect(connection)
-            except BaseException:
-                connection.disconnect()
-                raise
-            if forks == _forks:
-                never_reconnect(connection)
-                return connection
-            # A child that was forked meanwhile may have a copy of the socket, unknown to it.
+        connection = self._client.new_connection(health_check_interval=0)
+        try:
+            connect(connection)
+        except BaseException:
             connection.disconnect()
+            raise
+        never_reconnect(connection)
+        return connection
 
     def _deliver(self, message: Any, line: _Line) -> None:
         kind = message[0] if type(message) is list and message else b""
@@ -338,11 +332,6 @@ def listeners_of(client: Client, prefix: bytes) -> list[Listener]:
     return [Listener(client, prefix, threaded=n == MOST_ALONE) for n in range(MOST_ALONE + 1)]
 
 
-def _before_fork() -> None:
-    global _forks
-    _forks += 1
-
-
 def _new_process() -> None:
     for listener in _all:
         listener.close_inherited()
@@ -350,4 +339,4 @@ def _new_process() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_new_process)
+    os.register_at_fork(after_in_child=_new_process)
