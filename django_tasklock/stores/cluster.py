@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from redis import ConnectionPool
+from redis import exceptions as errors
 from redis.connection import parse_url
-from redis.exceptions import AskError, ClusterDownError, TryAgainError
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from .._compat.native_threads import this_thread
 from .._values import clock
@@ -54,7 +53,7 @@ PAUSE_SECONDS = 0.01, 0.05
 # After these a question is asked again: nodes answer so while a slot moves, has moved, or is served
 # by nobody, and nothing was done then (a `MovedError` is an `AskError`); or there was no answer.
 # Not after a timeout: that node may hang for long, and the time is over.
-PASSING = AskError, TryAgainError, ClusterDownError, RedisConnectionError
+PASSING = errors.AskError, errors.TryAgainError, errors.ClusterDownError, errors.ConnectionError
 
 
 def _slot_of(text: str) -> int:
@@ -157,7 +156,7 @@ class Nodes:
         masters = self.masters or self.learned()
         if slot not in masters:
             error = f"no node of the cluster serves the slot {slot}"
-            raise StoreUnavailable(self.alias, error) from ClusterDownError(error)
+            raise StoreUnavailable(self.alias, error) from errors.ClusterDownError(error)
         return self._client(masters[slot])
 
     def learned(self) -> Mapping[int, Address]:

@@ -275,9 +275,8 @@ class QuorumStore(BaseStore):
                     yield replace(found, message=f"{its}: {found.message}")
                 if seconds := self._waits(member):
                     text = f"{its} was started lately, and does not count for {seconds:.0f} s more"
-                    yield Finding(
-                        "member_waits", True, text, "Wait: it may have forgotten a lease."
-                    )
+                    mend = "Wait: it may have forgotten a lease."
+                    yield Finding("member_waits", True, text, mend)
             except StoreUnavailable as error:
                 failed[member] = error.reason
                 text = f"{its} does not answer: {error.reason}"
@@ -285,9 +284,8 @@ class QuorumStore(BaseStore):
                 yield Finding("member_down", True, text, mend)
         if self.longest_ttl is None:
             text = "LONGEST_TTL is None: a restarted member counts at once, but may lack a lease"
-            yield Finding(
-                "restarts", True, text, "Set it to the longest ttl of a lease, in seconds."
-            )
+            mend = "Set it to the longest ttl of a lease, in seconds."
+            yield Finding("restarts", True, text, mend)
         self._assert_answered(failed)
 
     def close_idle(self) -> None:
