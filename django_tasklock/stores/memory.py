@@ -48,6 +48,10 @@ TIDY_CHANCE = 1 / 1024
 # How often a waiter looks whether the lease that it waits for is over: nobody tells it when a test
 # moves the time. On an event loop the first in the queue does so, and the others more rarely.
 LOOK_SECONDS, OTHERS_LOOK_SECONDS = 0.05, 1.0
+COPIED = (
+    "the lock store %s is in memory, and this forked process has a copy of its locks: it and its "
+    "parent do not exclude each other"
+)
 
 _all: WeakSet[MemoryStore] = WeakSet()
 
@@ -141,7 +145,8 @@ class MemoryStore(BaseStore):
         names = [change.name for change in changes]
         with self.guard:
             if self._is_copy:
-                self._warn_of_copy()
+                self._is_copy = False
+                logger.warning(COPIED, self.alias)
             there = self.get(names)
             made = all(map(fits, changes, there))
             if made:
@@ -252,14 +257,6 @@ class MemoryStore(BaseStore):
             name, kept.record, max(0.0, kept.left()), kept.fence, None, kept.began, len(waiting),
             waiting[0].record[SINCE] if waiting else None,
         )  # fmt: skip
-
-    def _warn_of_copy(self) -> None:
-        self._is_copy = False
-        logger.warning(
-            "the lock store %s is in memory, and this forked process has a copy of its locks: it "
-            "and its parent do not exclude each other",
-            self.alias,
-        )
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         with self.guard:

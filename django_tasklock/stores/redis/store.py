@@ -30,6 +30,7 @@ from ..records import (
     note_name,
     note_record,
     record_of,
+    waiter_of,
 )
 from .caches import SOCKET_TIMEOUT_OPTION, Encoding, served, timeouts
 from .check import findings
@@ -39,7 +40,7 @@ from .keys import Keys
 from .listener import listeners_of
 from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
 from .script import Script
-from .waiting import RedisWaiter, value_of, waiters
+from .waiting import RedisWaiter, value_of
 
 __all__ = ["RedisStore"]
 
@@ -234,7 +235,10 @@ class RedisStore(BaseStore):
         return RedisWaiter(self, names, token, ttl, owner, note)
 
     def waiters(self, name: str, limit: int = 100) -> builtins.list[Owner]:
-        return waiters(self, name, limit)
+        queue = self.keys.queue(name, None)
+        members = self.client.command(b"ZRANGE", queue, 0, limit - 1) if limit else []
+        records = [record_of(value_of(member)) for member in members]
+        return [waiter_of(record) for record in records if record is not None]
 
     def count(self, prefix: str = "") -> int:
         if not prefix:
