@@ -135,8 +135,7 @@ def _waiter_cells(position: int, owner: Owner) -> Sequence[object]:
 
 def _none(service: LockService, prefix: str, task: str | None) -> str:
     """That there are none, and where there are some."""
-    said = [f"No locks begin with {printable(prefix)!r}." if prefix else "No locks."]
-    said = ["No locks match."] if task else said
+    said = ["No locks match." if prefix or task else "No locks."]
     for alias in stores:
         with suppress(TaskLockError):  # Not known is not none.
             if count := service.using(alias).count():
