@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -80,7 +79,7 @@ class History:
             if len(found) >= limit:
                 break
             if wanted in text:
-                event = _event(at, text, self._alias)
+                event = event_of(text, self._alias, at)
                 if event is not None and is_about(event, name, task_id):
                     found.append(event)
         return found
@@ -97,11 +96,3 @@ class History:
                     yield fields[1], fields[3]
             if len(entries) < size:
                 return
-
-
-def _event(at: bytes, text: bytes, alias: str) -> Event | None:
-    try:
-        moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=float(at))
-    except (ValueError, OverflowError):
-        return None
-    return event_of(text, alias, moment)
