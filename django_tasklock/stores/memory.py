@@ -48,10 +48,6 @@ TIDY_CHANCE = 1 / 1024
 # How often a waiter looks whether the lease that it waits for is over: nobody tells it when a test
 # moves the time. On an event loop the first in the queue does so, and the others more rarely.
 LOOK_SECONDS, OTHERS_LOOK_SECONDS = 0.05, 1.0
-COPIED = (
-    "the lock store %s is in memory, and this forked process has a copy of its locks: it and its "
-    "parent do not exclude each other"
-)
 
 _all: WeakSet[MemoryStore] = WeakSet()
 
@@ -146,7 +142,11 @@ class MemoryStore(BaseStore):
         with self.guard:
             if self._is_copy:
                 self._is_copy = False
-                logger.warning(COPIED, self.alias)
+                logger.warning(
+                    "the lock store %s is in memory, and this forked process has a copy of its "
+                    "locks: it and its parent do not exclude each other",
+                    self.alias,
+                )
             there = self.get(names)
             made = all(map(fits, changes, there))
             if made:
