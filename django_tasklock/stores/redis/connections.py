@@ -41,7 +41,7 @@ NEEDED = (
     "channels (&)"
 )
 # Parts of the errors of servers where a right is missing, also within a script.
-NOT_ALLOWED = ("permission", "NOPERM", "ACL", "user executing the script can't")
+NOT_ALLOWED = ("permissions", "NOPERM", "ACL", "user executing the script can't")
 # Of its clients the server first writes to those for whom it had nothing until the end. So after
 # this, a script's messages to other clients are sent before the reply to its caller.
 PING = pack((b"PING",))
