@@ -28,9 +28,22 @@ from .steps import (
 __all__ = ["Granting"]
 
 ODD_NAMES = (
-    "a", "A", "a:", ":a", "aa", "a:b:c", "a%3Ab", "*", "[a-z]?", "{slot}", "é", "锁", "'\"\\;--",
-    "../../name", "n" * 200,
-)  # fmt: skip
+    "a",
+    "A",
+    "a:",
+    ":a",
+    "aa",
+    "a:b:c",
+    "a%3Ab",
+    "*",
+    "[a-z]?",
+    "{slot}",
+    "é",
+    "锁",
+    "'\"\\;--",
+    "../../name",
+    "n" * 200,
+)
 """legal names that break careless code"""
 
 
