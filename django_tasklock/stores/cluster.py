@@ -9,6 +9,7 @@ from binascii import crc_hqx
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 from redis import ConnectionPool
@@ -61,18 +62,12 @@ def _slot_of(text: str) -> int:
     return crc_hqx(text.encode(), 0) % SLOTS_OF_A_CLUSTER
 
 
-def _tags() -> list[str]:
-    """For each bucket the smallest number whose slot is in the bucket's part of all slots, so that
-    masters with as many slots have as many buckets."""
-    tags: dict[int, str] = {}
-    number = 0
-    while len(tags) < BUCKETS:
-        tags.setdefault(_slot_of(str(number)) * BUCKETS // SLOTS_OF_A_CLUSTER, str(number))
-        number += 1
-    return [tags[bucket] for bucket in range(BUCKETS)]
-
-
-TAGS = _tags()
+# For each bucket the smallest number whose slot is in the bucket's part of all slots, so that
+# masters with as many slots have as many buckets.
+TAGS = [
+    next(tag for tag in map(str, count()) if _slot_of(tag) * BUCKETS // SLOTS_OF_A_CLUSTER == part)
+    for part in range(BUCKETS)
+]
 # The slot of each bucket, in ascending order.
 SLOTS = [*map(_slot_of, TAGS)]
 
