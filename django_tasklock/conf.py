@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -45,6 +45,16 @@ class StoreSettings:
     key_prefix: str = "lock"
     ttl: float = 60.0
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def option(self, option: str, default: Any, fits: Callable[[Any], bool], what: str) -> Any:
+        """Return an option of the store, for which ``fits`` returns True.
+
+        Raises `InvalidLockConfig` for anything else. The error says ``what`` the option must be.
+        """
+        given = self.options.get(option, default)
+        if not fits(given):
+            raise self.wrong(f"the option {option} must be {what}, not {given!r}")
+        return given
 
     def seconds(self, option: str, default: float) -> float:
         """Return an option of the store, which is a number of seconds.

@@ -15,8 +15,8 @@ import select
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
+from redis.exceptions import AuthenticationError, InvalidResponse, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import InvalidResponse, ResponseError
 
 __all__ = [
     "NotSent", "arrives", "close_inherited", "connect", "connection_options", "make_connection",
@@ -54,6 +54,9 @@ def connect(connection: Any) -> None:
     """
     try:
         connection.connect()
+    except AuthenticationError as error:
+        # For redis-py a lost connection. But the server has answered: to ask again is of no use.
+        raise ResponseError(str(error)) from error
     except RedisConnectionError as error:
         raise NotSent(str(error)) from error
 

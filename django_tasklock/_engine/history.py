@@ -48,7 +48,7 @@ def note_event(
 
     ``owner`` is the owner, or its record. ``fields`` are further ones of `Event`.
     """
-    if not store.keeps_history:
+    if not store.supports_history:
         return
     keeper, now = keeper_of(store), clock.now()
     keeper.events.append((time.time(), kind, name, owner, holder, fields))

@@ -39,7 +39,7 @@ def history(request: HttpRequest, alias: str, query: str = "", name: str = "") -
     context: dict[str, Any] = {"with_names": not name}
     try:
         service = locks.using(alias)
-        if not service.store.keeps_history:
+        if not service.store.supports_history:
             words = gettext("The store “%(store)s” keeps no history.")
             return context | {"events_problem": words % {"store": printable(alias)}}
         found = service.history(name, limit=MOST_OF_LOCK) if name else _search(service, query)

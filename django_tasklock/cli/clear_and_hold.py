@@ -60,24 +60,23 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
         raise CommandError("--owner-gone does not apply to reservations: no process holds them.")
     service, by = locks.using(options["store"]), f"{user()} (locks clear)"
     found: Sequence[Seen]
-    cleared: Iterable[tuple[Seen, Outcome]]
+    outcomes: Iterable[tuple[Seen, str]]
     if options["queued"]:
         what, found = "reservation", _jobs(service, options)
-        cleared = ((job, clear_job(job, by=by)) for job in found)
+        outcomes = ((job, clear_job(job, by=by).value) for job in found)
     else:
         what, found = "lock", _locks(service, options)
-        cleared = clear_all(service, found, by=by)
+        outcomes = ((info, word.value) for info, word in clear_all(service, found, by=by))
     if found and (options["interactive"] or options["dry_run"]):
         # To stderr: stdout has the outcome only.
         command.stderr.write(_meanings(found), str)
         if not options["dry_run"]:
             _ask(command, f"this {what}" if len(found) == 1 else f"these {len(found):,} {what}s")
+    if options["dry_run"]:
+        outcomes = ((each, "would clear") for each in found)
     done: list[tuple[Seen, str]] = []
     try:
-        if options["dry_run"]:
-            done += ((each, "would clear") for each in found)
-        else:
-            done += ((each, outcome.value) for each, outcome in cleared)
+        done += outcomes
     finally:  # What was cleared is said also if the rest was interrupted, or failed.
         if done:
             _write(command, done, options["format"])

@@ -31,7 +31,7 @@ class LeasedGroup:
     """The process group of a command, from before the lease until its end.
 
     When the lease is lost, or cannot be renewed ``spare`` seconds before its end, the group gets
-    SIGTERM, and ``kill_after`` seconds later SIGKILL.
+    SIGTERM, and ``kill_after`` seconds later SIGKILL: with ``spare`` before the end of the lease.
     """
 
     stopped = False
@@ -90,9 +90,10 @@ class LeasedGroup:
         with suppress(OSError, ValueError):  # stderr may be full, or closed.
             sys.stderr.write(f"The lock {lease.name} {what}: the command gets SIGTERM.\n")
         self._signal(signal.SIGTERM)
-        # Before the lease is over, also if this process was stopped for a while.
-        deadline = time.monotonic() + min(self._kill_after, lease.remaining or self._kill_after)
-        while self._lives() and time.monotonic() < deadline:
+        deadline = clock.now() + self._kill_after
+        if self._spare:  # Before the lease is over, also if this process was stopped for a while.
+            deadline = min(deadline, lease._entry.until)
+        while self._lives() and clock.now() < deadline:
             time.sleep(LOOK_SECONDS)
         self._kill()
 

@@ -65,7 +65,7 @@ def list_locks(command: BaseCommand, **options: Any) -> None:
         write_rows(command, form, rows, JOB_COLUMNS, cells, "No reservations.")
         return
     found, alive = matching(service, prefix, task, limit), asked_once()
-    none = _none(service, prefix, task) if form == "table" and not found else ""
+    none = _none(service, chosen=bool(prefix or task)) if form == "table" and not found else ""
     infos = (json_row(info, alive) for info in found)
     lines = (lock_cells(info, alive) for info in found)
     write_rows(command, form, infos, LOCK_COLUMNS, lines, none)
@@ -134,10 +134,9 @@ def _waiter_cells(position: int, owner: Owner) -> Sequence[object]:
     return position, since(owner.waiting_since), who(owner), state, task_words(owner)
 
 
-def _none(service: LockService, prefix: str, task: str | None) -> str:
-    """That there are none, and where there are some."""
-    said = [f"No locks begin with {printable(prefix)!r}." if prefix else "No locks."]
-    said = ["No locks match."] if task else said
+def _none(service: LockService, *, chosen: bool) -> str:
+    """That there are none, or none of those that were ``chosen``; and where there are some."""
+    said = ["No locks match." if chosen else "No locks."]
     for alias in stores:
         with suppress(TaskLockError):  # Not known is not none.
             if count := service.using(alias).count():

@@ -124,9 +124,7 @@ def _width(words: str) -> int:
 
 def _fitted(words: str, width: int) -> str:
     """The words in exactly ``width`` cells: cut in the middle, or padded."""
-    if (room := width - _width(words)) >= 0:
-        return words + " " * room
-    head, tail = words[: len(words) // 2], words[len(words) // 2 :]
-    while _width(head + tail) >= width:
-        head, tail = (head[:-1], tail) if len(head) > len(tail) else (head, tail[1:])
-    return _fitted(f"{head}…{tail}", width)
+    while _width(words) > width:
+        middle = len(words) // 2
+        words = f"{words[: middle - 1]}…{words[middle + 1 :]}"
+    return words + " " * (width - _width(words))

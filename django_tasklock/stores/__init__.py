@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -73,18 +72,17 @@ class StoreHandler:
             path = path or _backend_for(settings)
             backend = import_string(path)
             if not (isinstance(backend, type) and issubclass(backend, BaseStore)):
-                raise InvalidLockConfig(
-                    f"the BACKEND {path!r} of the lock store {alias!r} must be a store's "
-                    "class. Leave BACKEND out: the class of the cache decides"
+                raise settings.wrong(
+                    f"the BACKEND {path!r} must be a store's class. Leave BACKEND out: the class "
+                    "of the cache decides"
                 )
             return backend(settings)
         except Exception as error:  # Whatever a class makes of its settings.
             if isinstance(error, InvalidLockConfig | TaskLockError) or interrupts(error):
                 raise
-            raise InvalidLockConfig(
-                f"the lock store {alias!r}, with the BACKEND {settings.backend!r} and the CACHE "
-                f"{settings.cache!r}, cannot be made: {type(error).__name__}: "
-                f"{error}{_meant(path, settings.cache)}"
+            raise settings.wrong(
+                f"with the BACKEND {settings.backend!r} and the CACHE {settings.cache!r} it cannot "
+                f"be made: {type(error).__name__}: {error}{_meant(path, settings.cache)}"
             ) from error
 
     def forget(self) -> None:
@@ -100,14 +98,11 @@ class StoreHandler:
 
 
 def _meant(path: str | None, cache: str) -> str:
-    """What to write for a wrong alias of a cache, and for a wrong path of a store of ours; "" for
+    """What to write for a wrong alias of a cache, and for a store of ours in another module; "" for
     anything else."""
     if cache not in caches.settings:
         return f". CACHES has {', '.join(map(repr, caches.settings))}"
-    package, _, name = str(path).rpartition(".")
-    ours = package.partition(".")[0] in ("", "django_tasklock")
-    close = get_close_matches(name, OURS, 1, 0.75) if ours else []
-    right = OURS[close[0]] if close else path
+    right = OURS.get(str(path).rpartition(".")[2], path)
     return f". Did you mean {right}?" if right != path else ""
 
 

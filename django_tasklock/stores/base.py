@@ -12,13 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from .._values.event import Event
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from ..conf import StoreSettings
-from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable
+from ..exceptions import ListingNotSupported, StoreUnavailable
 from .records import (
     ANY,
     FREE,
@@ -34,6 +34,7 @@ from .records import (
     note_name,
     note_record,
     text_of_note,
+    undoing,
 )
 
 __all__ = [
@@ -46,6 +47,10 @@ ATTEMPTS = 100
 # How many locks are granted in one step: servers bound the size of a script's call, of a statement,
 # and of a transaction.
 MOST_TOGETHER = 500
+
+
+# Changes that are made together: by what, and their places among all.
+Part: TypeAlias = tuple[Callable[[Sequence[Change]], Done], Sequence[int]]
 
 
 class Note(NamedTuple):
@@ -190,8 +195,8 @@ class BaseStore(ABC):
     """they are microseconds since the epoch, by the server's clock, or a little more"""
     supports_waiting: ClassVar[bool] = False
     """`waiter` returns a `Waiter`, which is handed the lock without polling"""
-    supports_history: ClassVar[bool] = False
-    """`record` and `events` work"""
+    supports_history: bool = False
+    """`record` and `events` work; False also where the settings have turned the history off"""
     uses_cache: ClassVar[bool] = False
     """the locks are keys of the cache that CACHE names; the system checks look at that cache"""
     known_options: ClassVar[frozenset[str]] = frozenset({"TAKEOVER"})
@@ -205,7 +210,7 @@ class BaseStore(ABC):
         Args:
             settings: of the alias, from the setting TASKLOCK.
 
-        Raises `InvalidLockConfig` for an unknown option or one of a wrong type.
+        Raises `InvalidLockConfig` for an unknown option, and for a wrong value of one.
         """
         self.settings = settings
         self.alias = settings.alias
@@ -213,17 +218,12 @@ class BaseStore(ABC):
         known: set[str] = set().union(*own)
         unknown = sorted(set(settings.options) - known)
         if unknown:
-            raise InvalidLockConfig(
-                f"the lock store {self.alias!r} has no option {', '.join(unknown)}; there are "
-                f"{', '.join(sorted(known))}"
+            raise settings.wrong(
+                f"it has no option {', '.join(unknown)}; there are {', '.join(sorted(known))}"
             )
-        takeover = settings.options.get("TAKEOVER", True)
-        if not isinstance(takeover, bool):
-            raise InvalidLockConfig(
-                f"the option TAKEOVER of the lock store {self.alias!r} must be a bool, not "
-                f"{takeover!r}"
-            )
-        self.takeover = takeover
+        self.takeover: bool = settings.option(
+            "TAKEOVER", True, lambda given: isinstance(given, bool), "a bool"
+        )
         """Whether a lock whose owner is known to be dead is taken at once. Off for work that
         leaves subprocesses behind."""
 
@@ -242,6 +242,20 @@ class BaseStore(ABC):
         Returns:
             Whether they were made, and what is there now.
         """
+
+    def put_in_turn(self, changes: Sequence[Change], parts: Iterable[Part]) -> Done:
+        """`put`, part by part, for a store that does not put all together."""
+        found: dict[int, Entry | None] = {}
+        # First what is looked at and stays: a refusal there leaves nothing to undo.
+        for put, places in sorted(parts, key=lambda part: changes[part[1][0]].record != KEEP):
+            done = put([changes[place] for place in places])
+            if not done.made:
+                for undo in undoing(changes[place] for place in found):
+                    self.put([undo])
+                names = [change.name for change in changes]
+                return done if len(places) == len(names) else Done(False, self.get(names))
+            found |= zip(places, done.entries, strict=True)
+        return Done(True, [found[place] for place in range(len(changes))])
 
     @abstractmethod
     def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
@@ -280,11 +294,6 @@ class BaseStore(ABC):
         """
         return []
 
-    @property
-    def keeps_history(self) -> bool:
-        """Whether to call `record`. False where the settings have turned the history off."""
-        return self.supports_history
-
     def record(self, events: Sequence[Event]) -> None:
         """Keep some events, the oldest first, and forget the oldest of all beyond a limit.
 
@@ -314,7 +323,11 @@ class BaseStore(ABC):
         return (info for info in self.walk(prefix) if info.ttl is None)
 
     def check(self) -> Iterable[Finding]:
-        """What is wrong with the live server, for ``check --deploy`` and the doctor."""
+        """What is wrong with the live server, for ``check --deploy`` and the doctor.
+
+        Raises `StoreUnavailable` if it does not answer.
+        """
+        self.get(["check"])
         return ()
 
     def uptime(self) -> float | None:
@@ -484,10 +497,9 @@ class BaseStore(ABC):
             False if there was nothing, or the store leaves what is there to its end: without
             ``atomic_release`` it does not remove a lease that is about to end.
         """
-        if token is not None:
-            return self.put([Change(name, Held(token), None)]).made
-        if digest is not None:
-            return self.put([Change(name, Foreign(digest), None)]).made
+        if token is not None or digest is not None:
+            shown = Foreign(digest or "") if token is None else Held(token)
+            return self.put([Change(name, shown, None)]).made
         left: Held | Foreign | None = None
         for _ in range(ATTEMPTS):
             entry = self.get([name])[0]

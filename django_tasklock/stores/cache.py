@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from math import ceil, inf
 from typing import Any, TypeVar
@@ -18,9 +18,9 @@ from django.core.cache.backends.memcached import BaseMemcachedCache
 from .._values import clock
 from .._values.tokens import new_token
 from ..conf import StoreSettings
-from ..exceptions import InvalidLockConfig, StoreUnavailable
+from ..exceptions import StoreUnavailable
 from . import records
-from .base import ATTEMPTS, BaseStore, Finding, interrupts
+from .base import ATTEMPTS, BaseStore, interrupts
 from .records import FREE, Change, Done, Entry, Held, Record, fits, is_note, is_there
 
 __all__ = ["CacheStore"]
@@ -80,10 +80,10 @@ class CacheStore(BaseStore):
         self._own: dict[str, float] = {}
         options = getattr(cache, "_options", None) or {}
         if getattr(cache, "_ignore_exceptions", False) or options.get("ignore_exc"):
-            raise InvalidLockConfig(
-                f"the cache {settings.cache!r} hides its errors (IGNORE_EXCEPTIONS or "
-                f"ignore_exc): the lock store {self.alias!r} could not distinguish an outage "
-                "from a lock. Turn that off, or give the locks a cache of their own"
+            raise settings.wrong(
+                f"its cache {settings.cache!r} hides its errors (IGNORE_EXCEPTIONS or ignore_exc), "
+                "so an outage would look like a lock. Turn that off, or give the locks a cache of "
+                "their own"
             )
 
     @property
@@ -95,28 +95,14 @@ class CacheStore(BaseStore):
         """The key of a lock."""
         return str(self.cache.make_key(self._key(name)))
 
-    def check(self) -> Iterable[Finding]:
-        self.get(["check"])
-        return ()
-
     def get(self, names: Sequence[str]) -> list[Entry | None]:
         return [self._entry(name) for name in names]
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
-        if len(changes) == 1:
-            made, entry = self._make(changes[0])
-            return Done(made, [entry])
-        names = [change.name for change in changes]
-        there = self.get(names)
-        if not all(map(fits, changes, there)):
-            return Done(False, there)
-        for at, change in enumerate(changes):
-            if not self._make(change)[0]:
-                for name, expect, record, _ in changes[:at]:
-                    if expect == FREE and isinstance(record, Mapping):
-                        self._make(Change(name, Held(record["token"]), None))
-                return Done(False, self.get(names))
-        return Done(True, self.get(names))
+        if len(changes) > 1:
+            return self.put_in_turn(changes, [(self.put, [at]) for at in range(len(changes))])
+        made, entry = self._make(changes[0])
+        return Done(made, [entry])
 
     def _make(self, change: Change) -> tuple[bool, Entry | None]:
         """Make one change. Returns whether it was made, and what is there now."""
@@ -256,10 +242,10 @@ class CacheStore(BaseStore):
                 return
             self._call(lambda: self.cache.add(key, text, lifetime))
         if clock.now() < until:
-            raise InvalidLockConfig(
-                f"the lock store {self.alias!r} uses the cache {self.settings.cache!r}, a "
-                f"{type(self.cache).__name__}: it grants every lock to everybody. Use Redis, "
-                "Memcached or a DatabaseStore for the locks; in tests, a MemoryStore"
+            raise self.settings.wrong(
+                f"it uses the cache {self.settings.cache!r}, a {type(self.cache).__name__}: it "
+                "grants every lock to everybody. Use Redis, Memcached or a DatabaseStore for the "
+                "locks; in tests, a MemoryStore"
             )
 
     def _assert_writes(self) -> None:

@@ -8,12 +8,13 @@ import time
 from binascii import crc_hqx
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 from redis import ConnectionPool
+from redis import exceptions as errors
 from redis.connection import parse_url
-from redis.exceptions import AskError, ClusterDownError, TryAgainError
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from .._compat.native_threads import this_thread
 from .._values import clock
@@ -24,7 +25,7 @@ from .._values.tokens import chance
 from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable
 from .base import BaseStore, Extension, Finding, Note
-from .records import FREE, KEEP, Change, Done, Entry, Held, left_of
+from .records import Change, Done, Entry, left_of
 from .redis.caches import Encoding, timeouts
 from .redis.check import findings
 from .redis.connections import DEFAULT_SOCKET_TIMEOUT_SECONDS, Client, MayHaveRun
@@ -53,7 +54,7 @@ PAUSE_SECONDS = 0.01, 0.05
 # After these a question is asked again: nodes answer so while a slot moves, has moved, or is served
 # by nobody, and nothing was done then (a `MovedError` is an `AskError`); or there was no answer.
 # Not after a timeout: that node may hang for long, and the time is over.
-PASSING = AskError, TryAgainError, ClusterDownError, RedisConnectionError
+PASSING = errors.AskError, errors.TryAgainError, errors.ClusterDownError, errors.ConnectionError
 
 
 def _slot_of(text: str) -> int:
@@ -61,18 +62,12 @@ def _slot_of(text: str) -> int:
     return crc_hqx(text.encode(), 0) % SLOTS_OF_A_CLUSTER
 
 
-def _tags() -> list[str]:
-    """For each bucket the smallest number whose slot is in the bucket's part of all slots, so that
-    masters with as many slots have as many buckets."""
-    tags: dict[int, str] = {}
-    number = 0
-    while len(tags) < BUCKETS:
-        tags.setdefault(_slot_of(str(number)) * BUCKETS // SLOTS_OF_A_CLUSTER, str(number))
-        number += 1
-    return [tags[bucket] for bucket in range(BUCKETS)]
-
-
-TAGS = _tags()
+# For each bucket the smallest number whose slot is in the bucket's part of all slots, so that
+# masters with as many slots have as many buckets.
+TAGS = [
+    next(tag for tag in map(str, count()) if _slot_of(tag) * BUCKETS // SLOTS_OF_A_CLUSTER == part)
+    for part in range(BUCKETS)
+]
 # The slot of each bucket, in ascending order.
 SLOTS = [*map(_slot_of, TAGS)]
 
@@ -156,7 +151,7 @@ class Nodes:
         masters = self.masters or self.learned()
         if slot not in masters:
             error = f"no node of the cluster serves the slot {slot}"
-            raise StoreUnavailable(self.alias, error) from ClusterDownError(error)
+            raise StoreUnavailable(self.alias, error) from errors.ClusterDownError(error)
         return self._client(masters[slot])
 
     def learned(self) -> Mapping[int, Address]:
@@ -263,24 +258,14 @@ class RedisClusterStore(BaseStore):
             )
         self.nodes = Nodes(settings)
         self.buckets = [_Bucket(settings, self.nodes, number) for number in range(BUCKETS)]
+        self.supports_history = self.buckets[0].supports_history
 
     # The three methods of a store.
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
-        names = [change.name for change in changes]
-        found: dict[int, Entry | None] = {}
-        parts = self._by_bucket(names)
-        # First what is looked at and stays: a refusal there leaves nothing to undo.
-        for bucket, places in sorted(parts, key=lambda part: changes[part[1][0]].record != KEEP):
-            done = bucket.put([changes[place] for place in places], least_fence)
-            if not done.made:
-                # The buckets before this one are to be as they were.
-                for name, expect, record, _ in (changes[place] for place in found):
-                    if expect == FREE and isinstance(record, Mapping):
-                        self.put([Change(name, Held(record["token"]), None)])
-                return done if len(places) == len(names) else Done(False, self.get(names))
-            found |= zip(places, done.entries, strict=True)
-        return Done(True, [found[place] for place in range(len(names))])
+        parts = self._by_bucket([change.name for change in changes])
+        puts = [(partial(bucket.put, least_fence=least_fence), places) for bucket, places in parts]
+        return self.put_in_turn(changes, puts)
 
     def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
         found: dict[int, Entry | None] = {}
@@ -326,10 +311,6 @@ class RedisClusterStore(BaseStore):
     def endless(self, prefix: str = "") -> Iterator[LockInfo]:
         for bucket in self.buckets:
             yield from bucket.endless(prefix)
-
-    @property
-    def keeps_history(self) -> bool:
-        return self.buckets[0].keeps_history
 
     def record(self, events: Sequence[Event]) -> None:
         self.buckets[0].record(events)

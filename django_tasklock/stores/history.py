@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from .._values.arguments import LONGEST_TTL_SECONDS, is_name, is_remark
@@ -17,6 +17,7 @@ __all__ = ["MAX_EVENT_BYTES", "event_of", "is_about", "text_of", "text_of_task_i
 # Of an event's text.
 MAX_EVENT_BYTES = 8192
 MOST_COUNTED = 10**9
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _OWNER_FIELDS = tuple(field.name for field in fields(Owner))
 _NUMBERS = frozenset({int, float})
@@ -52,12 +53,13 @@ def text_of_task_id(task_id: str) -> str:
     return _encode({"task_id": task_id})[1:-1]
 
 
-def event_of(text: bytes, store: str, at: datetime) -> Event | None:
-    """The event with this text. None if any field is not as `text_of` writes it: anybody may have
-    written it."""
+def event_of(text: bytes, store: str, at: bytes) -> Event | None:
+    """The event with this text. ``at``: seconds since the epoch, a number as text. None if anything
+    is not as it was written here: anybody may have written it."""
     try:
         read = json.loads(text) if len(text) <= MAX_EVENT_BYTES else None
-    except (ValueError, RecursionError):
+        moment = EPOCH + timedelta(seconds=float(at))
+    except (ValueError, OverflowError, RecursionError):
         return None
     if type(read) is not dict:
         return None
@@ -77,10 +79,10 @@ def event_of(text: bytes, store: str, at: datetime) -> Event | None:
         and all(each is None or (type(each) is str and is_remark(each)) for each in (by, reason))
     ):
         try:
-            since = None if within is None else at - timedelta(seconds=within)
+            since = None if within is None else moment - timedelta(seconds=within)
         except OverflowError:  # Before the year 1.
             return None
-        return Event(kind, name, store, at, owner, holder, seconds, by, reason, count, since)
+        return Event(kind, name, store, moment, owner, holder, seconds, by, reason, count, since)
     return None
 
 

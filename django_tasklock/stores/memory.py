@@ -46,7 +46,7 @@ HISTORY_EVENTS = 10_000
 # The probability that a new record also removes all that have ended: they stay few, uncounted.
 TIDY_CHANCE = 1 / 1024
 # How often a waiter looks whether the lease that it waits for is over: nobody tells it when a test
-# moves the time. The same, of those on an event loop that were not the first when they asked.
+# moves the time. On an event loop the first in the queue does so, and the others more rarely.
 LOOK_SECONDS, OTHERS_LOOK_SECONDS = 0.05, 1.0
 
 _all: WeakSet[MemoryStore] = WeakSet()
@@ -141,7 +141,12 @@ class MemoryStore(BaseStore):
         names = [change.name for change in changes]
         with self.guard:
             if self._is_copy:
-                self._warn_of_copy()
+                self._is_copy = False
+                logger.warning(
+                    "the lock store %s is in memory, and this forked process has a copy of its "
+                    "locks: it and its parent do not exclude each other",
+                    self.alias,
+                )
             there = self.get(names)
             made = all(map(fits, changes, there))
             if made:
@@ -252,14 +257,6 @@ class MemoryStore(BaseStore):
             name, kept.record, max(0.0, kept.left()), kept.fence, None, kept.began, len(waiting),
             waiting[0].record[SINCE] if waiting else None,
         )  # fmt: skip
-
-    def _warn_of_copy(self) -> None:
-        self._is_copy = False
-        logger.warning(
-            "the lock store %s is in memory, and this forked process has a copy of its locks: it "
-            "and its parent do not exclude each other",
-            self.alias,
-        )
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         with self.guard:

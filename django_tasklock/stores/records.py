@@ -16,7 +16,7 @@ import json
 import re
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from hashlib import sha1, sha256
@@ -32,7 +32,7 @@ __all__ = [
     "ANY", "FREE", "KEEP", "LISTED", "LISTED_KEY_PREFIX", "Change", "Done", "Entry", "Foreign",
     "Held", "Record", "digest_of", "fits", "info_of", "is_note", "is_there", "left_of",
     "new_record", "note_name", "note_record", "record_of", "text_of_note", "text_of_record",
-    "waiter_of",
+    "undoing", "waiter_of",
 ]  # fmt: skip
 
 Record = Mapping[str, Any]
@@ -145,6 +145,15 @@ def fits(change: Change, there: Entry | None) -> bool:
             expect.version in (None, there.record.get("version"))
         )
     return isinstance(expect, Foreign) and there.digest == expect.digest
+
+
+def undoing(changes: Iterable[Change]) -> list[Change]:
+    """Return the changes that remove the new records which these have made."""
+    return [
+        Change(name, Held(record["token"], record.get("version")), None)
+        for name, expect, record, _ in changes
+        if expect == FREE and isinstance(record, Mapping)
+    ]
 
 
 def new_record(token: str, owner: Mapping[str, Any], version: str = "") -> dict[str, Any]:

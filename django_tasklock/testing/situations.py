@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from .._engine.service import locks
 from .._values.arguments import checked_name, checked_ttl
@@ -23,10 +21,6 @@ __all__ = ["assert_locked", "assert_not_locked", "held", "outage"]
 A_DAY_SECONDS = 86400.0
 # These ask no server.
 NO_VERBS = ("close_idle", "granted", "info", "key", "keyed", "keyed_note")
-
-_changing = Lock()
-_outages: WeakKeyDictionary[BaseStore, tuple[int, dict[str, Any]]] = WeakKeyDictionary()
-"""of each store in an outage: how many blocks it is in, and what they have replaced"""
 
 
 @contextmanager
@@ -75,27 +69,18 @@ def outage(store: str = DEFAULT_ALIAS) -> Iterator[None]:
 
     Locks that are held stay held, and cannot be renewed or released meanwhile. All threads of this
     process see the outage, but on a server's store not those that wait already. A change of
-    TASKLOCK or CACHES in the block makes a new store, which answers.
+    TASKLOCK or CACHES in the block makes a new store, which answers. Blocks may be nested.
     """
     silent = locks.using(store).store
     verbs = _verbs(silent)
-    with _changing:
-        number, before = _outages.get(silent, (0, {}))
-        if number == 0:
-            before = {verb: vars(silent)[verb] for verb in verbs if verb in vars(silent)}
-        _outages[silent] = number + 1, before
-        vars(silent).update(dict.fromkeys(verbs, _raiser(silent.alias)))
+    before = {verb: vars(silent)[verb] for verb in verbs if verb in vars(silent)}
+    vars(silent).update(dict.fromkeys(verbs, _raiser(silent.alias)))
     try:
         yield
     finally:
-        with _changing:
-            number, before = _outages.pop(silent)
-            if number > 1:  # Another block, perhaps of another thread, goes on.
-                _outages[silent] = number - 1, before
-            else:
-                for verb in verbs:
-                    vars(silent).pop(verb, None)
-                vars(silent).update(before)
+        for verb in verbs:
+            vars(silent).pop(verb, None)
+        vars(silent).update(before)
 
 
 def _verbs(store: BaseStore) -> list[str]:

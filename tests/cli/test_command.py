@@ -110,9 +110,7 @@ def test_list_of_nothing_says_where_there_is_something(
     taken("video:1")
     assert locks.using("second").acquire("report", ttl=60)
     said = run("list", "nosuch")
-    assert said == (
-        "No locks begin with 'nosuch'. The store 'default' has 1. The store 'second' has 1.\n"
-    )
+    assert said == ("No locks match. The store 'default' has 1. The store 'second' has 1.\n")
     said = run("list", "--task", "nosuch")
     assert said.startswith("No locks match. The store 'default' has 1.")
     assert names("--store", "second") == ["report"]

@@ -45,7 +45,7 @@ from tests.pages import DOCS, ROOT, code, section, table
 
 STORES = (RedisStore, RedisClusterStore, CacheStore, DatabaseStore, ZooKeeperStore, QuorumStore,
           MemoryStore)  # fmt: skip
-FLAGS = [name for name, kind in BaseStore.__annotations__.items() if kind == "ClassVar[bool]"]
+FLAGS = [name for name, kind in BaseStore.__annotations__.items() if "bool" in kind]
 OPTIONS_OF = {
     "acquire": AcquireOptions.__annotations__, "acquire_all": AcquireAllOptions.__annotations__,
 }  # fmt: skip

@@ -347,8 +347,8 @@ MUTANTS = [Mutant(*each) for each in (
      "                        return answer, asked\n"),
      WAITING, "test_42_a_waiter_gets_the_lock_at_the_end_of_its_wait"),
     ("case 43: a cache that keeps nothing grants nothing", "stores/cache.py",
-     "        if clock.now() < until:\n            raise InvalidLockConfig(",
-     "        if False:\n            raise InvalidLockConfig(",
+     "        if clock.now() < until:\n            raise self.settings.wrong(",
+     "        if False:\n            raise self.settings.wrong(",
      "stores/test_cache_store.py", "test_43_no_lock_is_granted_and_no_work_is_done"),
     ("a lock of a quorum is a majority's", f"{QUORUM}/store.py",
      "self.size // 2 + 1", "self.size // 2",
@@ -381,8 +381,8 @@ MUTANTS = [Mutant(*each) for each in (
     ("the permits of a name are in one slot of a cluster", CLUSTER,
      'base_of(name.rpartition(" ")[2], 1)', 'name.rpartition(" ")[2]',
      CLUSTERS, "test_permits_and_the_reservation_of_a_job_are_beside_the_lock"),
-    ("changes in several slots are undone where one is refused", CLUSTER,
-     "if expect == FREE and isinstance(record, Mapping):", "if False:",
+    ("changes in several slots are undone where one is refused", "stores/base.py",
+     "                    self.put([undo])\n", "                    pass\n",
      CLUSTERS, "test_what_was_made_is_undone_where_a_later_change_is_refused"),
 )]
 # fmt: on

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from io import StringIO
 from typing import Any
@@ -129,8 +130,10 @@ class TestTlsAndPasswords:
             each.replace(quote(PASSWORD, safe=""), "wrong") for each in locations
         ]
         use_caches({}, {"default": settings})
+        began = time.monotonic()
         with pytest.raises(StoreUnavailable, match=r"(?i)password|auth"):
             locks.acquire("video:1")
+        assert time.monotonic() < began + 4, "it asked again, as where the cluster changes"
 
 
 @pytest.fixture(scope="module")

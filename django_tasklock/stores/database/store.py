@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ from ..._compat.django_database import is_above_databases
 from ..._values.tokens import chance
 from ...conf import StoreSettings
 from ...exceptions import InvalidLockConfig, StoreUnavailable
-from ..base import ATTEMPTS, BaseStore, Finding, interrupts
+from ..base import ATTEMPTS, BaseStore, interrupts
 from ..records import (
     FREE,
     KEEP,
@@ -45,7 +45,7 @@ MICROSECONDS = 1_000_000
 NEVER = 2**62
 
 LONGEST_KEY_CHARACTERS = 255
-DEFAULT_TIMEOUT_SECONDS, LONGEST_TIMEOUT_SECONDS = 5.0, 3600.0
+DEFAULT_TIMEOUT_SECONDS = 5.0
 ROWS_AT_ONCE = 500
 # A row that nothing has used for so long is deleted. The next lease of its lock then gets the time
 # as its fence, which is greater unless the database's clock was set back by more than that.
@@ -84,19 +84,16 @@ class DatabaseStore(BaseStore):
 
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
-        self.database = settings.options.get("DATABASE", DEFAULT_DB_ALIAS)
+        self.database: str = settings.option(
+            "DATABASE", DEFAULT_DB_ALIAS, connections.settings.__contains__, "an alias of DATABASES"
+        )
         """the alias in DATABASES"""
-        seconds = settings.options.get("TIMEOUT", DEFAULT_TIMEOUT_SECONDS)
         most = LONGEST_KEY_CHARACTERS - LONGEST_NOTE_NAME - 1
-        wrong = ""
-        if self.database not in connections.settings:
-            wrong = f"its option DATABASE must be an alias of DATABASES, not {self.database!r}"
-        elif type(seconds) not in (int, float) or not 0 < seconds <= LONGEST_TIMEOUT_SECONDS:
-            wrong = f"its option TIMEOUT must be a number of seconds up to 3600, not {seconds!r}"
-        elif len(settings.key_prefix) > most:
-            wrong = f"its KEY_PREFIX must have at most {most} characters: a column has no room"
-        if wrong:
-            raise InvalidLockConfig(f"the lock store {self.alias!r}: {wrong}")
+        if len(settings.key_prefix) > most:
+            raise settings.wrong(
+                f"its KEY_PREFIX must have at most {most} characters: a column has no room"
+            )
+        seconds = settings.seconds("TIMEOUT", DEFAULT_TIMEOUT_SECONDS)
         self._connections = Connections(self.database, seconds)
         connection_created.connect(self._connected)
 
@@ -129,10 +126,6 @@ class DatabaseStore(BaseStore):
 
     def count(self, prefix: str = "") -> int:
         return int(self._run(partial(self._live, "COUNT(*)", prefix, "", ()))[0][1])
-
-    def check(self) -> Iterable[Finding]:
-        self.count()
-        return ()
 
     def close_idle(self) -> None:
         self._connections.close_idle()

@@ -17,7 +17,7 @@ from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
 from .. import stores
 from ..base import BaseStore, Extension, Finding
-from ..records import FREE, KEEP, Change, Done, Entry, Held, is_note, left_of
+from ..records import FREE, KEEP, Change, Done, Entry, is_note, left_of, undoing
 from .members import Answers, Member, ask
 
 __all__ = ["QuorumStore"]
@@ -98,11 +98,7 @@ class QuorumStore(BaseStore):
         may be that none has a majority; the lease ends by its ttl then.
         """
         changes = [self._longer(change) for change in changes]
-        undo = [
-            Change(each.name, Held(each.record["token"], each.record.get("version")), None)
-            for each in changes
-            if each.expect == FREE and isinstance(each.record, Mapping)
-        ]
+        undo = undoing(changes)
         removes = all(each.record is None for each in changes)
         for attempt in range(1, ATTEMPTS + 1):
             given, failed = self._vote(changes, least_fence, is_new=bool(undo))
@@ -279,9 +275,8 @@ class QuorumStore(BaseStore):
                     yield replace(found, message=f"{its}: {found.message}")
                 if seconds := self._waits(member):
                     text = f"{its} was started lately, and does not count for {seconds:.0f} s more"
-                    yield Finding(
-                        "member_waits", True, text, "Wait: it may have forgotten a lease."
-                    )
+                    mend = "Wait: it may have forgotten a lease."
+                    yield Finding("member_waits", True, text, mend)
             except StoreUnavailable as error:
                 failed[member] = error.reason
                 text = f"{its} does not answer: {error.reason}"
@@ -289,9 +284,8 @@ class QuorumStore(BaseStore):
                 yield Finding("member_down", True, text, mend)
         if self.longest_ttl is None:
             text = "LONGEST_TTL is None: a restarted member counts at once, but may lack a lease"
-            yield Finding(
-                "restarts", True, text, "Set it to the longest ttl of a lease, in seconds."
-            )
+            mend = "Set it to the longest ttl of a lease, in seconds."
+            yield Finding("restarts", True, text, mend)
         self._assert_answered(failed)
 
     def close_idle(self) -> None:

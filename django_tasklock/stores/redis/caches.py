@@ -9,7 +9,6 @@ from django.core.cache import caches
 
 from ..._compat.redis_caches import RawCache, raw_cache
 from ...conf import StoreSettings
-from ...exceptions import InvalidLockConfig
 from ..records import Record, record_of, text_of_record
 
 __all__ = ["SOCKET_TIMEOUT_OPTION", "Encoding", "served", "timeouts"]
@@ -56,23 +55,22 @@ def served(settings: StoreSettings) -> tuple[RawCache, Encoding]:
     cache: Any = caches[settings.cache]
     raw = raw_cache(cache)
     if raw is None:
-        raise InvalidLockConfig(
-            f"the lock store {settings.alias!r} needs a cache of django-redis or django-valkey, or "
-            f"Django's own RedisCache; its CACHE {settings.cache!r} is a {type(cache).__name__}"
+        raise settings.wrong(
+            "it needs a cache of django-redis or django-valkey, or Django's own RedisCache; its "
+            f"CACHE {settings.cache!r} is a {type(cache).__name__}"
         )
     if raw.pool is None:
-        raise InvalidLockConfig(
-            f"the lock store {settings.alias!r} cannot use the client of its CACHE "
-            f"{settings.cache!r}, a ShardClient or one of django-valkey for Sentinels: all keys of "
-            "a lock must be on one server"
+        raise settings.wrong(
+            f"it cannot use the client of its CACHE {settings.cache!r}, a ShardClient or one of "
+            "django-valkey for Sentinels: all keys of a lock must be on one server"
         )
     try:
         return raw, Encoding(raw.dumps)
     except ValueError as error:
-        raise InvalidLockConfig(
-            f"the lock store {settings.alias!r} cannot use the serializer of its CACHE "
-            f"{settings.cache!r}: {error}, and the server must find a lease's token there. Give "
-            "the locks a cache of their own, with a serializer of Django or django-redis"
+        raise settings.wrong(
+            f"it cannot use the serializer of its CACHE {settings.cache!r}: {error}, and the "
+            "server must find a lease's token there. Give the locks a cache of their own, with a "
+            "serializer of Django or django-redis"
         ) from error
 
 

@@ -7,19 +7,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import (
-    NoPermissionError,
-    NoScriptError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis import exceptions as errors
 
 from ..._compat import redis as compat
 from ..._compat.native_threads import this_thread
@@ -47,8 +40,8 @@ NEEDED = (
     "+@read +@write +@scripting +@pubsub +@connection +info +time, the lock keys (~), and their "
     "channels (&)"
 )
-# Parts of the errors of servers where a right is missing within a script.
-NOT_ALLOWED = ("NOPERM", "ACL", "user executing the script can't")
+# Parts of the errors of servers where a right is missing, also within a script.
+NOT_ALLOWED = ("permissions", "NOPERM", "ACL", "user executing the script can't")
 # Of its clients the server first writes to those for whom it had nothing until the end. So after
 # this, a script's messages to other clients are sent before the reply to its caller.
 PING = pack((b"PING",))
@@ -109,21 +102,19 @@ class Connections:
                 return found
             except BaseException as error:
                 self._close(own)
-                if not isinstance(error, RedisError | OSError):
+                if not isinstance(error, errors.RedisError | OSError):
                     raise
                 self.close_idle()  # They may be broken too.
                 cuts += 1
-                again = isinstance(error, NotSent if once else RedisConnectionError)
+                again = isinstance(error, NotSent if once else errors.ConnectionError)
                 if not again or cuts > MOST_CUTS:
                     raise
 
     def close_idle(self) -> None:
         """Close those that no call uses now."""
-        while self._idle:
-            try:
+        with suppress(IndexError):
+            while True:
                 self._close([self._idle.pop()[0]])
-            except IndexError:
-                pass  # Another thread has taken the last one.
 
     def new_process(self) -> None:
         """In a forked child: forget all, which are the parent's."""
@@ -143,7 +134,7 @@ class Connections:
                     return
                 give_up = give_up or clock.now() + self._patience
                 if clock.now() > give_up:
-                    raise RedisTimeoutError(
+                    raise errors.TimeoutError(
                         f"Too many connections: all {self._most} are in use; raise max_connections"
                     ) from None
                 time.sleep(chance.uniform(0.001, 0.01))
@@ -227,11 +218,11 @@ class Client:
                 packed += pack(wait.words)
             replies = self._exchange(packed, 1 + ping + (wait is not None), once)
             reply = replies[ping]
-            if not isinstance(reply, ResponseError):
+            if not isinstance(reply, errors.ResponseError):
                 if wait is not None:
                     wait.answer = replies[-1]
                 return reply
-            if not isinstance(reply, NoScriptError):
+            if not isinstance(reply, errors.NoScriptError):
                 raise self.unavailable(reply, keys) from reply
             # The server does not have the script, as after a restart: send its text.
             packed = pack((b"EVAL", script.text, b"%d" % len(keys), *keys, *args))
@@ -252,7 +243,7 @@ class Client:
         packed = b"".join(pack(tuple(map(_as_bytes, words))) for words in commands)
         replies = self._exchange(packed, len(commands), once)
         for reply in replies:
-            if isinstance(reply, ResponseError):
+            if isinstance(reply, errors.ResponseError):
                 raise self.unavailable(reply) from reply
         return replies
 
@@ -264,9 +255,9 @@ class Client:
     def unavailable(self, error: BaseException, keys: Sequence[bytes] = ()) -> StoreUnavailable:
         """The error to raise for one of redis-py, which came where a script used ``keys``."""
         reason = str(error) or type(error).__name__
-        if isinstance(error, ReadOnlyError) or "READONLY" in reason:
+        if isinstance(error, errors.ReadOnlyError) or "READONLY" in reason:
             self.close_idle()  # They belong to a server that was demoted.
-        if isinstance(error, NoPermissionError) or any(said in reason for said in NOT_ALLOWED):
+        if any(said in reason for said in NOT_ALLOWED):
             reason = f"the Redis user lacks a right: {reason}; it needs {NEEDED}"
         elif "used memory > 'maxmemory'" in reason:
             reason = "the server is full: raise its maxmemory, or remove other keys"
@@ -279,8 +270,8 @@ class Client:
         connections = self._of_renewal if this_thread.renews else self._connections
         try:
             return connections.exchange(packed, replies, once=once)
-        except (RedisError, OSError) as error:
-            sent = isinstance(error, RedisConnectionError) and not isinstance(error, NotSent)
+        except (errors.RedisError, OSError) as error:
+            sent = isinstance(error, errors.ConnectionError) and not isinstance(error, NotSent)
             if once and sent:
                 raise MayHaveRun(self.alias, str(error)) from error
             raise self.unavailable(error) from error
@@ -312,7 +303,7 @@ def _is_cut(connection: Any) -> bool:
     """Whether the server has closed the idle connection, or has sent something unexpected."""
     try:
         return compat.arrives(connection, 0)
-    except (RedisError, OSError, ValueError):
+    except (errors.RedisError, OSError, ValueError):
         return True
 
 

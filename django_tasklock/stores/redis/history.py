@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from ..._values.event import Event
 from ...conf import StoreSettings
-from ...exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable
+from ...exceptions import ListingNotSupported, StoreUnavailable
 from ..history import event_of, is_about, text_of, text_of_task_id
 from .connections import Client
 
@@ -36,13 +35,12 @@ class History:
 
     def __init__(self, settings: StoreSettings, client: Client, key: bytes) -> None:
         """``key``: of the stream. Raises `InvalidLockConfig` for a wrong option."""
-        kept: Any = settings.options.get(HISTORY_OPTION, DEFAULT_EVENTS)
-        if type(kept) is not int or not 0 <= kept <= MOST_EVENTS:
-            raise InvalidLockConfig(
-                f"the option {HISTORY_OPTION} of the lock store {settings.alias!r} must be a "
-                f"number of events from 0 to {MOST_EVENTS}, not {kept!r}"
-            )
-        self.kept: int = kept
+        self.kept: int = settings.option(
+            HISTORY_OPTION,
+            DEFAULT_EVENTS,
+            lambda given: type(given) is int and 0 <= given <= MOST_EVENTS,
+            f"a number of events from 0 to {MOST_EVENTS}",
+        )
         """how many events are kept"""
         # Whether the log was told that the server refuses.
         self._told = False
@@ -81,7 +79,7 @@ class History:
             if len(found) >= limit:
                 break
             if wanted in text:
-                event = _event(at, text, self._alias)
+                event = event_of(text, self._alias, at)
                 if event is not None and is_about(event, name, task_id):
                     found.append(event)
         return found
@@ -98,11 +96,3 @@ class History:
                     yield fields[1], fields[3]
             if len(entries) < size:
                 return
-
-
-def _event(at: bytes, text: bytes, alias: str) -> Event | None:
-    try:
-        moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=float(at))
-    except (ValueError, OverflowError):
-        return None
-    return event_of(text, alias, moment)

@@ -11,19 +11,9 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis import exceptions as errors
 
-from ..._compat.redis import (
-    close_inherited,
-    connect,
-    message_arrives,
-    never_reconnect,
-    read_message,
-    send_words,
-    unless_closed,
-)
+from ..._compat import redis as compat
 from ..._values import clock
 from ..._values.tokens import TOKEN_CHARACTERS, new_token
 from ..base import CannotSubscribe
@@ -46,11 +36,9 @@ MOST_ALONE = 8
 # Of how many waiters, which could not leave the queue, a hand-over is passed on.
 MOST_ABANDONED = 1000
 
-_UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError, RuntimeError)
+_UNREACHABLE = (errors.ConnectionError, errors.TimeoutError, OSError, RuntimeError)
 
 _all: WeakSet[Listener] = WeakSet()
-# How often this process was forked.
-_forks = 0
 
 
 class Hearing:
@@ -84,11 +72,8 @@ class Hearing:
         waker = self._waker
         if waker is not None:
             waker()
-        if self._wakeup.locked():
-            try:
-                self._wakeup.release()
-            except RuntimeError:
-                pass  # Another thread has woken it at the same time.
+        with suppress(RuntimeError):  # It is awake, or another thread has just woken it.
+            self._wakeup.release()
 
     def wake_by(self, wake: Callable[[], None]) -> None:
         """Have ``wake`` called whenever it is woken; also at once, if it would not sleep."""
@@ -199,12 +184,12 @@ class Listener:
                 if not line.over:
                     self._end(line)
                     break
-            raise line.error or RedisConnectionError("the subscription is not confirmed")
+            raise line.error or errors.ConnectionError("the subscription is not confirmed")
         except BaseException as error:
             self.leave(hearing)
             if isinstance(error, _UNREACHABLE):
                 raise CannotSubscribe from error
-            if isinstance(error, RedisError):
+            if isinstance(error, errors.RedisError):
                 raise self._client.unavailable(error) from error
             raise
 
@@ -246,7 +231,7 @@ class Listener:
         to its dead waiters."""
         for line in self._lines.values():
             if line.connection is not None:
-                close_inherited(line.connection)
+                compat.close_inherited(line.connection)
 
     def _line(self) -> _Line:
         """The one that there is, or a new one."""
@@ -278,19 +263,21 @@ class Listener:
         try:
             if line.connection is None:
                 line.connection = self._connected()
-                send_words(line.connection, b"SUBSCRIBE", self._prefix + self.id)
-            elif unless_closed(message_arrives, line.connection, min(seconds, SILENCE_SECONDS)):
-                self._deliver(unless_closed(read_message, line.connection), line)
+                compat.send_words(line.connection, b"SUBSCRIBE", self._prefix + self.id)
+            elif compat.unless_closed(
+                compat.message_arrives, line.connection, min(seconds, SILENCE_SECONDS)
+            ):
+                self._deliver(compat.unless_closed(compat.read_message, line.connection), line)
                 line.heard, line.asked = clock.now(), False
             elif clock.now() >= line.heard + SILENCE_SECONDS:
                 if line.asked or not self._hearings:
-                    raise RedisConnectionError("nobody is there any more")
-                send_words(line.connection, b"PING")
+                    raise errors.ConnectionError("nobody is there any more")
+                compat.send_words(line.connection, b"PING")
                 line.heard, line.asked = clock.now(), True
         except BaseException as error:
             line.error = error
             self._end(line)
-            if not isinstance(error, (RedisError, OSError)):
+            if not isinstance(error, (errors.RedisError, OSError)):
                 raise
 
     def _end(self, line: _Line) -> None:
@@ -303,18 +290,14 @@ class Listener:
             hearing.hear(ASK_AGAIN)
 
     def _connected(self) -> Any:
-        while True:
-            forks, connection = _forks, self._client.new_connection(health_check_interval=0)
-            try:
-                connect(connection)
-            except BaseException:
-                connection.disconnect()
-                raise
-            if forks == _forks:
-                never_reconnect(connection)
-                return connection
-            # A child that was forked meanwhile may have a copy of the socket, unknown to it.
+        connection = self._client.new_connection(health_check_interval=0)
+        try:
+            compat.connect(connection)
+        except BaseException:
             connection.disconnect()
+            raise
+        compat.never_reconnect(connection)
+        return connection
 
     def _deliver(self, message: Any, line: _Line) -> None:
         kind = message[0] if type(message) is list and message else b""
@@ -338,11 +321,6 @@ def listeners_of(client: Client, prefix: bytes) -> list[Listener]:
     return [Listener(client, prefix, threaded=n == MOST_ALONE) for n in range(MOST_ALONE + 1)]
 
 
-def _before_fork() -> None:
-    global _forks
-    _forks += 1
-
-
 def _new_process() -> None:
     for listener in _all:
         listener.close_inherited()
@@ -350,4 +328,4 @@ def _new_process() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_new_process)
+    os.register_at_fork(after_in_child=_new_process)

@@ -6,7 +6,6 @@ from typing import Any
 
 from ..._values.arguments import LONGEST_TTL_SECONDS
 from ...conf import StoreSettings
-from ...exceptions import InvalidLockConfig
 
 __all__ = ["REPLICAS_OPTION", "ReplicaWait", "Replicas"]
 
@@ -51,14 +50,15 @@ class Replicas:
     def __init__(self, settings: StoreSettings, socket_timeout: float | None) -> None:
         """``socket_timeout``: of a connection, in seconds; None: it has none. Raises
         `InvalidLockConfig` for a wrong option."""
-        given: Any = settings.options.get(REPLICAS_OPTION)
-        if REPLICAS_OPTION in settings.options and (type(given) is not int or given < 1):
-            raise InvalidLockConfig(
-                f"the option {REPLICAS_OPTION} of the lock store {settings.alias!r} must be a "
-                f"number of replicas, 1 or more, not {given!r}"
-            )
-        self.needed: int = given or 0
+        self.needed: int = 0
         """how many must have a lease before it counts; 0: none"""
+        if REPLICAS_OPTION in settings.options:
+            self.needed = settings.option(
+                REPLICAS_OPTION,
+                0,
+                lambda given: type(given) is int and given >= 1,
+                "a number of replicas, 1 or more",
+            )
         self._limit = LONGEST_TTL_SECONDS if socket_timeout is None else socket_timeout
 
     def wait(self, ttl: float | None) -> ReplicaWait | None:

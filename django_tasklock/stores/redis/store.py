@@ -30,6 +30,7 @@ from ..records import (
     note_name,
     note_record,
     record_of,
+    waiter_of,
 )
 from .caches import SOCKET_TIMEOUT_OPTION, Encoding, served, timeouts
 from .check import findings
@@ -39,7 +40,7 @@ from .keys import Keys
 from .listener import listeners_of
 from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
 from .script import Script
-from .waiting import RedisWaiter, value_of, waiters
+from .waiting import RedisWaiter, value_of
 
 __all__ = ["RedisStore"]
 
@@ -86,6 +87,7 @@ class RedisStore(BaseStore):
         socket_timeout = self.client.new_connection().socket_timeout
         self.replicas = Replicas(settings, socket_timeout)
         self.history = History(settings, self.client, self.keys.history)
+        self.supports_history = self.history.kept > 0
         self.listeners = listeners_of(self.client, self.keys.channels)
         self.waited = -inf
         """when a waiter of this process last looked for news, on `clock.now`"""
@@ -233,7 +235,10 @@ class RedisStore(BaseStore):
         return RedisWaiter(self, names, token, ttl, owner, note)
 
     def waiters(self, name: str, limit: int = 100) -> builtins.list[Owner]:
-        return waiters(self, name, limit)
+        queue = self.keys.queue(name, None)
+        members = self.client.command(b"ZRANGE", queue, 0, limit - 1) if limit else []
+        records = [record_of(value_of(member)) for member in members]
+        return [waiter_of(record) for record in records if record is not None]
 
     def count(self, prefix: str = "") -> int:
         if not prefix:
@@ -258,10 +263,6 @@ class RedisStore(BaseStore):
                     yield info
             if cursor == b"0":
                 return
-
-    @property
-    def keeps_history(self) -> bool:
-        return self.history.kept > 0
 
     def record(self, events: Sequence[Event]) -> None:
         self.history.record(events)

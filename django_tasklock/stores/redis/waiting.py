@@ -14,17 +14,16 @@ from typing import Any
 
 from ..._values import clock
 from ..._values.arguments import LONGEST_TTL_SECONDS
-from ..._values.owner import Owner
 from ..._values.slots import slot_of
 from ..._values.tokens import TOKEN_CHARACTERS
 from ...exceptions import StoreUnavailable
 from ..base import CannotSubscribe, Grant, Note, Refusal
-from ..records import new_record, record_of, waiter_of
+from ..records import new_record
 from .connections import milliseconds
 from .listener import Hearing, Listener
 from .script import Script
 
-__all__ = ["LEAVE", "RedisWaiter", "value_of", "waiters"]
+__all__ = ["LEAVE", "RedisWaiter", "value_of"]
 
 LEAVE = Script("leave")
 
@@ -40,14 +39,6 @@ _next_holder = re.compile(rb"=%b:%b:(.+)" % (_NUMBER, _NUMBER), re.DOTALL).fullm
 def value_of(member: bytes) -> bytes:
     """The value in a member of a wait queue, which the lock's key will get."""
     return member[2 * TOKEN_CHARACTERS :].split(b":", 2)[-1]
-
-
-def waiters(store: Any, name: str, limit: int) -> list[Owner]:
-    """Who is in the wait queue of a lock, or of the permits of ``name``; ``limit`` at most."""
-    queue = store.keys.queue(name, None)
-    members = store.client.command(b"ZRANGE", queue, 0, limit - 1) if limit else []
-    records = [record_of(value_of(member)) for member in members]
-    return [waiter_of(record) for record in records if record is not None]
 
 
 class RedisWaiter:
