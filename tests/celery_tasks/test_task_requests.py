@@ -122,7 +122,7 @@ def test_the_lock_of_a_dead_child_is_cleared_though_its_row_cannot_be_failed(
     request = room.received(message := room.take())
 
     def work() -> int:
-        locks.try_acquire("job:1", ttl=LONG, token=message.ours["token"])
+        asked("job:1", ttl=LONG, token=message.ours["token"])
         return os.getpid()
 
     request.worker_pid = in_child(work)
