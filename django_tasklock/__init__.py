@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._engine.lease import Lease
-    from ._engine.lock import LockContext, LockOptions, SkippingDecorator, lock
+    from ._engine.lock import LockContext, SkippingDecorator, lock
     from ._engine.names import make_name
-    from ._engine.service import AcquireAllOptions, AcquireOptions, LockService, locks
+    from ._engine.service import AcquireAllOptions, AcquireOptions, LockOptions, LockService, locks
     from ._values.event import Event
     from ._values.lock_info import LockInfo
     from ._values.owner import Owner
@@ -34,8 +34,8 @@ __all__ = [
 _HOMES = {
     name: module
     for module, names in {
-        "_engine.service": "AcquireAllOptions AcquireOptions LockService locks",
-        "_engine.lock": "LockContext LockOptions SkippingDecorator lock",
+        "_engine.service": "AcquireAllOptions AcquireOptions LockOptions LockService locks",
+        "_engine.lock": "LockContext SkippingDecorator lock",
         "_engine.lease": "Lease",
         "_engine.names": "make_name",
         "_values.event": "Event",

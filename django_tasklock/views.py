@@ -17,8 +17,9 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from ._engine.lease import Lease
-from ._engine.lock import OPTIONS, LockContext, LockOptions
+from ._engine.lock import OPTIONS, LockContext
 from ._engine.names import NameTemplate
+from ._engine.service import LockOptions
 from ._values.arguments import check_known
 from ._values.lock_info import LockInfo
 from ._values.signatures import signature_of

@@ -21,13 +21,6 @@ from celery.utils.quorum_queues import detect_quorum_queues
 from kombu import Exchange, Queue
 from kombu.transport.native_delayed_delivery import MAX_NUMBER_OF_BITS_TO_USE
 
-__all__ = [
-    "SKIP_CHECKS", "WorkerTask", "active_apps", "counts_parts_once", "delays_natively",
-    "is_of_function", "is_of_project", "keeps_results", "keeps_successes", "leaves_by_itself",
-    "made_tasks", "make_tasks", "makes_all_tasks", "queue_of", "replacements",
-    "trouble_of_backend",
-]  # fmt: skip
-
 _any_state: Any = _state
 _any_common: Any = common
 

@@ -14,13 +14,6 @@ from typing import Any
 from celery.concurrency.prefork import TaskPool
 from celery.worker.request import Request
 
-__all__ = [
-    "WorkerRequest",
-    "loop_of_children",
-    "open_pidfd",
-    "replace_dead_children",
-]
-
 
 class WorkerRequest(Request):
     """Celery's request, with what its own subclasses of it read.

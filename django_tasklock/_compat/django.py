@@ -9,8 +9,6 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
-__all__ = ["add_without_transaction"]
-
 
 def add_without_transaction(
     model_admin: Any, request: HttpRequest, form_url: str, extra_context: dict[str, Any]

@@ -12,11 +12,6 @@ from typing import Any
 from django.db import connections, transaction
 from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
 
-__all__ = [
-    "can_hold", "close_if_cut", "is_above_databases", "is_in_atomic", "new_wrapper",
-    "settings_of",
-]  # fmt: skip
-
 CONNECTED_BY = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
 
 

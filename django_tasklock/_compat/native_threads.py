@@ -17,11 +17,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = [
-    "NativeLock", "NativeRLock", "are_patched", "new_lock", "new_rlock", "start_thread",
-    "this_thread",
-]  # fmt: skip
-
 # A new thread is not waited for any longer.
 LONGEST_BEGINNING_SECONDS = 1.0
 

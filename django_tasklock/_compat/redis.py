@@ -18,12 +18,6 @@ from typing import Any, NoReturn, TypeVar
 from redis.exceptions import AuthenticationError, InvalidResponse, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-__all__ = [
-    "NotSent", "arrives", "close_inherited", "connect", "connection_options", "make_connection",
-    "message_arrives", "most_connections", "never_reconnect", "pack", "read", "read_message",
-    "send", "send_words", "unless_closed",
-]  # fmt: skip
-
 T = TypeVar("T")
 
 hiredis_pack: Callable[[Any], Any] | None

@@ -12,9 +12,6 @@ from typing import Any, NamedTuple
 import redis
 from django.core.cache.backends.base import BaseCache, default_key_func
 
-__all__ = ["RawCache", "raw_cache"]
-
-
 # Where the usual method `encode` of a client is defined.
 OWN_ENCODE = frozenset({"django_redis.client.default", "django_valkey.base_client"})
 # Arguments of connections whose values are classes of valkey-py.

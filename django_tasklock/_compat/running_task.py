@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["running_task"]
-
 
 def running_task() -> tuple[str, str] | None:
     """Return the name and the id of the task that runs in this thread or greenlet; None if none

@@ -36,10 +36,6 @@ from .keeper import Entry, Keeper, keeper_of
 from .lease import Lease, Use, tell
 from .waiting import Attempt, Steps, always_late
 
-__all__ = [
-    "BY_RUN", "BY_TAKEOVER", "BY_WORKER", "Ask", "How", "acquire_all", "clear", "is_own",
-]  # fmt: skip
-
 # Who waited longer, and got the lock, is an event.
 LONG_WAIT_SECONDS = 1.0
 # A lease that has less than this share of its ttl left, when several are taken, is extended.

@@ -24,8 +24,6 @@ from django.db import connections
 from .._compat.native_threads import start_thread
 from .waiting import Pause, Steps, advance
 
-__all__ = ["drive", "finish", "in_thread"]
-
 T = TypeVar("T")
 
 # Threads of a store, at most. More are no faster: they take turns at the interpreter, and the

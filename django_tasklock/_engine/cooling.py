@@ -22,8 +22,6 @@ from .._values.owner import COOLING, MARK
 from ..exceptions import InvalidLockConfig
 from ..stores.base import BaseStore
 
-__all__ = ["Cooling", "CoolingTimes", "check_lasts", "cooled", "cooling_times"]
-
 
 class CoolingTimes(NamedTuple):
     """The options of a lock, in seconds; 0 for none."""

@@ -23,8 +23,6 @@ from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore
 from .keeper import keeper_of
 
-__all__ = ["note_event", "write_events"]
-
 logger = logging.getLogger("django_tasklock")
 
 # How long events come together before they are written.

@@ -38,8 +38,6 @@ from ..stores.base import BaseStore, Extension, Note
 from ..stores.records import Held
 from .cooling import Cooling, cooled
 
-__all__ = ["RAN_OUT", "Entry", "Keeper", "finish_jobs", "keeper_of"]
-
 logger = logging.getLogger("django_tasklock")
 
 Job = Callable[[], "float | None"]

@@ -27,8 +27,6 @@ from .cooling import Cooling, check_lasts
 from .history import note_event
 from .keeper import RAN_OUT, Entry, Keeper
 
-__all__ = ["Lease", "Use", "tell"]
-
 logger = logging.getLogger("django_tasklock")
 
 # The states of a lease. It begins as held, and leaves that for good.

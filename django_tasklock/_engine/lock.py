@@ -41,8 +41,6 @@ from .waiting import Steps, blocking, refuse_on_loop
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["LockContext", "LockOptions", "lock"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 Held = TypeVar("Held")

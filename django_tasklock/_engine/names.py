@@ -25,11 +25,6 @@ from django.utils.functional import Promise
 from .._values.arguments import LONGEST_NAME_CHARACTERS, checked_name
 from ..exceptions import InvalidLockConfig
 
-__all__ = [
-    "ArgumentNames", "NameTemplate", "bound_arguments", "by", "check_argument", "digest_name",
-    "make_name", "quoted",
-]  # fmt: skip
-
 SCALARS = (str, int, float, bool, type(None), Decimal, date, datetime, time, timedelta, UUID, bytes)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 

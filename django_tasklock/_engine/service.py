@@ -43,10 +43,6 @@ from .waiting import Steps, blocking
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = [
-    "AcquireAllOptions", "AcquireOptions", "LockOptions", "LockService", "get_seen", "locks",
-]  # fmt: skip
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -9,8 +9,6 @@ from .._values.owner import Owner, owner_record
 from ..stores import stores
 from .history import note_event
 
-__all__ = ["SkipReason", "reason_of", "skipped"]
-
 SkipReason = Literal[
     "already_processing", "coalesced", "cooling_down", "debounced", "held_by_operator",
     "invalid_state",

@@ -27,11 +27,6 @@ from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore, CannotSubscribe, Grant, Note, Refusal, Waiter
 from .keeper import Entry
 
-__all__ = [
-    "Answer", "Attempt", "Pause", "Steps", "advance", "always_late", "blocking", "end_of",
-    "refuse_on_loop",
-]  # fmt: skip
-
 R = TypeVar("R")
 
 # The pause between two polls is doubled from the first to the last of these, with jitter.

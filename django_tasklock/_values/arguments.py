@@ -13,14 +13,6 @@ from collections.abc import Collection
 from math import isfinite
 from typing import Any
 
-__all__ = [
-    "LONGEST_NAME_CHARACTERS", "LONGEST_TEXT_BYTES", "LONGEST_TTL_SECONDS", "MOST_LISTED",
-    "SHORTEST_TTL_SECONDS", "check_known", "checked_alias", "checked_flag", "checked_name",
-    "checked_number", "checked_prefix", "checked_remark", "checked_seconds", "checked_several",
-    "checked_template", "checked_token", "checked_ttl", "checked_wait", "is_name", "is_remark",
-    "is_token",
-]  # fmt: skip
-
 LONGEST_NAME_CHARACTERS = 200
 # bytes of UTF-8 that a text of a record has at most
 LONGEST_TEXT_BYTES = 255

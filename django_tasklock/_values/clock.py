@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-__all__ = ["now"]
-
 # Seconds on a clock that is never set, and that goes on while the machine sleeps, where it has one.
 # A server's TTL runs on through a suspend; CLOCK_MONOTONIC does not (clock_gettime(2)), so a lease
 # measured by it would outlive its key. A partial, and not the function itself: freezegun replaces

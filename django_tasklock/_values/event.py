@@ -8,8 +8,6 @@ from typing import Any, Literal, get_args
 
 from .owner import Owner
 
-__all__ = ["KINDS", "Event", "Kind"]
-
 Kind = Literal[
     "refused", "skipped", "waited", "lost", "cleared", "taken over", "given up", "adopted", "held"
 ]  # fmt: skip

@@ -11,8 +11,6 @@ from .lock_info import Keyed
 from .slots import checked_slots
 from .tokens import new_token
 
-__all__ = ["Handle", "new_mark", "read_handle"]
-
 VERSION = "1"
 # the beginning of the mark of a detached lease
 DETACHED = "detached:"

@@ -10,8 +10,6 @@ from .owner import COOLING, Owner
 from .slots import slot_of
 from .words import age
 
-__all__ = ["Keyed", "LockInfo", "key_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:

@@ -17,12 +17,6 @@ from .processes import boot_id, group_lives, pid_namespace, start_of
 from .slots import LARGEST_SLOTS
 from .words import printable
 
-__all__ = [
-    "COOLING", "HELD_BY", "INSIDE", "MARK", "SINCE", "Owner",
-    "operator_record", "owner_record", "place", "recorded", "strand_name",
-    "task_words", "this_process",
-]  # fmt: skip
-
 # a key of an operator's record, and of no other
 HELD_BY = "held_by"
 # a key of the record of a lease for which no process has to live, and of no other

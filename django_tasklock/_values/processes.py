@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["boot_id", "group_lives", "pid_namespace", "start_of"]
-
 _DEAD = -1
 
 

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["is_generator", "signature_of"]
-
 _annotations: dict[str, Any] = {}
 if sys.version_info >= (3, 14):
     from annotationlib import Format

@@ -7,10 +7,6 @@ from typing import Any
 
 from .arguments import LONGEST_NAME_CHARACTERS, checked_number
 
-__all__ = [
-    "LARGEST_SLOTS", "base_of", "checked_slots", "permit_name", "permit_names", "slot_of",
-]  # fmt: skip
-
 # the largest N: every caller may have to look at all of its permits
 LARGEST_SLOTS = 1000
 

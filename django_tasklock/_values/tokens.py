@@ -7,8 +7,6 @@ from functools import partial
 from random import SystemRandom
 from secrets import token_urlsafe
 
-__all__ = ["TOKEN_CHARACTERS", "chance", "new_token"]
-
 # characters; 16 random bytes in URL-safe base64 without padding
 TOKEN_CHARACTERS = 22
 

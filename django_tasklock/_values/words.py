@@ -7,8 +7,6 @@ from datetime import datetime, timezone
 
 from .arguments import checked_ttl
 
-__all__ = ["age", "duration", "printable", "read_ttl"]
-
 MINUTE_SECONDS, HOUR_SECONDS, DAY_SECONDS = 60, 3600, 86400
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"

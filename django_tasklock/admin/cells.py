@@ -23,8 +23,6 @@ from ..conf import task_url
 from ..exceptions import InvalidLockConfig
 from ..operators.holders import Holder, holder_of, who
 
-__all__ = ["COLUMNS", "facts", "moment", "row_url", "shortened", "task_link", "waiter_cells"]
-
 # Of a task's name, on both sides of its cut: it tells little else than its beginning and its end.
 HALF_CHARACTERS = 20
 

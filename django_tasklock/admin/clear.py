@@ -21,8 +21,6 @@ from ..operators.clearing import Outcome, clear_all
 from ..operators.holders import meaning, sentence
 from .reading import NOT_KNOWN, problem_of
 
-__all__ = ["clear", "listed_names", "question_about", "user_name"]
-
 NAMES_PER_MESSAGE = 5
 SAID: Mapping[Outcome, tuple[Any, int]] = {
     Outcome.CLEARED: (gettext_lazy("Cleared: %(names)s."), messages.SUCCESS),

@@ -19,8 +19,6 @@ from .cells import moment, shortened, task_link
 from .reading import NOT_KNOWN, has_words, problem_of
 from .tabs import MOST_EVENTS, address
 
-__all__ = ["history"]
-
 MOST_OF_LOCK = 20
 # The newest events, in which words are searched for: no store has an index of them.
 MOST_SEARCHED = 1000

@@ -15,15 +15,14 @@ from django.utils.translation import gettext
 
 from .._values.words import printable
 from ..models import Lock
-from ..operators.doctor import KINDS, Problem, diagnose
+from ..operators.doctor import diagnose
 from ..operators.lost_work import requeue, still_lost
+from ..operators.problems import KINDS, Problem
 from .cells import row_url
 from .clear import listed_names
 from .reading import NOT_KNOWN, problem_of
 from .rows import lock_of
 from .tabs import MOST_FINDINGS, address, counted
-
-__all__ = ["findings", "send_again"]
 
 
 def findings(request: HttpRequest, site: admin.AdminSite, *, may_clear: bool) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from ..stores import stores
 from ..stores.base import Refusal
 from .reading import NOT_KNOWN, problem_of
 
-__all__ = ["HoldForm"]
-
 # A web server ends a request that takes much longer.
 LONGEST_WAIT_SECONDS = 20
 

@@ -34,8 +34,6 @@ from .reading import NOT_KNOWN, Reading, problem_of, read
 from .rows import LockChangeList, Rows, lock_of, seen_lock
 from .tabs import address, aliases, chosen_alias, tabs
 
-__all__ = ["LockAdmin"]
-
 # Locks of one form: it may have 1,000 fields.
 MOST_CLEARED = 500
 

@@ -15,9 +15,6 @@ from ..operators.holders import sentence
 from ..operators.rows import locks_of
 from .reading import NOT_KNOWN, problem_of
 
-__all__ = ["LockedRowAdminMixin"]
-
-
 # What comes behind a mixin, which no type can say.
 Base: Any = object
 

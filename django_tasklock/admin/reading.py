@@ -13,8 +13,6 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable, TaskLockError
 
-__all__ = ["MOST_LOCKS", "NOT_KNOWN", "Reading", "has_words", "problem_of", "read"]
-
 # Locks that a page reads, the soonest to expire first: more would take too long.
 MOST_LOCKS = 1000
 # What leaves an operator without an answer. An import fails where a task's module needs a package

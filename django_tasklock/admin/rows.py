@@ -18,8 +18,6 @@ from ..operators.holders import Holder, holder_of
 from .cells import waiting
 from .reading import Reading
 
-__all__ = ["LockChangeList", "Rows", "lock_of", "seen_lock"]
-
 
 def lock_of(info: LockInfo) -> Lock:
     """Return the row of a lock; its id means the lease that holds it now."""

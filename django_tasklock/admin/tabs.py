@@ -17,8 +17,6 @@ from ..operators.doctor import diagnose
 from ..stores import stores
 from .reading import NOT_KNOWN, Reading
 
-__all__ = ["MOST_EVENTS", "MOST_FINDINGS", "address", "aliases", "chosen_alias", "counted", "tabs"]
-
 MOST_EVENTS, MOST_FINDINGS = 100, 200  # of one page
 # The doctor asks the stores a lot: a process shows the number that it has found for this time.
 FINDINGS_SECONDS = 60.0

@@ -38,8 +38,6 @@ from .options import TaskOptions, follow_up_key
 from .requeue import LONGEST_DELAY_SECONDS, wait_for_lock
 from .run import Run, Step
 
-__all__ = ["Coalesce", "Debounce"]
-
 logger = logging.getLogger("django_tasklock")
 
 NANOSECONDS = 1_000_000_000

@@ -39,8 +39,6 @@ from .loading import all_tasks, not_loaded
 from .options import OPTIONS, PEERS
 from .task import LockedTask
 
-__all__ = ["check_tasks"]
-
 
 def check_tasks() -> list[checks.CheckMessage]:
     """Load the tasks, as workers do, and return what is wrong with them. Their options were checked

@@ -14,8 +14,6 @@ from .options import OPTIONS, body_signature
 from .task import LockedTask
 from .unique import is_same_job
 
-__all__ = ["GuardedTask", "duplicate_of", "explain_call", "guarded_tasks"]
-
 # Two values for each argument except the key. If they give two names for one row, its lock's name
 # cannot be known from the row.
 PROBES = ("1", "2")

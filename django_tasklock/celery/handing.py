@@ -16,8 +16,6 @@ from .message import LEASE, Call, Send, waiting_seconds
 from .options import TaskOptions
 from .run import Run, Step, runs
 
-__all__ = ["Handing", "detached", "end_detached", "handle_of"]
-
 # From a worker's look whether a message has expired until its run adopts the lease.
 START_SECONDS = 1.0
 

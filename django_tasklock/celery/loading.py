@@ -13,8 +13,6 @@ from django.urls import get_script_prefix, set_script_prefix
 from .._compat.celery import SKIP_CHECKS, active_apps, made_tasks, make_tasks
 from .task import LockedTask
 
-__all__ = ["all_tasks", "load_tasks", "locked_tasks", "not_loaded"]
-
 _loading = threading.RLock()
 
 

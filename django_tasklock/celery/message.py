@@ -39,11 +39,6 @@ from ..signals import task_not_run
 from ..stores.base import Note
 from .options import TaskOptions
 
-__all__ = [
-    "ANYWAY", "HEADER", "LEASE", "MOMENT", "REFUSED", "Call", "CameBack", "Message", "RunNote",
-    "Send", "Skip", "skip", "tell", "waiting_seconds", "whole_seconds",
-]  # fmt: skip
-
 # The option of a call that is sent whatever is in the queue. It is an option because a mixin may
 # send later: mixins pass options on, but no context variables.
 ANYWAY = "tasklock_anyway"

@@ -33,11 +33,6 @@ from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
 from ..operators.reservations import key_of
 
-__all__ = [
-    "OPTIONS", "PEERS", "PER_CALL", "Naming", "TaskOptions", "body_signature", "check_call",
-    "check_class", "follow_up_key",
-]  # fmt: skip
-
 # Gets the name of an option and its value; raises `TypeError` or `ValueError`.
 Check = Callable[[str, Any], object]
 

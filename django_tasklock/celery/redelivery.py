@@ -24,8 +24,6 @@ from .requeue import come_back
 from .row import is_own_loss
 from .run import Run, Step
 
-__all__ = ["Redelivery"]
-
 logger = logging.getLogger("django_tasklock")
 
 # After this time a redelivery checks again whether the first run has stored its result; doubled

@@ -39,8 +39,6 @@ from .handing import end_detached, handle_of
 from .message import HEADER
 from .options import TaskOptions
 
-__all__ = ["Children", "LockedRequest", "children", "combined"]
-
 logger = logging.getLogger("django_tasklock")
 
 # How long the worker's event loop waits for a lease to be cleared.

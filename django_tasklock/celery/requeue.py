@@ -29,11 +29,6 @@ from ..stores.base import Note
 from .message import HEADER, REFUSED, CameBack, Message, tell, whole_seconds
 from .options import TaskOptions
 
-__all__ = [
-    "LONGEST_DELAY_SECONDS", "come_back", "deliver_again", "not_taken", "wait_for_lock",
-    "wait_for_store",
-]  # fmt: skip
-
 logger = logging.getLogger("django_tasklock")
 
 # The shortest delay of a message that waits for its lock, or for a store that does not answer.

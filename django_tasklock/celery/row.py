@@ -15,8 +15,6 @@ from ..exceptions import LeaseLost, StatusConflict
 from ..guards import GuardedRow
 from .message import CameBack, Message, Skip
 
-__all__ = ["Row", "is_own_loss"]
-
 logger = logging.getLogger("django_tasklock")
 
 

@@ -25,8 +25,6 @@ from .message import Call, Message, Send, Skip, skip, tell
 from .requeue import come_back, wait_for_lock, wait_for_store
 from .row import Row
 
-__all__ = ["Run", "Step", "runs"]
-
 logger = logging.getLogger("django_tasklock")
 
 # How long a message waits for a run of the same task id, which may just be ending.

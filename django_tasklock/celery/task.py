@@ -21,8 +21,6 @@ from .requeue import deliver_again, not_taken
 from .run import Run, Step
 from .unique import Unique
 
-__all__ = ["LockedTask"]
-
 
 class LockedTask(TaskOptions):
     """A task of which one call at a time runs for each lock name.

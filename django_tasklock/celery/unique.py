@@ -31,8 +31,6 @@ from .message import Call, Send, tell, waiting_seconds
 from .options import TaskOptions
 from .run import Run, Step
 
-__all__ = ["UNIQUE_FOR", "Unique", "is_same_job"]
-
 logger = logging.getLogger("django_tasklock")
 
 # The message header with a call's own ``unique_for``: its retries reserve for the same time.

@@ -14,10 +14,6 @@ from .._values.arguments import MOST_LISTED, checked_name
 from .._values.owner import recorded
 from .._values.words import read_ttl
 
-__all__ = [
-    "add_format", "add_wait", "exit_status", "lock_name", "lock_ttl", "number", "seconds", "user",
-]  # fmt: skip
-
 YEAR_SECONDS = 366 * 86400  # what is longer is a mistake
 
 

@@ -8,12 +8,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from .._values.words import printable
-from ..operators.doctor import Problem, diagnose
+from ..operators.doctor import diagnose
 from ..operators.lost_work import requeue
+from ..operators.problems import Problem
 from .arguments import add_format
 from .tables import as_json
-
-__all__ = ["add_arguments", "doctor"]
 
 
 def add_arguments(parser: CommandParser) -> None:

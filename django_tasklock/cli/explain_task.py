@@ -18,8 +18,6 @@ from ..operators.work import Explanation, tasks
 from .arguments import add_format
 from .tables import json_row, write_fields
 
-__all__ = ["add_arguments", "explain_task"]
-
 OUTCOMES = {
     "skip": "skipped", "retry": "requeued, to try again later", "raise": "ended by LockNotAcquired",
     "coalesce": "done by a follow-up run",

@@ -21,8 +21,6 @@ from .._values.words import printable
 from ..exceptions import StoreUnavailable
 from .group_leader import PASSED_ON
 
-__all__ = ["LeasedGroup"]
-
 LOOK_SECONDS = 0.05  # between two looks whether the group has ended
 LEASE_LOOK_SECONDS = 1.0  # between two looks whether the lease is lost
 

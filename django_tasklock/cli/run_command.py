@@ -20,8 +20,6 @@ from ..operators.holders import sentence
 from .arguments import add_wait, exit_status, lock_name, lock_ttl, seconds
 from .leased_group import LeasedGroup
 
-__all__ = ["add_lead_arguments", "add_run_arguments", "lead_command", "run_command"]
-
 # Exit statuses that are not the command's own. OUTAGE: the store did not answer, and nothing was
 # run. HELD_ELSEWHERE: somebody else holds the lock, and nothing was run. LOST: the lock was lost
 # while the command ran. In sysexits.h they are EX_UNAVAILABLE, EX_TEMPFAIL (try again later) and

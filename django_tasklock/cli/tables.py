@@ -17,11 +17,6 @@ from .._values.owner import Owner, task_words
 from .._values.words import age, duration, printable
 from ..operators.holders import Holder, holder_of, who
 
-__all__ = [
-    "LOCK_COLUMNS", "as_json", "json_row", "lock_cells", "since", "write_fields", "write_rows",
-    "write_table",
-]  # fmt: skip
-
 LOCK_COLUMNS = ("NAME", "TTL", "HELD BY", "STATE", "WAITING", "TASK", "AGE")
 Row: TypeAlias = dict[str, Any]
 Columns: TypeAlias = Sequence[str]

@@ -12,8 +12,6 @@ from django.dispatch import Signal
 from .. import signals
 from .._engine.lease import Lease
 
-__all__ = ["COUNTERS", "HISTOGRAMS", "MOST_LABELS", "OTHER", "SECONDS", "Add", "Measures", "Metric"]
-
 SECONDS = (
     0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0,
 )  # fmt: skip

@@ -11,8 +11,6 @@ from .._engine.service import LockService
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 
-__all__ = ["Outcome", "clear_all"]
-
 MOST_EVENTS = 100
 """if more are cleared, that is one event, of the name "*": the history keeps some thousands, of all
 locks together"""

@@ -18,11 +18,9 @@ from ..stores import stores
 from ..stores.base import BaseStore
 from .holders import Holder, command_line, holder_of, who
 from .lost_work import lost_rows, works_by_rows
-from .problems import KINDS, Problem
+from .problems import Problem
 from .rows import in_savepoint, label_of, row_if_known
 from .work import CeleryMissing, Work
-
-__all__ = ["KINDS", "Problem", "diagnose"]
 
 # Locks of a store whose owner is gone that are reported: each may cost a question to the database.
 MOST_GONE = 500

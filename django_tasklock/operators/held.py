@@ -11,8 +11,6 @@ from .._values.slots import base_of, permit_name
 from ..exceptions import ListingNotSupported
 from ..stores import stores
 
-__all__ = ["as_seen", "digest_of", "held_of", "held_permits"]
-
 MOST_PROBED = 100  # permits that are looked for on a store that cannot list
 
 

@@ -20,8 +20,6 @@ from .._values.words import age, duration, printable
 from ..conf import DEFAULT_ALIAS
 from ..stores import stores
 
-__all__ = ["Holder", "asked_once", "command_line", "holder_of", "meaning", "sentence", "who"]
-
 
 class Holder(Enum):
     """What is known of a lock's holder. The value is the command's word, and the page's, which

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from .._engine.lease import Lease
     from .._values.lock_info import LockInfo
 
-__all__ = ["connect", "log_reservation_cleared", "log_run_beside"]
-
 logger = logging.getLogger("django_tasklock")
 
 

@@ -27,8 +27,6 @@ from .problems import Problem
 from .rows import refuses_all
 from .work import Work, works
 
-__all__ = ["lost_rows", "requeue", "still_lost", "works_by_rows"]
-
 ROWS_PER_LOOK = 500  # rows that are looked at together
 # How often a row must be found claimed and not locked. Without a fence the row does not show that
 # another run began and ended between two looks. And the broker often delivers the message of a

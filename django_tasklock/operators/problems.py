@@ -13,8 +13,6 @@ from django.utils.translation import gettext_lazy
 from .._values.lock_info import LockInfo
 from .work import Work
 
-__all__ = ["KINDS", "Problem"]
-
 KINDS: Mapping[str, str | Promise] = {
     "lost work": gettext_lazy("lost work"),
     "fence": gettext_lazy("fence"),

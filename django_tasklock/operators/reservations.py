@@ -13,8 +13,6 @@ from ..stores.records import LISTED_KEY_PREFIX
 from .clearing import Outcome
 from .logs import log_reservation_cleared
 
-__all__ = ["QueuedJob", "clear_job", "key_of", "queued_jobs"]
-
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:

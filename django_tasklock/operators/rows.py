@@ -22,16 +22,6 @@ from ..stores.base import BaseStore
 from .held import held_of
 from .work import Explanation, Work, works
 
-__all__ = [
-    "RowNow",
-    "in_savepoint",
-    "label_of",
-    "locks_of",
-    "refuses_all",
-    "row_if_known",
-    "row_of",
-]
-
 # By so much the clocks of the store and of this host may differ.
 CLOCKS_DIFFER_SECONDS = 60.0
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from .._values.lock_info import LockInfo
     from ..guards import StatusGuard
 
-__all__ = ["CeleryMissing", "Explanation", "Tasks", "Work", "provide", "tasks", "works"]
-
 
 class CeleryMissing(ImportError):
     """Celery cannot be imported here: tasks are not known, and everything else works."""

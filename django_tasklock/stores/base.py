@@ -37,11 +37,6 @@ from .records import (
     undoing,
 )
 
-__all__ = [
-    "BaseStore", "CannotSubscribe", "Extension", "Finding", "Grant", "Note", "Owner", "Refusal",
-    "Reserved", "Waiter", "interrupts",
-]  # fmt: skip
-
 # How often a note, or a value that is cleared, is looked at anew where others change it meanwhile.
 ATTEMPTS = 100
 # How many locks are granted in one step: servers bound the size of a script's call, of a statement,

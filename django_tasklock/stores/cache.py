@@ -23,8 +23,6 @@ from . import records
 from .base import ATTEMPTS, BaseStore, interrupts
 from .records import FREE, Change, Done, Entry, Held, Record, fits, is_note, is_there
 
-__all__ = ["CacheStore"]
-
 # How much of a lease must be left for a change of it (of a short lease: a quarter). It must be
 # longer than the time between reading a record and writing it.
 MARGIN_SECONDS = 0.5

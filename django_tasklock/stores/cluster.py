@@ -32,8 +32,6 @@ from .redis.connections import DEFAULT_SOCKET_TIMEOUT_SECONDS, Client, MayHaveRu
 from .redis.keys import Keys
 from .redis.store import RedisStore
 
-__all__ = ["BUCKETS", "SLOTS", "RedisClusterStore", "bucket_of"]
-
 T = TypeVar("T")
 
 # The host and the port of a node.

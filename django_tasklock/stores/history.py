@@ -12,8 +12,6 @@ from .._values.event import KINDS, Event
 from .._values.owner import Owner
 from .._values.slots import LARGEST_SLOTS, base_of
 
-__all__ = ["MAX_EVENT_BYTES", "event_of", "is_about", "text_of", "text_of_task_id"]
-
 # Of an event's text.
 MAX_EVENT_BYTES = 8192
 MOST_COUNTED = 10**9

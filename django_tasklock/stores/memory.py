@@ -37,8 +37,6 @@ from .records import (
     waiter_of,
 )
 
-__all__ = ["MemoryStore"]
-
 logger = logging.getLogger("django_tasklock")
 
 # How many events are kept.

@@ -28,13 +28,6 @@ from .._values.lock_info import LockInfo
 from .._values.owner import SINCE, Owner
 from .._values.tokens import TOKEN_CHARACTERS
 
-__all__ = [
-    "ANY", "FREE", "KEEP", "LISTED", "LISTED_KEY_PREFIX", "Change", "Done", "Entry", "Foreign",
-    "Held", "Record", "digest_of", "fits", "info_of", "is_note", "is_there", "left_of",
-    "new_record", "note_name", "note_record", "record_of", "text_of_note", "text_of_record",
-    "undoing", "waiter_of",
-]  # fmt: skip
-
 Record = Mapping[str, Any]
 
 # What must be under a name: nothing; whatever is there.

@@ -47,8 +47,6 @@ from . import records
 from .base import BaseStore, Finding
 from .records import FREE, KEEP, Change, Done, Entry, Held, is_note
 
-__all__ = ["ZooKeeperStore"]
-
 # No quoted name begins so.
 CLOCK = "%clock"
 # In a record's text: how many seconds after the node's last change it ends.

@@ -15,8 +15,6 @@ from ..conf import SETTING, configured_stores
 from ..stores.memory import MemoryStore
 from .situations import assert_locked, assert_not_locked, held, outage
 
-__all__ = ["InMemory", "LocksInMemory", "locks_in_memory"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

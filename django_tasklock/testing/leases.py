@@ -35,8 +35,6 @@ from .steps import (
     until,
 )
 
-__all__ = ["Granting", "Holding", "Outages", "Waiting"]
-
 ODD_NAMES = (
     "a",
     "A",

@@ -23,8 +23,6 @@ from .steps import (
     until,
 )
 
-__all__ = ["Noting", "Putting", "Seeing"]
-
 SHORT_SECONDS = LONG_SECONDS / 3
 
 

@@ -16,8 +16,6 @@ from ..conf import DEFAULT_ALIAS
 from ..exceptions import LockNotAcquired, StoreUnavailable
 from ..stores.base import BaseStore, Refusal
 
-__all__ = ["assert_locked", "assert_not_locked", "held", "outage"]
-
 A_DAY_SECONDS = 86400.0
 # These ask no server.
 NO_VERBS = ("close_idle", "granted", "info", "key", "keyed", "keyed_note")

@@ -20,8 +20,9 @@ from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.guards import StatusGuard
 from django_tasklock.operators import work
-from django_tasklock.operators.doctor import Problem, diagnose
+from django_tasklock.operators.doctor import diagnose
 from django_tasklock.operators.holders import command_line
+from django_tasklock.operators.problems import Problem
 from tests.app.models import Job
 from tests.conftest import UseCaches, UseRedis
 from tests.inside import asked

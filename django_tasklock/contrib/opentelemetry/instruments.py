@@ -11,8 +11,6 @@ try:
 except ImportError as error:
     raise ImproperlyConfigured(f'{error}: pip install "django-tasklock[opentelemetry]"') from error
 
-__all__ = ["instruments"]
-
 # Of the SDK that is set up by then, or later.
 meter = get_meter("django_tasklock")
 

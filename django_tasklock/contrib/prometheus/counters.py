@@ -11,8 +11,6 @@ try:
 except ImportError as error:
     raise ImproperlyConfigured(f'{error}: pip install "django-tasklock[prometheus]"') from error
 
-__all__ = ["counters"]
-
 
 class Counters(Measures):
     """Keeps the numbers of this process; in prometheus_client's multiprocess mode, in files that

@@ -20,8 +20,6 @@ from ...operators.holders import Holder, holder_of
 from ...operators.lost_work import lost_rows, works_by_rows
 from ...stores import stores
 
-__all__ = ["LockCollector"]
-
 STATES = {holder: holder.value for holder in Holder} | {
     Holder.ALIVE: "held",
     Holder.UNKNOWN: "held",

@@ -28,8 +28,6 @@ from ...cli import clear_and_hold, doctor, explain_task, run_command, show_locks
 from ...conf import DEFAULT_ALIAS
 from ...exceptions import InvalidLockConfig, TaskLockError
 
-__all__ = ["VERBS", "Command"]
-
 VERBS: Mapping[str, tuple[Callable[[CommandParser], None], Callable[..., None]]] = {
     "list": (show_locks.add_list_arguments, show_locks.list_locks),
     "show": (show_locks.add_show_arguments, show_locks.show_lock),

@@ -21,8 +21,6 @@ from ..._values import clock
 from ..._values.tokens import chance
 from ...exceptions import InvalidLockConfig
 
-__all__ = ["Connection", "Connections"]
-
 T = TypeVar("T")
 
 # The options by which each kind of database, by Django's ``vendor``, limits how long a call waits,

@@ -32,8 +32,6 @@ from ..records import (
 )
 from .connections import Connection, Connections
 
-__all__ = ["TABLE", "DatabaseStore"]
-
 T = TypeVar("T")
 
 # The table of the model `LeaseRow`, and its columns in the order of `Row`.

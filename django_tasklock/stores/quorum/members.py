@@ -14,8 +14,6 @@ from ..._values import clock
 from ...exceptions import StoreUnavailable
 from ..base import BaseStore
 
-__all__ = ["Member", "ask"]
-
 # So many questions wait for a member that does not answer.
 MOST_WAITING = 1000
 

@@ -20,8 +20,6 @@ from ..base import BaseStore, Extension, Finding
 from ..records import FREE, KEEP, Change, Done, Entry, is_note, left_of, undoing
 from .members import Answers, Member, ask
 
-__all__ = ["QuorumStore"]
-
 LEAST_MEMBERS = 3
 DEFAULT_LONGEST_TTL_SECONDS, DEFAULT_TIMEOUT_SECONDS = 300.0, 1.0
 # A holder counts its ttl from before the call, by its own clock. A member counts from when it is

@@ -11,8 +11,6 @@ from ..._compat.redis_caches import RawCache, raw_cache
 from ...conf import StoreSettings
 from ..records import Record, record_of, text_of_record
 
-__all__ = ["SOCKET_TIMEOUT_OPTION", "Encoding", "served", "timeouts"]
-
 # The store's option: how many seconds connect, send and read may take; None: no limit.
 SOCKET_TIMEOUT_OPTION = "SOCKET_TIMEOUT"
 # A token that looks like any other.

@@ -14,8 +14,6 @@ from .connections import Client
 from .keys import Keys
 from .script import Script
 
-__all__ = ["findings"]
-
 COUNT = Script("count")
 
 # The first version with all commands that the scripts use.

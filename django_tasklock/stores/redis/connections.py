@@ -23,8 +23,6 @@ from ...exceptions import StoreUnavailable
 from .replicas import ReplicaWait
 from .script import Script
 
-__all__ = ["Client", "MayHaveRun", "milliseconds"]
-
 # The limit for connect, send and read where neither the cache nor the store has one: otherwise a
 # server that hangs would hang every caller for ever.
 DEFAULT_SOCKET_TIMEOUT_SECONDS = 5.0

@@ -14,8 +14,6 @@ from ...exceptions import ListingNotSupported, StoreUnavailable
 from ..history import event_of, is_about, text_of, text_of_task_id
 from .connections import Client
 
-__all__ = ["HISTORY_OPTION", "History"]
-
 logger = logging.getLogger("django_tasklock")
 
 # The store's option: how many events are kept; 0: none.

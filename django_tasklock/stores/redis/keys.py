@@ -12,8 +12,6 @@ from ..._values.slots import LARGEST_SLOTS, base_of
 from ...exceptions import InvalidLockConfig
 from ..records import is_note
 
-__all__ = ["Keys"]
-
 
 class Keys:
     """The names of the keys of one store.

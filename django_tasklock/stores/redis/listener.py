@@ -19,8 +19,6 @@ from ..._values.tokens import TOKEN_CHARACTERS, new_token
 from ..base import CannotSubscribe
 from .connections import Client
 
-__all__ = ["ASK_AGAIN", "Hearing", "Listener", "listeners_of"]
-
 # The news that a waiter is the next, and does not know of all holders: see hand_over.lua.
 ASK_AGAIN = b"?"
 # How long to wait for the server's confirmation of a subscription.

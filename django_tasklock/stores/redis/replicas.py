@@ -7,8 +7,6 @@ from typing import Any
 from ..._values.arguments import LONGEST_TTL_SECONDS
 from ...conf import StoreSettings
 
-__all__ = ["REPLICAS_OPTION", "ReplicaWait", "Replicas"]
-
 # The store's option: how many replicas must have a lease before it counts.
 REPLICAS_OPTION = "REPLICAS"
 # How long the server waits for its replicas, at most; they mostly answer within a millisecond.

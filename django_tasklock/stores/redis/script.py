@@ -6,8 +6,6 @@ import hashlib
 import re
 from importlib.resources import files
 
-__all__ = ["Script"]
-
 
 class Script:
     """A Lua script, by the name of its file.

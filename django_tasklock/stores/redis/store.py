@@ -42,8 +42,6 @@ from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
 from .script import Script
 from .waiting import RedisWaiter, value_of
 
-__all__ = ["RedisStore"]
-
 ACQUIRE = Script("acquire")
 COUNT = Script("count")
 GET = Script("get")

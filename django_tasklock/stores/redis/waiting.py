@@ -23,8 +23,6 @@ from .connections import milliseconds
 from .listener import Hearing, Listener
 from .script import Script
 
-__all__ = ["LEAVE", "RedisWaiter", "value_of"]
-
 LEAVE = Script("leave")
 
 # The next waiter reads so much later who holds the lock now: short work has mostly ended by then.
