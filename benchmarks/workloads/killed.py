@@ -44,7 +44,7 @@ def run(bench: Bench) -> Table:
         )
     note = (
         "From the kill of a task's pool child, or of a waiter's holder in the middle of its lease "
-        f"of {ttl} s."
+        f"of {ttl} s. A negative time: before the lease's end."
     )
     return Table("A killed holder", note, rows)
 

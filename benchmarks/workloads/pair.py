@@ -36,8 +36,8 @@ def run(bench: Bench) -> Table:
                     rows[name]["server's CPU"] = server.ratio
                 rows[name][who] = wall.ratio
     note = (
-        f"Over the floor, except for the µs. {rounds} rounds of {pairs} pairs. Each thread has a "
-        "lock of its own. CPU: of one thread's pairs."
+        f"Ratios to the floor, except for the µs. {rounds} rounds of {pairs} pairs. Each thread "
+        "has a lock of its own. CPU: of one thread's pairs."
     )
     return Table("Acquire and release", note, list(rows.values()))
 
