@@ -156,7 +156,7 @@ def test_without_a_row_a_cooldown_keeps_the_date_taken_after_a_success_only() ->
 
     def with_cooldown(text: str) -> str:
         decorator, _, body = text.partition("\ndef ")
-        head = decorator.replace("ttl=600", "ttl=600, cooldown=36 * 3600")
+        head = decorator.replace('"skip"', '"skip", cooldown=36 * 3600')
         head = head.replace("from reports.models import DailyReport\n", "")
         assert "cooldown" in head
         return f"{head}\ndef {body.partition(':')[0]}:\n    return send(date)\n"
