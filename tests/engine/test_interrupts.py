@@ -3,11 +3,13 @@ lock behind."""
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 import sys
 import threading
 import time
+import weakref
 from contextlib import suppress
 from contextvars import copy_context
 from types import FrameType
@@ -163,6 +165,34 @@ def test_of_a_task(redis_server: RedisServer, renew: bool, error: type[BaseExcep
             copy_context().run(room.deliver, message)
 
         assert at_every_instruction(deliver, "job:1", error=error) > 100
+
+
+def test_an_interrupted_subscription_keeps_nothing_of_its_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even until the next garbage collection: that block would keep its lock meanwhile."""
+
+    def interrupt(connection: object) -> None:
+        raise Interrupt
+
+    def wait_for_it(local: threading.Event) -> None:
+        with lock("a", wait=5):
+            pass
+
+    held = locks.acquire("a")
+    assert held is not None
+    monkeypatch.setattr("django_tasklock._compat.redis.connect", interrupt)
+    gc.disable()
+    try:
+        local = threading.Event()
+        of_the_block = weakref.ref(local)
+        with suppress(Interrupt):
+            wait_for_it(local)
+        del local
+        assert of_the_block() is None
+    finally:
+        gc.enable()
+    assert held.release()
 
 
 # An interrupted client of Redis leaves its socket to the garbage collector.

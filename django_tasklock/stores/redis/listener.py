@@ -272,11 +272,14 @@ class Listener:
                     raise errors.ConnectionError("nobody is there any more")
                 compat.send_words(line.connection, b"PING")
                 line.heard, line.asked = clock.now(), True
-        except BaseException as error:
-            line.error = error
+        except (errors.RedisError, OSError) as error:
+            # Not the error itself: its traceback would keep the frames of the block that reads
+            # here, and with them what the block holds, until the next garbage collection.
+            line.error = type(error)(*error.args)
             self._end(line)
-            if not isinstance(error, (errors.RedisError, OSError)):
-                raise
+        except BaseException:
+            self._end(line)
+            raise
 
     def _end(self, line: _Line) -> None:
         line.subscribed, line.over = False, True
