@@ -43,7 +43,10 @@ from .task import LockedTask
 def check_tasks() -> list[checks.CheckMessage]:
     """Load the tasks, as workers do, and return what is wrong with them. Their options were checked
     when they were made."""
-    messages = [_not_loaded(*each) for each in not_loaded(_apps)] if _apps() else check_app()
+    if _project_apps():
+        messages = [_not_loaded(*each) for each in not_loaded(_project_apps)]
+    else:
+        messages = check_app()
     with suppress(InvalidLockConfig):  # The check of the stores reports it.
         configured = configured_stores()
         for task in all_tasks().values():
@@ -54,7 +57,7 @@ def check_tasks() -> list[checks.CheckMessage]:
     return messages
 
 
-def _apps() -> list[Any]:
+def _project_apps() -> list[Any]:
     return [app for app in active_apps() if is_of_project(app)]
 
 

@@ -60,12 +60,18 @@ def _slot_of(text: str) -> int:
     return crc_hqx(text.encode(), 0) % SLOTS_OF_A_CLUSTER
 
 
-# For each bucket the smallest number whose slot is in the bucket's part of all slots, so that
-# masters with as many slots have as many buckets.
-TAGS = [
-    next(tag for tag in map(str, count()) if _slot_of(tag) * BUCKETS // SLOTS_OF_A_CLUSTER == part)
-    for part in range(BUCKETS)
-]
+def _tags() -> list[str]:
+    """For each bucket the smallest number whose slot is in the bucket's part of all slots, so that
+    masters with as many slots have as many buckets."""
+    tags: dict[int, str] = {}
+    for number in map(str, count()):
+        tags.setdefault(_slot_of(number) * BUCKETS // SLOTS_OF_A_CLUSTER, number)
+        if len(tags) == BUCKETS:
+            break
+    return [tags[bucket] for bucket in range(BUCKETS)]
+
+
+TAGS = _tags()
 # The slot of each bucket, in ascending order.
 SLOTS = [*map(_slot_of, TAGS)]
 

@@ -252,7 +252,7 @@ class Listener:
             raise
 
     def _read_for_all(self, line: _Line) -> None:
-        with suppress(BaseException):  # It is in `line.error`.
+        with suppress(BaseException):  # The server's error is in `line.error`.
             while not line.over:
                 self._read(line, SILENCE_SECONDS)
 
