@@ -16,7 +16,7 @@ from django_tasklock.stores.redis import listener as module
 from tests.conftest import UseRedis
 from tests.interruptions import Interrupt
 from tests.servers import RedisServer
-from tests.steps import Meanwhile, fork, in_child, taken, waiter, waiting
+from tests.steps import LONG, Meanwhile, fork, holder, in_child, taken, waiter, waiting
 from tests.waiting import until
 
 
@@ -85,6 +85,27 @@ def test_it_is_cut_if_it_was_dropped_on_the_way(
     thread.result(15)  # In which no waiter looks whether the lock is free.
     for end in (silent, other):
         end.close()
+
+
+def test_58_a_lock_whose_hand_over_was_not_heard_is_granted_anew(
+    own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no new subscription is to be had: its lease began at the hand-over, and the waiter
+    does not know when that was."""
+    lease, hears = taken("video:1"), listener()
+    thread = waiter("video:1", 1)
+
+    def refused() -> None:
+        raise redis.ConnectionError("max number of clients reached")
+
+    monkeypatch.setattr(hears, "_deliver", lambda *_: None)
+    assert lease.release()
+    until(lambda: (holder("video:1").ttl or LONG) < LONG - 1)
+    monkeypatch.setattr(hears, "_connected", refused)
+    hears._end(hears._lines[""])
+    mine = thread.result()
+    left = holder("video:1").ttl or 0.0
+    assert mine.remaining <= left
 
 
 def test_a_waiter_whose_server_says_nothing_asks_once_at_its_end(

@@ -93,10 +93,10 @@ class RedisWaiter:
             self._listener.join(self._hearing)
         except CannotSubscribe:
             # The caller polls meanwhile. Who polls is not in the queue: nobody would remove it
-            # there when it is granted the lock.
-            number, grant = self._number, self.leave()
-            if grant is not None:
-                return grant
+            # there when it is granted the lock. What was handed over it is granted anew: that
+            # lease began at a moment which it does not know.
+            number = self._number
+            self.leave()
             self._number = number
             raise
         self._queued = self._open = True
