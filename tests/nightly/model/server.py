@@ -97,6 +97,8 @@ class Scripts:
         if server.held is None and server.queue:
             if command.joins:
                 server = self.joined(server, command)
+                # Who asks keeps its number, also if it is not heard, and so removed just now.
+                command = command._replace(number=self.number_of(server, token))
             server, messages = self.hand_over(server)
             if server.held == token:
                 return Outcome(server, Reply(True, server.fence), messages)
@@ -107,7 +109,7 @@ class Scripts:
         number = None
         if command.joins:
             server = self.joined(server, command)
-            number = next(each.number for each in server.queue if each.token == token)
+            number = self.number_of(server, token)
         return Outcome(server, Reply(False, server.fence, server.held, number), messages)
 
     def release(self, server: Server, command: Command) -> Outcome:
@@ -206,6 +208,10 @@ class Scripts:
             else:
                 server = self.without(server, each.token)
         return server, found
+
+    @staticmethod
+    def number_of(server: Server, token: int) -> int:
+        return next(each.number for each in server.queue if each.token == token)
 
     @staticmethod
     def without(server: Server, token: int | None) -> Server:
