@@ -19,6 +19,7 @@ class Connection:
         self.client = client
         self.server = server
         self.losing_reply = False
+        self.forgotten = False
         self._running = 2
         self.threads = [
             threading.Thread(target=self._requests, daemon=True),
@@ -57,7 +58,8 @@ class Connection:
         try:
             with contextlib.suppress(OSError):
                 while data := source.recv(65536):
-                    yield data
+                    if not self.forgotten:
+                        yield data
         finally:
             self.cut()
             self._ended()
@@ -159,6 +161,12 @@ class CutProxy:
         for connection in connections:
             connection.cut()
         return len(connections)
+
+    def forget(self) -> None:
+        """Deliver nothing more on the open connections, and tell nobody; new ones are welcome."""
+        with self._lock:
+            for connection in self._connections:
+                connection.forgotten = True
 
     def pause(self) -> None:
         """Hold back everything, both ways; connections stay open."""

@@ -12,7 +12,9 @@ has it too.
 from __future__ import annotations
 
 import select
+import signal
 from collections.abc import Callable
+from traceback import walk_tb
 from typing import Any, NoReturn, TypeVar
 
 from redis.exceptions import AuthenticationError, InvalidResponse, ResponseError
@@ -78,6 +80,25 @@ def read(connection: Any) -> Any:
         # redis-py's parser in Python raises ValueError where it expects a number. What comes next
         # on this connection cannot be read either, but a new one may be sound.
         raise RedisConnectionError(f"The reply cannot be read: {error}") from error
+
+
+def raise_of_handler(error: BaseException) -> None:
+    """Raise what a signal handler has raised, if ``error`` is that, or was made of it.
+
+    redis-py takes a handler's ``OSError`` for one of the socket, while it waits for that. The
+    traceback tells them apart. Errors that the caller handles meanwhile are no part of this one.
+    """
+    handlers: list[Any] = [*map(signal.getsignal, signal.valid_signals())]
+    codes = {getattr(getattr(each, "func", each), "__code__", None) for each in handlers}
+    found: BaseException | None = error
+    while found is not None:
+        frames = [frame for frame, _ in walk_tb(found.__traceback__)]
+        caught_by = frames[0].f_globals.get("__name__", "") if frames else ""
+        if found is not error and not caught_by.startswith(("redis.", __name__)):
+            return
+        if any(frame.f_code in codes for frame in frames):
+            raise found
+        found = found.__context__
 
 
 # ---------------------------------------------------------------- connections and their pools

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -334,6 +335,57 @@ def test_signal_handler_that_raises_while_a_command_is_packed(use_redis: UseRedi
     """hiredis 3.5 then crashes the process, unless it is handed nothing but bytes."""
     use_redis()
     assert int(run_python(SIGNALS_WHILE_IT_PACKS)) > 50
+
+
+class TestErrorsOfSignalHandlers:
+    """Of classes that redis-py takes for errors of its socket, or for bytes that it cannot read."""
+
+    @pytest.fixture(autouse=True)
+    def silent_server(self, own_redis_server: RedisServer, use_redis: UseRedis) -> Iterator[None]:
+        use_redis(own_redis_server.url, SOCKET_TIMEOUT=PATIENCE)
+        before = signal.getsignal(signal.SIGALRM)
+        yield
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        own_redis_server.resume()
+
+    @pytest.mark.parametrize("kind", [TimeoutError, ConnectionResetError, ValueError, RuntimeError])
+    @pytest.mark.parametrize("during", ["a reply", "a connection", "a subscription", "a hand-over"])
+    def test_they_are_raised(
+        self, own_redis_server: RedisServer, kind: type[Exception], during: str
+    ) -> None:
+        raised, wait = kind("from a signal handler"), 0.0
+        taken("video:1")
+        if during == "a connection":
+            ours().close_idle()
+        if during in ("a subscription", "a hand-over"):
+            wait = LONG
+        if during != "a hand-over":
+            own_redis_server.pause()
+
+        def handler(*_: object) -> None:
+            raise raised
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(kind) as caught:
+            locks.acquire("video:1", wait=wait)
+        assert caught.value is raised
+
+    def test_one_that_the_caller_handles_is_not_raised_again(
+        self, own_redis_server: RedisServer
+    ) -> None:
+        def handler(*_: object) -> None:
+            raise TimeoutError
+
+        signal.signal(signal.SIGALRM, handler)
+        try:
+            signal.raise_signal(signal.SIGALRM)
+        except TimeoutError:
+            own_redis_server.kill()
+            with pytest.raises(StoreUnavailable):
+                locks.acquire("video:1")
+            own_redis_server.restart()
 
 
 def test_changed_settings_close_the_connections(

@@ -87,7 +87,7 @@ def test_it_is_cut_if_it_was_dropped_on_the_way(
         end.close()
 
 
-def test_58_a_lock_whose_hand_over_was_not_heard_is_granted_anew(
+def test_a_lock_whose_hand_over_was_not_heard_is_granted_anew(
     own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if no new subscription is to be had: its lease began at the hand-over, and the waiter

@@ -286,3 +286,35 @@ class TestCutConnections:
         cache.delete("lock:video:1")
         cut_proxy.cut()
         assert gone.release() is False, "it was not this release that ended it"
+
+
+class TestForgottenConnections:
+    """A NAT or a balancer has forgotten those that were idle: nothing arrives on them any more."""
+
+    @pytest.fixture(autouse=True)
+    def through_a_proxy(
+        self, use_redis: UseRedis, cut_proxy: CutProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        use_redis(cut_proxy.url, SOCKET_TIMEOUT=1)
+        # Here each counts as idle for long.
+        monkeypatch.setattr(connections, "TRUST_SECONDS", 0.0)
+        monkeypatch.setattr(connections, "IDLE_SECONDS", 0.0)
+
+    @pytest.mark.parametrize("name", ["acquire", "extend", "release", "get", "clear-token"])
+    def test_no_verb_notices(self, cut_proxy: CutProxy, name: str) -> None:
+        """What must not be made twice neither."""
+        lease = taken("video:1")
+        all_of(*[lambda: locks.get("video:1")] * 3)
+        cut_proxy.forget()
+        assert VERBS[name](lease) not in (None, False)
+
+    def test_what_is_reserved_can_be_ended(self, cut_proxy: CutProxy) -> None:
+        store: Any = stores["default"]
+        assert store.reserve("key", "text", LONG) is None
+        cut_proxy.forget()
+        assert store.unreserve("key", "text")
+
+    def test_a_block_whose_work_is_done_ends_well(self, cut_proxy: CutProxy) -> None:
+        with lock("video:1", ttl=LONG):
+            cut_proxy.forget()
+        assert not locks.is_locked("video:1")

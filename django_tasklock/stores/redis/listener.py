@@ -185,6 +185,7 @@ class Listener:
             raise line.error or errors.ConnectionError("the subscription is not confirmed")
         except BaseException as error:
             self.leave(hearing)
+            compat.raise_of_handler(error)
             if isinstance(error, _UNREACHABLE):
                 raise CannotSubscribe from error
             if isinstance(error, errors.RedisError):
@@ -277,6 +278,7 @@ class Listener:
             # here, and with them what the block holds, until the next garbage collection.
             line.error = type(error)(*error.args)
             self._end(line)
+            compat.raise_of_handler(error)
         except BaseException:
             self._end(line)
             raise
