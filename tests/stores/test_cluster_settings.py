@@ -21,7 +21,7 @@ from tests.clusters import PATIENT_MS, Cluster, require_cluster_server
 from tests.conftest import UseCaches
 from tests.servers import NoRedis, RedisServer
 from tests.steps import LONG, taken
-from tests.store_cases import own_prefix
+from tests.store_cases import own_prefix, redis_cache
 from tests.tls import Tls
 
 BACKEND = "django_tasklock.stores.cluster.RedisClusterStore"
@@ -95,6 +95,18 @@ class TestServers:
         made(use_caches, LOCATION=f"redis://127.0.0.1:{redis_server.port}")
         with pytest.raises(StoreUnavailable, match="cluster support disabled"):
             locks.acquire("video:1")
+
+
+def test_a_cluster_under_the_plain_store_is_named(use_caches: UseCaches) -> None:
+    """By its checks too, which take a lock with all its keys: one master takes any single key."""
+    require_cluster_server()
+    with Cluster.own(1, 0, timeout_ms=PATIENT_MS) as cluster:
+        use_caches({"default": redis_cache(cluster.nodes[0].url)}, None)
+        with pytest.raises(StoreUnavailable, match=r"is a Redis Cluster.* RedisClusterStore"):
+            locks.acquire("video:1")
+        (finding,) = stores["default"].check()
+    assert finding.id == "write"
+    assert "RedisClusterStore" in finding.message
 
 
 @pytest.fixture(scope="module")

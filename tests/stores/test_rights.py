@@ -114,6 +114,15 @@ class TestRights:
         assert (finding.id, finding.serious) == (kind, True)
         assert re.search(rf"the Redis user lacks a right: .*{named}", finding.message)
 
+    def test_a_server_that_refuses_to_speak_of_itself_is_checked_all_the_same(
+        self, own_redis_server: RedisServer, use_redis: UseRedis
+    ) -> None:
+        use_redis(self.user(own_redis_server, "~*", "&*", "+@all", "-info", "-publish"))
+        info, listen = stores["default"].check()
+        assert (info.id, info.serious) == ("info", False)
+        assert "'info'" in info.message
+        assert listen.id == "listen"
+
     def test_releaser_without_the_right_to_tell_is_told_itself(
         self, own_redis_server: RedisServer, use_caches: UseCaches
     ) -> None:

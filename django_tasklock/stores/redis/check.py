@@ -8,23 +8,26 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError
 
 from ..._compat import redis as compat
+from ..._values.tokens import new_token
 from ...exceptions import StoreUnavailable
 from ..base import Finding
 from .connections import Client
 from .keys import Keys
 from .script import Script
 
-COUNT = Script("count")
+ACQUIRE, RELEASE = Script("acquire"), Script("release")
 
 # The first version with all commands that the scripts use.
 MIN_REDIS_VERSION = (6, 2)
 
 
-def findings(client: Client, keys: Keys, needed: int, *, listens: bool = True) -> Iterator[Finding]:
+def findings(
+    client: Client, keys: Keys, needed: int, *, in_cluster: bool = False
+) -> Iterator[Finding]:
     """Ask the server, try what locks need, and yield what an operator should know.
 
-    ``needed`` is how many replicas must have a lease before it counts; ``listens``: whether waiters
-    listen there. Raises `StoreUnavailable`.
+    ``needed`` is how many replicas must have a lease before it counts; ``in_cluster``: it is a
+    master of a cluster, where nobody waits in a queue. Raises `StoreUnavailable`.
     """
     made = compat.make_connection(client.pool, compat.connection_options(client.pool))
     if made.socket_timeout is None:
@@ -34,8 +37,33 @@ def findings(client: Client, keys: Keys, needed: int, *, listens: bool = True) -
         )
         mend = "Give the cache a SOCKET_TIMEOUT (django-redis) or a socket_timeout (Django)."
         yield Finding("socket_timeout", False, what, mend)
-    lines = client.command("INFO").decode("utf-8", "replace").splitlines()
-    info = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    try:
+        lines = client.command("INFO").decode("utf-8", "replace").splitlines()
+    except StoreUnavailable as error:
+        if not isinstance(error.__cause__, ResponseError):
+            raise
+        what = f"its memory and its replicas are not known: {error.reason}"
+        yield Finding("info", False, what, "Allow its user to ask for INFO.")
+    else:
+        info = {name: value for name, _, value in (line.partition(":") for line in lines)}
+        if info.get("role", "master") not in ("master", "primary"):
+            what = "the server is a replica, which cannot grant a lease"
+            yield Finding("replica", True, what, "Point the cache at the primary.")
+            return
+        yield from _of_info(info, needed, in_cluster=in_cluster)
+    if said := _refusal(_write, client, keys):
+        mend = "Do what the message says. Until then each acquire raises StoreUnavailable."
+        yield Finding("write", True, f"no lock can be acquired: {said}", mend)
+    if not in_cluster and (said := _refusal(_listen, client, keys)):
+        mend = (
+            "Do what the message says. Until then a call that waits for a lock raises "
+            "StoreUnavailable, or asks again and again."
+        )
+        yield Finding("listen", True, f"nobody can wait for a lock: {said}", mend)
+
+
+def _of_info(info: dict[str, str], needed: int, *, in_cluster: bool) -> Iterator[Finding]:
+    """What the answer to INFO says."""
     version = tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2])
     if "valkey_version" not in info and version < MIN_REDIS_VERSION:
         what = f"the server is Redis {info.get('redis_version')}"
@@ -46,10 +74,6 @@ def findings(client: Client, keys: Keys, needed: int, *, listens: bool = True) -
         what = f"the server's maxmemory-policy is {policy!r} {danger}"
         mend = "Give the locks a Redis whose maxmemory-policy is noeviction."
         yield Finding("eviction", limit > 0, what, mend)
-    if info.get("role", "master") not in ("master", "primary"):
-        what = "the server is a replica, which cannot grant a lease"
-        yield Finding("replica", True, what, "Point the cache at the primary.")
-        return
     replicas = int(info.get("connected_slaves", 0))
     if replicas < needed:
         what = f"the server has {replicas} replicas, and the option REPLICAS asks for {needed}"
@@ -59,26 +83,26 @@ def findings(client: Client, keys: Keys, needed: int, *, listens: bool = True) -
         what = "the server has replicas: a failover may forget the last leases it granted"
         mend = "Give the guard a fence_field: the database then refuses a late writer."
         yield Finding("replication", False, what, mend)
-    if said := _refusal(_write, client, keys):
-        mend = "Do what the message says. Until then each acquire raises StoreUnavailable."
-        yield Finding("write", True, f"no lock can be acquired: {said}", mend)
-    if listens and (said := _refusal(_listen, client, keys)):
-        mend = (
-            "Do what the message says. Until then a call that waits for a lock raises "
-            "StoreUnavailable, or asks again and again."
-        )
-        yield Finding("listen", True, f"nobody can wait for a lock: {said}", mend)
+    if in_cluster and not replicas:
+        what = "it has no replica: while it is down, its locks are unavailable"
+        yield Finding("no_replica", False, what, "Give it one (CLUSTER REPLICATE).")
 
 
 def _write(client: Client, keys: Keys) -> None:
-    """Write what a lock needs, and leave nothing."""
-    key = keys.key(" try")
+    """Write what a lock needs, take one with a note, and leave nothing."""
+    name, token = " try", new_token().encode()
+    key, note, member = keys.key(name), keys.key(" tried"), keys.member(name)
     remove = ("DEL", key)
-    client.run(COUNT, [keys.index])
+    # Of these the server says which one it refuses.
     client.commands([
         ("SET", key, "", "PX", 1000), remove, ("HSET", key, "", ""), remove, ("ZADD", key, 0, ""),
         remove,
     ])  # fmt: skip
+    lease = [token, token, b"1000"]
+    there = [keys.index, keys.fences, keys.queue(name, None), key, note]
+    client.run(ACQUIRE, there, [*lease, b"0", member, *lease])
+    there = [key, keys.index, keys.fences, *keys.queues(name), note]
+    client.run(RELEASE, there, [token, member, b"", b""])
 
 
 def _listen(client: Client, keys: Keys) -> None:
@@ -91,6 +115,7 @@ def _listen(client: Client, keys: Keys) -> None:
         if isinstance(answer := compat.read(connection), ResponseError):
             raise answer
     except (RedisError, OSError) as error:
+        compat.raise_of_handler(error)
         raise client.unavailable(error) from error
     finally:
         connection.disconnect()
