@@ -18,7 +18,7 @@ from tests.conftest import UseCaches
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, in_child, renewed
 from tests.store_cases import redis_cache
-from tests.tenants import MAKE_KEY, tenant
+from tests.tenants import MAKE_DIGEST, MAKE_KEY, tenant
 from tests.waiting import until
 
 NAME = "report:1"
@@ -75,6 +75,23 @@ def test_a_waiter_gets_it_from_a_thread_without_a_tenant(slots: int) -> None:
     got = waiter.result()
     assert got.slot == leases.pop().slot
     assert all(Meanwhile(lease.release).result() for lease in (got, *leases))
+
+
+def test_a_permit_is_handed_to_no_waiter_of_another_tenant(
+    use_caches: UseCaches, redis_server: RedisServer
+) -> None:
+    """Also where a key is a digest, which does not lead from a permit to its queue."""
+    use_caches({"default": redis_cache(redis_server.url) | {"KEY_FUNCTION": MAKE_DIGEST}}, None)
+    acme, *beta = (taken_by(each, slots=2) for each in ("acme", "beta", "beta"))
+    waiter = waiter_of("beta", slots=2)
+    with tenant("beta"):
+        assert acme.release()
+        assert locks.waiters(NAME), "it waits on"
+        assert beta[1].release()
+    got = waiter.result()
+    assert got.slot == beta[1].slot
+    assert got.release()
+    assert beta[0].release()
 
 
 def test_operators_tell_the_locks_of_two_tenants_apart() -> None:

@@ -70,10 +70,15 @@ class Keys:
         base = base_of(name, LARGEST_SLOTS) if "#" in name else name
         if base == name:
             return queue, queue
+        if (
+            self._head is not None
+            or self._make_key(self._lock_prefix + name) == self.key(name).decode()
+        ):
+            return queue, self.key(base) + b" queue"
+        # Another tenant is current here. The name within the key leads to the queue of its own. No
+        # digest does, and so nothing is handed over: the waiters ask again.
         before, found, behind = queue.rpartition(name.encode())
-        if found:  # So the tenant of a KEY_FUNCTION is the same.
-            return queue, before + base.encode() + behind
-        return queue, self.key(base) + b" queue"
+        return queue, before + base.encode() + behind if found else queue
 
     def queue(self, name: str, slots: int | None) -> bytes:
         """The wait queue of a lock, or with ``slots`` of the permits of which ``name`` is one."""
