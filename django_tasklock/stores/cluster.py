@@ -45,8 +45,8 @@ SLOTS_OF_A_CLUSTER = 16384
 # The options: the URL of a node, or a list of URLs of some; arguments of redis-py's connections,
 # such as ``ssl_ca_certs``.
 LOCATION_OPTION, POOL_OPTION = "LOCATION", "CONNECTION_POOL_KWARGS"
-# For so long the renewal thread asks again while the cluster changes: leases at other nodes are due
-# as well, and it comes back to these.
+# For so long the renewal thread waits for a node, and asks again while the cluster changes: leases
+# at other nodes are due as well, and it comes back to these.
 RENEWAL_PATIENCE_SECONDS = 0.5
 PAUSE_SECONDS = 0.01, 0.05
 # After these a question is asked again: nodes answer so while a slot moves, has moved, or is served
@@ -193,7 +193,11 @@ class Nodes:
         found = self._clients.get(address)
         if found is None:
             host, port = address
-            made = Client(self.alias, self.pool, {**self.options, "host": host, "port": port})
+            where = {**self.options, "host": host, "port": port}
+            soon = RENEWAL_PATIENCE_SECONDS
+            made = Client(
+                self.alias, self.pool, where, socket_timeout=soon, socket_connect_timeout=soon
+            )
             found = self._clients.setdefault(address, made)
         return found
 
@@ -328,12 +332,8 @@ class RedisClusterStore(BaseStore):
         together: dict[Finding, builtins.list[str]] = {}
         masters = self._one_of_each_master()
         for (host, port), bucket in masters.items():
-            found = [*findings(bucket.client, bucket.keys, bucket.replicas.needed, listens=False)]
-            if b"connected_slaves:0" in bucket.client.command("INFO", "replication"):
-                what = "it has no replica: while it is down, its locks are unavailable"
-                mend = "Give it one (CLUSTER REPLICATE)."
-                found.append(Finding("no_replica", False, what, mend))
-            for finding in found:
+            needed = bucket.replicas.needed
+            for finding in findings(bucket.client, bucket.keys, needed, in_cluster=True):
                 together.setdefault(finding, []).append(f"{host}:{port}")
         for finding, where in together.items():
             who = "every master" if len(where) == len(masters) else ", ".join(where)

@@ -18,7 +18,7 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import Extension, Grant, Note
 from django_tasklock.stores.cluster import BUCKETS, SLOTS, TAGS, RedisClusterStore, bucket_of
 from django_tasklock.stores.records import FREE, KEEP, Change, Held, new_record
-from tests.clusters import Cluster, ClusterNode
+from tests.clusters import Cluster, ClusterNode, require_cluster_server
 from tests.conftest import UseCaches
 from tests.steps import LONG, RENEWED, holder, in_child, renewed, taken
 from tests.store_cases import own_prefix
@@ -124,6 +124,26 @@ class TestSeveralBuckets:
         assert not done.made
         assert [entry is None for entry in done.entries] == [True, True, False]
         assert [locks.is_locked(name) for name in "abc"] == [False, False, True]
+
+
+@pytest.mark.slow
+def test_leases_at_masters_that_answer_are_renewed_beside_one_that_hangs(
+    use_caches: UseCaches,
+) -> None:
+    """The renewal waits for it for less than a lease lasts, however patient other calls are."""
+    require_cluster_server()
+    with Cluster.own(3, 0, full_coverage=False, timeout_ms=60_000) as cluster:
+        use_caches({}, {"default": cluster.settings(SOCKET_TIMEOUT=LONG)})
+        kept = {
+            node: taken(name, ttl=RENEWED, renew=True) for node, name in on_each(cluster).items()
+        }
+        silent, *others = kept
+        silent.server.pause()
+        until(lambda: not kept[silent].held)
+        for node in others:
+            renewed(kept[node])
+            assert kept[node].release()
+        silent.server.resume()
 
 
 @pytest.mark.nightly
