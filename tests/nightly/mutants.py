@@ -351,6 +351,16 @@ MUTANTS = [Mutant(*each) for each in (
      "            raise found\n", "            return\n",
      "stores/test_connections.py", "test_they_are_raised"),
 
+    ("leases at masters that answer are renewed beside one that hangs", CLUSTER,
+     "RENEWAL_PATIENCE_SECONDS = 0.5\n", "RENEWAL_PATIENCE_SECONDS = 30.0\n",
+     CLUSTERS, "test_leases_at_masters_that_answer_are_renewed_beside_one_that_hangs"),
+    ("a permit is handed to its own tenant's waiters", "stores/redis/keys.py",
+     "if found else queue\n", 'if found else self.key(base) + b" queue"\n',
+     "engine/test_kept_keys.py", "test_a_permit_is_handed_to_no_waiter_of_another_tenant"),
+    ("a check takes a lock as an acquire does", "stores/redis/check.py",
+     '    client.run(ACQUIRE, there, [*lease, b"0", member, *lease])\n', "    return\n",
+     "stores/test_cluster_settings.py", "test_a_cluster_under_the_plain_store_is_named"),
+
     ("case 39: a full server lets a lease be handed on", f"{LUA}/put.lua",
      "    if stays then set_end(change) end\n", "",
      "stores/test_full_redis.py",

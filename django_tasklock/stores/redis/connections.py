@@ -33,6 +33,9 @@ POOL_WAIT_SECONDS = 5.0
 # So soon after its last reply no server was restarted: a connection that is cut then was cut by
 # something else, and the locks are still there. To look costs a call to the system.
 TRUST_SECONDS = 0.05
+# After so long a pause something on the way, such as a NAT or a balancer, may have forgotten the
+# connection without a word: its silence is not the server's.
+IDLE_SECONDS = 1.0
 # The rights that the server's user needs, for the error when one is missing.
 NEEDED = (
     "+@read +@write +@scripting +@pubsub +@connection +info +time, the lock keys (~), and their "
@@ -82,17 +85,19 @@ class Connections:
 
         Args:
             packed, replies: the commands, and how many they are.
-            once: they must not run twice. Otherwise they are sent again if the connection was cut.
+            once: they must not run twice. Otherwise they are sent again if the connection was cut,
+                or was idle and says nothing.
         """
         cuts = 0
         while True:
+            idle = False
             # Only this list refers to the connection. A variable would keep it alive in the
             # traceback of an interruption, as long as that exists.
             own: list[Any] = []
             found: list[Any] = []
             try:
                 # What can be sent again need not look.
-                self._take(own, look=once, fresh=cuts > 0)
+                idle = self._take(own, look=once, fresh=cuts > 0)
                 compat.send(own[0], packed)
                 while len(found) < replies:
                     found.append(compat.read(own[0]))
@@ -100,11 +105,13 @@ class Connections:
                 return found
             except BaseException as error:
                 self._close(own)
+                compat.raise_of_handler(error)
                 if not isinstance(error, errors.RedisError | OSError):
                     raise
                 self.close_idle()  # They may be broken too.
                 cuts += 1
                 again = isinstance(error, NotSent if once else errors.ConnectionError)
+                again |= idle and not once and isinstance(error, errors.TimeoutError)
                 if not again or cuts > MOST_CUTS:
                     raise
 
@@ -121,15 +128,16 @@ class Connections:
         for connection in inherited:
             compat.close_inherited(connection)
 
-    def _take(self, own: list[Any], look: bool, fresh: bool) -> None:
-        """Put a connection into ``own`` that no other call uses."""
+    def _take(self, own: list[Any], look: bool, fresh: bool) -> bool:
+        """Put a connection into ``own`` that no other call uses. Returns whether it was idle for
+        long; ``look``: whether it is sound was looked at then."""
         give_up = 0.0
         while not (fresh and self._connected(own)):
             try:
                 own += self._idle.pop()
             except IndexError:
                 if self._connected(own):
-                    return
+                    return False
                 give_up = give_up or clock.now() + self._patience
                 if clock.now() > give_up:
                     raise errors.TimeoutError(
@@ -137,10 +145,12 @@ class Connections:
                     ) from None
                 time.sleep(chance.uniform(0.001, 0.01))
             else:
-                used = own.pop()
-                if not look or clock.now() < used + TRUST_SECONDS or not _is_cut(own[0]):
-                    return
+                idle = clock.now() - own.pop()
+                if not look or idle < TRUST_SECONDS or _is_sound(own[0], idle):
+                    return bool(idle >= IDLE_SECONDS)
                 self._close(own)
+                self.close_idle()
+        return False
 
     def _connected(self, own: list[Any]) -> bool:
         """Put a new connection into ``own``; False if there are as many as may be."""
@@ -165,13 +175,14 @@ class Connections:
 class Client:
     """Runs scripts on a server."""
 
-    def __init__(self, alias: str, pool: Any, options: dict[str, Any]) -> None:
+    def __init__(self, alias: str, pool: Any, options: dict[str, Any], **of_renewal: Any) -> None:
         """Prepare to connect, as the connections of a pool do.
 
         Args:
             alias: of the store.
             pool: of redis-py.
             options: arguments of redis-py's ``Connection`` in the place of those of the pool.
+            of_renewal: other ones for the connections of the renewal thread.
         """
         self.alias, self.pool = alias, pool
         self.new_connection: Callable[..., Any] = partial(_new_connection, pool, options)
@@ -182,7 +193,8 @@ class Client:
         )
         # The renewal thread must not wait for the other threads. Under gevent and eventlet it must
         # not share a socket with them either.
-        self._of_renewal = Connections(self.new_connection, math.inf, POOL_WAIT_SECONDS)
+        renewal = partial(self.new_connection, **of_renewal)
+        self._of_renewal = Connections(renewal, math.inf, POOL_WAIT_SECONDS)
 
     def run(
         self,
@@ -262,6 +274,8 @@ class Client:
         elif "WRONGTYPE" in reason:
             named = ", ".join(key.decode("utf-8", "replace") for key in keys)
             reason = f"{reason}: other code wrote one of the keys {named}; remove that key (DEL)"
+        elif isinstance(error, errors.ClusterCrossSlotError | errors.MovedError):
+            reason = f"it is a Redis Cluster, which needs the store RedisClusterStore ({reason})"
         return StoreUnavailable(self.alias, reason)
 
     def _exchange(self, packed: bytes, replies: int, once: bool) -> list[Any]:
@@ -269,6 +283,7 @@ class Client:
         try:
             return connections.exchange(packed, replies, once=once)
         except (errors.RedisError, OSError) as error:
+            compat.raise_of_handler(error)
             sent = isinstance(error, errors.ConnectionError) and not isinstance(error, NotSent)
             if once and sent:
                 raise MayHaveRun(self.alias, str(error)) from error
@@ -297,12 +312,17 @@ def _new_connection(pool: Any, given: dict[str, Any], **overrides: Any) -> Any:
     return compat.make_connection(pool, options | given | overrides)
 
 
-def _is_cut(connection: Any) -> bool:
-    """Whether the server has closed the idle connection, or has sent something unexpected."""
+def _is_sound(connection: Any, idle: float) -> bool:
+    """Whether the idle connection is neither closed nor forgotten, and the server has sent nothing
+    unexpected on it."""
     try:
-        return compat.arrives(connection, 0)
-    except (errors.RedisError, OSError, ValueError):
-        return True
+        if idle < IDLE_SECONDS:
+            return not compat.arrives(connection, 0)
+        compat.send(connection, PING)
+        return bool(compat.read(connection) == b"PONG")
+    except (errors.RedisError, OSError, ValueError) as error:
+        compat.raise_of_handler(error)
+        return False
 
 
 def _as_bytes(value: bytes | str | int) -> bytes:
