@@ -22,6 +22,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 T = TypeVar("T")
 
+OWN = ("redis.", __name__)
+"""what the names of the modules begin with that make errors of errors"""
+
 hiredis_pack: Callable[[Any], Any] | None
 try:
     # redis-py uses it as well, after a look at each argument, which is an eighth of a call.
@@ -91,14 +94,21 @@ def raise_of_handler(error: BaseException) -> None:
     handlers: list[Any] = [*map(signal.getsignal, signal.valid_signals())]
     codes = {getattr(getattr(each, "func", each), "__code__", None) for each in handlers}
     found: BaseException | None = error
-    while found is not None:
-        frames = [frame for frame, _ in walk_tb(found.__traceback__)]
-        caught_by = frames[0].f_globals.get("__name__", "") if frames else ""
-        if found is not error and not caught_by.startswith(("redis.", __name__)):
-            return
-        if any(frame.f_code in codes for frame in frames):
-            raise found
-        found = found.__context__
+    made = BaseException()
+    try:
+        while found is not None:
+            frames = walk_tb(found.__traceback__)
+            trace = [(each.f_globals.get("__name__", ""), each.f_code) for each, _ in frames]
+            if found is not error and not (trace and trace[0][0].startswith(OWN)):
+                return
+            if any(code in codes for _, code in trace):
+                made.__cause__ = None
+                raise found
+            made, found = found, found.__context__
+    finally:
+        # What is raised refers to this frame, and to what was made of it. So that it is forgotten
+        # with the frames of the block, neither refers to it.
+        del error, made, found
 
 
 # ---------------------------------------------------------------- connections and their pools

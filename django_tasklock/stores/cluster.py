@@ -48,6 +48,7 @@ LOCATION_OPTION, POOL_OPTION = "LOCATION", "CONNECTION_POOL_KWARGS"
 # For so long the renewal thread waits for a node, and asks again while the cluster changes: leases
 # at other nodes are due as well, and it comes back to these.
 RENEWAL_PATIENCE_SECONDS = 0.5
+OF_RENEWAL = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), RENEWAL_PATIENCE_SECONDS)
 PAUSE_SECONDS = 0.01, 0.05
 # After these a question is asked again: nodes answer so while a slot moves, has moved, or is served
 # by nobody, and nothing was done then (a `MovedError` is an `AskError`); or there was no answer.
@@ -193,11 +194,8 @@ class Nodes:
         found = self._clients.get(address)
         if found is None:
             host, port = address
-            where = {**self.options, "host": host, "port": port}
-            soon = RENEWAL_PATIENCE_SECONDS
-            made = Client(
-                self.alias, self.pool, where, socket_timeout=soon, socket_connect_timeout=soon
-            )
+            options = {**self.options, "host": host, "port": port}
+            made = Client(self.alias, self.pool, options, **OF_RENEWAL)
             found = self._clients.setdefault(address, made)
         return found
 

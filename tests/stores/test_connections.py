@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -371,6 +372,35 @@ class TestErrorsOfSignalHandlers:
         with pytest.raises(kind) as caught:
             locks.acquire("video:1", wait=wait)
         assert caught.value is raised
+
+    @pytest.mark.parametrize("kind", [TimeoutError, ValueError])
+    def test_they_keep_nothing_of_the_block_alive(
+        self, own_redis_server: RedisServer, uncollected: None, kind: type[Exception]
+    ) -> None:
+        """What an interrupted block holds is given back when its frames are forgotten."""
+        kept = []
+
+        class Work:
+            pass
+
+        def block() -> None:
+            work = Work()
+            kept.append(weakref.ref(work))
+            locks.acquire("video:1")
+
+        def handler(*_: object) -> None:
+            raise kind
+
+        own_redis_server.pause()
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            block()
+        except kind:
+            pass
+        else:
+            pytest.fail("nothing was raised")
+        assert kept[0]() is None
 
     def test_one_that_the_caller_handles_is_not_raised_again(
         self, own_redis_server: RedisServer
