@@ -391,6 +391,7 @@ class TestErrorsOfSignalHandlers:
         def handler(*_: object) -> None:
             raise kind
 
+        taken("video:1")
         own_redis_server.pause()
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, 0.3)
