@@ -2,13 +2,13 @@
 
 ::
 
-    /PREFIX/NAME         a lock, or a note; NAME is percent-quoted
-    /PREFIX/NAME/MARK    made and deleted with it; MARK is random, and is in the data of NAME too
-    /PREFIX/%clock       written with each change: it tells the leader's time, and the transaction
+    /PREFIX/NAME          a lock, or a note; NAME is percent-quoted
+    /PREFIX/NAME/CHILD    made and deleted with it; CHILD is random, and stands in its data too
+    /PREFIX/%clock        written with each change: it tells the leader's time, and the transaction
 
-Versions of nodes begin at 0 again in each new node. A change that arrives late, when the next
-lease's node has the same version, would hit that one. So each change of a node also names its mark:
-without that very child the transaction is refused. A node that has a child is not deleted either.
+The version of a node begins at 0 again in each new node. A change that arrives late, when the next
+lease's node has the same version, would hit that one. So each change of a node names its child as
+well: without that one the transaction is refused. And no node is deleted that has another child.
 
 A client cannot ask ZooKeeper for the time. But the leader stamps each node with the time of its
 last change. So a lease ends ``lasts`` seconds after that stamp, and whoever finds one that looks
@@ -55,7 +55,7 @@ from .records import FREE, KEEP, Change, Done, Entry, Held, is_note
 # No quoted name begins so.
 CLOCK = "%clock"
 # In a record's text: how many seconds after the node's last change it ends, and the node's child.
-LASTS, MARK = "lasts", "mark"
+LASTS, CHILD = "lasts", "child"
 # What the leader's clock shows is worked out from the last write for so long.
 KNOWN_SECONDS = 10.0
 # Nodes that are asked for before the first answer is waited for.
@@ -102,7 +102,7 @@ class _Node(NamedTuple):
     """None: there is no node, or it is over"""
     version: int | None = None
     """None: there is no node"""
-    mark: str | None = None
+    child: str | None = None
     """None: there is no node, or that of another program"""
 
     @property
@@ -257,25 +257,25 @@ def _node(name: str, found: tuple[bytes, Any] | None, moment: float) -> _Node:
         return _Node(None)
     data, stat = found
     record = dict(records.record_of(data) or {})
-    lasts, mark = record.pop(LASTS, None), record.pop(MARK, None)
+    lasts, child = record.pop(LASTS, None), record.pop(CHILD, None)
     is_number = type(lasts) in (int, float) and 0 < lasts <= LONGEST_TTL_SECONDS
-    is_marked = type(mark) is str and is_token(mark) and stat.numChildren
-    if not record or not is_marked or not (lasts is None or is_number):
+    has_child = type(child) is str and is_token(child) and stat.numChildren
+    if not record or not has_child or not (lasts is None or is_number):
         digest = records.digest_of(data)
         return _Node(Entry(name, None, None, digest=digest), stat.version)
     # The stamps are cut off to whole milliseconds: one more must have passed.
     left = None if lasts is None else min(lasts, lasts + (stat.mtime + 1 - moment) / 1000)
     if left is not None and left <= 0:
-        return _Node(None, stat.version, mark)
+        return _Node(None, stat.version, child)
     fence = None if is_note(name) else stat.czxid
-    return _Node(Entry(name, record, left, fence, None, stat.ctime / 1000), stat.version, mark)
+    return _Node(Entry(name, record, left, fence, None, stat.ctime / 1000), stat.version, child)
 
 
 def _to(verb: str, path: str, node: _Node, *data: bytes) -> list[Request]:
     """The requests that check, write or delete a node, if it is the one that was read, as it was
     read."""
-    with_mark = "delete" if verb == "delete" else "check"
-    child = [] if node.mark is None else [(with_mark, f"{path}/{node.mark}", 0)]
+    also = "delete" if verb == "delete" else "check"
+    child = [] if node.child is None else [(also, f"{path}/{node.child}", 0)]
     return [*child, (verb, path, *data, node.version)]
 
 
@@ -295,18 +295,18 @@ def _plan(change: Change, node: _Node, path: str) -> tuple[list[Request], Entry 
     is_same = keeps or isinstance(expect, Held) or records.is_there(change, there)
     if there is not None and isinstance(new, Mapping) and is_same:
         goal = there._replace(record=new, left=ttl)
-        return _to("set_data", path, node, _data(goal, node.mark)), goal
+        return _to("set_data", path, node, _data(goal, node.child)), goal
     requests = [] if is_new else _to("delete", path, node)
     if not isinstance(new, Mapping):
         return requests, None
-    goal, mark = Entry(name, new, ttl), new_token()
-    made = [("create", path, _data(goal, mark)), ("create", f"{path}/{mark}", b"")]
+    goal, child = Entry(name, new, ttl), new_token()
+    made = [("create", path, _data(goal, child)), ("create", f"{path}/{child}", b"")]
     return [*requests, *made], goal
 
 
-def _data(entry: Entry, mark: str | None) -> bytes:
+def _data(entry: Entry, child: str | None) -> bytes:
     ends = {} if entry.left is None else {LASTS: entry.left}
-    return records.text_of_record({**(entry.record or {}), **ends, MARK: mark}).encode("ascii")
+    return records.text_of_record({**(entry.record or {}), **ends, CHILD: child}).encode("ascii")
 
 
 def _put(call: _Call, changes: Sequence[Change]) -> Done:

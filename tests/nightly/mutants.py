@@ -150,7 +150,7 @@ MUTANTS = [Mutant(*each) for each in (
      "lasts + (stat.mtime + 1 - moment) / 1000", "(stat.mtime + 1 - moment) / 1000",
      "stores/test_zookeeper_store.py", "test_a_lease_ends_by_the_leaders_clock"),
     ("what arrives late changes nothing of the next lease, in ZooKeeper", "stores/zookeeper.py",
-     "child = [] if node.mark is None else", 'child = [] if verb != "delete" else',
+     "child = [] if node.child is None else", 'child = [] if verb != "delete" else',
      "stores/test_zookeeper_store.py",
      "test_57_what_arrives_late_changes_nothing_of_the_next_lease"),
     ("a row is written if it is as it was read, in a database", DATABASE,

@@ -29,7 +29,7 @@ from tests.store_cases import own_prefix, zookeeper_store
 from tests.waiting import until
 from tests.zookeepers import ZooKeeper, client_of
 
-MARK = "m" * 22
+CHILD = "c" * 22
 
 # Of nodes; none of them is a record of ours.
 VALUES = [
@@ -37,13 +37,13 @@ VALUES = [
     *(
         json.dumps({"token": "t" * 22, **more}).encode()
         for more in (
-            {"lasts": 0, "mark": MARK},
-            {"lasts": "9", "mark": MARK},
-            {"lasts": True, "mark": MARK},
+            {"lasts": 0, "child": CHILD},
+            {"lasts": "9", "child": CHILD},
+            {"lasts": True, "child": CHILD},
             {"lasts": 9},
-            {"lasts": 9, "mark": 5},
-            {"lasts": 9, "mark": "../video:2"},
-            {"lasts": 9, "mark": MARK},  # It has no such child.
+            {"lasts": 9, "child": 5},
+            {"lasts": 9, "child": "../video:2"},
+            {"lasts": 9, "child": CHILD},  # It has no such child.
         )
     ),
 ]
@@ -76,12 +76,12 @@ def elsewhere(store: ZooKeeperStore, other: Any, ttl: float) -> str:
 def make_lease(store: ZooKeeperStore, other: Any, token: str, ttl: float) -> None:
     made = other.transaction()
     made.create(store.key("video:1"), lease_of(token, ttl))
-    made.create(f"{store.key('video:1')}/{MARK}")
+    made.create(f"{store.key('video:1')}/{CHILD}")
     assert not any(isinstance(each, Exception) for each in made.commit())
 
 
 def lease_of(token: str, ttl: float) -> bytes:
-    return json.dumps({"token": token, "at": time.time(), "lasts": ttl, "mark": MARK}).encode()
+    return json.dumps({"token": token, "at": time.time(), "lasts": ttl, "child": CHILD}).encode()
 
 
 class TestNodes:
@@ -93,7 +93,7 @@ class TestNodes:
         data, stat = other.get(key)
         assert json.loads(data)["token"] == lease.token
         assert stat.ephemeralOwner == 0
-        assert other.get_children(key) == [json.loads(data)["mark"]]
+        assert other.get_children(key) == [json.loads(data)["child"]]
         assert lease.fence == stat.czxid
         assert holder("video:1/é").key == key
         assert lease.release()
