@@ -21,21 +21,22 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from django_tasklock.stores.base import BaseStore
 from example_project.die_with_parent import die_with_parent
 from tests.agent import environment
-from tests.nightly.chaos.history import History, now, read
+from tests.nightly.chaos.history import Event, History, now, read
 from tests.nightly.chaos.rules import Violation, fences, said, two_holders
 from tests.nightly.chaos.story import Story
 from tests.stores import history_player
 from tests.stores.history_player import SHORT_SECONDS
 from tests.waiting import PATIENCE, until
 
-__all__ = ["SECONDS", "counts", "findings", "played"]
+__all__ = ["SECONDS", "counts", "findings", "played", "too_few"]
 
 SECONDS = float(os.environ.get("HISTORY_SECONDS", 0))
 """how long a history is, instead of what the test says"""
@@ -43,6 +44,8 @@ PROCESSES = 3
 FAULT_SECONDS, STOPPED_SECONDS = (0.2, 0.8), (0.05, 1.0)
 MARGIN_SECONDS = min(0.5, SHORT_SECONDS[0] / 4)
 """for which a change of a lease may take on a store without ``atomic_release``: see `CacheStore`"""
+LEAST = {"granted": 25, "ran out": 5, "permits": 5, "looked": 25, "cleared": 1}
+"""what must have happened in a history"""
 ROUNDING_SECONDS = 0.5
 """before its end, in which a lease may be lost"""
 Disturb = Callable[[Random], None]
@@ -79,41 +82,77 @@ class Player:
 
 
 def played(store: BaseStore, seconds: float, folder: Path, seed: int, *disturb: Disturb) -> Story:
-    """The history of so many seconds. ``disturb``: what else is done to the servers."""
-    history, chance = History(folder, "conductor"), Random(seed)
+    """The history of so many seconds, or of more if `too_few` things have happened by then.
+
+    ``disturb``: what else is done to the servers, again and again.
+    """
+    chance, end = Random(seed), now() + seconds
+
+    def is_over() -> bool:
+        return now() > end and (not too_few(read(folder)) or now() > end + PATIENCE)
+
     if "memory" in type(store).__module__:
-        over = threading.Event()
-        threading.Timer(seconds, over.set).start()
-        history_player.play(History(folder, "threads"), str(seed), over, takers=6)
-        return Story(read(folder))
-    with contextlib.ExitStack() as stack:
-        players = [Player(place, folder, str(seed)) for place in range(PROCESSES)]
-        for player in players:
-            stack.callback(player.kill)
-        until(lambda: all(player.has_begun() for player in players), "that all have begun")
-        end = now() + seconds
-        while now() < end:
-            time.sleep(chance.uniform(*FAULT_SECONDS))
-            player = chance.choice(players)
-            if chance.random() < 0.3:
-                since = now()
-                player.kill()
-                history.write("fault", fault="killed", whom=player.name, since=since)
-                player.start()
-            elif store.atomic_release:  # Others do not promise anything then.
-                player.stop_for(chance.uniform(*STOPPED_SECONDS))
-            for each in disturb:
-                each(chance)
-        for player in players:
-            until(player.has_begun, "that the last one has begun")
-            player.process.terminate()
-        for player in players:
-            if status := player.process.wait(PATIENCE):
-                history.write("died", whom=player.name, since=now(), status=status)
+        _play_in_threads(History(folder, "threads"), str(seed), is_over)
+    else:
+        with contextlib.ExitStack() as stack:
+            players = [Player(place, folder, str(seed)) for place in range(PROCESSES)]
+            for player in players:
+                stack.callback(player.kill)
+            history = History(folder, "conductor")
+            while not is_over():
+                time.sleep(chance.uniform(*FAULT_SECONDS))
+                for each in (partial(_harm, players, history, store), *disturb):
+                    each(chance)
+            _end(players, history)
     return Story(read(folder))
 
 
-def findings(story: Story, store: BaseStore) -> list[Violation]:
+def _play_in_threads(history: History, seed: str, is_over: Callable[[], bool]) -> None:
+    over = threading.Event()
+    threads = threading.Thread(target=history_player.play, args=(history, seed, over, 6))
+    threads.start()
+    while not is_over():
+        time.sleep(FAULT_SECONDS[0])
+    over.set()
+    threads.join()
+
+
+def _harm(players: Sequence[Player], history: History, store: BaseStore, chance: Random) -> None:
+    """Kill a process and start another one, or stop one for a moment."""
+    player = chance.choice(players)
+    if chance.random() < 0.3:
+        since = now()
+        player.kill()
+        history.write("fault", fault="killed", whom=player.name, since=since)
+        player.start()
+    elif store.atomic_release:  # Others promise nothing of processes that stand still.
+        player.stop_for(chance.uniform(*STOPPED_SECONDS))
+
+
+def _end(players: Sequence[Player], history: History) -> None:
+    for player in players:
+        until(player.has_begun, "that the last one has begun")
+        player.process.terminate()
+    for player in players:
+        if status := player.process.wait(PATIENCE):
+            history.write("died", whom=player.name, since=now(), status=status)
+
+
+def too_few(events: Sequence[Event]) -> dict[str, int]:
+    """What has happened too seldom for the history to show anything."""
+    counted = counts(events)
+    return {what: counted[what] for what, least in LEAST.items() if counted[what] < least}
+
+
+def counts(events: Sequence[Event]) -> Counter[str]:
+    """How often each thing has happened."""
+    counted = Counter(event.kind for event in events)
+    counted["ran out"] = counted["granted"] - counted["releasing"]
+    counted["permits"] = sum("#" in event.name for event in events if event.kind == "granted")
+    return counted
+
+
+def findings(story: Story, store: BaseStore | type[BaseStore]) -> list[Violation]:
     """Everything in the history that must not be."""
     found = [*two_holders(story), *not_seen(story)]
     if not store.atomic_release:
@@ -155,15 +194,6 @@ def late_changes(story: Story) -> Iterator[tuple[str, float, float]]:
             since = story.calls[event.call].releasing
         if since is not None and event.at - since > MARGIN_SECONDS:
             yield event.name or story.calls[event.call].name, since, event.at
-
-
-def counts(story: Story) -> Counter[str]:
-    """How much there was to find something in: what did not happen was not checked."""
-    counted = Counter(event.kind for event in story.events)
-    counted["ran out"] = sum(call.releasing is None for call in story.calls.values())
-    counted["permits"] = sum("#" in call.name for call in story.calls.values())
-    counted["killed"] = len(story.killed)
-    return counted
 
 
 def main() -> int:
