@@ -2,8 +2,13 @@
 
 ::
 
-    /PREFIX/NAME      a lock, or a note; NAME is percent-quoted
-    /PREFIX/%clock    written with each change: it tells the leader's time, and the transaction
+    /PREFIX/NAME          a lock, or a note; NAME is percent-quoted
+    /PREFIX/NAME/CHILD    made and deleted with it; CHILD is random, and stands in its data too
+    /PREFIX/%clock        written with each change: it tells the leader's time, and the transaction
+
+The version of a node begins at 0 again in each new node. A change that arrives late, when the next
+lease's node has the same version, would hit that one. So each change of a node names its child as
+well: without that one the transaction is refused. And no node is deleted that has another child.
 
 A client cannot ask ZooKeeper for the time. But the leader stamps each node with the time of its
 last change. So a lease ends ``lasts`` seconds after that stamp, and whoever finds one that looks
@@ -24,7 +29,7 @@ from functools import partial
 from itertools import chain, repeat
 from math import inf
 from queue import Empty, SimpleQueue
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 try:
@@ -39,7 +44,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from .._compat.native_threads import are_patched, start_thread, this_thread
 from .._values import clock
-from .._values.arguments import LONGEST_TTL_SECONDS, is_name
+from .._values.arguments import LONGEST_TTL_SECONDS, is_name, is_token
 from .._values.tokens import chance, new_token
 from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable
@@ -49,8 +54,8 @@ from .records import FREE, KEEP, Change, Done, Entry, Held, is_note
 
 # No quoted name begins so.
 CLOCK = "%clock"
-# In a record's text: how many seconds after the node's last change it ends.
-LASTS = "lasts"
+# In a record's text: how many seconds after the node's last change it ends, and the node's child.
+LASTS, CHILD = "lasts", "child"
 # What the leader's clock shows is worked out from the last write for so long.
 KNOWN_SECONDS = 10.0
 # Nodes that are asked for before the first answer is waited for.
@@ -86,6 +91,8 @@ TLS = (
 DEFAULT_TIMEOUT_SECONDS = 5.0
 
 T = TypeVar("T")
+# A verb of kazoo's transactions, a path, and what else it takes.
+Request: TypeAlias = tuple[Any, ...]
 
 
 class _Node(NamedTuple):
@@ -95,6 +102,8 @@ class _Node(NamedTuple):
     """None: there is no node, or it is over"""
     version: int | None = None
     """None: there is no node"""
+    child: str | None = None
+    """None: there is no node, or that of another program"""
 
     @property
     def is_over(self) -> bool:
@@ -182,12 +191,12 @@ class _Call:
         """The answer to a request. Raises what kazoo raises."""
         return result.get(timeout=max(0.001, self._deadline - clock.now()))
 
-    def children(self) -> list[str]:
-        """The nodes below the prefix."""
+    def names(self) -> list[str]:
+        """Of all locks and notes."""
         synced = self.client.sync_async(self._prefix)
         asked = self.client.get_children_async(self._prefix)
         self.got(synced)
-        return [*self.got(asked)]
+        return [name for name in map(_name_of, self.got(asked)) if name is not None]
 
     def read(self, names: Sequence[str]) -> list[_Node]:
         """The nodes of some names."""
@@ -205,15 +214,18 @@ class _Call:
             nodes = [*map(_node, names, found, repeat(moment))]
         return nodes
 
-    def commit(self, requests: Sequence[tuple[Any, ...]]) -> Any:
-        """Make changes in one step, and write to the clock. Returns the stat of the clock; None if
-        others have changed the nodes since they were read."""
+    def send(self, requests: Sequence[Request]) -> Any:
+        """Make changes in one step. Returns what is `got`: a result, or an error, for each."""
         transaction = self.client.transaction()
         for verb, *arguments in requests:
             getattr(transaction, verb)(*arguments)
-        transaction.set_data(self._clock, b"")
+        return transaction.commit_async()
+
+    def commit(self, requests: Sequence[Request]) -> Any:
+        """Make changes in one step, and write to the clock. Returns the stat of the clock; None if
+        others have changed the nodes since they were read."""
         self.sent = True
-        results = self.got(transaction.commit_async())
+        results = self.got(self.send([*requests, ("set_data", self._clock, b"")]))
         self.sent = False
         errors = [each for each in results if isinstance(each, Exception)]
         error = next((each for each in errors if not isinstance(each, UNDONE)), None)
@@ -245,46 +257,56 @@ def _node(name: str, found: tuple[bytes, Any] | None, moment: float) -> _Node:
         return _Node(None)
     data, stat = found
     record = dict(records.record_of(data) or {})
-    lasts = record.pop(LASTS, None)
+    lasts, child = record.pop(LASTS, None), record.pop(CHILD, None)
     is_number = type(lasts) in (int, float) and 0 < lasts <= LONGEST_TTL_SECONDS
-    if not record or not (lasts is None or is_number):
+    has_child = type(child) is str and is_token(child) and stat.numChildren
+    if not record or not has_child or not (lasts is None or is_number):
         digest = records.digest_of(data)
         return _Node(Entry(name, None, None, digest=digest), stat.version)
     # The stamps are cut off to whole milliseconds: one more must have passed.
     left = None if lasts is None else min(lasts, lasts + (stat.mtime + 1 - moment) / 1000)
     if left is not None and left <= 0:
-        return _Node(None, stat.version)
+        return _Node(None, stat.version, child)
     fence = None if is_note(name) else stat.czxid
-    return _Node(Entry(name, record, left, fence, None, stat.ctime / 1000), stat.version)
+    return _Node(Entry(name, record, left, fence, None, stat.ctime / 1000), stat.version, child)
 
 
-def _plan(change: Change, node: _Node, path: str) -> tuple[list[tuple[Any, ...]], Entry | None]:
+def _to(verb: str, path: str, node: _Node, *data: bytes) -> list[Request]:
+    """The requests that check, write or delete a node, if it is the one that was read, as it was
+    read."""
+    also = "delete" if verb == "delete" else "check"
+    child = [] if node.child is None else [(also, f"{path}/{node.child}", 0)]
+    return [*child, (verb, path, *data, node.version)]
+
+
+def _plan(change: Change, node: _Node, path: str) -> tuple[list[Request], Entry | None]:
     """What makes a change that fits, for `_Call.commit`, and what is there then.
 
     The requests are refused if the node is not as it was read. A new lease has not yet ``began``.
     """
     name, expect, record, ttl = change
-    there, version = node
+    there, is_new = node.entry, node.version is None
     keeps = record == KEEP
     if keeps and (there is None or there.record is None or ttl is None):
         # No request checks that there is no node: one is made and removed in the same step.
-        none: list[tuple[Any, ...]] = [("create", path, b""), ("delete", path, 0)]
-        return none if version is None else [("check", path, version)], there
+        none: list[Request] = [("create", path, b""), ("delete", path, 0)]
+        return none if is_new else _to("check", path, node), there
     new = there.record if keeps and there else record
     is_same = keeps or isinstance(expect, Held) or records.is_there(change, there)
     if there is not None and isinstance(new, Mapping) and is_same:
         goal = there._replace(record=new, left=ttl)
-        return [("set_data", path, _data(goal), version)], goal
-    requests: list[tuple[Any, ...]] = [] if version is None else [("delete", path, version)]
+        return _to("set_data", path, node, _data(goal, node.child)), goal
+    requests = [] if is_new else _to("delete", path, node)
     if not isinstance(new, Mapping):
         return requests, None
-    goal = Entry(name, new, ttl)
-    return [*requests, ("create", path, _data(goal))], goal
+    goal, child = Entry(name, new, ttl), new_token()
+    made = [("create", path, _data(goal, child)), ("create", f"{path}/{child}", b"")]
+    return [*requests, *made], goal
 
 
-def _data(entry: Entry) -> bytes:
+def _data(entry: Entry, child: str | None) -> bytes:
     ends = {} if entry.left is None else {LASTS: entry.left}
-    return records.text_of_record({**(entry.record or {}), **ends}).encode("ascii")
+    return records.text_of_record({**(entry.record or {}), **ends, CHILD: child}).encode("ascii")
 
 
 def _put(call: _Call, changes: Sequence[Change]) -> Done:
@@ -315,13 +337,11 @@ def _granted(goal: Entry | None, stat: Any) -> Entry | None:
     return goal._replace(fence=fence, began=stat.mtime / 1000)
 
 
-def _get(call: _Call, names: Sequence[str]) -> list[Entry | None]:
-    nodes = call.read(names)
-    for name, node in zip(names, nodes, strict=True):
+def _remove_over(names: Sequence[str], call: _Call) -> None:
+    for name, node in zip(names, call.read(names), strict=True):
         if node.is_over:
             # Nobody waits for the answer, which may be that the lock was taken meanwhile.
-            call.client.delete_async(call.path(name), node.version)
-    return [node.entry for node in nodes]
+            call.send(_to("delete", call.path(name), node))
 
 
 class ZooKeeperStore(BaseStore):
@@ -383,13 +403,13 @@ class ZooKeeperStore(BaseStore):
         return self._call(lambda call: _put(call, changes))
 
     def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
-        return self._call(lambda call: _get(call, names))
+        return self._call(lambda call: [node.entry for node in call.read(names)])
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         names = [
             name
-            for name in map(_name_of, self._call(_Call.children))
-            if name is not None and name.startswith(prefix) and is_note(name) == is_note(prefix)
+            for name in self._call(_Call.names)
+            if name.startswith(prefix) and is_note(name) == is_note(prefix)
         ]
         found: builtins.list[Entry] = []
         for start in range(0, len(names), BATCH):
@@ -412,8 +432,9 @@ class ZooKeeperStore(BaseStore):
         mine = Change(SWEEPING, FREE, records.new_record(new_token(), {}), SWEEP_SECONDS)
         with suppress(StoreUnavailable):
             if self._call(lambda call: _put(call, [mine])).made:
-                self.list()
-                self.list(" ")
+                names = self._call(_Call.names)
+                for start in range(0, len(names), BATCH):
+                    self._call(partial(_remove_over, names[start : start + BATCH]))
 
     def _call(self, work: Callable[[_Call], T]) -> T:
         """Return what ``work`` returns, or raise `StoreUnavailable`.

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from kazoo.security import make_digest_acl
 
-from django_tasklock import InvalidLockConfig, StoreUnavailable, locks
+from django_tasklock import InvalidLockConfig, Lease, StoreUnavailable, locks
 from django_tasklock.stores import stores, zookeeper
 from django_tasklock.stores.base import Note
-from django_tasklock.stores.records import FREE, Change, Held, Record
+from django_tasklock.stores.records import FREE, Change, Held, Record, digest_of
 from django_tasklock.stores.zookeeper import ZooKeeperStore
 from tests.agent import run_python
 from tests.conftest import UseCaches, UseZooKeeper
@@ -29,12 +29,22 @@ from tests.store_cases import own_prefix, zookeeper_store
 from tests.waiting import until
 from tests.zookeepers import ZooKeeper, client_of
 
+CHILD = "c" * 22
+
 # Of nodes; none of them is a record of ours.
 VALUES = [
     *(b"", b"{", b"[]", b"5", b'{"token": 5}', b"\xff", b"[" * 9999),
     *(
         json.dumps({"token": "t" * 22, **more}).encode()
-        for more in ({"lasts": 0}, {"lasts": "9"}, {"lasts": True})
+        for more in (
+            {"lasts": 0, "child": CHILD},
+            {"lasts": "9", "child": CHILD},
+            {"lasts": True, "child": CHILD},
+            {"lasts": 9},
+            {"lasts": 9, "child": 5},
+            {"lasts": 9, "child": "../video:2"},
+            {"lasts": 9, "child": CHILD},  # It has no such child.
+        )
     ),
 ]
 
@@ -57,10 +67,21 @@ def record() -> Record:
 
 def elsewhere(store: ZooKeeperStore, other: Any, ttl: float) -> str:
     """A lease that a process elsewhere has taken long ago, by this process's clock. Its token."""
-    mine = record()
-    other.create(store.key("video:1"), json.dumps({**mine, "lasts": ttl}).encode(), makepath=True)
-    token: str = mine["token"]
+    token = new_token()
+    other.ensure_path(store.prefix)
+    make_lease(store, other, token, ttl)
     return token
+
+
+def make_lease(store: ZooKeeperStore, other: Any, token: str, ttl: float) -> None:
+    made = other.transaction()
+    made.create(store.key("video:1"), lease_of(token, ttl))
+    made.create(f"{store.key('video:1')}/{CHILD}")
+    assert not any(isinstance(each, Exception) for each in made.commit())
+
+
+def lease_of(token: str, ttl: float) -> bytes:
+    return json.dumps({"token": token, "at": time.time(), "lasts": ttl, "child": CHILD}).encode()
 
 
 class TestNodes:
@@ -72,6 +93,7 @@ class TestNodes:
         data, stat = other.get(key)
         assert json.loads(data)["token"] == lease.token
         assert stat.ephemeralOwner == 0
+        assert other.get_children(key) == [json.loads(data)["child"]]
         assert lease.fence == stat.czxid
         assert holder("video:1/é").key == key
         assert lease.release()
@@ -122,15 +144,15 @@ class TestNodes:
         assert taken("video:1").release()
 
     @pytest.mark.nightly
-    def test_a_look_and_now_and_then_one_process_removes_what_is_over(
+    def test_now_and_then_one_process_removes_what_is_over(
         self, store: ZooKeeperStore, other: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """A look removes nothing."""
         monkeypatch.setattr(zookeeper, "SWEEP_CHANCE", 0.0)
         elsewhere(store, other, 0.01)
         until(lambda: not locks.is_locked("video:1"))
         assert locks.list() == []
-        until(lambda: other.exists(store.key("video:1")) is None)
-        elsewhere(store, other, 0.01)
+        assert other.exists(store.key("video:1"))
         for number in range(20):
             store.set_note(Note(f"note {number}", "text", 0.01))
         until(lambda: not locks.is_locked("video:1"))
@@ -177,8 +199,10 @@ class TestEnds:
         def commit(call: Any, requests: Any) -> Any:
             if not meant:
                 meant.append(requests)
-                data = json.dumps({"token": token, "lasts": LONG}).encode()
-                (other.set if over else other.create)(store.key("video:1"), data)
+                if over:
+                    other.set(store.key("video:1"), lease_of(token, LONG))
+                else:
+                    make_lease(store, other, token, LONG)
             return real(call, requests)
 
         other.ensure_path(store.prefix)
@@ -186,6 +210,44 @@ class TestEnds:
         assert locks.acquire("video:1") is None
         assert meant
         assert holder("video:1").token == token
+
+    @pytest.mark.parametrize("verb", ["release", "extend", "clear", "clear foreign", "sweep"])
+    def test_57_what_arrives_late_changes_nothing_of_the_next_lease(
+        self, store: ZooKeeperStore, other: Any, monkeypatch: pytest.MonkeyPatch, verb: str
+    ) -> None:
+        """A process stands still between its reading and its writing. Meanwhile the lock passes on,
+        to a lease whose node has the same version."""
+        late, path, foreign = ZooKeeperStore(store.settings), store.key("video:1"), b"somebody's"
+        token = elsewhere(store, other, 0.01 if verb == "sweep" else LONG)
+        if verb == "sweep":
+            until(lambda: not locks.is_locked("video:1"))
+        if verb == "clear foreign":
+            other.delete(path, recursive=True)
+            other.create(path, foreign)
+        real, following = zookeeper._Call.send, list[Lease]()
+
+        def send(call: Any, requests: Any) -> Any:
+            is_late = call._link is late._link and any(path in request for request in requests)
+            if is_late and not following:
+                other.delete(path, recursive=True)
+                following.append(taken("video:1", ttl=LONG))
+            return real(call, requests)
+
+        monkeypatch.setattr(zookeeper._Call, "send", send)
+        if verb == "sweep":
+            late._sweep()
+        elif verb == "clear foreign":
+            with pytest.raises(StoreUnavailable):
+                late.clear("video:1", digest=digest_of(foreign))
+        elif verb == "extend":
+            assert not late.extend("video:1", token, 9 * LONG)
+        else:
+            assert not getattr(late, verb)("video:1", token)
+        (lease,) = following
+        assert holder("video:1").token == lease.token
+        assert (holder("video:1").ttl or 0) <= LONG
+        assert lease.release()
+        late.close_idle()
 
 
 class TestProcesses:

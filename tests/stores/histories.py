@@ -1,0 +1,213 @@
+"""
+What every store has to keep, checked on what processes saw: no two hold one lock at once.
+
+`played` has three processes take locks and permits, release them or let their leases run out, look
+at them and clear them (`tests.stores.history_player`), while processes are stopped and killed.
+Each writes down when it held what, by one clock. `findings` are the sentences that the history
+breaks.
+
+``python -m tests.stores.histories --seconds 60 --store zookeeper`` does so for one store; without
+``--store`` for each, one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from django_tasklock.stores.base import BaseStore
+from example_project.die_with_parent import die_with_parent
+from tests.agent import environment
+from tests.nightly.chaos.history import Event, History, now, read
+from tests.nightly.chaos.rules import Violation, fences, said, two_holders
+from tests.nightly.chaos.story import Story
+from tests.stores import history_player
+from tests.stores.history_player import SHORT_SECONDS
+from tests.waiting import PATIENCE, until
+
+__all__ = ["SECONDS", "counts", "findings", "played", "too_few"]
+
+SECONDS = float(os.environ.get("HISTORY_SECONDS", 0))
+"""how long a history is, instead of what the test says"""
+PROCESSES = 3
+FAULT_SECONDS, STOPPED_SECONDS = (0.2, 0.8), (0.05, 1.0)
+MARGIN_SECONDS = min(0.5, SHORT_SECONDS[0] / 4)
+"""for which a change of a lease may take on a store without ``atomic_release``: see `CacheStore`"""
+LEAST = {"granted": 25, "ran out": 5, "permits": 5, "looked": 25, "cleared": 1}
+"""what must have happened in a history"""
+ROUNDING_SECONDS = 0.5
+"""before its end, in which a lease may be lost"""
+Disturb = Callable[[Random], None]
+
+
+class Player:
+    """One process at a time in one place."""
+
+    def __init__(self, place: int, folder: Path, seed: str) -> None:
+        self._place, self._folder, self._seed, self._started = place, folder, seed, 0
+        self.start()
+
+    def start(self) -> None:
+        self._started += 1
+        self.name = f"{self._place}.{self._started}"
+        play = [sys.executable, "-m", history_player.__name__, str(self._folder), self.name]
+        with (self._folder / f"{self.name}.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                die_with_parent([*play, self._seed]), env=environment(), stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def has_begun(self) -> bool:
+        return (self._folder / f"{self.name}.jsonl").exists()
+
+    def stop_for(self, seconds: float) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def played(store: BaseStore, seconds: float, folder: Path, seed: int, *disturb: Disturb) -> Story:
+    """The history of so many seconds, or of more if `too_few` things have happened by then.
+
+    ``disturb``: what else is done to the servers, again and again.
+    """
+    chance, end = Random(seed), now() + seconds
+
+    def is_over() -> bool:
+        return now() > end and (not too_few(read(folder)) or now() > end + PATIENCE)
+
+    if "memory" in type(store).__module__:
+        _play_in_threads(History(folder, "threads"), str(seed), is_over)
+    else:
+        with contextlib.ExitStack() as stack:
+            players = [Player(place, folder, str(seed)) for place in range(PROCESSES)]
+            for player in players:
+                stack.callback(player.kill)
+            history = History(folder, "conductor")
+            while not is_over():
+                time.sleep(chance.uniform(*FAULT_SECONDS))
+                for each in (partial(_harm, players, history, store), *disturb):
+                    each(chance)
+            _end(players, history)
+    return Story(read(folder))
+
+
+def _play_in_threads(history: History, seed: str, is_over: Callable[[], bool]) -> None:
+    over = threading.Event()
+    threads = threading.Thread(target=history_player.play, args=(history, seed, over, 6))
+    threads.start()
+    while not is_over():
+        time.sleep(FAULT_SECONDS[0])
+    over.set()
+    threads.join()
+
+
+def _harm(players: Sequence[Player], history: History, store: BaseStore, chance: Random) -> None:
+    """Kill a process and start another one, or stop one for a moment."""
+    player = chance.choice(players)
+    if chance.random() < 0.3:
+        since = now()
+        player.kill()
+        history.write("fault", fault="killed", whom=player.name, since=since)
+        player.start()
+    elif store.atomic_release:  # Others promise nothing of processes that stand still.
+        player.stop_for(chance.uniform(*STOPPED_SECONDS))
+
+
+def _end(players: Sequence[Player], history: History) -> None:
+    for player in players:
+        until(player.has_begun, "that the last one has begun")
+        player.process.terminate()
+    for player in players:
+        if status := player.process.wait(PATIENCE):
+            history.write("died", whom=player.name, since=now(), status=status)
+
+
+def too_few(events: Sequence[Event]) -> dict[str, int]:
+    """What has happened too seldom for the history to show anything."""
+    counted = counts(events)
+    return {what: counted[what] for what, least in LEAST.items() if counted[what] < least}
+
+
+def counts(events: Sequence[Event]) -> Counter[str]:
+    """How often each thing has happened."""
+    counted = Counter(event.kind for event in events)
+    counted["ran out"] = counted["granted"] - counted["releasing"]
+    counted["permits"] = sum("#" in event.name for event in events if event.kind == "granted")
+    return counted
+
+
+def findings(story: Story, store: BaseStore | type[BaseStore]) -> list[Violation]:
+    """Everything in the history that must not be."""
+    found = [*two_holders(story), *not_seen(story)]
+    if not store.atomic_release:
+        late = [*late_changes(story)]
+        found = [each for each in found if not any(each.calls[0].name == name and
+                 since < each.at and at > each.since for name, since, at in late)]  # fmt: skip
+    if store.supports_fence:
+        found += fences(story)
+    return [*found, *lost(story), *said(story)]
+
+
+def not_seen(story: Story) -> Iterator[Violation]:
+    """A look that showed a lock as free, which somebody held from before it until after it."""
+    for event in story.events:
+        if event.kind == "looked" and not event.says["locked"]:
+            for lease in story.leases[event.name]:
+                if lease.start < event.says["since"] and event.at < lease.end:
+                    text = f"{lease}, at {event.at:.6f}"
+                    yield Violation("not seen", text, lease.start, event.at, (lease,))
+
+
+def lost(story: Story) -> Iterator[Violation]:
+    """A lease that was not its holder's any more when that released it, though nobody had cleared
+    it, and it was not about to end."""
+    cleared = {event.says["token"] for event in story.events if event.kind == "clearing"}
+    for event in story.events:
+        if event.kind == "released" and not event.says["said"]:
+            lease = story.calls[event.call]
+            if lease.token not in cleared and lease.own_end - event.at > ROUNDING_SECONDS:
+                yield Violation("lost", str(lease), lease.start, event.at, (lease,))
+
+
+def late_changes(story: Story) -> Iterator[tuple[str, float, float]]:
+    """Lock, beginning and end of each change that took longer than a store allows for, which
+    cannot compare and change in one step."""
+    for event in story.events:
+        since = event.says.get("since") if event.kind == "cleared" else None
+        if event.kind == "released":
+            since = story.calls[event.call].releasing
+        if since is not None and event.at - since > MARGIN_SECONDS:
+            yield event.name or story.calls[event.call].name, since, event.at
+
+
+def main() -> int:
+    import pytest
+
+    parser = argparse.ArgumentParser(prog="python -m tests.stores.histories", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--store", default="", help="a part of its name in tests/store_cases.py")
+    options = parser.parse_args()
+    os.environ["HISTORY_SECONDS"] = str(options.seconds)
+    tests = f"{Path(__file__).parent / 'test_histories.py'}"
+    chosen = f"at_night and {options.store}" if options.store else "at_night"
+    return int(pytest.main([tests, "--nightly", "-rP", "-p", "no:randomly", "-k", chosen]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

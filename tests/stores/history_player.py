@@ -1,0 +1,111 @@
+"""
+A process that uses locks at random and writes down what it sees: ``python -m
+tests.stores.history_player FOLDER NAME SEED``, until SIGTERM. `tests.stores.histories` starts some.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from django_tasklock import StoreUnavailable, locks
+from tests.nightly.chaos.history import History, now
+
+LOCKS, PERMITS, SLOTS = ("plain:1", "plain:2"), "permits", 2
+KEPT_SECONDS, SHORT_SECONDS = 10.0, (0.15, 0.5)
+"""ttl of a lease that is released, so that only a takeover ends it early; of one that runs out"""
+WORK_SECONDS, PAUSE_SECONDS = 0.05, 0.02
+
+
+class Moves:
+    """What one thread does, until ``over``. Each move is a call with a name of its own."""
+
+    def __init__(self, history: History, thread: str, seed: str, over: threading.Event) -> None:
+        self._write, self._over = history.write, over
+        self._thread = f"{history.process}/{thread}"
+        self._chance = Random(f"{seed}/{self._thread}")
+
+    def take(self, call: str) -> None:
+        """Take a lock or a permit. Release it, or let its lease run out."""
+        chance = self._chance
+        runs_out = chance.random() < 0.5
+        ttl = chance.uniform(*SHORT_SECONDS) if runs_out else KEPT_SECONDS
+        name, slots = chance.choice([(LOCKS[0], 1), (LOCKS[1], 1), (PERMITS, SLOTS)])
+        wait, asked = chance.choice([0.0, 0.0, 0.0, 1.0]), now()
+        lease = locks.acquire(name, ttl=ttl, wait=wait, slots=slots)
+        if lease is None:
+            return
+        end = now() + lease.remaining
+        held = name if slots == 1 else f"{name}#{lease.slot}"
+        self._write("asked", call, held, at=asked, wait=wait, ttl=ttl)
+        self._write("granted", call, held, token=lease.token, fence=lease.fence or 0, end=end)
+        work = max(0.0, end - now()) if runs_out else chance.uniform(0, WORK_SECONDS)
+        if not self._over.wait(work) and runs_out:
+            return
+        before = now()
+        if lease.held:
+            self._write("held", call, at=before, end=end)
+        self._write("releasing", call)
+        self._write("released", call, said=lease.release())
+
+    def look(self, call: str) -> None:
+        """Look at a lock; now and then clear what was seen, as an operator does."""
+        name = self._chance.choice([*LOCKS, *(f"{PERMITS}#{k}" for k in range(1, SLOTS + 1))])
+        since = now()
+        if self._chance.random() < 0.5:
+            self._write("looked", call, name, since=since, locked=locks.is_locked(name))
+            return
+        info = locks.get(name)
+        self._write("looked", call, name, since=since, locked=info is not None)
+        if info is not None and self._chance.random() < 0.1:
+            self._over.wait(self._chance.uniform(0, WORK_SECONDS))
+            since = now()
+            self._write("clearing", call, name, token=info.token, since=since)
+            locks.clear(name, token=info.token)
+            self._write("cleared", call, name, token=info.token, since=since)
+
+    def run(self, move: Callable[[str], None]) -> None:
+        number = 0
+        while not self._over.is_set():
+            number += 1
+            call = f"{self._thread}/{number}"
+            try:
+                move(call)
+            except StoreUnavailable as error:
+                self._write("unavailable", call, reason=str(error))
+            except Exception as error:
+                self._write("raised", call, error=f"{type(error).__name__}: {error}")
+            time.sleep(self._chance.uniform(0, PAUSE_SECONDS))
+
+
+def play(history: History, seed: str, over: threading.Event, takers: int) -> None:
+    """Have so many threads take leases, and one look at them, until it is over."""
+    looks = Moves(history, "looks", seed, over)
+    threads = [threading.Thread(target=looks.run, args=(looks.look,))]
+    for number in range(takers):
+        takes = Moves(history, str(number), seed, over)
+        threads.append(threading.Thread(target=takes.run, args=(takes.take,)))
+    for thread in threads:
+        thread.start()
+    history.write("begun")
+    for thread in threads:
+        while thread.is_alive():  # A signal may come to another thread: this one has to look.
+            thread.join(0.1)
+
+
+def main(folder: str, name: str, seed: str) -> None:
+    import django
+
+    django.setup()
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    play(History(Path(folder), name), seed, over, takers=2)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
