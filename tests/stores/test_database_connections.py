@@ -87,6 +87,7 @@ def test_every_verb_works_after_the_server_has_ended_the_session(
     ]
     store.count()
     for verb in verbs:
+        until(lambda: len(sessions(alias)) == 1, "the end of those of other tests")
         (ended,) = sessions(alias)
         with connections[alias].cursor() as cursor:
             cursor.execute(end, [ended])
