@@ -7,8 +7,10 @@ import dis
 import gc
 import os
 import secrets
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -49,6 +51,22 @@ class Interrupt(Exception):
 
 class Exit(BaseException):
     """What it raises where the process is to end."""
+
+
+@contextmanager
+def signalled(error: BaseException, seconds: float = 0.2) -> Iterator[None]:
+    """The handler of a signal raises ``error`` in so many seconds, if the block still goes on."""
+
+    def handler(*_: object) -> None:
+        raise error
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class interrupted:

@@ -7,10 +7,17 @@ Django 5.2.19; the other releases that we support have it too.
 
 from __future__ import annotations
 
+import asyncio
+import selectors
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
+
+from .._values import clock
 
 CONNECTED_BY = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
 
@@ -32,6 +39,49 @@ def new_wrapper(database: str) -> BaseDatabaseWrapper:
     wrapper: BaseDatabaseWrapper = connections[database].copy()
     wrapper.inc_thread_sharing()
     return wrapper
+
+
+@contextmanager
+def off_the_event_loop() -> Iterator[None]:
+    """Let Django connect, and close a connection, where an event loop runs: it refuses both there,
+    and no statement. Uses what tells Django, and ``asyncio`` itself, that this thread has a loop.
+    """
+    loop = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
+
+
+def limit_waits(wrapper: BaseDatabaseWrapper, seconds: float) -> None:
+    """Have each wait of psycopg 3 for its server end after so many seconds, as `OperationalError`.
+
+    A server that hangs, or its pooler, keeps no limit, and its host still acknowledges. Replaces
+    ``get_new_connection`` of Django's wrapper, and the documented ``wait`` of the connection.
+    """
+    connect = wrapper.get_new_connection
+
+    def connect_with_limit(parameters: Any) -> Any:
+        connection = connect(parameters)
+        connection.wait = partial(_wait, connection.pgconn, seconds)
+        return connection
+
+    vars(wrapper)["get_new_connection"] = connect_with_limit
+
+
+def _wait(pgconn: Any, seconds: float, steps: Any, *_: Any, **__: Any) -> Any:
+    """Make psycopg's steps: each yields whether the socket has to be readable or writable next, in
+    the numbers of ``selectors``, and is sent what it is."""
+    until = clock.now() + seconds
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(pgconn.socket, next(steps))
+            while ready := selector.select(max(0.0, until - clock.now())):
+                selector.modify(pgconn.socket, steps.send(ready[0][1]))
+    except StopIteration as end:
+        return end.value
+    raise OperationalError(f"no answer in {seconds:g} s")
 
 
 def is_above_databases(connection: BaseDatabaseWrapper) -> bool:

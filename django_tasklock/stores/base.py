@@ -8,10 +8,12 @@ speed alone, or to have a wait queue or a history. ``docs/howto/store-of-your-ow
 from __future__ import annotations
 
 import builtins
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from traceback import walk_tb
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from .._values.event import Event
@@ -613,11 +615,13 @@ class BaseStore(ABC):
 
 
 def interrupts(error: BaseException) -> bool:
-    """Whether an exception was raised into a call from outside, such as a soft time limit."""
-    return type(error).__module__.partition(".")[0] in _INTERRUPTS
-
-
-_INTERRUPTS = frozenset({"billiard", "celery", "eventlet", "gevent"})
+    """Whether an exception was raised into a call from outside, by a signal handler, such as a soft
+    time limit: its traceback leads through a handler that is installed."""
+    handlers: list[Any] = [*map(signal.getsignal, signal.valid_signals())]
+    # A handler may be a function, a method, a partial, or an object that is called.
+    inner = [getattr(each, "func", type(each).__call__) for each in handlers if callable(each)]
+    codes = {getattr(each, "__code__", None) for each in (*handlers, *inner)} - {None}
+    return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
 
 
 def _shown(entry: Entry) -> Held | Foreign:

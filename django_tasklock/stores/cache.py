@@ -14,13 +14,14 @@ from django.core.cache.backends.db import DatabaseCache
 from django.core.cache.backends.filebased import FileBasedCache
 from django.core.cache.backends.locmem import LocMemCache
 from django.core.cache.backends.memcached import BaseMemcachedCache
+from django.core.exceptions import SynchronousOnlyOperation
 
 from .._values import clock
 from .._values.tokens import new_token
 from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable
 from . import records
-from .base import ATTEMPTS, BaseStore, interrupts
+from .base import ATTEMPTS, BaseStore, Note, interrupts
 from .records import FREE, Change, Done, Entry, Held, Record, fits, is_note, is_there
 
 # How much of a lease must be left for a change of it (of a short lease: a quarter). It must be
@@ -101,6 +102,13 @@ class CacheStore(BaseStore):
             return self.put_in_turn(changes, [(self.put, [at]) for at in range(len(changes))])
         made, entry = self._make(changes[0])
         return Done(made, [entry])
+
+    def release(self, name: str, token: str, note: Note | None = None) -> bool:
+        if note is not None:
+            return super().release(name, token, note)
+        made, (entry,) = self.put([Change(name, Held(token), None)])
+        # It has held the lock to this very moment, and is left to its end.
+        return made or (entry is not None and entry.token == token)
 
     def _make(self, change: Change) -> tuple[bool, Entry | None]:
         """Make one change. Returns whether it was made, and what is there now."""
@@ -284,7 +292,8 @@ class CacheStore(BaseStore):
         try:
             return call()
         except Exception as error:
-            if interrupts(error):
+            # Django's own caches in a database refuse an event loop: that is the caller's mistake.
+            if interrupts(error) or isinstance(error, SynchronousOnlyOperation):
                 raise
             if isinstance(error, InvalidCacheKey):
                 raise ValueError(f"{NO_SUCH_NAME}: {error}") from error

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -36,8 +37,10 @@ from celery.worker.consumer import Consumer
 from celery.worker.request import Request as untyped_request
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.views.main import ChangeList
+from django.core.cache import caches
 from django.core.cache.backends.redis import RedisCache as DjangoRedisCache
-from django.db import connections, transaction
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import OperationalError, connections, transaction
 from django_redis.cache import RedisCache
 from kombu import Message
 from kombu.transport.native_delayed_delivery import calculate_routing_key
@@ -326,6 +329,34 @@ class TestDjango:
         wrapper.ensure_connection()
         with ThreadPoolExecutor(1) as other_thread:
             other_thread.submit(wrapper.close).result()
+
+    def test_a_wait_for_postgres_ends(self, postgres_alias: str) -> None:
+        wrapper = django_database.new_wrapper(postgres_alias)
+        django_database.limit_waits(wrapper, 0.2)
+        try:
+            with pytest.raises(OperationalError, match=r"no answer in 0.2 s"):
+                wrapper.cursor().execute("SELECT pg_sleep(600)")
+        finally:
+            wrapper.close()
+
+    def test_connecting_off_the_event_loop(self, db: None) -> None:
+        async def connect() -> bool:
+            wrapper = django_database.new_wrapper("default")
+            with pytest.raises(SynchronousOnlyOperation):
+                wrapper.ensure_connection()
+            with django_database.off_the_event_loop():
+                wrapper.ensure_connection()
+                wrapper.close()
+            return asyncio.get_running_loop().is_running()
+
+        assert asyncio.run(connect())
+
+    def test_a_thread_has_a_cache_of_its_own_in_any_context(self) -> None:
+        """asgiref 3.11 kept one for all threads to which the context is copied."""
+        mine = caches["default"]
+        with ThreadPoolExecutor(1) as other_thread:
+            found = other_thread.submit(copy_context().run, lambda: caches["default"]).result()
+        assert found is not mine
 
     def test_connections_that_drop_databases(self, postgres_alias: str) -> None:
         connection = connections[postgres_alias]

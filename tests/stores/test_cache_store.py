@@ -12,16 +12,18 @@ import pytest
 from celery import Celery
 from django.core.cache import caches
 
-from django_tasklock import InvalidLockConfig, lock, locks
+from django_tasklock import InvalidLockConfig, StoreUnavailable, lock, locks
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.celery import LockedTask
+from django_tasklock.signals import lock_lost
 from django_tasklock.stores import cache as cache_module
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant, Note
 from django_tasklock.stores.cache import MARGIN_SECONDS, CacheStore
 from django_tasklock.stores.records import Held
 from tests.conftest import UseCaches
+from tests.interruptions import Interrupt, signalled
 from tests.steps import LONG, held_by, taken
 from tests.waiting import until
 
@@ -40,10 +42,49 @@ def test_a_lease_that_is_about_to_end_is_left_to_expire(
         monkeypatch.setattr(store.cache, change, lambda *_, **__: made.append("changed"))
     # By its own clock this process holds it for less than the margin.
     store._own[lease.token] -= 60 - MARGIN_SECONDS * 0.9
-    # Nor is that an outage of the store, for an operator.
-    assert not (locks.clear("video:1") if verb == "clear" else getattr(lease, verb)())
+    # Nor is that an outage of the store, for an operator. And nothing is lost by a release.
+    told: bool = locks.clear("video:1") if verb == "clear" else getattr(lease, verb)()
+    assert told is (verb == "release")
     assert made == []
     assert locks.is_locked("video:1")
+
+
+def test_a_block_that_ends_just_before_its_lease_has_lost_nothing() -> None:
+    store: Any = stores["default"]
+    lost: list[str] = []
+
+    def note_loss(reason: str, **_: object) -> None:
+        lost.append(reason)
+
+    lock_lost.connect(note_loss)
+    try:
+        with lock("video:1", ttl=60) as lease:
+            store._own[lease.token] -= 60 - MARGIN_SECONDS * 0.9
+            assert lease.held
+    finally:
+        lock_lost.disconnect(note_loss)
+    assert lost == []
+
+
+@pytest.mark.parametrize("error", [Interrupt, TimeoutError])
+def test_what_a_signal_handler_raises_is_no_outage(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """Only what the cache's client raises is one, and that may be any exception."""
+    store: Any = stores["default"]
+
+    def wait(*_: object) -> None:
+        until(lambda: False)
+
+    def fail(*_: object) -> None:
+        raise error("of the client")
+
+    monkeypatch.setattr(store.cache, "add", wait)
+    with pytest.raises(error, match="from outside"), signalled(error("from outside")):
+        locks.acquire("video:1")
+    monkeypatch.setattr(store.cache, "add", fail)
+    with pytest.raises(StoreUnavailable, match="of the client"), signalled(error("from outside")):
+        locks.acquire("video:1")
 
 
 def test_who_dies_in_a_takeover_delays_the_next_one_for_a_moment(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 
 import pytest
+from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import call_command
 from django.db import connection
 
@@ -41,6 +43,16 @@ def writes_fail(*, no_longer: bool = False) -> None:
 
 def test_locks_in_a_table() -> None:
     assert_locks()
+
+
+def test_a_call_on_an_event_loop_is_the_callers_mistake_and_no_outage() -> None:
+    """The cache uses the connection of this thread, which Django keeps from loops."""
+
+    async def take() -> None:
+        locks.acquire("video:1")
+
+    with pytest.raises(SynchronousOnlyOperation):
+        asyncio.run(take())
 
 
 def test_what_cannot_be_written_is_neither_held_nor_extended_nor_cleared() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from threading import Barrier
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 
 from django_tasklock import StoreUnavailable, locks
 from django_tasklock._values.owner import owner_record
@@ -18,7 +19,7 @@ from django_tasklock.stores.database import DatabaseStore
 from django_tasklock.stores.database.connections import Connection
 from django_tasklock.stores.database.store import TABLE
 from tests.conftest import ProxyTo, UseCaches, database_alias
-from tests.interruptions import Exit
+from tests.interruptions import Exit, Interrupt, signalled
 from tests.proxied_databases import proxy_before, through_proxy
 from tests.proxy import CutProxy
 from tests.steps import LONG, Meanwhile, in_child, taken
@@ -86,6 +87,7 @@ def test_every_verb_works_after_the_server_has_ended_the_session(
     ]
     store.count()
     for verb in verbs:
+        until(lambda: len(sessions(alias)) == 1, "the end of those of other tests")
         (ended,) = sessions(alias)
         with connections[alias].cursor() as cursor:
             cursor.execute(end, [ended])
@@ -108,8 +110,6 @@ def test_several_changes_that_were_cut_off_are_all_made_or_none(
 def test_a_server_that_does_not_answer_is_an_outage(
     store: DatabaseStore, alias: str, proxy: CutProxy, silent: bool
 ) -> None:
-    if silent and connections[alias].vendor == "postgresql":
-        pytest.skip("its drivers wait for as long as the server's host acknowledges")
     lease = taken("video:1")
     if silent:
         proxy.pause()
@@ -146,6 +146,34 @@ def test_a_locked_table_is_an_outage_after_the_timeout(store: DatabaseStore, ali
         finally:
             cursor.execute(end)
     assert lease.release()
+
+
+def test_a_write_whose_caller_gave_up_is_not_made_later(alias: str, use_caches: UseCaches) -> None:
+    """Somebody else has the row for longer than a call may take."""
+    make_lease_table(alias)
+    use_caches({}, {"default": settings_of_store(alias, TIMEOUT=TIMEOUT)})
+    assert taken("video:1").release()
+    store = stores["default"]
+    with transaction.atomic(alias), connections[alias].cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {TABLE} FOR UPDATE")
+        with pytest.raises(StoreUnavailable):
+            store.acquire(["video:1"], new_token(), LONG, owner_record())
+    store.close_idle()
+    until(lambda: not sessions(alias))
+    assert store.find("video:1") is None
+
+
+@pytest.mark.parametrize("error", [Interrupt, TimeoutError])
+def test_what_a_signal_handler_raises_is_no_outage(
+    postgres_alias: str, use_caches: UseCaches, error: type[Exception]
+) -> None:
+    make_lease_table(postgres_alias)
+    use_caches({}, {"default": settings_of_store(postgres_alias)})
+    assert taken("video:1").release()
+    with transaction.atomic(postgres_alias), connections[postgres_alias].cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {TABLE}")
+        with pytest.raises(error, match="from outside"), signalled(error("from outside")):
+            locks.acquire("video:1")
 
 
 def test_a_process_that_stops_in_a_transaction_holds_nobody_up_for_long(
@@ -192,6 +220,22 @@ def test_one_connection_serves_all_calls_unless_one_is_interrupted_or_it_was_idl
     idle.idle_since -= 61
     assert store.count() == 0
     assert idle._wrapper.connection is None
+
+
+def test_the_connections_of_a_burst_are_closed_once_they_were_idle_for_long(
+    store: DatabaseStore,
+) -> None:
+    together = Barrier(5)
+    burst = [Meanwhile(lambda: store._run(lambda _: together.wait(PATIENCE))) for _ in range(5)]
+    for each in burst:
+        each.result(PATIENCE)
+    left = [*store._connections._idle]
+    assert len(left) == 5
+    for connection in left[:-1]:
+        connection.idle_since -= 61
+    assert store.count() == 0
+    assert [*store._connections._idle] == left[-1:]
+    assert all(connection._wrapper.connection is None for connection in left[:-1])
 
 
 def test_a_child_has_connections_of_its_own(store: DatabaseStore, alias: str) -> None:

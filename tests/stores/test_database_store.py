@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant, Note, Refusal
 from django_tasklock.stores.database import DatabaseStore
 from django_tasklock.stores.database import store as store_module
+from django_tasklock.stores.database.connections import Connection
 from django_tasklock.stores.database.store import TABLE
 from django_tasklock.stores.records import FREE, KEEP, Change, new_record, note_name, note_record
 from tests.conftest import UseCaches, database_alias
@@ -119,7 +121,45 @@ class TestRows:
         assert database_store.find("video:1") is None
 
 
+class TestEventLoops:
+    def test_a_call_on_a_loop_is_served_and_closes_what_it_has_opened(
+        self, database_store: DatabaseStore
+    ) -> None:
+        """Django connects on none, and takes statements there: an idle connection is chance."""
+
+        async def take() -> bool:
+            with lock("video:1") as lease:
+                return lease.held
+
+        async def close() -> None:
+            database_store.close_idle()
+
+        database_store.close_idle()
+        assert asyncio.run(take())
+        (idle,) = database_store._connections._idle
+        assert asyncio.run(take())
+        assert [*database_store._connections._idle] == [idle]
+        asyncio.run(close())
+        assert idle._wrapper.connection is None
+
+
 class TestAtOnce:
+    @pytest.mark.parametrize("is_new", [True, False])
+    def test_what_is_written_after_its_token_was_given_back_changes_nothing(
+        self, database_store: DatabaseStore, is_new: bool
+    ) -> None:
+        """Its caller has given up, and the server has held the statement up."""
+        if not is_new:
+            released(database_store, "video:1")
+        late = Connection(database_store.database, TTL)
+        key, token = database_store.key("video:1"), new_token()
+        read, now = store_module._read(late, [key])
+        assert not database_store.release("video:1", token)
+        row = store_module.Row(key, token, expires=now + DAY, began=now, fence=now)
+        assert not store_module._write(late, read, [row])
+        assert database_store.find("video:1") is None
+        late.close()
+
     @pytest.mark.parametrize("is_new", [True, False])
     def test_what_has_changed_since_it_was_read_is_read_anew(
         self, database_store: DatabaseStore, monkeypatch: pytest.MonkeyPatch, is_new: bool

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations_with_replacement
+from typing import Any
 
 import pytest
 
@@ -190,6 +192,22 @@ class TestRestarts:
             ask("video:3")
         assert five.client(0).keys("*lock:video:3") == [], "its grant is taken back"
         until(lambda: answers(lambda: isinstance(ask("video:3"), Grant)))
+
+    def test_a_server_whose_clock_was_put_back_counts_after_the_longest_ttl(
+        self, five: Five, use_caches: UseCaches, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By its own clock it will be started in an hour."""
+        use_quorum(five, use_caches, LONGEST_TTL=1.0, ttl=1.0)
+        for alias in "abc":
+            client: Any = stores[alias].client  # type: ignore[attr-defined]
+            monkeypatch.setattr(client, "command", partial(an_hour_ago, client.command))
+        with pytest.raises(StoreUnavailable, match="it was started lately, and counts in"):
+            ask("video:1")
+        until(lambda: answers(lambda: isinstance(ask("video:1"), Grant)))
+
+
+def an_hour_ago(command: Callable[..., bytes], *words: str) -> bytes:
+    return command(*words).replace(b"uptime_in_seconds:", b"uptime_in_seconds:-3600\r\nwas:")
 
 
 def ask(name: str) -> Grant | Refusal:

@@ -249,6 +249,39 @@ class TestMajority:
         assert holder("video:1").fence == lease.fence
         assert stores["e"].find("video:1").token == THEIRS  # type: ignore[union-attr]
 
+    def test_an_extension_gives_nothing_again_that_was_released_meanwhile(
+        self, in_memory: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lease, give_again = taken("video:1"), quorum()._give_again
+
+        def overtaken(*extended: Any) -> None:
+            monkeypatch.setattr(quorum(), "_give_again", give_again)
+            assert quorum().release("video:1", lease.token)
+            give_again(*extended)
+
+        monkeypatch.setattr(quorum(), "_give_again", overtaken)
+        assert stores["a"].clear("video:1")
+        assert quorum().extend("video:1", lease.token, LONG)
+        assert having("video:1") == ""
+
+    def test_what_is_reserved_already_is_not_taken_back_in_an_outage(
+        self, in_memory: None, silent: Callable[[str], None]
+    ) -> None:
+        """As by a message that is sent again. What is new is taken back."""
+        store, note = quorum(), Note("started 1", "run 1", LONG)
+        assert store.reserve("queued job", "1", LONG) is None
+        assert store.reserve("queued job", "1", LONG) is None
+        store.set_note(note)
+        silent("cde")
+        for key, text in (("queued job", "1"), ("queued other", "2")):
+            with pytest.raises(StoreUnavailable):
+                store.reserve(key, text, LONG)
+        with pytest.raises(StoreUnavailable):
+            store.acquire(["video:1"], new_token(), LONG, owner_record(), note)
+        assert stores["a"].get_note("queued job") == "1"
+        assert stores["a"].get_note("queued other") is None
+        assert stores["a"].get_note("started 1") == "run 1"
+
     def test_a_note_needs_a_majority_too(
         self, in_memory: None, silent: Callable[[str], None]
     ) -> None:

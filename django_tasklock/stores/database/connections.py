@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from django.db import InterfaceError, OperationalError
 
-from ..._compat.django_database import new_wrapper, settings_of
+from ..._compat import django_database as compat
 from ..._values import clock
 from ..._values.tokens import chance
 from ...exceptions import InvalidLockConfig
@@ -30,6 +30,9 @@ LIMITS = {
     "mysql": ("connect_timeout", "read_timeout", "write_timeout"),
     "sqlite": ("timeout",),
 }
+# A server ends a statement after this share of that time: its answer is read, and no write is made
+# that nobody waits for.
+SERVER_SHARE = 0.9
 # The time at which a statement began, by the clock of the database. In UTC: a time of the
 # session's zone would come twice when the clocks are put back.
 CLOCKS = {
@@ -66,21 +69,28 @@ class Connection:
         Raises `InvalidLockConfig` if no lease can be kept there, and what Django raises.
         """
         self.answered, self.idle_since = False, clock.now()
-        self._pid, self._database, self._settings = os.getpid(), database, settings_of(database)
-        self._wrapper = new_wrapper(database)
+        self._pid, self._database = os.getpid(), database
+        self._settings = compat.settings_of(database)
+        self._wrapper = compat.new_wrapper(database)
         self._vendor = self._wrapper.vendor
         self._wrapper.settings_dict.update(
             AUTOCOMMIT=True, CONN_HEALTH_CHECKS=False, OPTIONS=_options(self._wrapper, seconds)
         )
+        driver, at_server = getattr(self._wrapper, "Database", None), seconds * SERVER_SHARE
         # A limit of the session would stay behind where PgBouncer gives the session to others. In
         # one text with the statement it needs no round trip of its own.
-        limit = f"SET LOCAL statement_timeout = {round(seconds * 1000)}; "
+        limit = f"SET LOCAL statement_timeout = {round(at_server * 1000)}; "
         self._before = limit if self._vendor == "postgresql" else ""
-        driver = getattr(self._wrapper, "Database", None)
         self._has_more = bool(self._before) and hasattr(driver, "ClientCursor")
         try:
-            self._wrapper.ensure_connection()
-            self._cursor = self._wrapper.cursor()
+            with compat.off_the_event_loop():
+                if self._has_more:
+                    compat.limit_waits(self._wrapper, seconds)
+                self._wrapper.ensure_connection()
+                self._cursor = self._wrapper.cursor()
+            if self._vendor == "mysql":
+                most = max(1, int(at_server))
+                self.run(f"SET lock_wait_timeout = {most}, innodb_lock_wait_timeout = {most}")
         except BaseException:
             self.close()
             raise
@@ -116,7 +126,7 @@ class Connection:
         return (
             self._pid == os.getpid()
             and clock.now() - self.idle_since < IDLE_SECONDS
-            and self._settings == settings_of(self._database)
+            and self._settings == compat.settings_of(self._database)
         )
 
     def close(self) -> None:
@@ -124,7 +134,7 @@ class Connection:
         if self._pid != os.getpid():
             _inherited.append(self)
         else:
-            with suppress(Exception):
+            with suppress(Exception), compat.off_the_event_loop():
                 self._wrapper.close()
 
 
@@ -162,6 +172,7 @@ class Connections:
                 if done:
                     connection.idle_since = clock.now()
                     self._idle.append(connection)
+                    self._close_old()
                 else:  # There may be an answer that nobody has read.
                     connection.close()
             time.sleep(chance.uniform(*PAUSE_SECONDS))
@@ -178,6 +189,12 @@ class Connections:
             connection.answered = False
             return connection
         return None
+
+    def _close_old(self) -> None:
+        """Close those that a burst of calls has left behind: the last one used is taken first."""
+        with suppress(IndexError):
+            while not self._idle[0].usable:
+                self._idle.popleft().close()
 
 
 def _close_all(idle: deque[Connection]) -> None:

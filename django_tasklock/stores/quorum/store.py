@@ -5,20 +5,21 @@ from __future__ import annotations
 import builtins
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from math import inf
 from typing import Any, ClassVar
 
-from ..._values.tokens import chance
+from ..._values.tokens import chance, new_token
 from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
 from .. import stores
 from ..base import BaseStore, Extension, Finding
-from ..records import FREE, KEEP, Change, Done, Entry, is_note, left_of, undoing
-from .members import Answers, Member, ask
+from ..records import FREE, KEEP, Change, Done, Entry, Held, is_note, left_of, undoing
+from .members import MOST_WAITING, Answers, Member, ask
 
 LEAST_MEMBERS = 3
 DEFAULT_LONGEST_TTL_SECONDS, DEFAULT_TIMEOUT_SECONDS = 300.0, 1.0
@@ -63,6 +64,8 @@ class QuorumStore(BaseStore):
                 )
         self.size = len(self._stores)
         self.majority = self.size // 2 + 1
+        # The last tokens whose removal was begun here.
+        self._over: deque[str] = deque(maxlen=MOST_WAITING)
         # By process: a forked child has none of its parent's threads.
         self._members: dict[int, tuple[Member, ...]] = {}
 
@@ -95,7 +98,10 @@ class QuorumStore(BaseStore):
         release and a clear that is right. Of processes that adopt a lease at the same moment, it
         may be that none has a majority; the lease ends by its ttl then.
         """
-        changes = [self._longer(change) for change in changes]
+        changes = [self._as_member(change) for change in changes]
+        # Before any member is told: see `_give`.
+        removed = (each.expect for each in changes if each.record is None)
+        self._over += [expect.token for expect in removed if isinstance(expect, Held)]
         undo = undoing(changes)
         removes = all(each.record is None for each in changes)
         for attempt in range(1, ATTEMPTS + 1):
@@ -121,8 +127,12 @@ class QuorumStore(BaseStore):
             time.sleep(chance.uniform(0, PAUSE_SECONDS * attempt))
         return Done(False, self._entries(changes, refused))
 
-    def _longer(self, change: Change) -> Change:
+    def _as_member(self, change: Change) -> Change:
         """The change as the members are to make it."""
+        if change.expect == FREE and isinstance(change.record, Mapping) and is_note(change.name):
+            # Not the one of the same text that may be there: if no majority makes it, only what is
+            # new is removed.
+            change = change._replace(record={**change.record, "version": new_token()})
         name, ttl, longest = change.name, change.ttl, self.longest_ttl
         if ttl is not None and longest is not None and ttl > longest and not is_note(name):
             raise ValueError(
@@ -184,7 +194,13 @@ class QuorumStore(BaseStore):
         for change, entry in zip(changes, entries, strict=True):
             if without and entry is not None and change.record == KEEP and change.ttl:
                 again = Change(entry.name, FREE, entry.record, change.ttl)
-                self._tell(without, [again], entry.fence or 0)
+                ask(without, partial(self._give, again, entry), self.timeout, 0)
+
+    def _give(self, again: Change, entry: Entry, member: Member) -> None:
+        """Give a lease to a member, unless its release has overtaken the extension. One that comes
+        after this look is behind it in the member's queue."""
+        if entry.token not in self._over:
+            member.store.put([again], entry.fence or 0)
 
     def _entries(
         self, changes: Sequence[Change], answers: Mapping[Member, Done]

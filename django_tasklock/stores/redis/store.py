@@ -89,6 +89,8 @@ class RedisStore(BaseStore):
         self.listeners = listeners_of(self.client, self.keys.channels)
         self.waited = -inf
         """when a waiter of this process last looked for news, on `clock.now`"""
+        # When each run of the server was first seen.
+        self._seen: dict[bytes, float] = {}
 
     def _server(self) -> tuple[Client, Encoding, Keys]:
         """How the server is reached, what is written there, and under which keys."""
@@ -275,8 +277,10 @@ class RedisStore(BaseStore):
 
     def uptime(self) -> float:
         lines = self.client.command("INFO", "server").splitlines()
-        (seconds,) = (line for line in lines if line.startswith(b"uptime_in_seconds:"))
-        return float(seconds.partition(b":")[2])
+        said = dict(line.split(b":", 1) for line in lines if b":" in line)
+        seen = clock.now() - self._seen.setdefault(said[b"run_id"], clock.now())
+        # By its own clock it was started later, if that was put back.
+        return max(float(said[b"uptime_in_seconds"]), seen)
 
     def close_idle(self) -> None:
         self.client.close_idle()
