@@ -40,7 +40,7 @@ INTERRUPTED = (
 
 def ours() -> Any:
     store: Any = stores["default"]
-    return store.client._connections
+    return store.client._connections()
 
 
 def others_hold() -> None:
