@@ -93,7 +93,7 @@ async def finish(alias: str, call: Callable[[], T]) -> T:
 
 
 @functools.cache
-def _pools(alias: str, what: str) -> OfProcess[ThreadPoolExecutor]:
+def _pool(alias: str, what: str) -> OfProcess[ThreadPoolExecutor]:
     # Not kept in the store: to make one may import its client, too slow for an event loop.
     return OfProcess(partial(ThreadPoolExecutor, THREADS[what], f"tasklock-{alias}"))
 
@@ -116,7 +116,7 @@ def _advance(
 
 def _submit(alias: str, what: str, call: Callable[[], T]) -> Future[T]:
     """Have a call made in one of a store's threads, in a copy of this context."""
-    return _pools(alias, what)().submit(copy_context().run, _call_and_close, call)
+    return _pool(alias, what)().submit(copy_context().run, _call_and_close, call)
 
 
 def _soon(call: Callable[[], object]) -> None:

@@ -194,6 +194,7 @@ def test_one_connection_serves_all_calls_unless_one_is_interrupted_or_it_was_idl
     assert idle._wrapper.connection is None
 
 
+@pytest.mark.usefixtures("each_fork")
 def test_a_child_has_connections_of_its_own(store: DatabaseStore, alias: str) -> None:
     lease = taken("video:1")
     before = sessions(alias)
