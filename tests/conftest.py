@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import secrets
@@ -335,6 +336,14 @@ def queue_name() -> str:
 def chromium_path() -> Path:
     """The executable of a Chromium, for ``chromium.launch(executable_path=...)``."""
     return needs.chromium()
+
+
+@pytest.fixture(params=["Python", "C"])
+def each_fork(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forks that Python makes, and those that it does not know of, as uWSGI's: no handler of
+    `os.register_at_fork` runs in their children."""
+    if request.param == "C":
+        monkeypatch.setattr(os, "fork", ctypes.PyDLL(None).fork)
 
 
 # ------------------------------------------------------------------------------ settings

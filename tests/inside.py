@@ -15,6 +15,7 @@ from django_tasklock._engine.keeper import keeper_of
 from django_tasklock._engine.lease import Use
 from django_tasklock._engine.waiting import blocking
 from django_tasklock._values import clock
+from django_tasklock._values import owner as owner_module
 from django_tasklock._values.event import Kind
 from django_tasklock._values.handle import read_handle
 from django_tasklock._values.owner import COOLING, MARK, Owner, owner_record
@@ -23,8 +24,8 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 
 __all__ = [
-    "COOLING", "MARK", "Owner", "ask_again_after", "asked", "clock", "forget_all", "give_up",
-    "is_renewed", "keep_events_for", "kept", "look_often", "looks_before", "new_token", "note",
+    "COOLING", "MARK", "Owner", "as_before_a_checkpoint", "ask_again_after", "asked", "clock",
+    "forget_all", "give_up", "is_renewed", "keep_events_for", "kept", "look_often", "looks_before", "new_token", "note",
     "owner_record", "poll_after", "read_handle", "write_events",
 ]  # fmt: skip
 
@@ -60,6 +61,12 @@ def ask_again_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
 def look_often(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Have stores' threads look so often for what nobody refers to any more."""
     monkeypatch.setattr(keeper_module, "LOOK_SECONDS", seconds)
+
+
+def as_before_a_checkpoint(monkeypatch: pytest.MonkeyPatch, fields: Mapping[str, Any]) -> None:
+    """Have this process know of itself what it was before it was restored, and not read it yet."""
+    known = {**owner_module.this_process(), **fields}
+    monkeypatch.setattr(owner_module, "_this_process", known)
 
 
 def poll_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:

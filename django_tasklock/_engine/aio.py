@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -22,6 +21,7 @@ from django.core.cache import caches
 from django.db import connections
 
 from .._compat.native_threads import start_thread
+from .._values.processes import OfProcess
 from .waiting import Pause, Steps, advance
 
 T = TypeVar("T")
@@ -93,14 +93,9 @@ async def finish(alias: str, call: Callable[[], T]) -> T:
 
 
 @functools.cache
-def _pool(alias: str, what: str) -> ThreadPoolExecutor:
+def _pool(alias: str, what: str) -> OfProcess[ThreadPoolExecutor]:
     # Not kept in the store: to make one may import its client, too slow for an event loop.
-    return ThreadPoolExecutor(THREADS[what], f"tasklock-{alias}")
-
-
-if hasattr(os, "register_at_fork"):
-    # The child has none of its parent's threads.
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    return OfProcess(partial(ThreadPoolExecutor, THREADS[what], f"tasklock-{alias}"))
 
 
 def _advance(
@@ -121,7 +116,7 @@ def _advance(
 
 def _submit(alias: str, what: str, call: Callable[[], T]) -> Future[T]:
     """Have a call made in one of a store's threads, in a copy of this context."""
-    return _pool(alias, what).submit(copy_context().run, _call_and_close, call)
+    return _pool(alias, what)().submit(copy_context().run, _call_and_close, call)
 
 
 def _soon(call: Callable[[], object]) -> None:

@@ -8,8 +8,8 @@ came between two instructions, its `Use` dies with its frames, and the thread gi
 The thread extends a lease after a third of the time that is left of it, so two calls may fail
 before it is over; after a call that failed it tries again after a tenth of the ttl. It waits for
 its own store only, and never uses the ORM. It starts with the first token, and ends with the store
-object: not before, because under gevent its connections belong to it. A forked child has an empty
-table: it owns nothing of its parent's.
+object: not before, because under gevent its connections belong to it. A forked child has a table of
+its own: it owns nothing of its parent's.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from django.db import connections
 from .._compat.native_threads import NativeLock, new_lock, start_thread, this_thread
 from .._values import clock
 from .._values.owner import COOLING
+from .._values.processes import OfProcess
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore, Extension, Note
 from ..stores.records import Held
@@ -128,14 +129,10 @@ class Entry:
 
 
 class Keeper:
-    """Looks after the tokens of one store."""
+    """Looks after the tokens of one store, in the process that made it."""
 
     def __init__(self, store: BaseStore) -> None:
-        self.store = store
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget everything. Called in a new process too."""
+        self.store, self.process = store, os.getpid()
         self.table: dict[str, Entry] = {}
         self.jobs: list[tuple[float, Job]] = []
         # What `history` writes next, and not before this moment.
@@ -151,6 +148,11 @@ class Keeper:
         self._retry_at, self._mistaken = 0.0, False
         # Whether the process ends: jobs are not to wait for their moment.
         self.hurries = False
+        _all[id(self)] = self
+
+    def has(self, entry: Entry) -> bool:
+        """Whether it looks after the token, and is not the parent's of this forked process."""
+        return self.process == os.getpid() and self.table.get(entry.token) is entry
 
     def enter(self, entry: Entry) -> None:
         """To be called before the token is sent. Raises `RuntimeError` if the lease is to be
@@ -179,7 +181,7 @@ class Keeper:
 
     def give_up(self, entry: Entry) -> bool:
         """Have the token given back as soon as the store answers. Returns False if it is over."""
-        if entry.given_up or self.table.get(entry.token) is not entry:
+        if entry.given_up or not self.has(entry):
             return False
         now = clock.now()
         entry.renew, entry.until = False, min(entry.until, now + entry.ttl)
@@ -411,17 +413,16 @@ _all: WeakValueDictionary[int, Keeper] = WeakValueDictionary()
 
 def keeper_of(store: BaseStore) -> Keeper:
     """The keeper of a store."""
-    found: Keeper | None = vars(store).get("_keeper")
+    found: OfProcess[Keeper] | None = vars(store).get("_keeper")
     if found is None:
-        found = vars(store).setdefault("_keeper", Keeper(store))
-        _all[id(found)] = found
-    return found
+        found = vars(store).setdefault("_keeper", OfProcess(partial(Keeper, store)))
+    return found()
 
 
 def _keepers() -> list[Keeper]:
     # One step of the interpreter: another thread may add one.
     found = [reference() for reference in _all.valuerefs()]
-    return [keeper for keeper in found if keeper is not None]
+    return [keeper for keeper in found if keeper is not None and keeper.process == os.getpid()]
 
 
 def finish_jobs() -> None:
@@ -437,11 +438,4 @@ def finish_jobs() -> None:
         time.sleep(0.005)
 
 
-def _begin_all() -> None:
-    for keeper in _keepers():
-        keeper.begin()
-
-
 atexit.register(finish_jobs)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_all)

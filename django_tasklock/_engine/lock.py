@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import re
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, ExitStack
@@ -48,6 +47,7 @@ Names = list[str] | tuple[str, ...]
 
 FORGOTTEN_F = re.compile(r"\{[A-Za-z_]\w*([.\[][^{}]*)?(![rsa])?(:[^{}]*)?\}").search
 OWN = "by this very thread; reentrant=True lets it take the lock again"
+EACH = "call lock() for each block"
 # What somebody tries who takes `lock()` for a lock object of another library.
 INSTEAD = {
     "acquire": "locks.acquire(name, wait=...) returns a lease, or None",
@@ -136,11 +136,9 @@ def lock(
 
 OPTIONS = LockOptions.__annotations__
 # The blocks with ``reentrant=True`` around this code, the innermost last. Each says of which thread
-# or task it is: a new one begins with a copy of the context that it was started in.
+# or task it is: a new one begins with a copy of the context that it was started in, and a forked
+# child with that of its parent.
 _blocks: ContextVar[tuple[ref[Use], ...]] = ContextVar("tasklock_blocks", default=())
-if hasattr(os, "register_at_fork"):
-    # A forked child is in none of its parent's.
-    os.register_at_fork(after_in_child=functools.partial(_blocks.set, ()))
 
 
 class LockContext(Generic[Held]):
@@ -265,20 +263,28 @@ class LockContext(Generic[Held]):
                 )
 
     def _note(self, use: Use) -> None:
+        if not self._how.reentrant and any(map(use.is_beside, self._uses)):
+            # The other one's lease is over, or it has another permit. Of two blocks that are not
+            # one in the other, nobody could tell which of them ends.
+            use.drop()
+            raise RuntimeError(f"this thread is in a block of this lock() already: {EACH}")
         self._uses.append(use)
         if self._how.reentrant:
             alive = [each for each in _blocks.get() if each() is not None]
             _blocks.set((*alive, ref(use)))
 
     def _last(self) -> Use:
-        """The block that ends: the last one of this thread or task, or else the last one."""
+        """The block that ends: the last one of this thread or task, or else the only one."""
         uses = self._uses[::-1]  # Once: other threads may come and go.
         if not uses:
             raise RuntimeError("this lock() was left already, or never entered")
         last = uses[0]
         if len(uses) > 1:
             who = strand_name()
-            last = next((use for use in uses if use.strand == who), last)
+            found = [use for use in uses if use.strand == who]
+            if not found:
+                raise RuntimeError(f"this thread is in no block of this lock(): {EACH}")
+            last = found[0]
         self._uses.remove(last)
         return last
 
@@ -309,7 +315,7 @@ class LockContext(Generic[Held]):
         names = (self.name,) if isinstance(self.name, str) else self.name
         others = [other for each in _blocks.get() if (other := each()) is not None]
         for other in others:
-            if other.strand == use.strand:
+            if other.is_beside(use):
                 for lease in (*other.leases, *other.shared):
                     name = lease.base_name if self._how.slots > 1 else str(lease.name)
                     plain = (lease.slot is None) is (self._how.slots == 1)

@@ -34,7 +34,7 @@ class Event:
 
     ``name`` of a permit is ``NAME#K``. ``at`` is by the clock of the store's server, where it has
     one. The owners have the fields for people; those that identify a process for ever (``boot``,
-    ``pidns``, ``start``, ``group``) are None. Fields that do not apply are None.
+    ``pidns``, ``timens``, ``start``, ``group``) are None. Fields that do not apply are None.
 
     Refusals of the same process and task id by the same lease are one event for about a second.
     ``count`` is how many they were. ``at`` and ``owner`` are of the last of them, ``since`` is the

@@ -7,13 +7,14 @@ import hashlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
 from .arguments import LONGEST_TEXT_BYTES
-from .processes import boot_id, group_lives, pid_namespace, start_of
+from .processes import DEAD, boot_id, group_lives, pid_namespace, start_of, time_namespace
 from .slots import LARGEST_SLOTS
 from .words import printable
 
@@ -35,8 +36,12 @@ LONGEST_MARK = 64
 # the largest that the system calls take
 LARGEST_PID = 2**31 - 1
 LARGEST_START_TICKS = 2**63 - 1
+# The kernel rounds starts: those of one process may differ by so much.
+SAME_START_TICKS = 2
+# How long a process goes by what it has last read of itself.
+KNOWN_SECONDS = 1.0
 
-_TEXTS = ("host", "task", "task_id", "thread", "boot", "pidns", HELD_BY, REASON)
+_TEXTS = ("host", "task", "task_id", "thread", "boot", "pidns", "timens", HELD_BY, REASON)
 # the fields of an owner in a record: of each its type, and the least and the most that it is, or
 # that its text has in bytes
 _LIMITS: Mapping[str, tuple[type, int, int]] = {
@@ -56,14 +61,15 @@ class Owner:
 
     Attributes:
         host: the name of the host.
-        pid: the process. With ``boot``, ``pidns`` and ``start`` it identifies one process for ever:
-            the kernel uses a pid again, but not all four together.
+        pid: the process. With ``host``, ``boot``, ``pidns``, ``timens`` and ``start`` it identifies
+            one process for ever: the kernel uses a pid again, but not all of these together.
         task: the Celery task in which the lock was taken, or a command. None for other code.
         task_id: the task's id.
         thread: a name that no other thread, or asyncio task, of the process has at that time.
         boot: the kernel's boot id.
         pidns: the pid namespace.
-        start: the start of the process, in clock ticks since boot.
+        timens: the time namespace. None where the kernel has none.
+        start: the start of the process, in clock ticks since boot, by the clock of ``timens``.
         group: a process group in which the work may go on after the process has ended.
         held_by: the name of an operator who holds the lock by ``locks.hold``; it may be empty. All
             other fields but ``reason`` are None then: no process has to live for the hold.
@@ -85,6 +91,7 @@ class Owner:
     thread: str | None = None
     boot: str | None = None
     pidns: str | None = None
+    timens: str | None = None
     start: int | None = None
     group: int | None = None
     held_by: str | None = None
@@ -143,13 +150,15 @@ class Owner:
         return self.mark is not None and self.mark != COOLING
 
     def is_local(self) -> bool:
-        """True if the process ran on this machine, since its last boot, in our pid namespace, and
-        has to live for the lease."""
+        """True if the process ran on this machine, since its last boot, in our namespaces of pids
+        and of time, and has to live for the lease."""
+        # Machines that were resumed from one memory have all of that in common, but for the host.
         here = this_process()
         return (
             None not in (self.pid, self.start, self.boot, self.pidns)
             and self.mark is None
-            and (self.boot, self.pidns) == (here["boot"], here["pidns"])
+            and (self.host, self.boot, self.pidns, self.timens)
+            == (here["host"], here["boot"], here["pidns"], here["timens"])
         )
 
     def alive(self) -> bool | None:
@@ -158,10 +167,19 @@ class Owner:
         if not self.is_local():
             return None
         assert self.pid is not None
+        assert self.start is not None
         start = start_of(self.pid)
-        if start is not None and start != self.start and self.group:
-            return group_lives(self.group)
-        return None if start is None else start == self.start
+        if start is None:
+            return None
+        if abs(start - self.start) <= SAME_START_TICKS:
+            return True
+        # Either of us may have been restored from a checkpoint: since then it has another start, in
+        # a time namespace of its own.
+        restored = start != DEAD and time_namespace(self.pid) != self.timens
+        _read_this_process()
+        if restored or not self.is_local():
+            return None
+        return group_lives(self.group) if self.group else False
 
     def __str__(self) -> str:
         if self.held_by is not None:
@@ -197,6 +215,8 @@ def place(owner: Owner) -> str:
 
 
 _this_process: dict[str, Any] = {}
+# When that was last read, on the clock that a checkpoint does not stop.
+_read_at = 0.0
 
 
 def strand_name() -> str:
@@ -212,8 +232,7 @@ def owner_record(
 ) -> dict[str, Any]:
     """The owner's fields as a new dict of JSON-able values, for a store's record.
 
-    The fields that are the same for the whole process are read once. ``strand``: the `strand_name`
-    of whoever asks, if that is not the caller.
+    ``strand``: the `strand_name` of whoever asks, if that is not the caller.
     """
     record = this_process().copy()
     record["thread"] = recorded(strand or strand_name())
@@ -245,18 +264,25 @@ def recorded(value: object) -> str:
 
 
 def this_process() -> dict[str, Any]:
-    """The fields that are the same for the whole process, read once. Not to be changed."""
-    if not _this_process:
-        pid = os.getpid()
-        _this_process.update(
-            host=recorded(socket.gethostname()),
-            pid=pid,
-            boot=boot_id(),
-            pidns=pid_namespace(),
-            start=start_of(pid),
-        )
+    """The fields that are the same for the whole process. Not to be changed.
+
+    They are read again every second: those of a process that is restored from a checkpoint change.
+    """
+    known = abs(time.time() - _read_at) < KNOWN_SECONDS
+    if not known or _this_process.get("pid") != os.getpid():
+        _read_this_process()
     return _this_process
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_this_process.clear)
+def _read_this_process() -> None:
+    global _read_at
+    pid, _read_at = os.getpid(), time.time()
+    # One step of the interpreter: other threads find the old ones, or the new ones.
+    _this_process.update(
+        host=recorded(socket.gethostname()),
+        pid=pid,
+        boot=boot_id(),
+        pidns=pid_namespace(),
+        timens=time_namespace(),
+        start=start_of(pid),
+    )

@@ -1,10 +1,62 @@
-"""Which processes of this machine live, according to the kernel: in /proc, and by signal 0."""
+"""What each process has of its own; and which processes of this machine live, according to the
+kernel: in /proc, and by signal 0."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
-_DEAD = -1
+T = TypeVar("T")
+
+# A start that no living process has.
+DEAD = -(2**63)
+
+_all: WeakValueDictionary[int, OfProcess[Any]] = WeakValueDictionary()
+
+
+class OfProcess(Generic[T]):
+    """What each process has one of, for all of its threads: made when the process first asks.
+
+    Python tells of its own forks, and not of those in C: uWSGI's workers run no handler of
+    `os.register_at_fork`. So the pid is compared each time. Nothing is locked: a lock may be held
+    at the fork by a thread that the child does not have.
+    """
+
+    def __init__(self, make: Callable[[], T], leave: Callable[[T], object] | None = None) -> None:
+        """``make`` makes it; of threads that ask at the same time, all get what the first has made.
+        ``leave`` gets that of the parent, in a forked child."""
+        self._make, self._leave = make, leave
+        self._made: dict[int, T] = {}
+        _all[id(self)] = self
+
+    def __call__(self) -> T:
+        found = self._made.get(os.getpid())
+        if found is None:
+            found = self._made.setdefault(os.getpid(), self._make())
+            _leave_inherited()
+        return found
+
+    def leave_inherited(self) -> None:
+        """Drop what is another process's."""
+        for pid in [pid for pid in list(self._made) if pid != os.getpid()]:
+            inherited = self._made.pop(pid, None)
+            if inherited is not None and self._leave is not None:
+                self._leave(inherited)
+
+
+def _leave_inherited() -> None:
+    # One step of the interpreter: another thread may add one.
+    for reference in _all.valuerefs():
+        each = reference()
+        if each is not None:
+            each.leave_inherited()
+
+
+if hasattr(os, "register_at_fork"):
+    # Where Python forks, the parent's sockets are closed at once, and not when they are missed.
+    os.register_at_fork(after_in_child=_leave_inherited)
 
 
 def boot_id() -> str | None:
@@ -26,8 +78,18 @@ def pid_namespace() -> str | None:
         return None
 
 
+def time_namespace(pid: int | str = "self") -> str | None:
+    """The time namespace of a process; None where there is none, or it cannot be known."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/time")
+    except OSError:
+        return None
+
+
 def start_of(pid: int) -> int | None:
-    """The start time of a living process, proc(5) field 22; `_DEAD` for a dead one or a zombie.
+    """The start time of a living process, proc(5) field 22; `DEAD` for a dead one or a zombie.
+
+    The kernel counts it by the clock of whoever reads it, which each time namespace has set anew.
 
     None where that cannot be known. A process whose first thread has ended and whose other threads
     still run looks like a zombie too.
@@ -35,9 +97,9 @@ def start_of(pid: int) -> int | None:
     try:
         after_command = _fields_of_process(pid)
         if after_command[0] in b"ZX" and len(os.listdir(f"/proc/{pid}/task")) < 2:
-            return _DEAD
+            return DEAD
     except (FileNotFoundError, ProcessLookupError):
-        return None if _exists(pid) else _DEAD
+        return None if _exists(pid) else DEAD
     except OSError:
         return None  # No free file descriptor, for example: that does not mean that it is dead.
     return int(after_command[19])

@@ -105,7 +105,7 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
     else:
         out.write(f"{sentence(info)}\n")
         # What tells a process from a later one is for programs.
-        hidden = {"boot": None, "pidns": None, "start": None}
+        hidden = {"boot": None, "pidns": None, "timens": None, "start": None}
         write_fields(command, shown | shown.pop("owner") | hidden)
     if waiting:
         out.write("\nWait queue:")

@@ -54,7 +54,10 @@ def asked_once() -> Callable[[Owner], bool | None]:
     known: dict[tuple[object, ...], bool | None] = {}
 
     def alive(owner: Owner) -> bool | None:
-        who = owner.pid, owner.start, owner.boot, owner.pidns, owner.group, owner.mark
+        who = (
+            owner.host, owner.pid, owner.start, owner.boot, owner.pidns, owner.timens, owner.group,
+            owner.mark,
+        )  # fmt: skip
         if who not in known:
             known[who] = owner.alive()
         return known[who]

@@ -17,6 +17,7 @@ from django.core.cache.backends.memcached import BaseMemcachedCache
 from django.core.exceptions import SynchronousOnlyOperation
 
 from .._values import clock
+from .._values.processes import OfProcess
 from .._values.tokens import new_token
 from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable
@@ -76,7 +77,7 @@ class CacheStore(BaseStore):
         # Whether a record that was added was seen to be there.
         self._keeps = False
         # Until when each lease of this process may be changed, on `clock.now`, by token.
-        self._own: dict[str, float] = {}
+        self._own_of = OfProcess[dict[str, float]](dict)
         options = getattr(cache, "_options", None) or {}
         if getattr(cache, "_ignore_exceptions", False) or options.get("ignore_exc"):
             raise settings.wrong(
@@ -84,6 +85,10 @@ class CacheStore(BaseStore):
                 "so an outage would look like a lock. Turn that off, or give the locks a cache of "
                 "their own"
             )
+
+    @property
+    def _own(self) -> dict[str, float]:
+        return self._own_of()
 
     @property
     def cache(self) -> BaseCache:
@@ -167,8 +172,8 @@ class CacheStore(BaseStore):
     def _written(self, name: str, record: Record, ttl: float | None, until: float | None) -> Entry:
         if until is not None and ttl is not None and not is_note(name):
             if len(self._own) >= TIDY_AFTER:
-                now = clock.now()
-                self._own = {token: last for token, last in [*self._own.items()] if last > now}
+                for token in [each for each, last in [*self._own.items()] if last < clock.now()]:
+                    self._own.pop(token, None)
             self._own[record["token"]] = until - _margin(ttl)
         return Entry(name, record, ttl)
 

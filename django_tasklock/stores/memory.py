@@ -18,6 +18,7 @@ from .._compat.native_threads import NativeRLock, new_rlock
 from .._values import clock
 from .._values.event import Event
 from .._values.owner import SINCE, Owner
+from .._values.processes import OfProcess
 from .._values.slots import base_of
 from .._values.tokens import chance
 from ..conf import StoreSettings
@@ -100,7 +101,7 @@ class MemoryStore(BaseStore):
 
     # Reentrant: a signal handler may run inside of a call and take a lock too. Native: the renewal
     # thread and greenlets share it, and no greenlet is switched to while it is held.
-    guard: ClassVar[NativeRLock] = new_rlock()
+    guard_of: ClassVar[OfProcess[NativeRLock]] = OfProcess(new_rlock)
     """held while anything of a memory store is read or changed, and never longer"""
     last_fence: ClassVar[int] = 0
     """of all stores of this process: a test may replace its store, and keep its rows"""
@@ -111,11 +112,21 @@ class MemoryStore(BaseStore):
         self._events: deque[Event] = deque(maxlen=HISTORY_EVENTS)
         # Those who wait, by their tokens, in the order in which they came. One whose caller is gone
         # is not among them any more.
-        self.queue: WeakValueDictionary[str, MemoryWaiter] = WeakValueDictionary()
-        # Whether there are copies of the leases of the process that forked this one.
-        self._is_copy = False
+        self._queue = OfProcess[WeakValueDictionary[str, MemoryWaiter]](WeakValueDictionary)
+        # The process that knows that it has no copies of the leases of the one that forked it.
+        self._process = os.getpid()
         with self.guard:
             _all.add(self)
+
+    @property
+    def guard(self) -> NativeRLock:
+        """That of this process: another one's may be held by a thread that is not here."""
+        return self.guard_of()
+
+    @property
+    def queue(self) -> WeakValueDictionary[str, MemoryWaiter]:
+        """That of this process: the waiters of another one are threads that are not here."""
+        return self._queue()
 
     @classmethod
     def clear_all(cls) -> None:
@@ -125,7 +136,7 @@ class MemoryStore(BaseStore):
         For the end of a test, so that the next one finds no lock that this one has left behind.
         Whoever holds a lease loses it; no signal is sent before it notices.
         """
-        with cls.guard:
+        with cls.guard_of():
             for store in _all:
                 waiting = [*store.queue.values()]
                 store._kept.clear()
@@ -138,13 +149,14 @@ class MemoryStore(BaseStore):
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
         names = [change.name for change in changes]
         with self.guard:
-            if self._is_copy:
-                self._is_copy = False
-                logger.warning(
-                    "the lock store %s is in memory, and this forked process has a copy of its "
-                    "locks: it and its parent do not exclude each other",
-                    self.alias,
-                )
+            if self._process != os.getpid():
+                self._process = os.getpid()
+                if not all(map(is_note, self._kept)):
+                    logger.warning(
+                        "the lock store %s is in memory, and this forked process has a copy of its "
+                        "locks: it and its parent do not exclude each other",
+                        self.alias,
+                    )
             there = self.get(names)
             made = all(map(fits, changes, there))
             if made:
@@ -356,15 +368,3 @@ def _ends(ttl: float | None) -> tuple[float, float]:
     """When what has this ttl from now on is over, on `today` and on `clock.now`; None: never."""
     seconds = inf if ttl is None else ttl
     return today() + seconds, clock.now() + seconds
-
-
-def _new_process() -> None:
-    # A thread that the child does not have may have held the guard. All waiters are such threads.
-    MemoryStore.guard = new_rlock()
-    for store in _all:
-        store.queue = WeakValueDictionary()
-        store._is_copy = any(not is_note(name) for name in store._kept)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_process)

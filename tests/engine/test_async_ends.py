@@ -108,6 +108,7 @@ class TestEnds:
             agent.kill()
             await asyncio.wait_for(task, LONG / 3)
 
+    @pytest.mark.usefixtures("each_fork")
     def test_a_forked_child_has_threads_of_its_own(self) -> None:
         run(entered(lock(NAME)))
         assert in_child(lambda: bool(run(entered(lock(NAME)))))

@@ -188,6 +188,7 @@ class TestWhatCanGoWrong:
         refused()
         until(lambda: "refused" in [event.kind for event in locks.history()])
 
+    @pytest.mark.usefixtures("each_fork")
     def test_a_fork_forgets_what_its_parent_has_queued(
         self, on_redis: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -109,6 +109,7 @@ class TestExtend:
         assert lease.remaining > LONG, "one that overlaps with none counts in full"
 
 
+@pytest.mark.usefixtures("each_fork")
 def test_child_owns_nothing_of_its_parents() -> None:
     def child() -> list[object]:
         with sent(signals.lock_lost) as lost:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_tasklock import LeaseLost, LockNotAcquired, lock, locks
 from django_tasklock.celery import LockedTask
-from tests.steps import LONG, taken, waiting
+from tests.steps import LONG, Meanwhile, taken, waiting
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("on_redis")
@@ -68,6 +69,37 @@ class TestOwnLock:
             return await other is not None
 
         assert asyncio.run(main())
+
+    @pytest.mark.parametrize("slots", [1, 2])
+    def test_one_object_for_two_blocks_that_overlap_in_a_thread_is_an_error(
+        self, slots: int
+    ) -> None:
+        """As in two generators. The end of the first would release the lease of the second."""
+        mine = lock("video:1", ttl=LONG, slots=slots)
+
+        def work() -> Iterator[str]:
+            with mine as lease:
+                yield lease.name
+
+        first, second = work(), work()
+        locks.clear(next(first))
+        with pytest.raises(RuntimeError, match=r"call lock\(\) for each block"):
+            next(second)
+        until(lambda: not locks.count(), "what the second had taken is given back")
+        with pytest.raises(LeaseLost):
+            next(first)
+        assert next(work())
+
+    def test_threads_may_share_an_object_and_each_ends_its_own_block(self) -> None:
+        mine = lock("video:1", ttl=LONG, slots=3)
+        leases = [Meanwhile(mine.__enter__).result() for _ in range(2)]
+        with pytest.raises(RuntimeError, match=r"call lock\(\) for each block"):
+            mine.__exit__(None, None, None)
+        assert all(lease.held for lease in leases)
+        with mine as third:
+            assert third.held
+        assert not third.held
+        assert all(lease.held for lease in leases)
 
     def test_a_lease_that_is_no_blocks_is_waited_for(self) -> None:
         threading.Timer(0.2, taken("video:1").release).start()

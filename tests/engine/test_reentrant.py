@@ -90,6 +90,7 @@ class TestBlocks:
         with again():  # What was lost has ended.
             assert locks.is_locked("video:1")
 
+    @pytest.mark.usefixtures("each_fork")
     def test_whatever_runs_beside_the_holder_does_not_share_its_lease(self) -> None:
         async def nested() -> bool:
             return refused()

@@ -16,7 +16,7 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.records import Held
 from tests import needs
 from tests.agent import Agent, environment, run_python
-from tests.inside import Owner, owner_record
+from tests.inside import Owner, as_before_a_checkpoint, owner_record
 from tests.steps import LONG, Meanwhile, held_by, holder, in_child, sent, taken, waiter, waiting
 from tests.waiting import until
 
@@ -64,7 +64,7 @@ class TestDeadOwner:
 
     def test_pid_that_was_given_out_again_is_not_the_owner(self, on_locmem: None) -> None:
         """Our own pid, of a process that started at another time. On a plain cache as well."""
-        held_by({**owner_record(), "start": owner_record()["start"] - 1}, "video:1")
+        held_by({**owner_record(), "start": owner_record()["start"] - 1000}, "video:1")
         assert taken("video:1").held
 
     def test_of_many_who_take_over_one_gets_it(self, gone: dict[str, Any]) -> None:
@@ -113,11 +113,55 @@ class TestLivingOwner:
 
     def test_who_is_elsewhere_keeps_it(self, gone: dict[str, Any]) -> None:
         there: list[tuple[str, Any]] = [("boot", "another-machine"), ("pidns", "pid:[1]")]
+        # Another clock shows other starts; and machines that were resumed from one memory have all
+        # in common but their names.
+        there += [("timens", "time:[1]"), ("host", "its-clone")]
         for key, value in (*there, *((key, None) for key in ("boot", "pidns", "start", "pid"))):
             token = held_by({**gone, key: value}, "video:1")
             assert holder("video:1").owner.alive() is None
             assert locks.acquire("video:1", wait=0.1) is None
             assert stores["default"].release("video:1", token)
+
+    def test_starts_that_differ_by_a_tick_are_one_start(self) -> None:
+        """Each reader of a start rounds it."""
+        for ticks in (-1, 1):
+            held_by({**owner_record(), "start": owner_record()["start"] + ticks}, f"video:{ticks}")
+            assert holder(f"video:{ticks}").owner.alive() is True
+            assert locks.acquire(f"video:{ticks}") is None
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a time namespace")
+    def test_holder_in_another_time_namespace_keeps_its_lock(self) -> None:
+        """It shares our pids, and sees other starts. So does one that was restored there from a
+        checkpoint, and its lease was recorded before."""
+        apart = ["unshare", "--time", "--boottime", "1000", "--fork"]
+        if subprocess.run([*apart, "true"], check=False, capture_output=True).returncode != 0:
+            needs.missing("no time namespace may be made here")
+        program = (
+            "import django; django.setup()\n"
+            "from django_tasklock import locks\n"
+            "lease = locks.acquire('video:1', ttl=60); print(lease.owner.pid, flush=True)\n"
+            "input(); print(lease.held)\n"
+        )
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        command = [*apart, sys.executable, "-c", program]
+        with subprocess.Popen(command, env=environment(), **pipes) as process:
+            assert process.stdout is not None
+            pid = int(process.stdout.readline())
+            assert holder("video:1").owner.alive() is None
+            assert locks.acquire("video:1") is None
+            held_by({**owner_record(), "pid": pid, "start": 1}, "video:2")
+            assert locks.acquire("video:2") is None
+            assert process.communicate("\n")[0] == "True\n"
+
+    def test_what_was_recorded_before_a_checkpoint_proves_no_death(
+        self, gone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever is restored has started anew, in a time namespace of its own."""
+        now, before = owner_record(), {"start": 1, "timens": "time:[1]"}
+        as_before_a_checkpoint(monkeypatch, before)
+        until(lambda: owner_record() == now, "what the process is now")
+        as_before_a_checkpoint(monkeypatch, before)
+        assert Owner.from_record({**gone, **before}).alive() is None
 
     def test_process_whose_first_thread_has_ended_is_alive(self) -> None:
         """It shows as a zombie, and works on."""

@@ -24,7 +24,7 @@ from django_tasklock.stores.cache import MARGIN_SECONDS, CacheStore
 from django_tasklock.stores.records import Held
 from tests.conftest import UseCaches
 from tests.interruptions import Interrupt, signalled
-from tests.steps import LONG, held_by, taken
+from tests.steps import LONG, held_by, in_child, taken
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("on_locmem")
@@ -91,11 +91,28 @@ def test_who_dies_in_a_takeover_delays_the_next_one_for_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cache_module, "CLEARING_SECONDS", 0.5)
-    dead = {**owner_record(), "start": owner_record()["start"] - 1}
+    dead = {**owner_record(), "start": owner_record()["start"] - 1000}
     token, store = held_by(dead, "video:1"), cast("CacheStore", stores["default"])
     store._own.clear()  # It is another process's lease, which a third one has begun to clear.
     assert store._is_first(Held(token))
     assert taken("video:1", wait=LONG / 4).held
+
+
+@pytest.mark.usefixtures("each_fork")
+def test_of_the_children_of_a_dead_holder_one_takes_over(
+    use_caches: UseCaches, tmp_path: Path
+) -> None:
+    """They do not take its leases for their own, whose change needs no care."""
+    location = {"BACKEND": "django.core.cache.backends.filebased.FileBasedCache"}
+    use_caches({"default": {**location, "LOCATION": str(tmp_path)}})
+
+    def holder() -> list[bool]:
+        lease, store = taken("video:1", renew=False), cast("CacheStore", stores["default"])
+        # Another child is about to clear it.
+        assert store._is_first(Held(lease.token))
+        return [in_child(lambda: store.clear("video:1", lease.token)), lease.held]
+
+    assert in_child(holder) == [False, True]
 
 
 def test_an_emptied_cache_has_forgotten_the_lock() -> None:

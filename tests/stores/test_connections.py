@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -42,7 +43,7 @@ INTERRUPTED = (
 
 def ours() -> Any:
     store: Any = stores["default"]
-    return store.client._connections
+    return store.client._connections()
 
 
 def others_hold() -> None:
@@ -289,6 +290,10 @@ def test_a_child_closes_what_it_inherited_at_once_also_amid_a_call(
         return [before, locks.is_locked("video:1"), connected_to(own_redis_server)]
 
     assert in_child(child) == [0, True, 1]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        # Where no handler of a fork runs, as in uWSGI's workers: with its first question.
+        monkeypatch.setattr(os, "fork", ctypes.PyDLL(None).fork)
+        assert in_child(child) == [1, True, 1]
     own_redis_server.pause()
     thread = Meanwhile(lambda: locks.get("video:1"))
     until(lambda: not ours()._idle)

@@ -238,6 +238,7 @@ def test_the_connections_of_a_burst_are_closed_once_they_were_idle_for_long(
     assert all(connection._wrapper.connection is None for connection in left[:-1])
 
 
+@pytest.mark.usefixtures("each_fork")
 def test_a_child_has_connections_of_its_own(store: DatabaseStore, alias: str) -> None:
     lease = taken("video:1")
     before = sessions(alias)

@@ -167,6 +167,7 @@ def test_an_interrupted_subscription_leaves_nobody_who_waits(
 
 
 class TestFork:
+    @pytest.mark.usefixtures("each_fork")
     def test_a_child_listens_on_a_connection_of_its_own(self, own_server: RedisServer) -> None:
         lease = taken("video:1")
         connection()

@@ -211,6 +211,7 @@ class TestInterruptedHandOver:
 
 
 class TestForkedChild:
+    @pytest.mark.usefixtures("each_fork")
     def test_has_a_copy_of_the_leases_and_is_told_so(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -231,6 +232,7 @@ class TestForkedChild:
         assert lease.release()
         assert caplog.records == []
 
+    @pytest.mark.usefixtures("each_fork")
     def test_forked_while_another_thread_uses_the_store(self) -> None:
         store: Any = stores["default"]
         entered, leave = threading.Event(), threading.Event()

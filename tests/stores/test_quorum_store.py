@@ -331,6 +331,7 @@ class TestFences:
 
 
 class TestProcesses:
+    @pytest.mark.usefixtures("each_fork")
     def test_a_forked_child_has_threads_of_its_own(self, on_redis: None) -> None:
         mine = taken("video:1", renew=True, ttl=RENEWED)
 

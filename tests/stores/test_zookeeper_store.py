@@ -252,6 +252,7 @@ class TestEnds:
 
 class TestProcesses:
     @pytest.mark.nightly
+    @pytest.mark.usefixtures("each_fork")
     def test_a_child_has_a_client_of_its_own(self, store: ZooKeeperStore) -> None:
         lease = taken("video:1")
 

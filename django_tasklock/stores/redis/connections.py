@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from ..._compat import redis as compat
 from ..._compat.native_threads import this_thread
 from ..._compat.redis import NotSent, pack
 from ..._values import clock
+from ..._values.processes import OfProcess
 from ..._values.tokens import chance
 from ...exceptions import StoreUnavailable
 from .replicas import ReplicaWait
@@ -46,8 +46,6 @@ NOT_ALLOWED = ("permissions", "NOPERM", "ACL", "user executing the script can't"
 # Of its clients the server first writes to those for whom it had nothing until the end. So after
 # this, a script's messages to other clients are sent before the reply to its caller.
 PING = pack((b"PING",))
-
-_all: WeakSet[Connections] = WeakSet()
 
 
 class MayHaveRun(StoreUnavailable):
@@ -78,7 +76,6 @@ class Connections:
         # Each with the moment, on `clock.now`, at which it was last used.
         self._idle: deque[tuple[Any, float]] = deque()
         self._made: WeakSet[Any] = WeakSet()
-        _all.add(self)
 
     def exchange(self, packed: bytes, replies: int, *, once: bool) -> list[Any]:
         """Send packed commands, and read so many replies. Raises what redis-py raises.
@@ -121,11 +118,9 @@ class Connections:
             while True:
                 self._close([self._idle.pop()[0]])
 
-    def new_process(self) -> None:
-        """In a forked child: forget all, which are the parent's."""
-        inherited, self._made = self._made, WeakSet()
-        self._idle = deque()
-        for connection in inherited:
+    def close_inherited(self) -> None:
+        """Close those of the parent, in a forked child."""
+        for connection in list(self._made):
             compat.close_inherited(connection)
 
     def _take(self, own: list[Any], look: bool, fresh: bool) -> bool:
@@ -188,13 +183,10 @@ class Client:
         self.new_connection: Callable[..., Any] = partial(_new_connection, pool, options)
         """makes a connection that only the caller uses; see `_new_connection`"""
         most, patience = compat.most_connections(pool)
-        self._connections = Connections(
-            self.new_connection, most or math.inf, patience or POOL_WAIT_SECONDS
-        )
+        self._connections = self._of_process(most or math.inf, patience or POOL_WAIT_SECONDS)
         # The renewal thread must not wait for the other threads. Under gevent and eventlet it must
         # not share a socket with them either.
-        renewal = partial(self.new_connection, **of_renewal)
-        self._of_renewal = Connections(renewal, math.inf, POOL_WAIT_SECONDS)
+        self._of_renewal = self._of_process(math.inf, POOL_WAIT_SECONDS, **of_renewal)
 
     def run(
         self,
@@ -259,8 +251,8 @@ class Client:
 
     def close_idle(self) -> None:
         """Close the connections that no call uses now."""
-        self._connections.close_idle()
-        self._of_renewal.close_idle()
+        self._connections().close_idle()
+        self._of_renewal().close_idle()
 
     def unavailable(self, error: BaseException, keys: Sequence[bytes] = ()) -> StoreUnavailable:
         """The error to raise for one of redis-py, which came where a script used ``keys``."""
@@ -278,10 +270,15 @@ class Client:
             reason = f"it is a Redis Cluster, which needs the store RedisClusterStore ({reason})"
         return StoreUnavailable(self.alias, reason)
 
+    def _of_process(self, most: float, patience: float, **options: Any) -> OfProcess[Connections]:
+        new_connection = partial(self.new_connection, **options)
+        make = partial(Connections, new_connection, most, patience)
+        return OfProcess(make, Connections.close_inherited)
+
     def _exchange(self, packed: bytes, replies: int, once: bool) -> list[Any]:
         connections = self._of_renewal if this_thread.renews else self._connections
         try:
-            return connections.exchange(packed, replies, once=once)
+            return connections().exchange(packed, replies, once=once)
         except (errors.RedisError, OSError) as error:
             compat.raise_of_handler(error)
             sent = isinstance(error, errors.ConnectionError) and not isinstance(error, NotSent)
@@ -331,12 +328,3 @@ def _as_bytes(value: bytes | str | int) -> bytes:
     if isinstance(value, str):
         return value.encode()
     return b"%d" % value if isinstance(value, int) else value
-
-
-def _new_process() -> None:
-    for connections in list(_all):
-        connections.new_process()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_process)

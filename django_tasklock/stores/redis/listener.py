@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import _thread
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from weakref import WeakSet
 
 from redis import exceptions as errors
 
 from ..._compat import redis as compat
 from ..._values import clock
+from ..._values.processes import OfProcess
 from ..._values.tokens import TOKEN_CHARACTERS, new_token
 from ..base import CannotSubscribe
 from .connections import Client
@@ -35,8 +34,6 @@ MOST_ALONE = 8
 MOST_ABANDONED = 1000
 
 _UNREACHABLE = (errors.ConnectionError, errors.TimeoutError, OSError, RuntimeError)
-
-_all: WeakSet[Listener] = WeakSet()
 
 
 class Hearing:
@@ -119,11 +116,6 @@ class Listener:
             threaded: there is always a thread.
         """
         self._client, self._prefix, self._threaded = client, prefix, threaded
-        self.begin()
-        _all.add(self)
-
-    def begin(self) -> None:
-        """Begin without waiters, also in a new process: they are threads of the parent."""
         self.id = new_token().encode()
         """the channel's name, after the prefix"""
         self._hearings: dict[bytes, Hearing] = {}
@@ -228,7 +220,7 @@ class Listener:
     def close_inherited(self) -> None:
         """In a forked child: otherwise the parent's subscription outlives it, and locks are handed
         to its dead waiters."""
-        for line in self._lines.values():
+        for line in list(self._lines.values()):
             if line.connection is not None:
                 compat.close_inherited(line.connection)
 
@@ -319,16 +311,15 @@ class Listener:
                 hearing.wake()
 
 
-def listeners_of(client: Client, prefix: bytes) -> list[Listener]:
+def listeners_of(client: Client, prefix: bytes) -> OfProcess[list[Listener]]:
     """Those of a process: `MOST_ALONE` for one waiter each, and the last for all others."""
-    return [Listener(client, prefix, threaded=n == MOST_ALONE) for n in range(MOST_ALONE + 1)]
+
+    def make() -> list[Listener]:
+        return [Listener(client, prefix, threaded=n == MOST_ALONE) for n in range(MOST_ALONE + 1)]
+
+    return OfProcess(make, _close_inherited)
 
 
-def _new_process() -> None:
-    for listener in _all:
+def _close_inherited(listeners: list[Listener]) -> None:
+    for listener in listeners:
         listener.close_inherited()
-        listener.begin()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_process)

@@ -1,4 +1,4 @@
-"""A site that uses locks before gunicorn forks, and in each of its workers: WSGI and ASGI."""
+"""A site that uses locks before its server forks, and in each of its workers: WSGI and ASGI."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ RENEWED = 6.0  # seconds; a lease of it is renewed within a test
 
 def before_the_fork() -> Any:
     """Wait for a lock and get it handed over, then hold one for good: all connections are open."""
-    held = locks.acquire("preload", ttl=LONG)
+    name = f"preload-{os.getpid()}"
+    held = locks.acquire(name, ttl=LONG)
     assert held is not None
-    waiter = threading.Thread(target=locks.acquire, args=["preload"], kwargs={"wait": LONG})
+    waiter = threading.Thread(target=locks.acquire, args=[name], kwargs={"wait": LONG})
     waiter.start()
-    while not getattr(locks.get("preload"), "waiters", 0):
+    while not getattr(locks.get(name), "waiters", 0):
         time.sleep(0.01)
     assert held.release()
     waiter.join()
-    assert locks.clear("preload")
-    return locks.acquire("master", ttl=RENEWED, renew=True)
+    assert locks.clear(name)
+    assert not asyncio.run(locks.ais_locked(name))
+    return locks.acquire(f"master-{os.getpid()}", ttl=RENEWED, renew=True)
 
 
 MASTER = before_the_fork()
@@ -59,8 +61,14 @@ def told(lease: Any) -> JsonResponse:
             "connection": connection(),
             "masters_connection": MASTERS_CONNECTION,
             "holds_masters": MASTER.held,
+            "awaited": asyncio.run(answered()),
         }
     )
+
+
+async def answered() -> bool:
+    """Whether a call that is awaited has an answer: its threads are not the master's."""
+    return await asyncio.wait_for(locks.ais_locked(f"preload-{os.getpid()}"), 20) is False
 
 
 def work(request: HttpRequest, name: str) -> JsonResponse:
