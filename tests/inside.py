@@ -43,7 +43,7 @@ def asked(
 def kept(alias: str = "default") -> int:
     """How many tokens and notes the thread of a store looks after."""
     keeper = keeper_of(stores[alias])
-    return len(keeper.table) + len(keeper.jobs)
+    return len(keeper.table) + len(keeper.new_jobs) + len(keeper.jobs)
 
 
 def give_up(lease: Lease, note: Note | None = None) -> None:
@@ -71,7 +71,7 @@ def poll_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
 def forget_all() -> None:
     """Have all stores' threads forget what they look after."""
     for keeper in keeper_module._keepers():
-        for kept in (keeper.table, keeper.jobs, keeper.events):
+        for kept in (keeper.table, keeper.new_jobs, keeper.jobs, keeper.events):
             kept.clear()
 
 
