@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,8 +25,9 @@ from django_tasklock.stores.base import Note
 
 __all__ = [
     "COOLING", "MARK", "Owner", "ask_again_after", "asked", "clock", "forget_all", "give_up",
-    "is_renewed", "keep_events_for", "kept", "look_often", "looks_before", "new_token", "note",
-    "owner_record", "poll_after", "read_handle", "write_events",
+    "given_up", "is_renewed", "keep_events_for", "kept", "look_often", "looks_before",
+    "new_token", "note", "owner_record", "poll_after", "queue_events_in", "read_handle",
+    "write_events",
 ]  # fmt: skip
 
 
@@ -93,6 +95,24 @@ def looks_before(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
         return method(lease)
 
     monkeypatch.setattr(Lease, verb, called)
+
+
+def given_up(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What the store's threads, or callers, are about to give up, each time anew."""
+    entries: list[object] = []
+    give_up = keeper_module.Keeper.give_up
+
+    def noted(keeper: keeper_module.Keeper, entry: keeper_module.Entry) -> bool:
+        entries.append(entry)
+        return give_up(keeper, entry)
+
+    monkeypatch.setattr(keeper_module.Keeper, "give_up", noted)
+    return entries
+
+
+def queue_events_in(queue: deque[Any]) -> None:
+    """Have the events wait there until they are written."""
+    keeper_of(stores["default"]).events = queue
 
 
 def note(kind: Kind, name: str, owner: Mapping[str, Any] | Owner) -> None:
