@@ -99,10 +99,7 @@ def wait_to_lead(
 
 
 def _takes_lease(run: Callable[..., Any]) -> bool:
-    try:
-        parameters = signature_of(run).parameters.values()
-    except ValueError:  # A function written in C.
-        return False
+    parameters = signature_of(run).parameters.values()
     # Not every parameter: that of `serve_forever(poll_interval=0.5)` is none for a lease.
     needed = [
         p for p in parameters

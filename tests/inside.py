@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,8 +26,9 @@ from django_tasklock.stores.base import Note
 
 __all__ = [
     "COOLING", "MARK", "Owner", "as_before_a_checkpoint", "ask_again_after", "asked", "clock",
-    "forget_all", "give_up", "is_renewed", "keep_events_for", "kept", "look_often", "looks_before", "new_token", "note",
-    "owner_record", "poll_after", "read_handle", "write_events",
+    "forget_all", "give_up", "given_up", "is_renewed", "keep_events_for", "kept", "look_often",
+    "looks_before", "new_token", "note", "owner_record", "poll_after", "queue_events_in",
+    "read_handle", "write_events",
 ]  # fmt: skip
 
 
@@ -44,7 +46,7 @@ def asked(
 def kept(alias: str = "default") -> int:
     """How many tokens and notes the thread of a store looks after."""
     keeper = keeper_of(stores[alias])
-    return len(keeper.table) + len(keeper.jobs)
+    return len(keeper.table) + len(keeper.new_jobs) + len(keeper.jobs)
 
 
 def give_up(lease: Lease, note: Note | None = None) -> None:
@@ -78,7 +80,7 @@ def poll_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
 def forget_all() -> None:
     """Have all stores' threads forget what they look after."""
     for keeper in keeper_module._keepers():
-        for kept in (keeper.table, keeper.jobs, keeper.events):
+        for kept in (keeper.table, keeper.new_jobs, keeper.jobs, keeper.events):
             kept.clear()
 
 
@@ -100,6 +102,24 @@ def looks_before(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
         return method(lease)
 
     monkeypatch.setattr(Lease, verb, called)
+
+
+def given_up(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What the store's threads, or callers, are about to give up, each time anew."""
+    entries: list[object] = []
+    give_up = keeper_module.Keeper.give_up
+
+    def noted(keeper: keeper_module.Keeper, entry: keeper_module.Entry) -> bool:
+        entries.append(entry)
+        return give_up(keeper, entry)
+
+    monkeypatch.setattr(keeper_module.Keeper, "give_up", noted)
+    return entries
+
+
+def queue_events_in(queue: deque[Any]) -> None:
+    """Have the events wait there until they are written."""
+    keeper_of(stores["default"]).events = queue
 
 
 def note(kind: Kind, name: str, owner: Mapping[str, Any] | Owner) -> None:

@@ -34,7 +34,7 @@ from .cooling import Cooling, CoolingTimes, cooling_times
 from .history import note_event
 from .keeper import Entry, Keeper, keeper_of
 from .lease import Lease, Use, tell
-from .waiting import Attempt, Steps, always_late
+from .waiting import Attempt, Steps, always_late, refuse_on_loop
 
 # Who waited longer, and got the lock, is an event.
 LONG_WAIT_SECONDS = 1.0
@@ -110,10 +110,11 @@ class Ask:
     def begin(self) -> None:
         """Put the token into the table of its store, before it is sent.
 
-        Raises `TypeError` or `ValueError` for a wrong name or token, and `InvalidLockConfig` if
-        the store cannot let the lock cool.
+        Raises `TypeError` or `ValueError` for a wrong name or token, `InvalidLockConfig` if the
+        store cannot let the lock cool, and what `refuse_on_loop` raises.
         """
         how, name, note = self.how, self.name, self.note
+        refuse_on_loop(how.wait)
         if type(name) is not str or not is_name(name):
             checked_name(name)
         token = new_token() if self.token is None else checked_token(self.token)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -58,14 +59,15 @@ def note_event(
 def write_events(store: BaseStore) -> None:
     """Write the events that are not written yet, in the calling thread. Raises nothing."""
     events, found = keeper_of(store).events, dict[object, Event]()
-    while events:
-        noted = events.popleft()
-        key, event = _key_of(*noted), _event(store, *noted)
-        if (before := found.pop(key, None)) is not None:
-            seconds = max(before.seconds or 0.0, event.seconds or 0.0)
-            since = before.since or before.at
-            event = replace(event, seconds=seconds, count=before.count + 1, since=since)
-        found[key] = event
+    with suppress(IndexError):  # Another thread may empty it at the same time.
+        while True:
+            noted = events.popleft()
+            key, event = _key_of(*noted), _event(store, *noted)
+            if (before := found.pop(key, None)) is not None:
+                seconds = max(before.seconds or 0.0, event.seconds or 0.0)
+                since = before.since or before.at
+                event = replace(event, seconds=seconds, count=before.count + 1, since=since)
+            found[key] = event
     if not found:
         return
     try:

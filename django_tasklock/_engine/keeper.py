@@ -18,12 +18,15 @@ import atexit
 import logging
 import math
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any, Protocol
 from weakref import WeakValueDictionary, ref
 
@@ -46,6 +49,9 @@ Job = Callable[[], "float | None"]
 # A lease is extended after this share of the time that is left of it; after a call that failed,
 # after this share of its ttl.
 RENEWAL_SHARE, FAILURE_SHARE = 1 / 3, 1 / 10
+# With less than this share of its ttl left, an extension by the holder, which began before, is not
+# waited for any more: perhaps it was interrupted.
+LATE_SHARE = 1 / 2
 # A lease may be extended earlier by this share of its ttl, in one call with others. At most so many
 # share a call, and its failure.
 TOGETHER_SHARE, LEASES_PER_CALL = 1 / 12, 500
@@ -80,6 +86,10 @@ class Holder(Protocol):
 def _nobody() -> None: ...
 
 
+class Call:
+    """One call about a lease. It is over with its last reference, also if it was interrupted."""
+
+
 @dataclass(eq=False, slots=True)
 class Entry:
     """All that is known of one token.
@@ -107,25 +117,34 @@ class Entry:
     cooling: Cooling | None = None
     # Returns the lease that the token has become.
     holder: Callable[[], Holder | None] = _nobody
-    # Has one item while no call about the lease is under way: whoever removes it makes one.
-    free: list[None] = field(default_factory=lambda: [None])
+    # The calls about the lease that are under way, in their order, each with its thread. One that
+    # is over is removed by the callback of its reference: in C, where no signal handler can run.
+    calls: dict[ref[Call], int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The lock's name, once it is granted."""
         return self.names[0]
 
-    def claim(self, until: float) -> bool:
-        """Wait until no call about the lease is under way, at most until ``until``, on `clock.now`.
-        True: the caller may make one, and appends to ``free`` when it is done."""
+    def begin_call(self) -> Call:
+        """Return what the caller refers to as long as its call about the lease lasts."""
+        call = Call()
+        self.calls[ref(call, self.calls.pop)] = threading.get_ident()
+        return call
+
+    def is_next(self, call: Call, until: float) -> bool:
+        """Wait for the calls of other threads that began before this one, at most until ``until``,
+        on `clock.now`. Returns whether they are over. An earlier call of this thread is over: it
+        was interrupted."""
         while True:
-            try:
-                self.free.pop()
-                return True
-            except IndexError:
-                if clock.now() >= until:
-                    return False
-                time.sleep(0.001)
+            for each, thread in list(self.calls.items()):
+                if each() is call:
+                    return True
+                if thread != threading.get_ident():
+                    break
+            if clock.now() >= until:
+                return False
+            time.sleep(0.001)
 
 
 class Keeper:
@@ -134,7 +153,11 @@ class Keeper:
     def __init__(self, store: BaseStore) -> None:
         self.store, self.process = store, os.getpid()
         self.table: dict[str, Entry] = {}
-        self.jobs: list[tuple[float, Job]] = []
+        # When each is to be done, and a number of its own: as they come, and the thread's heap of
+        # them, of which one that is being done is the first.
+        self.new_jobs: deque[tuple[float, int, Job]] = deque()
+        self.jobs: list[tuple[float, int, Job]] = []
+        self._numbers = count()
         # What `history` writes next, and not before this moment.
         self.events: deque[Any] = deque(maxlen=MOST_EVENTS)
         self.writes_at = 0.0
@@ -188,7 +211,8 @@ class Keeper:
         if entry.cooling is not None:
             entry.until = max(entry.until, now + entry.cooling.left())
         self.later(partial(self._give_back, entry, iter(LATER_LOOKS_SECONDS)))
-        entry.given_up = True  # Last: whoever is interrupted before is called again.
+        entry.given_up = True  # Not before: whoever is interrupted before is called again.
+        self.forget(entry)
         return True
 
     def forget(self, entry: Entry) -> None:
@@ -230,10 +254,10 @@ class Keeper:
         """Have the thread call ``job`` in ``delay`` seconds, and again after as many as it returns,
         until it returns None. One that raises `StoreUnavailable` is called again soon."""
         now = clock.now()
-        self.jobs.append((now + delay, job))
+        self.new_jobs.append((now + delay, next(self._numbers), job))
         with suppress(RuntimeError):  # The system starts no thread.
             self._start()
-        self._note_due(now + delay, now)
+        self._note_due(max(now + delay, self._retry_at), now)
 
     def take_back(self, key: str, text: str, seconds: float) -> None:
         """Remove the note, or end the reservation, that has this text, as soon as the store answers
@@ -292,13 +316,14 @@ class Keeper:
                     break  # The others would get no answer either; they are looked at again.
         # Few at a time: each may take a while, and leases come due meanwhile.
         late = math.inf if self.hurries else started
-        for job in [each for each in list(self.jobs) if each[0] <= late][:JOBS_AT_ONCE]:
-            if clock.now() >= self._retry_at:
-                self._do(*job)
+        while self.new_jobs:
+            heappush(self.jobs, self.new_jobs[0])
+            self.new_jobs.popleft()
+        for _ in range(JOBS_AT_ONCE):
+            if self.jobs and self.jobs[0][0] <= late and clock.now() >= self._retry_at:
+                self._do_first()
         close_own()
-        jobs = min((moment for moment, _ in list(self.jobs)), default=math.inf)
-        if self.jobs and self.hurries:
-            jobs = 0.0
+        jobs = math.inf if not self.jobs else 0.0 if self.hurries else self.jobs[0][0]
         dues = [entry.due for entry in list(self.table.values()) if entry.renew]
         self._first = min(max(jobs, self._retry_at), *dues, math.inf)
         return self._until_next()
@@ -308,16 +333,20 @@ class Keeper:
 
     def _extend(self, entries: Sequence[Entry]) -> bool:
         """Extend leases in one call. Returns False if the store did not answer."""
-        claimed = []
-        for entry in entries:
+        extended: list[Entry] = []
+        calls = [(entry, entry.begin_call()) for entry in entries]
+        for entry, call in calls:
             # Whoever makes a call about it now plans the next one. It may be interrupted.
             entry.due = clock.now() + LOOK_SECONDS
-            if entry.claim(0):
-                claimed.append(entry)
+            # An extension by the holder does no harm at the same time: it asks for the same ttl.
+            # Before a release, the lease is not to be renewed any more.
+            late = entry.until < clock.now() + entry.ttl * LATE_SHARE
+            if entry.is_next(call, 0) or (late and entry.renew):
+                extended.append(entry)
         started = clock.now()
         said: Sequence[bool | None] = ()
         try:
-            batch = [Extension(each.name, each.token, each.ttl) for each in claimed]
+            batch = [Extension(each.name, each.token, each.ttl) for each in extended]
             said = self.store.extend_many(batch)
         except StoreUnavailable:
             pass
@@ -326,17 +355,18 @@ class Keeper:
             if not self._mistaken:
                 logger.exception("the lock store %s could not extend its leases", self.store.alias)
             self._mistaken = True
-        answered = len(said) == len(claimed)
+        answered = len(said) == len(extended)
         if not answered:
-            said = [None] * len(claimed)
-        for entry, extension, held in zip(claimed, batch, said, strict=True):
+            said = [None] * len(extended)
+        for entry, extension, held in zip(extended, batch, said, strict=True):
             if held:
                 entry.until = started + extension.ttl
                 self.plan(entry)
             elif held is None:
                 entry.until = min(entry.until, started + extension.ttl)
                 entry.due = clock.now() + extension.ttl * FAILURE_SHARE
-            entry.free.append(None)
+        del calls, call  # They are over before a receiver of the signal is called.
+        for entry, held in zip(extended, said, strict=True):
             if held is False:
                 self._lost(entry, "the store no longer has it")
         return answered
@@ -364,19 +394,20 @@ class Keeper:
             holder.given_back()
         return None
 
-    def _do(self, due: float, job: Job) -> None:
-        """Make a call to the store. If it does not answer, the job stays where it is."""
+    def _do_first(self) -> None:
+        """Make the call to the store that is due first; others come before it is made again."""
+        job = self.jobs[0][-1]
         again: float | None = None
         try:
             again = job()
         except StoreUnavailable:
-            self._retry_at = clock.now() + RETRY_SECONDS
-            return
+            again = RETRY_SECONDS
+            self._retry_at = clock.now() + again
         except BaseException:
             pass  # A mistake of a store, or of a signal's receiver.
-        self.jobs.remove((due, job))
         if again is not None:
-            self.jobs.append((clock.now() + again, job))
+            self.later(job, again)
+        heappop(self.jobs)
 
 
 def _run(of: Callable[[], Keeper | None], running: NativeLock, wakeup: NativeLock) -> None:
@@ -434,7 +465,8 @@ def finish_jobs() -> None:
     for keeper in _keepers():
         keeper.hurries = True
         keeper.wake()
-    while any(keeper.jobs or keeper.vanished for keeper in _keepers()) and clock.now() < until:
+    keepers = _keepers()
+    while any(k.vanished or k.new_jobs or k.jobs for k in keepers) and clock.now() < until:
         time.sleep(0.005)
 
 

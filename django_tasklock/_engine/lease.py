@@ -197,22 +197,26 @@ class Lease:
         """
         keeper, entry = self._keeper, self._entry
         ttl = entry.ttl if ttl is None else checked_ttl(ttl)
-        if not self.held or not entry.claim(entry.until):
+        if not self.held:
             return False
-        said, started = None, clock.now()
+        # First: an extension by the renewal thread, meanwhile, is to ask for the same.
+        before, entry.ttl, held = entry.ttl, ttl, None
+        call = entry.begin_call()
         try:
-            if self._state == HELD:
-                said = keeper.store.extend(self.name, self.token, ttl)
-        finally:
-            if said:
-                entry.until, entry.ttl = started + ttl, ttl
-            elif said is None:
+            if entry.is_next(call, entry.until) and self._state == HELD:
+                # Whatever becomes of the call, the lease ends here no later than in the store.
+                started = clock.now()
                 entry.until = min(entry.until, started + ttl)
-            keeper.plan(entry)
-            entry.free.append(None)
-        if said is False:
+                keeper.plan(entry)
+                held = keeper.store.extend(self.name, self.token, ttl)
+                entry.until = started + ttl if held else entry.until
+        finally:
+            if held is None:
+                entry.ttl = before
+            del call  # An exception refers to this frame.
+        if held is False:
             self.lost("the store no longer has it")
-        return bool(said)
+        return bool(held)
 
     def release(self, _note: Note | None = None) -> bool:
         """Give the lock back, or let it cool (``hold_at_least``, ``cooldown``).
@@ -236,7 +240,8 @@ class Lease:
             entry.renew = False
             if entry.cooling is not None or not keeper.store.atomic_release:
                 # An extension that is under way would write the lease again.
-                entry.claim(entry.until)
+                call = entry.begin_call()
+                entry.is_next(call, entry.until)
             released = keeper.give_back(entry)
         except BaseException:
             self.give_up()
@@ -270,15 +275,16 @@ class Lease:
         ttl = entry.ttl if ttl is None else checked_ttl(ttl)
         if self.held:
             check_lasts("ttl", ttl, keeper.store)
-        if not self.held or not self._leave(DETACHED):
-            raise LeaseLost(self.name, self._why())
         record, slots = entry.record, entry.record.get("slots")
         handle = Handle(
             self.store, self.name, self.token, self.fence, new_mark(), float(entry.ttl), slots
         )
         try:
+            if not self.held or not self._leave(DETACHED):
+                raise LeaseLost(self.name, self._why())
             entry.renew = False
-            if not entry.claim(entry.until):
+            call = entry.begin_call()
+            if not entry.is_next(call, entry.until):
                 raise StoreUnavailable(self.store, "it does not answer an extension of the lease")
             # Until then it may be in the store, if it has to be given up.
             entry.until = max(entry.until, clock.now() + ttl)
@@ -287,6 +293,8 @@ class Lease:
             marked = {**record, "ttl": ttl, "renew": False, MARK: handle.mark}
             held = Held(self.token)
             detached = keeper.store.rewrite(self.name, held, ttl, marked, handle.mark)
+        except LeaseLost:
+            raise
         except BaseException:
             self.give_up()
             raise

@@ -35,7 +35,7 @@ from .aio import drive, finish
 from .lease import Lease, Use
 from .names import NameTemplate
 from .service import LockOptions
-from .waiting import Steps, blocking, refuse_on_loop
+from .waiting import Steps, blocking
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -187,7 +187,6 @@ class LockContext(Generic[Held]):
 
     def __enter__(self) -> Held:
         self._check_block()
-        refuse_on_loop(self._how.wait)
         use = Use(self._who)
         held: Held = blocking(self._taking(use))
         self._note(use)

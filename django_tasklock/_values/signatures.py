@@ -17,8 +17,12 @@ if sys.version_info >= (3, 14):
 
 
 def signature_of(function: Callable[..., Any], *, follow_wrapped: bool = True) -> inspect.Signature:
-    """Return what `inspect.signature` does, without evaluating annotations."""
-    return inspect.signature(function, follow_wrapped=follow_wrapped, **_annotations)
+    """Return what `inspect.signature` does, without evaluating annotations. A function that has no
+    signature, as some that are written in C, takes anything."""
+    try:
+        return inspect.signature(function, follow_wrapped=follow_wrapped, **_annotations)
+    except ValueError:
+        return inspect.signature(lambda *_, **__: None)
 
 
 def is_generator(function: Any) -> bool:

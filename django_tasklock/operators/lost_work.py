@@ -100,8 +100,8 @@ def lost_rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
     """
     guard, unknown = same_rows[0].guard, 0
     fence_fields = {work.guard.fence_field for work in same_rows}
-    # Without a fence the key stands in its place: it never changes.
-    fence_field = (len(fence_fields) == 1 and guard.fence_field) or "pk"
+    # Without a fence the status stands in its place: of these rows it never changes.
+    fence_field = (len(fence_fields) == 1 and guard.fence_field) or guard.field
     claimed = guard.rows().filter(Q((guard.field, guard.to)))
     rows = iter(claimed.order_by("pk").values_list("pk", fence_field).iterator(ROWS_PER_LOOK))
     while chunk := dict(islice(rows, ROWS_PER_LOOK)):
@@ -117,7 +117,7 @@ def lost_rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
             now = dict(claimed.filter(pk__in=list(suspects)).values_list("pk", fence_field))
             suspects = {pk: suspects[pk] for pk in now if now[pk] == chunk[pk]}
         for pk, locks in suspects.items():
-            fence = None if fence_field == "pk" else chunk[pk]
+            fence = None if fence_field == guard.field else chunk[pk]
             yield _lost(_responsible(same_rows, pk), pk, locks[0][1], fence)
     if unknown:
         yield _nameless(same_rows, unknown)

@@ -22,11 +22,20 @@ from django_tasklock import Lease, lock, locks
 from django_tasklock._engine.lock import LockContext
 from django_tasklock.stores import stores
 from tests.inside import is_renewed, kept, look_often
-from tests.interruptions import SOON_SECONDS, Exit, Interrupt, at_every_instruction, in_finalizer
+from tests.interruptions import (
+    EVERY,
+    SOON_SECONDS,
+    Exit,
+    Interrupt,
+    at_every_instruction,
+    before_first,
+    in_finalizer,
+    interrupted,
+)
 from tests.mailroom import mailroom
 from tests.seeds import drawn_seed
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, holder, taken
+from tests.steps import LONG, RENEWED, Meanwhile, holder, taken
 from tests.waiting import until
 
 NAMES = ("seat:1", "seat:2")
@@ -134,6 +143,23 @@ class TestEveryInstruction:
         assert at_every_instruction(release, "video:1", before=take, after=begun) > 25
 
     @renewed_or_not
+    def test_of_a_detachment(self, renew: bool) -> None:
+        leases: list[Lease] = []
+
+        def take() -> None:
+            leases.append(taken("video:1", ttl=LONG, renew=renew))
+
+        def begun(where: list[str]) -> None:
+            if leases[-1].held:  # Interrupted at its beginning, it leaves the lease as it is.
+                assert leases[-1].release(), where
+            if leases[-1].detached:  # Its last instructions: it goes on until its end.
+                assert not is_renewed("video:1"), where
+                locks.clear("video:1")
+
+        detach = lambda name: leases[-1].detach()  # noqa: E731
+        assert at_every_instruction(detach, "video:1", before=take, after=begun) > 50
+
+    @renewed_or_not
     def test_of_an_acquire(self, renew: bool) -> None:
         def acquire(name: str) -> None:
             lease = locks.acquire(name, ttl=LONG, renew=renew)
@@ -148,6 +174,29 @@ class TestEveryInstruction:
                 locks.clear("video:1")
 
         assert at_every_instruction(acquire, "video:1", after=clear) > 100
+
+
+def test_an_interrupted_extension_ends_no_renewal() -> None:
+    """Not even while the exception is handled, which refers to what was interrupted."""
+    errors, leases, number = list[Interrupt](), list[tuple[Lease, list[str]]](), before_first()
+
+    def extend(lease: Lease) -> None:
+        try:
+            lease.extend()
+        except Interrupt as error:
+            errors.append(error)
+
+    while not leases or leases[-1][1]:
+        number += EVERY
+        lease = taken(f"video:{number}", ttl=RENEWED, renew=True)
+        with interrupted(number) as where:
+            extend(lease)
+        leases.append((lease, where))
+    assert len(errors) * EVERY > 50
+    for lease, where in leases:
+        until(lambda: not lease.held or lease.remaining > RENEWED * 0.9, f"after {where}")  # noqa: B023
+        assert lease.held, where
+        assert (lease.extend(LONG), lease.release()) == (True, True), where
 
 
 @renewed_or_not
@@ -200,13 +249,13 @@ def test_an_interrupted_subscription_keeps_nothing_of_its_block(
 @pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=pytest.mark.nightly)])
 def test_at_random_moments_of_blocks_of_all_kinds(seconds: float) -> None:
     """Some of which wait, and are interrupted in the moment of the hand-over."""
-    chance, ends, interrupted = random.Random(drawn_seed()), time.monotonic() + seconds, list[int]()
+    chance, ends, cut = random.Random(drawn_seed()), time.monotonic() + seconds, list[int]()
 
     def alarm(signum: int, frame: FrameType | None) -> None:
         if in_finalizer(frame):  # Python tells nobody of an exception there.
             signal.setitimer(signal.ITIMER_REAL, 0.0001)
         else:
-            interrupted.append(number)
+            cut.append(number)
             raise SoftTimeLimitExceeded
 
     def use_them(number: int) -> None:
@@ -234,5 +283,5 @@ def test_at_random_moments_of_blocks_of_all_kinds(seconds: float) -> None:
                 signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
     other.result()
-    assert len(interrupted) > 100
+    assert len(cut) > 100
     until(lambda: locks.count() + kept() == 0, "the end of all", SOON_SECONDS)

@@ -80,6 +80,10 @@ class TestDecorator:
         assert not locks.is_locked("report:mon:pdf")
         assert (Report.build.__name__, Report.build.__module__) == ("build", __name__)
 
+    def test_a_function_may_be_written_in_c_and_have_no_signature(self) -> None:
+        assert lock("video:1")(max)(1, 2) == 2
+        assert lock("video:1")(print)() is None  # It has one since Python 3.11.
+
     def test_skip_returns_none_and_swallows_no_refusal_from_within(self) -> None:
         taken("report:mon"), taken("other")
 

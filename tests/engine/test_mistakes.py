@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,9 @@ from celery import Celery
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_tasklock import LeaseLost, LockNotAcquired, lock, locks
+from django_tasklock.caching import cached_once
 from django_tasklock.celery import LockedTask
+from django_tasklock.leader import lead
 from tests.steps import LONG, Meanwhile, taken, waiting
 from tests.waiting import until
 
@@ -153,9 +155,21 @@ def test_a_block_that_blocks_the_event_loop_says_async_with(
         with lock("video:1", wait=wait) as lease:
             return lease.held
 
+    async def called(waits: Callable[[], object]) -> None:
+        waits()
+
     for wait in (None, 0.1):
         with pytest.raises(SynchronousOnlyOperation, match="async with"):
             asyncio.run(held(wait))
+    for waits in (
+        lambda: locks.acquire("video:1", wait=1),
+        lambda: locks.acquire_all(["video:1", "video:2"], wait=1),
+        lambda: locks.hold("video:1", LONG, wait=1),
+        lambda: cached_once("video:1", dict, LONG),
+        lambda: lead("video:1", print),
+    ):
+        with pytest.raises(SynchronousOnlyOperation, match="async with"):
+            asyncio.run(called(waits))
     assert asyncio.run(held())
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     assert asyncio.run(held(1))

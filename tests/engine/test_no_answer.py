@@ -14,9 +14,9 @@ from django_tasklock import Lease, LockNotAcquired, StoreUnavailable, lock, lock
 from django_tasklock.stores import stores
 from tests import steps
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import kept, looks_before
+from tests.inside import given_up, kept, looks_before
 from tests.proxy import CutProxy
-from tests.servers import RedisServer
+from tests.servers import RedisServer, free_port
 from tests.steps import LONG, RENEWED, SOON_SECONDS, Meanwhile, renewed, taken, waiter
 from tests.store_cases import redis_cache
 from tests.waiting import until
@@ -102,6 +102,18 @@ def test_each_call_that_gets_no_answer(
         left = 0
         until(lambda: locks.count() + kept() == 0, f"the end of all after {lost[-1:]}", 20)
     assert number > 2
+
+
+def test_tokens_of_an_outage_do_not_make_the_next_failure_dearer(
+    use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is given up once, and is not looked at before the store may answer."""
+    use_redis(f"redis://127.0.0.1:{free_port()}")
+    looked_at = given_up(monkeypatch)
+    for number in range(100):
+        with pytest.raises(StoreUnavailable):
+            locks.acquire(f"video:{number}")
+    assert 100 <= len(looked_at) <= 200
 
 
 class TestCut:
