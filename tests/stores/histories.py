@@ -99,10 +99,11 @@ def played(store: BaseStore, seconds: float, folder: Path, seed: int, *disturb: 
             for player in players:
                 stack.callback(player.kill)
             history = History(folder, "conductor")
+            harms: list[Disturb] = [partial(_harm, players, history, store), *disturb]
             while not is_over():
                 time.sleep(chance.uniform(*FAULT_SECONDS))
-                for each in (partial(_harm, players, history, store), *disturb):
-                    each(chance)
+                for harm in harms:
+                    harm(chance)
             _end(players, history)
     return Story(read(folder))
 
@@ -189,11 +190,9 @@ def late_changes(story: Story) -> Iterator[tuple[str, float, float]]:
     """Lock, beginning and end of each change that took longer than a store allows for, which
     cannot compare and change in one step."""
     for event in story.events:
-        since = event.says.get("since") if event.kind == "cleared" else None
-        if event.kind == "released":
-            since = story.calls[event.call].releasing
-        if since is not None and event.at - since > MARGIN_SECONDS:
-            yield event.name or story.calls[event.call].name, since, event.at
+        since, over = event.says.get("since", 0.0), event.says.get("until", 0.0)
+        if over - since > MARGIN_SECONDS:
+            yield event.name, since, over
 
 
 def main() -> int:
