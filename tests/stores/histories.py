@@ -40,6 +40,7 @@ __all__ = ["SECONDS", "counts", "findings", "played", "too_few"]
 
 SECONDS = float(os.environ.get("HISTORY_SECONDS", 0))
 """how long a history is, instead of what the test says"""
+ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 3
 FAULT_SECONDS, STOPPED_SECONDS = (0.2, 0.8), (0.05, 1.0)
 MARGIN_SECONDS = min(0.5, SHORT_SECONDS[0] / 4)
@@ -196,16 +197,16 @@ def late_changes(story: Story) -> Iterator[tuple[str, float, float]]:
 
 
 def main() -> int:
-    import pytest
-
     parser = argparse.ArgumentParser(prog="python -m tests.stores.histories", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--store", default="", help="a part of its name in tests/store_cases.py")
     options = parser.parse_args()
-    os.environ["HISTORY_SECONDS"] = str(options.seconds)
-    tests = f"{Path(__file__).parent / 'test_histories.py'}"
-    chosen = f"at_night and {options.store}" if options.store else "at_night"
-    return int(pytest.main([tests, "--nightly", "-rP", "-p", "no:randomly", "-k", chosen]))
+    chosen = " and ".join(filter(None, ["at_night", options.store]))
+    tests = ["tests/stores/test_histories.py", "--nightly", "-rP", "-k", chosen]
+    return subprocess.call(
+        [sys.executable, "-m", "pytest", *tests], cwd=ROOT,
+        env=os.environ | {"HISTORY_SECONDS": str(options.seconds)},
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
