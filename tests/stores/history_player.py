@@ -31,7 +31,7 @@ class Moves:
         self._chance = Random(f"{seed}/{self._thread}")
 
     def take(self, call: str) -> None:
-        """Take a lock or a permit. Release it, or let its lease run out."""
+        """Take a lock or a permit. Release it, or let its lease run out, extended once or not."""
         chance = self._chance
         runs_out = chance.random() < 0.5
         ttl = chance.uniform(*SHORT_SECONDS) if runs_out else KEPT_SECONDS
@@ -44,14 +44,22 @@ class Moves:
         held = name if slots == 1 else f"{name}#{lease.slot}"
         self._write("asked", call, held, at=asked, wait=wait, ttl=ttl)
         self._write("granted", call, held, token=lease.token, fence=lease.fence or 0, end=end)
+        if runs_out and chance.random() < 0.3 and not self._over.wait(ttl * chance.random()):
+            since = now()
+            # One whose answer came after the end may have brought the lease back after a look.
+            if lease.extend(ttl) and now() < end:
+                end = now() + lease.remaining
+                self._write("held", call, held, at=since, end=end, since=since, until=now())
         work = max(0.0, end - now()) if runs_out else chance.uniform(0, WORK_SECONDS)
         if not self._over.wait(work) and runs_out:
             return
         before = now()
         if lease.held:
             self._write("held", call, at=before, end=end)
-        self._write("releasing", call)
-        self._write("released", call, said=lease.release())
+        since = now()
+        self._write("releasing", call, at=since)
+        said = lease.release()
+        self._write("released", call, held, said=said, since=since, until=now())
 
     def look(self, call: str) -> None:
         """Look at a lock; now and then clear what was seen, as an operator does."""
@@ -67,7 +75,7 @@ class Moves:
             since = now()
             self._write("clearing", call, name, token=info.token, since=since)
             locks.clear(name, token=info.token)
-            self._write("cleared", call, name, token=info.token, since=since)
+            self._write("cleared", call, name, token=info.token, since=since, until=now())
 
     def run(self, move: Callable[[str], None]) -> None:
         number = 0

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
+from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
 from django_tasklock.stores.cache import CacheStore
 from django_tasklock.stores.memory import MemoryStore
 from tests.conftest import UseZooKeeper
 from tests.nightly.chaos.history import Event
 from tests.nightly.chaos.story import Story
+from tests.quorum import Five
 from tests.seeds import drawn_seed
 from tests.store_cases import NIGHTLY_ONLY, STORE_CASES
 from tests.stores.histories import SECONDS, counts, findings, played, too_few
@@ -52,6 +54,22 @@ def test_no_two_hold_one_lock(store: BaseStore, tmp_path: Path) -> None:
 @pytest.mark.parametrize("store", AT_NIGHT, indirect=True)
 def test_no_two_hold_one_lock_at_night(store: BaseStore, tmp_path: Path) -> None:
     check(store, NIGHT_SECONDS, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_two_hold_one_lock_at_night_while_members_of_a_quorum_stand_still(
+    five: Five, tmp_path: Path
+) -> None:
+    def pause(chance: Random) -> None:
+        if chance.random() < 0.3:
+            number = chance.randrange(5)
+            five.harm("paused", number)
+            time.sleep(chance.uniform(0.1, 2.0))
+            five.mend("paused", number)
+
+    check(stores["default"], NIGHT_SECONDS, tmp_path, pause)
 
 
 @pytest.mark.nightly
@@ -97,7 +115,7 @@ def call(
         event(begin, "granted", token=call, fence=fence, end=begin + 9),
         event(end, "held", end=begin + 9),
         event(end, "releasing"),
-        event(end + slow + 0.01, "released", said=said),
+        event(end + slow + 0.01, "released", said=said, since=end, until=end + slow),
     ]
 
 
