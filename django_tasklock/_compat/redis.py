@@ -184,8 +184,8 @@ def send_words(connection: Any, *words: bytes) -> None:
 def message_arrives(connection: Any, seconds: float) -> bool:
     """`arrives`, for a connection that listens.
 
-    redis-py takes an ``OSError`` from a signal handler for one of the server, and asks the kernel
-    three times. So here the kernel is waited for without it, which ``_sock`` allows.
+    redis-py 6 takes a signal handler's ``TimeoutError`` for the end of that time. So here the
+    kernel is waited for without it, which ``_sock`` allows.
     """
     if not hasattr(select, "poll"):  # As under eventlet.
         return arrives(connection, seconds)

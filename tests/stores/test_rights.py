@@ -123,6 +123,16 @@ class TestRights:
         assert "'info'" in info.message
         assert listen.id == "listen"
 
+    def test_with_replicas_the_checks_name_the_missing_right_to_wait(
+        self, own_redis_server: RedisServer, use_redis: UseRedis
+    ) -> None:
+        """Each acquire would be refused."""
+        url = self.user(own_redis_server, "~*", "&*", "+@all", "-wait")
+        use_redis(url, {"OPTIONS": {"REPLICAS": 1}})
+        replicas, write = stores["default"].check()
+        assert (replicas.id, write.id) == ("replicas", "write")
+        assert "'wait'" in write.message
+
     def test_releaser_without_the_right_to_tell_is_told_itself(
         self, own_redis_server: RedisServer, use_caches: UseCaches
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -51,7 +52,7 @@ def findings(
             yield Finding("replica", True, what, "Point the cache at the primary.")
             return
         yield from _of_info(info, needed, in_cluster=in_cluster)
-    if said := _refusal(_write, client, keys):
+    if said := _refusal(partial(_write, waits=needed > 0), client, keys):
         mend = "Do what the message says. Until then each acquire raises StoreUnavailable."
         yield Finding("write", True, f"no lock can be acquired: {said}", mend)
     if not in_cluster and (said := _refusal(_listen, client, keys)):
@@ -88,15 +89,15 @@ def _of_info(info: dict[str, str], needed: int, *, in_cluster: bool) -> Iterator
         yield Finding("no_replica", False, what, "Give it one (CLUSTER REPLICATE).")
 
 
-def _write(client: Client, keys: Keys) -> None:
-    """Write what a lock needs, take one with a note, and leave nothing."""
+def _write(client: Client, keys: Keys, *, waits: bool) -> None:
+    """Write what a lock needs, take one with a note, and leave nothing. ``waits``: for replicas."""
     name, token = " try", new_token().encode()
     key, note, member = keys.key(name), keys.key(" tried"), keys.member(name)
     remove = ("DEL", key)
     # Of these the server says which one it refuses.
     client.commands([
         ("SET", key, "", "PX", 1000), remove, ("HSET", key, "", ""), remove, ("ZADD", key, 0, ""),
-        remove,
+        remove, *[("WAIT", 0, 1)] * waits,
     ])  # fmt: skip
     lease = [token, token, b"1000"]
     there = [keys.index, keys.fences, keys.queue(name, None), key, note]
