@@ -47,8 +47,8 @@ def off_the_event_loop() -> Iterator[None]:
     and no statement. Uses what tells Django, and ``asyncio`` itself, that this thread has a loop.
     """
     loop = asyncio._get_running_loop()
-    asyncio._set_running_loop(None)
     try:
+        asyncio._set_running_loop(None)
         yield
     finally:
         asyncio._set_running_loop(loop)
