@@ -18,7 +18,6 @@ from typing import Any
 from django.db import OperationalError, connections, transaction
 from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
 
-
 CONNECTED_BY = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
 
 
