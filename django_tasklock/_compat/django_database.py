@@ -12,12 +12,11 @@ import selectors
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from django.db import OperationalError, connections, transaction
 from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
-
-from .._values import clock
 
 CONNECTED_BY = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
 
@@ -47,8 +46,8 @@ def off_the_event_loop() -> Iterator[None]:
     and no statement. Uses what tells Django, and ``asyncio`` itself, that this thread has a loop.
     """
     loop = asyncio._get_running_loop()
-    asyncio._set_running_loop(None)
     try:
+        asyncio._set_running_loop(None)
         yield
     finally:
         asyncio._set_running_loop(loop)
@@ -73,11 +72,11 @@ def limit_waits(wrapper: BaseDatabaseWrapper, seconds: float) -> None:
 def _wait(pgconn: Any, seconds: float, steps: Any, *_: Any, **__: Any) -> Any:
     """Make psycopg's steps: each yields whether the socket has to be readable or writable next, in
     the numbers of ``selectors``, and is sent what it is."""
-    until = clock.now() + seconds
+    until = monotonic() + seconds
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(pgconn.socket, next(steps))
-            while ready := selector.select(max(0.0, until - clock.now())):
+            while ready := selector.select(max(0.0, until - monotonic())):
                 selector.modify(pgconn.socket, steps.send(ready[0][1]))
     except StopIteration as end:
         return end.value

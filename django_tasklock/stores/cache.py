@@ -22,7 +22,7 @@ from .._values.tokens import new_token
 from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable
 from . import records
-from .base import ATTEMPTS, BaseStore, Note, interrupts
+from .base import ATTEMPTS, BaseStore, Extension, Note, interrupts
 from .records import FREE, Change, Done, Entry, Held, Record, fits, is_note, is_there
 
 # How much of a lease must be left for a change of it (of a short lease: a quarter). It must be
@@ -114,6 +114,14 @@ class CacheStore(BaseStore):
         made, (entry,) = self.put([Change(name, Held(token), None)])
         # It has held the lock to this very moment, and is left to its end.
         return made or (entry is not None and entry.token == token)
+
+    def extend_many(self, batch: Sequence[Extension]) -> Sequence[bool | None]:
+        # One that is too near to its end to be changed is held until then: it is not lost yet.
+        own, now = self._own, clock.now()
+        return [
+            self.extend(*each) or (None if own.get(each.token, inf) < now else False)
+            for each in batch
+        ]
 
     def _make(self, change: Change) -> tuple[bool, Entry | None]:
         """Make one change. Returns whether it was made, and what is there now."""

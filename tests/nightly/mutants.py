@@ -416,7 +416,7 @@ MUTANTS = [Mutant(*each) for each in (
      "if entry.token not in self._over:", "if True:",
      QUORUMS, "test_an_extension_gives_nothing_again_that_was_released_meanwhile"),
     ("what is reserved already stays in an outage, in a quorum", f"{QUORUM}/store.py",
-     '{**change.record, "version": new_token()}', "change.record",
+     '{**change.record, "version": mark}', "change.record",
      QUORUMS, "test_what_is_reserved_already_is_not_taken_back_in_an_outage"),
     ("members of a quorum keep a lease for longer", f"{QUORUM}/store.py",
      "return ttl + ttl * DRIFT + ROUNDING_SECONDS", "return ttl",

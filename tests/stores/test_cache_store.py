@@ -19,7 +19,7 @@ from django_tasklock.celery import LockedTask
 from django_tasklock.signals import lock_lost
 from django_tasklock.stores import cache as cache_module
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import Grant, Note
+from django_tasklock.stores.base import Extension, Grant, Note
 from django_tasklock.stores.cache import MARGIN_SECONDS, CacheStore
 from django_tasklock.stores.records import Held
 from tests.conftest import UseCaches
@@ -59,7 +59,10 @@ def test_a_block_that_ends_just_before_its_lease_has_lost_nothing() -> None:
     lock_lost.connect(note_loss)
     try:
         with lock("video:1", ttl=60) as lease:
+            renewal = [Extension("video:1", lease.token, 60)]
+            assert store.extend_many(renewal) == [True]
             store._own[lease.token] -= 60 - MARGIN_SECONDS * 0.9
+            assert store.extend_many(renewal) == [None], "it comes late, and is not made"
             assert lease.held
     finally:
         lock_lost.disconnect(note_loss)

@@ -173,7 +173,7 @@ def test_what_a_signal_handler_raises_is_no_outage(
     with transaction.atomic(postgres_alias), connections[postgres_alias].cursor() as cursor:
         cursor.execute(f"LOCK TABLE {TABLE}")
         with pytest.raises(error, match="from outside"), signalled(error("from outside")):
-            locks.acquire("video:1")
+            stores["default"].acquire(["video:1"], new_token(), LONG, owner_record())
 
 
 def test_a_process_that_stops_in_a_transaction_holds_nobody_up_for_long(

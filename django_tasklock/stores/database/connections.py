@@ -172,7 +172,6 @@ class Connections:
                 if done:
                     connection.idle_since = clock.now()
                     self._idle.append(connection)
-                    self._close_old()
                 else:  # There may be an answer that nobody has read.
                     connection.close()
             time.sleep(chance.uniform(*PAUSE_SECONDS))
@@ -184,17 +183,13 @@ class Connections:
     def _idle_one(self) -> Connection | None:
         """The last one that was used, if it is of use."""
         with suppress(IndexError):
-            while not (connection := self._idle.pop()).usable:
-                connection.close()
+            # The longest idle first: of a burst of calls most would be left.
+            while not self._idle[0].usable:
+                self._idle.popleft().close()
+            connection = self._idle.pop()
             connection.answered = False
             return connection
         return None
-
-    def _close_old(self) -> None:
-        """Close those that a burst of calls has left behind: the last one used is taken first."""
-        with suppress(IndexError):
-            while not self._idle[0].usable:
-                self._idle.popleft().close()
 
 
 def _close_all(idle: deque[Connection]) -> None:

@@ -98,7 +98,10 @@ class QuorumStore(BaseStore):
         release and a clear that is right. Of processes that adopt a lease at the same moment, it
         may be that none has a majority; the lease ends by its ttl then.
         """
-        changes = [self._as_member(change) for change in changes]
+        records = (each.record for each in changes if not is_note(each.name))
+        tokens = [record["token"] for record in records if isinstance(record, Mapping)]
+        mark = (tokens or [new_token()])[0]
+        changes = [self._as_member(change, mark) for change in changes]
         # Before any member is told: see `_give`.
         removed = (each.expect for each in changes if each.record is None)
         self._over += [expect.token for expect in removed if isinstance(expect, Held)]
@@ -127,12 +130,11 @@ class QuorumStore(BaseStore):
             time.sleep(chance.uniform(0, PAUSE_SECONDS * attempt))
         return Done(False, self._entries(changes, refused))
 
-    def _as_member(self, change: Change) -> Change:
-        """The change as the members are to make it."""
+    def _as_member(self, change: Change, mark: str) -> Change:
+        """The change as the members are to make it. A new note has a version, ``mark``: one of the
+        same text that is there already is another one, and is not removed with it."""
         if change.expect == FREE and isinstance(change.record, Mapping) and is_note(change.name):
-            # Not the one of the same text that may be there: if no majority makes it, only what is
-            # new is removed.
-            change = change._replace(record={**change.record, "version": new_token()})
+            change = change._replace(record={**change.record, "version": mark})
         name, ttl, longest = change.name, change.ttl, self.longest_ttl
         if ttl is not None and longest is not None and ttl > longest and not is_note(name):
             raise ValueError(
