@@ -263,7 +263,7 @@ class LockContext(Generic[Held]):
                 )
 
     def _note(self, use: Use) -> None:
-        if not self._how.reentrant and any(map(use.is_beside, self._uses)):
+        if self._uses and not self._how.reentrant and any(map(use.is_beside, self._uses)):
             # The other one's lease is over, or it has another permit. Of two blocks that are not
             # one in the other, nobody could tell which of them ends.
             use.drop()
@@ -315,7 +315,7 @@ class LockContext(Generic[Held]):
         names = (self.name,) if isinstance(self.name, str) else self.name
         others = [other for each in _blocks.get() if (other := each()) is not None]
         for other in others:
-            if other.is_beside(use):
+            if use.is_beside(other):
                 for lease in (*other.leases, *other.shared):
                     name = lease.base_name if self._how.slots > 1 else str(lease.name)
                     plain = (lease.slot is None) is (self._how.slots == 1)
