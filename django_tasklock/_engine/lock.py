@@ -114,7 +114,8 @@ def lock(
     Of the last three the longest counts; of blocks that share a lease, those of the outermost.
 
     Call `lock` for each block. If several blocks share one object, an exception from a signal
-    handler may leave a lock behind, at the very beginning or end of a block.
+    handler may leave a lock behind, at the very beginning or end of a block. If blocks of one
+    thread share it that overlap, as in two generators, the second one raises `RuntimeError`.
 
     Raises `TypeError` or `ValueError` for a wrong argument. The block or call raises:
 
