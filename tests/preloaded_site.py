@@ -36,7 +36,6 @@ def before_the_fork() -> Any:
     assert held.release()
     waiter.join()
     assert locks.clear(name)
-    assert not asyncio.run(locks.ais_locked(name))
     return locks.acquire(f"master-{os.getpid()}", ttl=RENEWED, renew=True)
 
 

@@ -116,7 +116,7 @@ def _advance(
 
 def _submit(alias: str, what: str, call: Callable[[], T]) -> Future[T]:
     """Have a call made in one of a store's threads, in a copy of this context."""
-    return _pool(alias, what)().submit(copy_context().run, _call_and_close, call)
+    return _pool(alias, what).own().submit(copy_context().run, _call_and_close, call)
 
 
 def _soon(call: Callable[[], object]) -> None:

@@ -173,10 +173,6 @@ class Keeper:
         self.hurries = False
         _all[id(self)] = self
 
-    def has(self, entry: Entry) -> bool:
-        """Whether it looks after the token, and is not the parent's of this forked process."""
-        return self.process == os.getpid() and self.table.get(entry.token) is entry
-
     def enter(self, entry: Entry) -> None:
         """To be called before the token is sent. Raises `RuntimeError` if the lease is to be
         renewed, and the system starts no thread."""
@@ -204,7 +200,8 @@ class Keeper:
 
     def give_up(self, entry: Entry) -> bool:
         """Have the token given back as soon as the store answers. Returns False if it is over."""
-        if entry.given_up or not self.has(entry):
+        inherited = self.process != os.getpid()
+        if entry.given_up or inherited or self.table.get(entry.token) is not entry:
             return False
         now = clock.now()
         entry.renew, entry.until = False, min(entry.until, now + entry.ttl)
@@ -447,7 +444,7 @@ def keeper_of(store: BaseStore) -> Keeper:
     found: OfProcess[Keeper] | None = vars(store).get("_keeper")
     if found is None:
         found = vars(store).setdefault("_keeper", OfProcess(partial(Keeper, store)))
-    return found()
+    return found.own()
 
 
 def _keepers() -> list[Keeper]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from functools import partial
+from os import getpid
 from typing import Any, NoReturn
 from weakref import ref
 
@@ -141,7 +141,7 @@ class Lease:
         entry = self._entry
         if self._state != HELD or entry.given_up:
             return False
-        if not self._keeper.has(entry):
+        if self._keeper.process != getpid() or self._keeper.table.get(self.token) is not entry:
             return False
         if clock.now() < entry.until and (entry.left is None or entry.left() > 0):
             return True
@@ -167,6 +167,11 @@ class Lease:
     def ended_well(self) -> bool:
         """Whether the holder has released the lease, or has detached it."""
         return self._state in (RELEASED, DETACHED)
+
+    @property
+    def inherited(self) -> bool:
+        """Whether it belongs to the parent of this forked process."""
+        return self._keeper.process != getpid()
 
     @property
     def base_name(self) -> str:
@@ -393,27 +398,27 @@ class Use:
     ``leases`` are its own, in the order in which they were taken, and ``shared`` those that a block
     around it has (``reentrant=True``). If it is garbage-collected with its frames, because an
     exception from a signal handler came just before the release, the renewal thread gives its
-    leases back. ``strand`` names the thread or asyncio task of ``process`` in which it was made,
-    and ``job`` is the Celery task there, unless the lock is a task's own: its steps may be made in
-    other threads.
+    leases back. ``strand`` names the thread or asyncio task in which it was made, and ``job`` is
+    the Celery task there, unless the lock is a task's own: its steps may be made in other threads.
     ``note_kept``: the acquire has not written its note, because there is another. ``who``: what did
     its work under the lock, such as "a view", which is not to be done again because the store does
     not answer the release: that is logged, and raises nothing. "": it raises.
     """
 
-    __slots__ = ("__weakref__", "job", "leases", "note_kept", "process", "shared", "strand", "who")
+    __slots__ = ("__weakref__", "job", "leases", "note_kept", "shared", "strand", "who")
 
     def __init__(self, who: str = "", *, of_task: bool = False) -> None:
         self.who = who
         self.leases: list[Lease] = []
         self.shared: list[Lease] = []
-        self.process, self.strand = os.getpid(), strand_name()
+        self.strand = strand_name()
         self.job = None if of_task else running_task()
         self.note_kept = False
 
     def is_beside(self, other: Use) -> bool:
-        """Whether both were made in the same thread or task, and in the same process."""
-        return (self.process, self.strand) == (other.process, other.strand)
+        """Whether the other one is of the same thread or task, and not of the parent's."""
+        leases = (*other.leases, *other.shared)
+        return self.strand == other.strand and not any(lease.inherited for lease in leases)
 
     def record(
         self, task: str | None = None, task_id: str | None = None, group: int | None = None

@@ -114,7 +114,8 @@ def lock(
     Of the last three the longest counts; of blocks that share a lease, those of the outermost.
 
     Call `lock` for each block. If several blocks share one object, an exception from a signal
-    handler may leave a lock behind, at the very beginning or end of a block.
+    handler may leave a lock behind, at the very beginning or end of a block. If blocks of one
+    thread share it that overlap, as in two generators, the second one raises `RuntimeError`.
 
     Raises `TypeError` or `ValueError` for a wrong argument. The block or call raises:
 
@@ -262,7 +263,7 @@ class LockContext(Generic[Held]):
                 )
 
     def _note(self, use: Use) -> None:
-        if not self._how.reentrant and any(map(use.is_beside, self._uses)):
+        if self._uses and not self._how.reentrant and any(map(use.is_beside, self._uses)):
             # The other one's lease is over, or it has another permit. Of two blocks that are not
             # one in the other, nobody could tell which of them ends.
             use.drop()
@@ -314,7 +315,7 @@ class LockContext(Generic[Held]):
         names = (self.name,) if isinstance(self.name, str) else self.name
         others = [other for each in _blocks.get() if (other := each()) is not None]
         for other in others:
-            if other.is_beside(use):
+            if use.is_beside(other):
                 for lease in (*other.leases, *other.shared):
                     name = lease.base_name if self._how.slots > 1 else str(lease.name)
                     plain = (lease.slot is None) is (self._how.slots == 1)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import socket
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from os import getpid
 from typing import Any
 
 from .arguments import LONGEST_TEXT_BYTES
@@ -268,15 +268,15 @@ def this_process() -> dict[str, Any]:
 
     They are read again every second: those of a process that is restored from a checkpoint change.
     """
-    known = abs(time.time() - _read_at) < KNOWN_SECONDS
-    if not known or _this_process.get("pid") != os.getpid():
+    known = 0 <= time.time() - _read_at < KNOWN_SECONDS
+    if not known or _this_process.get("pid") != getpid():
         _read_this_process()
     return _this_process
 
 
 def _read_this_process() -> None:
     global _read_at
-    pid, _read_at = os.getpid(), time.time()
+    pid, _read_at = getpid(), time.time()
     # One step of the interpreter: other threads find the old ones, or the new ones.
     _this_process.update(
         host=recorded(socket.gethostname()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from os import getpid
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -31,16 +32,19 @@ class OfProcess(Generic[T]):
         self._made: dict[int, T] = {}
         _all[id(self)] = self
 
-    def __call__(self) -> T:
-        found = self._made.get(os.getpid())
-        if found is None:
-            found = self._made.setdefault(os.getpid(), self._make())
-            _leave_inherited()
+    def own(self) -> T:
+        """That of this process."""
+        try:
+            return self._made[getpid()]
+        except KeyError:
+            pass
+        found = self._made.setdefault(getpid(), self._make())
+        _leave_inherited()
         return found
 
     def leave_inherited(self) -> None:
         """Drop what is another process's."""
-        for pid in [pid for pid in list(self._made) if pid != os.getpid()]:
+        for pid in [each for each in list(self._made) if each != getpid()]:
             inherited = self._made.pop(pid, None)
             if inherited is not None and self._leave is not None:
                 self._leave(inherited)
@@ -71,7 +75,7 @@ def boot_id() -> str | None:
 def pid_namespace() -> str | None:
     """The pid namespace of this process; None where it cannot be known."""
     try:
-        if os.readlink("/proc/self") != str(os.getpid()):
+        if os.readlink("/proc/self") != str(getpid()):
             return None  # This /proc has the pids of another namespace.
         return os.readlink("/proc/self/ns/pid")
     except OSError:

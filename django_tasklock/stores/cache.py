@@ -88,7 +88,7 @@ class CacheStore(BaseStore):
 
     @property
     def _own(self) -> dict[str, float]:
-        return self._own_of()
+        return self._own_of.own()
 
     @property
     def cache(self) -> BaseCache:

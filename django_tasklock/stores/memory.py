@@ -121,12 +121,12 @@ class MemoryStore(BaseStore):
     @property
     def guard(self) -> NativeRLock:
         """That of this process: another one's may be held by a thread that is not here."""
-        return self.guard_of()
+        return self.guard_of.own()
 
     @property
     def queue(self) -> WeakValueDictionary[str, MemoryWaiter]:
         """That of this process: the waiters of another one are threads that are not here."""
-        return self._queue()
+        return self._queue.own()
 
     @classmethod
     def clear_all(cls) -> None:
@@ -136,7 +136,7 @@ class MemoryStore(BaseStore):
         For the end of a test, so that the next one finds no lock that this one has left behind.
         Whoever holds a lease loses it; no signal is sent before it notices.
         """
-        with cls.guard_of():
+        with cls.guard_of.own():
             for store in _all:
                 waiting = [*store.queue.values()]
                 store._kept.clear()

@@ -17,6 +17,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 from django.core.cache import cache
 
@@ -24,7 +25,6 @@ from django_tasklock import locks
 from tests import needs
 from tests.conftest import UseRedis
 from tests.nights import by_day
-from tests.processes import end_politely
 from tests.servers import free_port
 from tests.steps import Meanwhile, holder, waiting
 from tests.waiting import until
@@ -124,7 +124,13 @@ def site(
         until(booted, "the server", 60)
         yield Site(process, lambda name: get(port, f"/{view}/{name}/"), WORKERS * threads)
     finally:
-        end_politely(process)
+        # uWSGI would be asked in vain after the death of a worker.
+        workers = psutil.Process(process.pid).children()
+        process.kill()
+        for worker in workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
+        process.wait()
 
 
 def renewed(name: str) -> None:

@@ -43,7 +43,7 @@ INTERRUPTED = (
 
 def ours() -> Any:
     store: Any = stores["default"]
-    return store.client._connections()
+    return store.client._connections.own()
 
 
 def others_hold() -> None:

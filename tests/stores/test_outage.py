@@ -67,7 +67,7 @@ def test_limits(
     use_redis(own_redis_server.url, tasklock={"OPTIONS": store}, **given)
     made: Any = stores["default"]
     assert locks.get("video:1") is None
-    for connection in (made.client.new_connection(), *made.client._connections()._made):
+    for connection in (made.client.new_connection(), *made.client._connections.own()._made):
         assert (connection.socket_timeout, connection.socket_connect_timeout) == limits
 
 
@@ -279,7 +279,7 @@ class TestCutConnections:
             (lambda: locks.clear("video:2"), False),
             (lambda: store.unreserve("key", "text"), True),
         ):  # fmt: skip
-            store.client._connections()._idle.clear()
+            store.client._connections.own()._idle.clear()
             cut_proxy.turn_away()  # The next connection comes to nothing.
             assert verb() is done
         gone = taken("video:1")

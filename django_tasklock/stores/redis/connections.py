@@ -251,8 +251,8 @@ class Client:
 
     def close_idle(self) -> None:
         """Close the connections that no call uses now."""
-        self._connections().close_idle()
-        self._of_renewal().close_idle()
+        self._connections.own().close_idle()
+        self._of_renewal.own().close_idle()
 
     def unavailable(self, error: BaseException, keys: Sequence[bytes] = ()) -> StoreUnavailable:
         """The error to raise for one of redis-py, which came where a script used ``keys``."""
@@ -278,7 +278,7 @@ class Client:
     def _exchange(self, packed: bytes, replies: int, once: bool) -> list[Any]:
         connections = self._of_renewal if this_thread.renews else self._connections
         try:
-            return connections().exchange(packed, replies, once=once)
+            return connections.own().exchange(packed, replies, once=once)
         except (errors.RedisError, OSError) as error:
             compat.raise_of_handler(error)
             sent = isinstance(error, errors.ConnectionError) and not isinstance(error, NotSent)

@@ -95,7 +95,7 @@ class RedisStore(BaseStore):
     @property
     def listeners(self) -> builtins.list[Listener]:
         """Those of this process."""
-        return self._listeners()
+        return self._listeners.own()
 
     def _server(self) -> tuple[Client, Encoding, Keys]:
         """How the server is reached, what is written there, and under which keys."""
