@@ -109,7 +109,8 @@ class TestRedisDown:
         assert not lease.held, "its release was asked for"
         if how == "pause":
             server.resume()
-            assert lease.release()
+            # The renewal thread may have been quicker.
+            assert lease.release() or not locks.is_locked("video:1")
         else:
             server.restart()
             assert lease.extend() is False
