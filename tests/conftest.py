@@ -140,8 +140,7 @@ def no_lease_outlives_its_test() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def no_thread_outlives_its_file() -> Iterator[None]:
-    """What it did would happen in the tests of another file. One of kazoo's, for example, draws
-    from Python's own chance whenever it connects again, which Hypothesis takes for a strategy's.
+    """What it did would happen in the tests of another file.
 
     Those of a pool may stay, which waits for work; and those that `threading` has not started: the
     package's own, which end with their store.
