@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import secrets
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +48,7 @@ from tests.store_cases import (
     redis_cache,
     zookeeper_store,
 )
+from tests.waiting import until
 
 # These import a store, and each store is tested for itself.
 if TYPE_CHECKING:
@@ -133,6 +137,31 @@ def no_lease_outlives_its_test() -> Iterator[None]:
     """
     yield
     inside.forget_all()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_thread_outlives_its_file() -> Iterator[None]:
+    """What it did would happen in the tests of another file.
+
+    Those of a pool may stay, which waits for work; and those that `threading` has not started: the
+    package's own, which end with their store.
+    """
+    before = {*threading.enumerate()}
+    yield
+    if left := left_of(before):
+        gc.collect()  # With their store, if it is in a circle.
+        until(lambda: not left_of(before), f"the end of {left}", every=0.05)
+
+
+def left_of(before: set[threading.Thread]) -> list[threading.Thread]:
+    """The threads that were started since, and have not ended."""
+    pools: Any = concurrent.futures.thread
+    known = before | {*pools._threads_queues}
+    return [
+        thread
+        for thread in threading.enumerate()
+        if not (thread in known or isinstance(thread, threading._DummyThread))
+    ]
 
 
 # ------------------------------------------------------------------------------ servers

@@ -26,7 +26,6 @@ from django_tasklock.stores.base import Note
 
 __all__ = [
     "COOLING", "MARK", "Owner", "as_before_a_checkpoint", "ask_again_after", "asked", "clock",
-    "COOLING", "MARK", "Owner", "as_before_a_checkpoint", "ask_again_after", "asked", "clock",
     "forget_all", "give_up", "given_up", "is_renewed", "keep_events_for", "kept", "look_often",
     "looks_before", "new_token", "note", "owner_record", "poll_after", "queue_events_in",
     "read_handle", "write_events",

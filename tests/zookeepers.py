@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import kazoo.protocol.connection
+import kazoo.retry
 from kazoo.client import KazooClient
 
 from django_tasklock.stores.zookeeper import _Link
@@ -22,6 +25,10 @@ from tests import needs
 from tests.servers import free_port, start_process
 
 __all__ = ["ZooKeeper", "client_of", "ensemble", "own_zookeeper"]
+
+# A client draws whenever it looks at its connection, in a thread of its own. From Python's own
+# chance, Hypothesis would take that for a strategy's.
+kazoo.protocol.connection.random = kazoo.retry.random = random.Random()
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 """Debian's; it names the other jars"""

@@ -214,7 +214,8 @@ class Lease:
                 entry.until = min(entry.until, started + ttl)
                 keeper.plan(entry)
                 held = keeper.store.extend(self.name, self.token, ttl)
-                entry.until = started + ttl if held else entry.until
+                if held:
+                    entry.until = started + ttl
         finally:
             if held is None:
                 entry.ttl = before

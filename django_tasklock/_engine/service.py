@@ -89,7 +89,8 @@ class LockService:
 
     Every method may raise `StoreUnavailable`, if the store does not answer. That means neither
     "held" nor "not held". A wrong argument raises `TypeError` or `ValueError` before anything is
-    sent.
+    sent. With a ``wait``, on a running event loop, those that take locks raise Django's
+    ``SynchronousOnlyOperation``.
 
     A verb that begins with an "a" is awaited, and does what the verb without the "a" does. Threads
     of the package make its calls to the store, and call the receivers of signals. A waiter holds no

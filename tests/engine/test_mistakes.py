@@ -160,13 +160,14 @@ def test_a_block_that_blocks_the_event_loop_says_async_with(
     for wait in (None, 0.1):
         with pytest.raises(SynchronousOnlyOperation, match="async with"):
             asyncio.run(held(wait))
-    for waits in (
+    calls: list[Callable[[], object]] = [
         lambda: locks.acquire("video:1", wait=1),
         lambda: locks.acquire_all(["video:1", "video:2"], wait=1),
         lambda: locks.hold("video:1", LONG, wait=1),
         lambda: cached_once("video:1", dict, LONG),
         lambda: lead("video:1", print),
-    ):
+    ]
+    for waits in calls:
         with pytest.raises(SynchronousOnlyOperation, match="async with"):
             asyncio.run(called(waits))
     assert asyncio.run(held())

@@ -53,10 +53,12 @@ def test_waiters_are_told_by_the_service_the_command_the_page(
 
 def test_of_a_lock_with_slots_the_command_shows_the_permits_and_who_waits(on_redis: None) -> None:
     taken("pool#7")  # A plain lock.
-    _held = [taken("pool", slots=2) for _ in range(2)]
-    Meanwhile(lambda: taken("pool", slots=2, wait=None))
+    first, _second = [taken("pool", slots=2) for _ in range(2)]
+    waits = Meanwhile(lambda: taken("pool", slots=2, wait=None))
     until(lambda: locks.waiters("pool"))
     assert "pool itself is not locked" in run("show", "pool")
     shown = json.loads(run("show", "pool", "--format", "json"))
     assert [row["slot"] for row in shown["permits"]] == [1, 2]
     assert len(shown["waiting"]) == 1
+    first.release()
+    assert waits.result().slot == 1

@@ -373,8 +373,8 @@ class TestErrorsOfSignalHandlers:
             raise raised
 
         signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(kind) as caught:
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
             locks.acquire("video:1", wait=wait)
         assert caught.value is raised
 

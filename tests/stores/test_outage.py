@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import pytest
 from django.core.cache import cache
@@ -19,6 +20,8 @@ from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, all_of, holder, sent, taken, waiting
 from tests.store_cases import own_prefix, redis_cache
 from tests.waiting import until
+
+T = TypeVar("T")
 
 TIMEOUT_SECONDS = 0.4
 """seconds; the client's own"""
@@ -36,6 +39,17 @@ VERBS: dict[str, Callable[[Lease], object]] = {
     "clear-token": lambda lease: locks.clear("video:1", lease.token),
     "check": lambda lease: list(stores["default"].check()),
 }
+
+
+def answered(call: Callable[[], T]) -> T:
+    """What it returns, once the store answers: a busy server may take longer than the limit."""
+
+    def ask() -> list[T]:
+        with suppress(StoreUnavailable):
+            return [call()]
+        return []
+
+    return until(ask, "an answer")[0]
 
 
 FOR_EVER: dict[str, Any] = {
@@ -109,11 +123,12 @@ class TestRedisDown:
         assert not lease.held, "its release was asked for"
         if how == "pause":
             server.resume()
-            assert lease.release()
+            # Or the renewal thread was quicker.
+            assert answered(lease.release) or not answered(lambda: locks.is_locked("video:1"))
         else:
             server.restart()
-            assert lease.extend() is False
-        assert taken("video:1").release()
+            assert answered(lease.extend) is False
+        until(lambda: answered(lambda: locks.acquire("video:1")), "the end of the lease")
 
     def test_lock_that_a_paused_server_grants_afterwards_is_given_back(
         self, server: RedisServer
@@ -123,7 +138,7 @@ class TestRedisDown:
         with pytest.raises(StoreUnavailable):
             locks.acquire("video:1", ttl=LONG)
         server.resume()
-        until(lambda: locks.acquire("video:1", ttl=LONG), "giving it back")
+        until(lambda: answered(lambda: locks.acquire("video:1", ttl=LONG)), "giving it back")
 
     @pytest.mark.parametrize("broken", [False, True])
     def test_end_of_a_block_says_so_unless_the_block_has_failed(
