@@ -10,6 +10,7 @@ from ..._values.arguments import is_name
 from ..._values.lock_info import Keyed
 from ..._values.slots import LARGEST_SLOTS, base_of
 from ...exceptions import InvalidLockConfig
+from ..base import interrupts
 from ..records import is_note
 
 
@@ -129,6 +130,8 @@ def _without_tenant(make_key: Callable[[str], str], keys: list[str]) -> list[str
         try:
             return thread.submit(Context().run, lambda: [*map(make_key, keys)]).result()
         except Exception as error:
+            if interrupts(error):
+                raise
             raise InvalidLockConfig(
                 "the cache's KEY_FUNCTION must also answer in a new thread, where no tenant is "
                 f"current: it raises {type(error).__name__}: {error}"
