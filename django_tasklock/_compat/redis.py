@@ -12,18 +12,13 @@ has it too.
 from __future__ import annotations
 
 import select
-import signal
 from collections.abc import Callable
-from traceback import walk_tb
 from typing import Any, NoReturn, TypeVar
 
 from redis.exceptions import AuthenticationError, InvalidResponse, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 T = TypeVar("T")
-
-OWN = ("redis.", __name__)
-"""what the names of the modules begin with that make errors of errors"""
 
 hiredis_pack: Callable[[Any], Any] | None
 try:
@@ -83,32 +78,6 @@ def read(connection: Any) -> Any:
         # redis-py's parser in Python raises ValueError where it expects a number. What comes next
         # on this connection cannot be read either, but a new one may be sound.
         raise RedisConnectionError(f"The reply cannot be read: {error}") from error
-
-
-def raise_of_handler(error: BaseException) -> None:
-    """Raise what a signal handler has raised, if ``error`` is that, or was made of it.
-
-    redis-py takes a handler's ``OSError`` for one of the socket, while it waits for that. The
-    traceback tells them apart. Errors that the caller handles meanwhile are no part of this one.
-    """
-    handlers: list[Any] = [*map(signal.getsignal, signal.valid_signals())]
-    codes = {getattr(getattr(each, "func", each), "__code__", None) for each in handlers}
-    found: BaseException | None = error
-    made = BaseException()
-    try:
-        while found is not None:
-            frames = walk_tb(found.__traceback__)
-            trace = [(each.f_globals.get("__name__", ""), each.f_code) for each, _ in frames]
-            if found is not error and not (trace and trace[0][0].startswith(OWN)):
-                return
-            if any(code in codes for _, code in trace):
-                made.__cause__ = None
-                raise found
-            made, found = found, found.__context__
-    finally:
-        # What is raised refers to this frame, and to what was made of it. So that it is forgotten
-        # with the frames of the block, neither refers to it.
-        del error, made, found
 
 
 # ---------------------------------------------------------------- connections and their pools

@@ -382,8 +382,8 @@ MUTANTS = [Mutant(*each) for each in (
     ("case 60: what must not run twice waits for a sign of life", "stores/redis/connections.py",
      "        if idle < IDLE_SECONDS:\n", "        if True:\n",
      OUTAGE, "test_a_block_whose_work_is_done_ends_well"),
-    ("what a signal handler raises is no outage", "_compat/redis.py",
-     "            raise found\n", "            return\n",
+    ("what a signal handler raises is no outage", "stores/redis/connections.py",
+     "                raise found\n", "                return\n",
      "stores/test_connections.py", "test_they_are_raised"),
 
     ("leases at masters that answer are renewed beside one that hangs", CLUSTER,

@@ -34,7 +34,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
     assert packed == written
     assert {Path(name).suffix for name in packed} >= {".py", ".lua", ".html", ".typed", ".css"}
     always = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*;)", metadata, re.MULTILINE)
-    assert {*always} == {"celery", "django", "django-redis", "redis"}
+    assert {*always} == {"asgiref", "celery", "django", "django-redis", "redis"}
     # Of the page on PyPI no link leads nowhere.
     assert "Tutorial · recipes · moving from another lock" in page
     assert re.findall(r"\]\((?!https?:|#)", page) == []

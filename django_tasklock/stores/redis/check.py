@@ -12,7 +12,7 @@ from ..._compat import redis as compat
 from ..._values.tokens import new_token
 from ...exceptions import StoreUnavailable
 from ..base import Finding
-from .connections import Client
+from .connections import Client, raise_of_handler
 from .keys import Keys
 from .script import Script
 
@@ -116,7 +116,7 @@ def _listen(client: Client, keys: Keys) -> None:
         if isinstance(answer := compat.read(connection), ResponseError):
             raise answer
     except (RedisError, OSError) as error:
-        compat.raise_of_handler(error)
+        raise_of_handler(error)
         raise client.unavailable(error) from error
     finally:
         connection.disconnect()

@@ -20,6 +20,7 @@ from ..._values import clock
 from ..._values.processes import OfProcess
 from ..._values.tokens import chance
 from ...exceptions import StoreUnavailable
+from ..base import interrupts
 from .replicas import ReplicaWait
 from .script import Script
 
@@ -46,6 +47,8 @@ NOT_ALLOWED = ("permissions", "NOPERM", "ACL", "user executing the script can't"
 # Of its clients the server first writes to those for whom it had nothing until the end. So after
 # this, a script's messages to other clients are sent before the reply to its caller.
 PING = pack((b"PING",))
+# What the names of the modules begin with that make errors of errors.
+MAKE_ERRORS = ("redis.", compat.__name__)
 
 
 class MayHaveRun(StoreUnavailable):
@@ -102,7 +105,7 @@ class Connections:
                 return found
             except BaseException as error:
                 self._close(own)
-                compat.raise_of_handler(error)
+                raise_of_handler(error)
                 if not isinstance(error, errors.RedisError | OSError):
                     raise
                 self.close_idle()  # They may be broken too.
@@ -280,11 +283,35 @@ class Client:
         try:
             return connections.own().exchange(packed, replies, once=once)
         except (errors.RedisError, OSError) as error:
-            compat.raise_of_handler(error)
+            raise_of_handler(error)
             sent = isinstance(error, errors.ConnectionError) and not isinstance(error, NotSent)
             if once and sent:
                 raise MayHaveRun(self.alias, str(error)) from error
             raise self.unavailable(error) from error
+
+
+def raise_of_handler(error: BaseException) -> None:
+    """Raise what a signal handler has raised, if ``error`` is that, or was made of it.
+
+    redis-py takes a handler's ``OSError`` for one of the socket, while it waits for that. Errors
+    that the caller handles meanwhile are no part of this one.
+    """
+    found: BaseException | None = error
+    made = BaseException()
+    try:
+        while found is not None:
+            at = found.__traceback__
+            by = "" if at is None else at.tb_frame.f_globals.get("__name__", "")
+            if found is not error and not by.startswith(MAKE_ERRORS):
+                return
+            if interrupts(found):
+                made.__cause__ = None
+                raise found
+            made, found = found, found.__context__
+    finally:
+        # What is raised refers to this frame, and to what was made of it. So that it is forgotten
+        # with the frames of the block, neither refers to it.
+        del error, made, found
 
 
 def milliseconds(ttl: float) -> bytes:
@@ -318,7 +345,7 @@ def _is_sound(connection: Any, idle: float) -> bool:
         compat.send(connection, PING)
         return bool(compat.read(connection) == b"PONG")
     except (errors.RedisError, OSError, ValueError) as error:
-        compat.raise_of_handler(error)
+        raise_of_handler(error)
         return False
 
 

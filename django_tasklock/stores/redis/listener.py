@@ -16,7 +16,7 @@ from ..._values import clock
 from ..._values.processes import OfProcess
 from ..._values.tokens import TOKEN_CHARACTERS, new_token
 from ..base import CannotSubscribe
-from .connections import Client
+from .connections import Client, raise_of_handler
 
 # The news that a waiter is the next, and does not know of all holders: see hand_over.lua.
 ASK_AGAIN = b"?"
@@ -177,7 +177,7 @@ class Listener:
             raise line.error or errors.ConnectionError("the subscription is not confirmed")
         except BaseException as error:
             self.leave(hearing)
-            compat.raise_of_handler(error)
+            raise_of_handler(error)
             if isinstance(error, _UNREACHABLE):
                 raise CannotSubscribe from error
             if isinstance(error, errors.RedisError):
@@ -270,7 +270,7 @@ class Listener:
             # here, and with them what the block holds, until the next garbage collection.
             line.error = type(error)(*error.args)
             self._end(line)
-            compat.raise_of_handler(error)
+            raise_of_handler(error)
         except BaseException:
             self._end(line)
             raise
