@@ -41,6 +41,11 @@ EVERY = int(os.environ.get("INTERRUPT_EVERY", "5"))
 """Of so many instructions in a row one is interrupted, each time another; 1: each of them"""
 
 
+NEVER = sys.maxsize
+"""For a first run: Python 3.13 tells of the instructions of a function from its second call on, and
+the store is made in it."""
+
+
 SOON_SECONDS = 30.0
 """after which what was interrupted must be over, also on a busy machine; less than a ttl"""
 
@@ -177,17 +182,22 @@ def at_every_instruction(
     these are called, without interruptions; the latter is told where the run was interrupted.
     """
     number, missed = before_first(), 0
+
+    def run(number: int) -> list[str]:
+        before()
+        with interrupted(number, also, error) as where:
+            work(name)
+        after(where)
+        assert_over(name, where, *others)
+        return where
+
     gc.collect()
     gc.disable()
     try:
+        run(NEVER)
         while missed < 3:  # Not every run has as many instructions.
             number += EVERY
-            before()
-            with interrupted(number, also, error) as where:
-                work(name)
-            after(where)
-            missed = 0 if where else missed + 1
-            assert_over(name, where, *others)
+            missed = 0 if run(number) else missed + 1
     finally:
         gc.enable()
     print(f"{number} instructions")
