@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from typing import Any
+
+from django.utils.functional import cached_property
 
 from ..._values import clock
 from ..._values.arguments import LONGEST_TTL_SECONDS
