@@ -9,7 +9,7 @@ from django.test.utils import override_settings
 
 from django_tasklock import locks
 from django_tasklock import stores as stores_module
-from django_tasklock.conf import StoreSettings
+from django_tasklock.conf import StoreSettings, configured_stores
 from django_tasklock.stores import stores
 from django_tasklock.stores.memory import MemoryStore
 from tests.steps import Meanwhile, in_child
@@ -48,13 +48,13 @@ def test_what_is_being_made_of_older_settings_is_not_kept() -> None:
 def test_a_child_that_is_forked_while_a_thread_reads_the_settings_reads_them_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real, reads, go_on = stores_module.configured_stores, threading.Event(), threading.Event()
+    reads, go_on = threading.Event(), threading.Event()
 
     def slowly() -> dict[str, StoreSettings]:
         if not reads.is_set():
             reads.set()
             go_on.wait(PATIENCE)
-        return real()
+        return configured_stores()
 
     monkeypatch.setattr(stores_module, "configured_stores", slowly)
     stores.forget()
