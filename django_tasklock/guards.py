@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist
 from django.db import InterfaceError, OperationalError, router
 from django.db.models import Manager, Model, Q, QuerySet
+from django.utils.functional import cached_property
 
 from ._compat.django_database import can_hold, close_if_cut, is_in_atomic
 from .exceptions import InvalidLockConfig, StatusConflict

@@ -34,12 +34,11 @@ class OfProcess(Generic[T]):
 
     def own(self) -> T:
         """That of this process."""
-        try:
-            return self._made[getpid()]
-        except KeyError:
-            pass
-        found = self._made.setdefault(getpid(), self._make())
-        _leave_inherited()
+        found = self._made.get(getpid())
+        if found is None:
+            found = self._made.setdefault(getpid(), self._make())
+            if len(self._made) > 1:
+                _leave_inherited()
         return found
 
     def leave_inherited(self) -> None:

@@ -11,9 +11,10 @@ from celery import current_app
 from django.urls import get_script_prefix, set_script_prefix
 
 from .._compat.celery import SKIP_CHECKS, active_apps, made_tasks, make_tasks
+from .._values.processes import OfProcess
 from .task import LockedTask
 
-_loading = threading.RLock()
+_loading = OfProcess(threading.RLock)
 
 
 def load_tasks() -> None:
@@ -60,7 +61,7 @@ def _apps() -> list[Any]:
 
 def _import_tasks(app: Any) -> None:
     # Without Celery's Django checks: this may be called by one of those.
-    with _loading:
+    with _loading.own():
         before, prefix = os.environ.get(SKIP_CHECKS, ""), get_script_prefix()
         os.environ[SKIP_CHECKS] = "1"
         try:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from celery import Task
@@ -26,6 +25,7 @@ from celery.exceptions import Ignore, Retry
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from django.db.models import Model
+from django.utils.functional import cached_property
 from kombu.exceptions import EncodeError
 
 from .._compat.celery import delays_natively, leaves_by_itself, replacements

@@ -9,12 +9,13 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from types import NoneType
 from typing import Any, ClassVar, Literal
 
 from asgiref.sync import iscoroutinefunction
 from celery import Task
+from django.utils.functional import cached_property
 
 from .._compat.celery import WorkerTask, keeps_results, keeps_successes, makes_all_tasks
 from .._engine.cooling import CoolingTimes, cooling_times

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, cast
 
 from celery.exceptions import Reject
+from django.utils.functional import cached_property
 
 from .._engine.lease import Lease
 from ..conf import warn_unless_installed

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 from django.core.cache import caches
 from django.core.signals import setting_changed
+from django.utils.functional import cached_property
 from django.utils.module_loading import import_string
 
 from ..conf import SETTING, StoreSettings, configured_stores, warn_unless_installed

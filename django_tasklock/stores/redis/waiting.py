@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from typing import Any
+
+from django.utils.functional import cached_property
 
 from ..._values import clock
 from ..._values.arguments import LONGEST_TTL_SECONDS
@@ -57,7 +58,7 @@ class RedisWaiter:
     ) -> None:
         self.ahead = 0
         self._store, self._hearing = store, Hearing(token)
-        self._listeners: Sequence[Listener] = store.listeners
+        self._listeners: Sequence[Listener] = store.listeners.own()
         self._listener = self._listeners[-1]
         self._names, self._token, self._ttl = names, token, ttl
         self._owner, self._note, self._slots = owner, note, owner.get("slots")
