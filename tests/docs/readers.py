@@ -25,9 +25,6 @@ import django
 if django.VERSION < (6, 0):  # which has no tasks: the decorator below them is called all the same
     sys.modules["django.tasks"] = types.SimpleNamespace(task=lambda: lambda function: function)
 """,
-    "docs/operate.md": """
-sys.modules |= {"sentry_sdk": MagicMock(), "sentry_sdk.crons": MagicMock()}
-""",
     "docs/howto/testing.md": """
 from celery import shared_task
 from django_tasklock import locks
