@@ -419,7 +419,7 @@ def _run(of: Callable[[], Keeper | None], running: NativeLock, wakeup: NativeLoc
         except BaseException:
             # Nothing in there may end the thread, or hide what is due: leases depend on it.
             keeper._news, seconds = True, MISTAKE_PAUSE_SECONDS
-        if not (keeper.table or keeper.jobs):
+        if not (keeper.table or keeper.new_jobs or keeper.jobs):
             del keeper  # A store that is no longer in use is collected.
         wakeup.acquire(timeout=seconds)
     with suppress(Exception):
