@@ -127,7 +127,9 @@ def test_child_owns_nothing_of_its_parents() -> None:
     with block:
         waits = Meanwhile(lambda: taken("video:2", wait=LONG))
         until(lambda: locks.waiters("video:2"))
-        assert in_child(child) == [False, 0.0, False, False, 0, True, True, True]
+        of_nothing = [False, 0.0, False, False, 0, True, True, True]
+        assert in_child(child) == of_nothing
+        assert in_child(lambda: in_child(child)) == of_nothing, "a daemon forks twice"
         assert locks.is_locked("video:2")
     assert holder("video:1").token == lease.token
     assert lease.release() is waits.result().release() is True
