@@ -123,7 +123,7 @@ class TestEveryInstruction:
             for lease in others:
                 lease.release()
             store: Any = stores["default"]
-            assert not any(each._hearings for each in store.listeners.own()), where
+            assert not any(each._hearings for each in store.listeners), where
 
         around: dict[str, Any] = {"before": take, "after": release}
         assert at_every_instruction(use_it, "video:1", "use_it", PERMITS, **around)

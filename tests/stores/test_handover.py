@@ -43,7 +43,7 @@ def test_the_next_holder_gets_its_message_before_the_releaser_gets_its_reply(
         lease = taken("video:1")
         with server().pubsub() as other:
             asking = in_queue(new_token())
-            channel = store.keys.channels + store.listeners.own()[0].id
+            channel = store.keys.channels + store.listeners[0].id
             other.subscribe(channel)
             until(lambda: other.get_message(timeout=1.0))
             lease.release()

@@ -28,7 +28,7 @@ def own_server(own_redis_server: RedisServer, use_redis: UseRedis) -> RedisServe
 
 def listener() -> Any:
     store: Any = stores["default"]
-    return store.listeners.own()[0]
+    return store.listeners[0]
 
 
 def connection() -> Any:

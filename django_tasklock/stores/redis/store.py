@@ -37,7 +37,7 @@ from .check import findings
 from .connections import Client, MayHaveRun, milliseconds
 from .history import HISTORY_OPTION, History
 from .keys import Keys
-from .listener import listeners_of
+from .listener import Listener, listeners_of
 from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
 from .script import Script
 from .waiting import RedisWaiter, value_of
@@ -86,11 +86,16 @@ class RedisStore(BaseStore):
         self.replicas = Replicas(settings, socket_timeout)
         self.history = History(settings, self.client, self.keys.history)
         self.supports_history = self.history.kept > 0
-        self.listeners = listeners_of(self.client, self.keys.channels)
+        self._listeners = listeners_of(self.client, self.keys.channels)
         self.waited = -inf
         """when a waiter of this process last looked for news, on `clock.now`"""
         # When each run of the server was first seen.
         self._seen: dict[bytes, float] = {}
+
+    @property
+    def listeners(self) -> Sequence[Listener]:
+        """Those of this process."""
+        return self._listeners.own()
 
     def _server(self) -> tuple[Client, Encoding, Keys]:
         """How the server is reached, what is written there, and under which keys."""
@@ -284,7 +289,7 @@ class RedisStore(BaseStore):
 
     def close_idle(self) -> None:
         self.client.close_idle()
-        for listener in self.listeners.own():
+        for listener in self.listeners:
             listener.close_idle()
 
     def keyed(self, name: str) -> str:

@@ -58,7 +58,7 @@ class RedisWaiter:
     ) -> None:
         self.ahead = 0
         self._store, self._hearing = store, Hearing(token)
-        self._listeners: Sequence[Listener] = store.listeners.own()
+        self._listeners: Sequence[Listener] = store.listeners
         self._listener = self._listeners[-1]
         self._names, self._token, self._ttl = names, token, ttl
         self._owner, self._note, self._slots = owner, note, owner.get("slots")
