@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures.thread
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -12,6 +11,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -30,6 +30,7 @@ from django_tasklock.stores.base import BaseStore
 from tests import inside, needs
 from tests.celery_apps import apps_end
 from tests.clusters import PATIENT_MS, Cluster
+from tests.inside import fork_untold
 from tests.interruptions import forget_handled
 from tests.last_words import say_what_failed
 from tests.proxy import CutProxy
@@ -367,12 +368,15 @@ def chromium_path() -> Path:
     return needs.chromium()
 
 
-@pytest.fixture(params=["Python", "C"])
+@pytest.fixture(params=["told", "not told"])
 def each_fork(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forks that Python makes, and those that it does not know of, as uWSGI's: no handler of
-    `os.register_at_fork` runs in their children."""
-    if request.param == "C":
-        monkeypatch.setattr(os, "fork", ctypes.PyDLL(None).fork)
+    """Forks of which the package is told, and those of which it is not, as uWSGI's.
+
+    Python's own handlers run after both. A fork in C would leave the child the interpreter lock as
+    it is, which other threads may be waiting for: `tests.engine.test_preloaded` has real ones.
+    """
+    if request.param == "not told":
+        monkeypatch.setattr(os, "fork", partial(fork_untold, os.fork))
 
 
 # ------------------------------------------------------------------------------ settings

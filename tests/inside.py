@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
 
@@ -15,7 +16,7 @@ from django_tasklock._engine.acquiring import Ask, How
 from django_tasklock._engine.keeper import keeper_of
 from django_tasklock._engine.lease import Use
 from django_tasklock._engine.waiting import blocking
-from django_tasklock._values import clock
+from django_tasklock._values import clock, processes
 from django_tasklock._values import owner as owner_module
 from django_tasklock._values.event import Kind
 from django_tasklock._values.handle import read_handle
@@ -26,9 +27,9 @@ from django_tasklock.stores.base import Note
 
 __all__ = [
     "COOLING", "MARK", "Owner", "as_before_a_checkpoint", "ask_again_after", "asked", "clock",
-    "forget_all", "give_up", "given_up", "is_renewed", "keep_events_for", "kept", "look_often",
-    "looks_before", "new_token", "note", "owner_record", "poll_after", "queue_events_in",
-    "read_handle", "write_events",
+    "forget_all", "fork_untold", "give_up", "given_up", "is_renewed", "keep_events_for", "kept",
+    "look_often", "looks_before", "new_token", "note", "owner_record", "poll_after",
+    "queue_events_in", "read_handle", "write_events",
 ]  # fmt: skip
 
 
@@ -135,3 +136,12 @@ def write_events() -> None:
 def keep_events_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Have events come together for so long before they are written."""
     monkeypatch.setattr(history, "BATCH_SECONDS", seconds)
+
+
+def fork_untold(fork: Callable[[], int]) -> int:
+    """Fork, and have the package's handler of `os.register_at_fork` find nothing to do."""
+    known, processes._all = processes._all, WeakValueDictionary()
+    try:
+        return fork()
+    finally:
+        processes._all = known
