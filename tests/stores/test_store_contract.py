@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +19,10 @@ TTL_SECONDS = 30.0
 
 class TestEveryStore(WholeContract):
     @pytest.fixture(autouse=True)
-    def _every_store(self, each_store: BaseStore) -> None:
+    def _every_store(self, each_store: BaseStore) -> Iterator[None]:
         self.store = each_store
+        yield
+        del self.store  # pytest keeps this object, and with it the threads of the store's client.
 
     def make_store(self) -> BaseStore:
         return self.store
