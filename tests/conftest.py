@@ -147,11 +147,15 @@ def no_thread_outlives_its_file() -> Iterator[None]:
     Those of a pool may stay, which waits for work; and those that `threading` has not started: the
     package's own, which end with their store.
     """
+
+    def ended() -> bool:
+        if left_of(before):
+            gc.collect()  # With their store: it is in a circle, and a call of its own may last.
+        return not left_of(before)
+
     before = {*threading.enumerate()}
     yield
-    if left := left_of(before):
-        gc.collect()  # With their store, if it is in a circle.
-        until(lambda: not left_of(before), f"the end of {left}", every=0.05)
+    until(ended, f"the end of {left_of(before)}", every=0.1)
 
 
 def left_of(before: set[threading.Thread]) -> list[threading.Thread]:

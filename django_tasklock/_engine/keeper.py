@@ -335,10 +335,10 @@ class Keeper:
         for entry, call in calls:
             # Whoever makes a call about it now plans the next one. It may be interrupted.
             entry.due = clock.now() + LOOK_SECONDS
-            # An extension by the holder does no harm at the same time: it asks for the same ttl.
-            # Before a release, the lease is not to be renewed any more.
+            # An extension by the holder does no harm at the same time: mostly it asks for the same
+            # ttl. Before a release or a detachment the lease is not to be renewed any more.
             late = entry.until < clock.now() + entry.ttl * LATE_SHARE
-            if entry.is_next(call, 0) or (late and entry.renew):
+            if entry.renew and (late or entry.is_next(call, 0)):
                 extended.append(entry)
         started = clock.now()
         said: Sequence[bool | None] = ()

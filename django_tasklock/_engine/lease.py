@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from functools import partial
 from os import getpid
 from typing import Any, NoReturn
@@ -204,21 +205,23 @@ class Lease:
         ttl = entry.ttl if ttl is None else checked_ttl(ttl)
         if not self.held:
             return False
-        # First: an extension by the renewal thread, meanwhile, is to ask for the same.
-        before, entry.ttl, held = entry.ttl, ttl, None
+        before, ends, held = entry.ttl, math.inf, None
         call = entry.begin_call()
         try:
+            # First: an extension by the renewal thread, meanwhile, is to ask for the same.
+            entry.ttl = ttl
             if entry.is_next(call, entry.until) and self._state == HELD:
-                # Whatever becomes of the call, the lease ends here no later than in the store.
-                started = clock.now()
-                entry.until = min(entry.until, started + ttl)
+                ends = clock.now() + ttl
+                # Before the call: who is interrupted may come to no later instruction.
+                entry.until = min(entry.until, ends)
                 keeper.plan(entry)
                 held = keeper.store.extend(self.name, self.token, ttl)
                 if held:
-                    entry.until = started + ttl
+                    entry.until = ends
         finally:
             if held is None:
-                entry.ttl = before
+                # Again: another extension may have been made meanwhile, and this one after it.
+                entry.ttl, entry.until = before, min(entry.until, ends)
             del call  # An exception refers to this frame.
         if held is False:
             self.lost("the store no longer has it")

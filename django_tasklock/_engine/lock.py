@@ -115,7 +115,8 @@ def lock(
 
     Call `lock` for each block. If several blocks share one object, an exception from a signal
     handler may leave a lock behind, at the very beginning or end of a block. If blocks of one
-    thread share it that overlap, as in two generators, the second one raises `RuntimeError`.
+    thread share it that overlap, as in two generators, the second one raises `RuntimeError`; so
+    does each block of that thread after such an exception.
 
     Raises `TypeError` or `ValueError` for a wrong argument. The block or call raises:
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from django.core.exceptions import SynchronousOnlyOperation
 
+from .._compat.native_threads import are_patched
 from .._values import clock
 from .._values.lock_info import LockInfo
 from .._values.tokens import chance
@@ -111,9 +112,10 @@ def advance(steps: Steps[Any], hear: Callable[[], Grant | Refusal | None]) -> Pa
 def refuse_on_loop(wait: float | None) -> None:
     """Raise Django's `SynchronousOnlyOperation` where a wait would stop a running event loop.
 
-    ``wait``: seconds that the caller is willing to wait for a lock; None: for ever.
+    ``wait``: seconds that the caller is willing to wait for a lock; None: for ever. Under gevent
+    and eventlet nobody is refused: greenlets of one thread find the loop of any of them.
     """
-    if wait == 0 or os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+    if wait == 0 or are_patched() or os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
         return
     try:
         asyncio.get_running_loop()

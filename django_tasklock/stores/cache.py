@@ -113,13 +113,14 @@ class CacheStore(BaseStore):
             return super().release(name, token, note)
         made, (entry,) = self.put([Change(name, Held(token), None)])
         # It has held the lock to this very moment, and is left to its end.
-        return made or (entry is not None and entry.token == token)
+        near = entry is not None and entry.token == token and not self._lasts(entry)
+        return made or near
 
     def extend_many(self, batch: Sequence[Extension]) -> Sequence[bool | None]:
         # One that is too near to its end to be changed is held until then: it is not lost yet.
-        own, now = self._own, clock.now()
+        own = self._own
         return [
-            self.extend(*each) or (None if own.get(each.token, inf) < now else False)
+            self.extend(*each) or (None if own.get(each.token, inf) < clock.now() else False)
             for each in batch
         ]
 

@@ -73,6 +73,21 @@ for _ in range(2):
 print(*said)
 """
 
+ON_A_LOOP = """
+import asyncio
+from django_tasklock import lock, locks
+
+async def main():
+    async with lock("video:1", ttl=60, wait=5):
+        waiter = asyncio.ensure_future(locks.aacquire("video:1", ttl=60, wait=30))
+        while not await asyncio.to_thread(locks.waiters, "video:1"):
+            await asyncio.sleep(0.01)
+    lease = await waiter
+    print(await lease.arelease())
+
+asyncio.run(main())
+"""
+
 
 def test_greenlets_do_not_share_a_reentrant_lock(library: str) -> None:
     assert run_in_greenlets(SHARED, library) == ["0"]
@@ -85,3 +100,10 @@ def test_greenlet_that_computes_keeps_its_lease(library: str) -> None:
 def test_after_a_rest_leases_are_renewed_on_the_same_connection(library: str) -> None:
     """It belongs to the thread that opened it."""
     assert run_in_greenlets(RESTED, library) == []
+
+
+def test_calls_that_are_awaited_may_wait(library: str) -> None:
+    """They are made in greenlets of the loop's own thread."""
+    if library == "eventlet":
+        pytest.skip("asyncio's loop does not run under it")
+    assert run_in_greenlets(ON_A_LOOP, library) == ["True"]

@@ -21,7 +21,18 @@ from tests.conftest import UseCaches, UseRedis
 from tests.inside import clock, give_up, kept
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import LONG, RENEWED, Meanwhile, Traffic, all_of, ends, renewed, sent, taken
+from tests.steps import (
+    LONG,
+    RENEWED,
+    Meanwhile,
+    Traffic,
+    all_of,
+    ends,
+    holder,
+    renewed,
+    sent,
+    taken,
+)
 from tests.store_cases import redis_cache
 from tests.waiting import PATIENCE, until
 
@@ -166,6 +177,27 @@ def test_a_store_that_hangs_keeps_no_other_from_renewal_nor_from_a_release(
     until(lambda: not locks.is_locked("video:2"))
     renewed(lease, 3)
     own_redis_server.resume()
+
+
+def test_a_lease_that_is_detached_while_others_are_extended_keeps_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was due as well, and is in the next call."""
+    leases = [taken(f"video:{number}", ttl=3, renew=True) for number in range(2)]
+    calls, extend, detached = list[int](), stores["default"].extend_many, list[str]()
+
+    def extend_many(batch: Sequence[Extension]) -> Sequence[bool | None]:
+        calls.append(len(batch))
+        if not detached:
+            (other,) = (lease for lease in leases if lease.name != batch[0].name)
+            other.detach(ttl=LONG)
+            detached.append(other.name)
+        return extend(batch)
+
+    monkeypatch.setattr(keeper, "LEASES_PER_CALL", 1)
+    monkeypatch.setattr(stores["default"], "extend_many", extend_many)
+    until(lambda: len(calls) > 1)
+    assert (holder(detached[0]).ttl or 0.0) > LONG / 2
 
 
 @pytest.mark.parametrize("fault", [None, OSError("the disk is gone"), SystemExit()], ids=repr)

@@ -113,10 +113,12 @@ def _play_in_threads(history: History, seed: str, is_over: Callable[[], bool]) -
     over = threading.Event()
     threads = threading.Thread(target=history_player.play, args=(history, seed, over, 6))
     threads.start()
-    while not is_over():
-        time.sleep(FAULT_SECONDS[0])
-    over.set()
-    threads.join()
+    try:
+        while not is_over():
+            time.sleep(FAULT_SECONDS[0])
+    finally:
+        over.set()
+        threads.join()
 
 
 def _harm(players: Sequence[Player], history: History, store: BaseStore, chance: Random) -> None:

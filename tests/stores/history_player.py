@@ -50,6 +50,8 @@ class Moves:
             if lease.extend(ttl) and now() < end:
                 end = now() + lease.remaining
                 self._write("held", call, held, at=since, end=end, since=since, until=now())
+            else:
+                self._write("extended late", call, held, since=since, until=now())
         work = max(0.0, end - now()) if runs_out else chance.uniform(0, WORK_SECONDS)
         if not self._over.wait(work) and runs_out:
             return

@@ -195,6 +195,7 @@ class TestStrayBytes:
         lease = taken("mine")
         waiter = Meanwhile(lambda: locks.acquire("mine", ttl=LONG, wait=LONG))
         until(lambda: waiting("mine") == 1)
+        until(lambda: len(ours()._idle) == len(ours()._made), "the answer to the waiter's question")
         ours().close_idle()
         proxy.say(said)
         until(lambda: waiting("mine") == 1)

@@ -30,8 +30,8 @@ LIMITS = {
     "mysql": ("connect_timeout", "read_timeout", "write_timeout"),
     "sqlite": ("timeout",),
 }
-# A server ends a statement after this share of that time: its answer is read, and no write is made
-# that nobody waits for.
+# A server ends a statement, or on MariaDB and MySQL its wait for a lock, after this share of that
+# time: its answer is read, and no write is made that nobody waits for.
 SERVER_SHARE = 0.9
 # The time at which a statement began, by the clock of the database. In UTC: a time of the
 # session's zone would come twice when the clocks are put back.
@@ -186,7 +186,8 @@ class Connections:
             # The longest idle first: of a burst of calls most would be left.
             while not self._idle[0].usable:
                 self._idle.popleft().close()
-            connection = self._idle.pop()
+            while not (connection := self._idle.pop()).usable:
+                connection.close()
             connection.answered = False
             return connection
         return None

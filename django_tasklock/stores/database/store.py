@@ -14,7 +14,7 @@ from ..._compat.django_database import is_above_databases
 from ..._values.tokens import chance
 from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
-from ..base import ATTEMPTS, BaseStore
+from ..base import ATTEMPTS, BaseStore, interrupts
 from ..records import (
     FREE,
     KEEP,
@@ -164,7 +164,9 @@ class DatabaseStore(BaseStore):
     def _run(self, work: Callable[[Connection], T]) -> T:
         try:
             return self._connections.run(work)
-        except Error as error:
+        except (Error, OSError) as error:  # Such as too many open files.
+            if interrupts(error):
+                raise
             raise StoreUnavailable(self.alias, self._reason(error)) from error
 
     def _reason(self, error: Exception) -> str:

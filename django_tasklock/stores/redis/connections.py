@@ -35,7 +35,7 @@ POOL_WAIT_SECONDS = 5.0
 # something else, and the locks are still there. To look costs a call to the system.
 TRUST_SECONDS = 0.05
 # After so long a pause something on the way, such as a NAT or a balancer, may have forgotten the
-# connection without a word: its silence is not the server's.
+# connection without a word: the server is asked for a sign of life first.
 IDLE_SECONDS = 1.0
 # The rights that the server's user needs, for the error when one is missing.
 NEEDED = (
@@ -85,19 +85,16 @@ class Connections:
 
         Args:
             packed, replies: the commands, and how many they are.
-            once: they must not run twice. Otherwise they are sent again if the connection was cut,
-                or was idle and says nothing.
+            once: they must not run twice. Otherwise they are sent again if the connection was cut.
         """
         cuts = 0
         while True:
-            idle = False
             # Only this list refers to the connection. A variable would keep it alive in the
             # traceback of an interruption, as long as that exists.
             own: list[Any] = []
             found: list[Any] = []
             try:
-                # What can be sent again need not look.
-                idle = self._take(own, look=once, fresh=cuts > 0)
+                self._take(own, look=once, fresh=cuts > 0)
                 compat.send(own[0], packed)
                 while len(found) < replies:
                     found.append(compat.read(own[0]))
@@ -111,7 +108,6 @@ class Connections:
                 self.close_idle()  # They may be broken too.
                 cuts += 1
                 again = isinstance(error, NotSent if once else errors.ConnectionError)
-                again |= idle and not once and isinstance(error, errors.TimeoutError)
                 if not again or cuts > MOST_CUTS:
                     raise
 
@@ -126,16 +122,19 @@ class Connections:
         for connection in list(self._made):
             compat.close_inherited(connection)
 
-    def _take(self, own: list[Any], look: bool, fresh: bool) -> bool:
-        """Put a connection into ``own`` that no other call uses. Returns whether it was idle for
-        long; ``look``: whether it is sound was looked at then."""
-        give_up = 0.0
+    def _take(self, own: list[Any], look: bool, fresh: bool) -> None:
+        """Put a connection into ``own`` that no other call uses. ``look``: one that is not sound
+        would not do."""
+        # What can be sent again need not look. But what a connection delivers late, after it was
+        # sent again on another one, would take a lock for nobody: so it is not sent where nothing
+        # may arrive.
+        trusted, give_up = TRUST_SECONDS if look else IDLE_SECONDS, 0.0
         while not (fresh and self._connected(own)):
             try:
                 own += self._idle.pop()
             except IndexError:
                 if self._connected(own):
-                    return False
+                    return
                 give_up = give_up or clock.now() + self._patience
                 if clock.now() > give_up:
                     raise errors.TimeoutError(
@@ -144,11 +143,10 @@ class Connections:
                 time.sleep(chance.uniform(0.001, 0.01))
             else:
                 idle = clock.now() - own.pop()
-                if not look or idle < TRUST_SECONDS or _is_sound(own[0], idle):
-                    return bool(idle >= IDLE_SECONDS)
+                if idle < trusted or _is_sound(own[0], idle):
+                    return
                 self._close(own)
                 self.close_idle()
-        return False
 
     def _connected(self, own: list[Any]) -> bool:
         """Put a new connection into ``own``; False if there are as many as may be."""

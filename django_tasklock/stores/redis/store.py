@@ -283,7 +283,7 @@ class RedisStore(BaseStore):
     def uptime(self) -> float:
         lines = self.client.command("INFO", "server").splitlines()
         said = dict(line.split(b":", 1) for line in lines if b":" in line)
-        seen = clock.now() - self._seen.setdefault(said[b"run_id"], clock.now())
+        seen = clock.now() - self._seen.setdefault(said.get(b"run_id", b""), clock.now())
         # By its own clock it was started later, if that was put back.
         return max(float(said[b"uptime_in_seconds"]), seen)
 
