@@ -14,7 +14,6 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from celery import signals
 from celery.utils.time import maybe_iso8601
 from kombu.exceptions import EncodeError
 
@@ -245,19 +244,10 @@ def test_a_call_that_the_store_does_not_know_of_is_sent_and_replaces_nothing(
 
 @contextlib.contextmanager
 def silence(*, at_once: bool) -> Iterator[None]:
-    """The store does not answer, or from the next sending on."""
+    """The store does not answer, or no more once it has said which call was the last one."""
     with pytest.MonkeyPatch.context() as patch:
-
-        def fall_silent(**_: Any) -> None:
-            silent(patch, "get_note", "reserve")
-
-        if at_once:
-            fall_silent()
-        signals.after_task_publish.connect(fall_silent)
-        try:
-            yield
-        finally:
-            signals.after_task_publish.disconnect(fall_silent)
+        silent(patch, "reserve", *["get_note"] * at_once)
+        yield
 
 
 # ------------------------------------------------------------------------------ a held lock
