@@ -115,16 +115,17 @@ def refuse_on_loop(wait: float | None) -> None:
     ``wait``: seconds that the caller is willing to wait for a lock; None: for ever. Under gevent
     and eventlet nobody is refused: greenlets of one thread find the loop of any of them.
     """
-    if wait == 0 or are_patched() or os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+    if wait == 0 or os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
         return
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise SynchronousOnlyOperation(
-        "to wait here for a lock would stop the event loop: write `async with lock(...)`, or "
-        "wait=0, which does not wait"
-    )
+    if not are_patched():
+        raise SynchronousOnlyOperation(
+            "to wait here for a lock would stop the event loop: write `async with lock(...)`, or "
+            "wait=0, which does not wait"
+        )
 
 
 @dataclass(slots=True)
