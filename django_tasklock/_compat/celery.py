@@ -11,18 +11,15 @@ import re
 from traceback import walk_stack
 from typing import Any
 
-from billiard import common
 from celery import Celery, _state
 from celery.backends.base import DisabledBackend, KeyValueStoreBackend
 from celery.contrib.django.task import DjangoTask
-from celery.exceptions import WorkerShutdown, WorkerTerminate
 from celery.utils.imports import symbol_by_name
 from celery.utils.quorum_queues import detect_quorum_queues
 from kombu import Exchange, Queue
 from kombu.transport.native_delayed_delivery import MAX_NUMBER_OF_BITS_TO_USE
 
 _any_state: Any = _state
-_any_common: Any = common
 
 # What native delayed delivery writes before the routing key of a message.
 _DELAY = re.compile(rf"(?:[01]\.){{{MAX_NUMBER_OF_BITS_TO_USE}}}")
@@ -97,19 +94,6 @@ def makes_all_tasks() -> bool:
     It does so at the first use of any of them, and nothing public says that it does.
     """
     return any(frame.f_code is Celery.finalize.__code__ for frame, _ in walk_stack(None))
-
-
-def leaves_by_itself(error: BaseException) -> bool:
-    """Whether the task's body itself has raised what ends its process or thread, as `sys.exit`
-    does, and not the worker, which ends.
-
-    In a prefork child the handler of a signal notes that the child is to exit
-    (``billiard.common._should_have_exited``), and raises `SystemExit`. Elsewhere the worker raises
-    its own two subclasses of that, or has greenlets killed, which raises ``GreenletExit``.
-    """
-    if isinstance(error, Exception | WorkerShutdown | WorkerTerminate):
-        return False
-    return type(error).__name__ != "GreenletExit" and not _any_common._should_have_exited[0]
 
 
 def replacements(request: Any) -> int:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from celery.concurrency.prefork import TaskPool
+from celery.worker import state
 from celery.worker.request import Request
 
 
@@ -27,7 +28,7 @@ class WorkerRequest(Request):
     """the message's headers, which are sent on to the pool child"""
     _args: list[Any]
     _kwargs: dict[str, Any]
-    _already_revoked: bool
+    _already_cancelled: bool
 
     def info(self, safe: bool = False) -> Any:
         """What ``inspect`` shows: of the arguments what the events show too, if they show any.
@@ -36,6 +37,16 @@ class WorkerRequest(Request):
         waits for its lock is ``scheduled``, and its caller may hide some.
         """
         return super().info(safe=safe or "argsrepr" in self._request_dict)
+
+
+def active_requests() -> list[Any]:
+    """The requests whose runs have begun and not ended (``celery.worker.state``)."""
+    return list(state.active_requests)
+
+
+def is_shutting_down() -> bool:
+    """Whether this worker ends (``celery.worker.state``; an exit code of 0 counts)."""
+    return any(each not in (None, False) for each in (state.should_stop, state.should_terminate))
 
 
 def loop_of_children(consumer: Any) -> Any:

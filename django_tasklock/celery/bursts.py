@@ -33,7 +33,9 @@ from .._values.owner import Owner, recorded
 from .._values.tokens import chance
 from .._values.words import printable
 from ..exceptions import StoreUnavailable
-from .message import MOMENT, Call, Message, Send, Skip
+from .call import MOMENT, Call, Send
+from .message import Message
+from .note import Skip
 from .options import TaskOptions, follow_up_key
 from .requeue import LONGEST_DELAY_SECONDS, wait_for_lock
 from .run import Run, Step
@@ -157,7 +159,7 @@ class Debounce(Step):
         text = store.get_note(_key(run.task, message.name)) if moment else None
         burst = Burst.read(text)
         # One that died may run again, whatever came after its start.
-        if burst.replaces(moment) and not run.starts:
+        if burst.replaces(moment) and not run.message.attempts.note.starts:
             logger.info(
                 "skipped %s: the later call %s replaces it, lock %s",
                 message, printable(burst.task_id), message.name,

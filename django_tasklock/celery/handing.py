@@ -12,7 +12,7 @@ from .._engine.lease import Lease
 from .._values.handle import Handle, read_handle
 from .._values.slots import base_of
 from ..exceptions import StoreUnavailable
-from .message import LEASE, Call, Send, waiting_seconds
+from .call import LEASE, Call, Send, waiting_seconds
 from .options import TaskOptions
 from .run import Run, Step, runs
 

@@ -29,10 +29,9 @@ from .._engine.names import (
 from .._engine.service import LockService
 from .._values.arguments import checked_name, checked_seconds, checked_ttl, checked_wait
 from .._values.signatures import is_generator, signature_of
-from .._values.slots import checked_slots, permit_names
+from .._values.slots import checked_slots
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
-from ..operators.reservations import key_of
 
 # Gets the name of an option and its value; raises `TypeError` or `ValueError`.
 Check = Callable[[str, Any], object]
@@ -149,13 +148,9 @@ class Naming:
         found = self._slots(**self._bind(args, kwargs))
         return checked_slots(found, f"lock_slots of the task {self._task}")
 
-    def locks_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-        """Return the names of the locks one of which a run of this call may hold.
-
-        Raises what `name_of` and `slots_of` raise.
-        """
-        name, slots = self.name_of(args, kwargs), self.slots_of(args, kwargs)
-        return [name] if slots == 1 else permit_names(name, slots)
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, int]:
+        """Return what `name_of` and `slots_of` return, or raises what they raise."""
+        return self.name_of(args, kwargs), self.slots_of(args, kwargs)
 
 
 class TaskOptions(WorkerTask):
@@ -200,11 +195,6 @@ class TaskOptions(WorkerTask):
     def locks(self) -> LockService:
         """The service of this task's store."""
         return LockService(self.lock_store)
-
-    def reserved_keys(self, name: str) -> list[str]:
-        """Return the keys of the store that may be reserved for a message with this lock name."""
-        keys = [key_of(str(self.name), name)] if self.unique_while else []
-        return [*keys, follow_up_key(self, name)] if self.on_conflict == "coalesce" else keys
 
     @cached_property
     def cooling_times(self) -> CoolingTimes | None:

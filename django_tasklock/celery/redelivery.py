@@ -19,7 +19,8 @@ from .._engine.acquiring import BY_RUN
 from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable, TooManyAttempts
-from .message import END_NOTE_WITH_RESULT_SECONDS, Message, RunNote, tell
+from .message import Message, tell
+from .note import CameBack
 from .requeue import come_back
 from .row import is_own_loss
 from .run import Run, Step
@@ -39,41 +40,31 @@ class Redelivery(Step):
     def judge(self, run: Run) -> None:
         """Judge a redelivery without the lock: one that holds it only to find that its run has
         ended would turn others away."""
-        message = run.message
-        if not message.redelivered:
+        message, attempts = run.message, run.message.attempts
+        if not attempts.again:
             return
-        store = message.task.locks.store
-        run.seen = store.get_note(message.key)
-        note = RunNote.read(run.seen)
-        run.starts = note.starts
-        if note.went_on:
-            # That one has the same task id, and needs what it has reserved.
-            _drop(run, "its run continued in another message", over=False)
-        try:
-            state = _stored_state(message)
-        except SoftTimeLimitExceeded:
-            raise
-        except Exception as silent:  # The lock store may still know enough.
-            if note.starts and note.ended_in is None:
-                return  # A run that has not ended has stored no result.
-            logger.warning(
-                "the result backend does not say whether %s has run: %s", message, silent
-            )
-            if run.seen:
-                # Keep the note while it is the only record, unless it was changed meanwhile.
-                store.reserve(message.key, run.seen, END_NOTE_WITH_RESULT_SECONDS)
-            _check_later(run)
-        if state == states.SUCCESS:
-            _drop(run, "its result is stored")
-        if note.ended_in is not None:
+        note = attempts.read()
+        state = None if note.says == "went on" else _state(message)
+        match note.says, state:
+            case "went on", _:
+                # What it sent has the same task id, and needs what is reserved.
+                _drop(message, "its run continued in another message", over=False)
+            case _, states.SUCCESS:
+                _drop(message, "its result is stored")
+            case "started", _:
+                pass  # A run that has not ended has stored no result.
+            case _, "SILENT":
+                attempts.keep()
+                _check_later(message)
             # A failure that is stored after the run has ended is a failure to store the result.
-            if state is None or state in states.READY_STATES:
-                _drop(run, "its run has ended")
-            if note.ended_in.alive() is not False:
-                _check_later(run)
-            # The process died before it could store the result: the run does not count, unless the
-            # guard's row says so.
-            run.row.ended_before = True
+            case "ended", None | states.FAILURE | states.REVOKED:
+                _drop(message, "its run has ended")
+            case "ended", _ if note.ended_in and note.ended_in.alive() is not False:
+                _check_later(message)
+            case "ended", _:
+                # The process died before it could store the result: the run does not count, unless
+                # the guard's row says so.
+                run.row.ended_before = True
 
     def refused(self, run: Run, holder: LockInfo) -> bool:
         """Requeue a message that must not be skipped: its own run holds the lock, or no run does.
@@ -82,7 +73,7 @@ class Redelivery(Step):
         other code, or the lock cools after a run that has ended, perhaps badly.
         """
         message = run.message
-        begun = message.redelivered or bool(message.request.retries)
+        begun = message.attempts.again or bool(message.request.retries)
         no_run = holder.cooling or not holder.owner.runs
         lost = begun and no_run and message.task.on_conflict == "skip"
         if message.queued and (message.is_by(holder) or lost):
@@ -91,43 +82,33 @@ class Redelivery(Step):
 
     def start(self, run: Run, lease: Lease | None) -> bool:
         """Count the start. False: another run of this message has started or ended meanwhile."""
-        message = run.message
-        # Calls were skipped because this message waits, and rely on its run.
-        relied_on = run.task.on_conflict == "coalesce" and message.refused_since is not None
-        if not message.survives:
+        message, attempts = run.message, run.message.attempts
+        if not attempts.counts:
             return True
-        if lease is None:
-            self._count(run, None)
-            return True
-        store = run.task.locks.store
-        if message.redelivered:
-            if store.get_note(message.key) != run.seen:
+        if lease is not None and attempts.again:
+            if attempts.changed():
                 return False
-        else:
-            run.counted = 1
+        elif lease is not None:
+            attempts.counted = 1
             if run.adopted:  # There was no acquire to write the note.
-                note = message.note_of(1)
-                run.use.note_kept = store.reserve(note.key, note.text, note.ttl) is not None
+                run.use.note_kept = not attempts.begin()
             if not run.use.note_kept:
                 return True
-            run.counted = 0
+            attempts.counted = 0
+            # Calls were skipped because this message waits, and rely on its run.
+            relied_on = run.task.on_conflict == "coalesce" and message.refused_since is not None
             if message.sent is not None and not relied_on:
                 # Another note was there: this delivery is not marked, and comes after its
                 # redelivery. A worker had it all the time, until its ETA or behind a long task.
-                message.redelivered = True
+                attempts.again = True
                 return False
-        self._count(run, lease)
-        return True
-
-    def _count(self, run: Run, lease: Lease | None) -> None:
-        message, task = run.message, run.task
-        if run.starts >= task.lock_max_attempts:
+        if attempts.note.starts >= run.task.lock_max_attempts:
             if lease is not None:
                 run.row.refuse(lease.fence)
             tell(message, "given_up", "too_many_attempts")
-            raise TooManyAttempts(str(task.name), message.id, run.starts)
-        run.counted = run.starts + 1
-        task.locks.store.set_note(message.note_of(run.counted))
+            raise TooManyAttempts(str(run.task.name), message.id, attempts.note.starts)
+        attempts.count()
+        return True
 
     def lost(self, run: Run, lease: Lease) -> None:
         """Start over, or raise `LeaseLost`, unless the row says that the result counts.
@@ -146,30 +127,42 @@ class Redelivery(Step):
             holder = locks.get(lease.name)
         except StoreUnavailable:
             holder = None
-        if message.survives and holder is not None and message.is_by(holder):
+        if message.attempts.counts and holder is not None and message.is_by(holder):
             come_back(message, holder.ttl)
         if run.row.finished:
             return
         # With a fence a later run has claimed the row. If it is gone, the work is left.
         unfinished = not run.completed or run.row.fence is not None
-        if message.survives and unfinished and (holder is None or lease.slot is not None):
+        if message.attempts.counts and unfinished and (holder is None or lease.slot is not None):
             come_back(message, RESTART_DELAY_SECONDS, "lease_lost")
         lease.assert_held()
 
 
-def _check_later(run: Run) -> NoReturn:
-    doublings = min(run.message.count("copy"), 5)
-    come_back(run.message, RESULT_CHECK_SECONDS * 2**doublings)
+def _check_later(message: Message) -> NoReturn:
+    doublings = min(message.count("copy"), 5)
+    come_back(message, RESULT_CHECK_SECONDS * 2**doublings)
 
 
-def _drop(run: Run, why: str, *, over: bool = True) -> NoReturn:
-    message = run.message
+def _drop(message: Message, why: str, *, over: bool = True) -> NoReturn:
     logger.info("dropped a redelivery of %s: %s", message, why)
     tell(message, "dropped", "redelivery")
     _count_part(message)
-    if over:
-        message.over()
+    if not over:
+        raise CameBack(f"dropped a redelivery: {why}")
+    message.over()
     raise Ignore(f"dropped a redelivery: {why}")
+
+
+def _state(message: Message) -> str | None:
+    """As `_stored_state`; "SILENT" if the backend does not answer: the lock store may still know
+    enough."""
+    try:
+        return _stored_state(message)
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception as silent:
+        logger.warning("the result backend does not say whether %s has run: %s", message, silent)
+        return "SILENT"
 
 
 def _stored_state(message: Message) -> str | None:

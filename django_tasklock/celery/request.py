@@ -16,15 +16,19 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
-from celery.exceptions import WorkerLostError
-from celery.signals import worker_process_shutdown
+from billiard.einfo import ExceptionInfo
+from celery.exceptions import Reject, Retry, Terminated, TimeLimitExceeded, WorkerLostError
+from celery.signals import worker_process_shutdown, worker_shutting_down
 from celery.worker.request import Request
 from django.db import connections
 
 from .._compat.celery_worker import (
     WorkerRequest,
+    active_requests,
+    is_shutting_down,
     loop_of_children,
     open_pidfd,
     replace_dead_children,
@@ -33,14 +37,20 @@ from .._engine.acquiring import BY_WORKER
 from .._engine.keeper import finish_jobs
 from .._engine.service import get_seen
 from .._values.lock_info import LockInfo
+from .._values.slots import permit_names
 from .._values.tokens import new_token
-from ..exceptions import InvalidLockConfig, StoreUnavailable
+from ..exceptions import InvalidLockConfig, StoreUnavailable, TooManyAttempts
+from .call import HEADER, RESERVED, named_by
 from .handing import end_detached, handle_of
-from .message import HEADER
+from .message import reserved_by, sent_by, tell, try_of
+from .note import Attempts, CameBack
 from .options import TaskOptions
+from .row import refuse
 
 logger = logging.getLogger("django_tasklock")
 
+# What says that the child of a run is dead, or is being ended.
+DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded, SystemExit, KeyboardInterrupt)
 # How long the worker's event loop waits for a lease to be cleared.
 CLEAR_WAIT_SECONDS = 1.0
 
@@ -99,50 +109,124 @@ children = Children()
 
 
 class LockedRequest(WorkerRequest):
-    """A request that clears the lease of its run when the pool child is dead."""
+    """A request that decides what the end of its run means, for its message, lock and row."""
 
     _task: TaskOptions
 
-    # Whether a hard time limit was hit, and the message does not come back.
-    _failed = False
+    # Whether the end of the run was seen; and how many runs of the message have died by then.
+    _seen, _deaths = False, 0
+    # Whether it was revoked, and its child is being killed.
+    _terminated = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         ours = self._request_dict.get(HEADER)
+        self._ours: dict[str, Any] = ours if isinstance(ours, dict) else {}
         # Of the lease that the run adopts, if it is not over by then.
-        self._handle = handle_of(ours)
+        self._handle = handle_of(self._ours)
         token = new_token()
         self._tokens = {token, self._handle.token if self._handle else None}
-        ours = ours if isinstance(ours, dict) else {}
-        self._request_dict[HEADER] = {**ours, "token": token}
+        self._request_dict[HEADER] = {**self._ours, "token": token}
+        retries, replaced = self._request_dict.get("retries"), self.replaced_task_nesting
+        what = try_of(self.id, retries, replaced or 0, sent_by(self._ours))
+        late = bool(self._task.acks_late)
+        self.attempts = Attempts(self._task.locks, what, token, counts=late)
+
+    def gone(self, error: BaseException) -> bool:
+        """Return whether the message is over after this error: nobody delivers or sends it again.
+
+        Only this process can tell: it knows a child's death from its worker's end.
+        """
+        task: Any = self._task
+        if isinstance(error, Retry | CameBack | Reject):
+            return isinstance(error, Reject) and not getattr(error, "requeue", False)
+        if self._terminated or self._given_up or not isinstance(error, DEATHS):
+            return True
+        if isinstance(error, TimeLimitExceeded):
+            acked = getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)
+            return bool(acked) or not task.acks_late
+        again = task.acks_late and task.reject_on_worker_lost
+        return not (again or getattr(task, "retry_on_worker_lost", False))
+
+    @property
+    def _given_up(self) -> bool:
+        return self._deaths >= self._task.lock_max_attempts
+
+    # ------------------------------------------------------------------------ what Celery calls
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
-        children.accepted(pid, partial(self._in_thread, self._clear))
+        children.accepted(pid, partial(self._in_thread, self._child_died))
         super().on_accepted(pid, time_accepted)
 
     def revoked(self) -> bool:
         gone = super().revoked()
         if gone:
-            self._in_thread(self._end_waiting)
+            self._in_thread(self._end_reserved)
         return gone
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
         # Before the signal, on which the body ends as it does at a shutdown, and reopens its row.
+        self._terminated = True
         self._in_thread(self._fail_row)
         super().terminate(pool, signal)
 
+    def cancel(self, *args: Any, **kwargs: Any) -> None:
+        self._in_thread(self.attempts.take_back)  # The worker ends, or has lost the broker.
+        super().cancel(*args, **kwargs)
+
     def on_timeout(self, soft: bool, timeout: float) -> None:
-        task: Any = self._task
-        acked = getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)
-        if not soft and (acked or not task.acks_late):
-            self._failed = True
-            self._in_thread(self._fail_row)  # The pool sends the signal after this.
-        super().on_timeout(soft, timeout)
+        if not soft:
+            self._see(TimeLimitExceeded(timeout))
+        if not self._given_up:
+            super().on_timeout(soft, timeout)
+        elif not self.acknowledged:  # A pool of child processes has called `on_failure` before.
+            super().on_failure(self._too_many())
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(getattr(exc_info.exception, "exc", exc_info.exception), WorkerLostError):
-            self._in_thread(self._clear)
+        self._see(getattr(exc_info.exception, "exc", exc_info.exception))
+        if self._given_up and not self.acknowledged:
+            return super().on_failure(self._too_many())
         return super().on_failure(exc_info, *args, **kwargs)
+
+    # ------------------------------------------------------------------------ what it means
+
+    def _see(self, error: BaseException) -> None:
+        """Do what the end of the run with this error means, once. The pool signals a child that has
+        met its hard time limit after this."""
+        if self._seen:
+            return
+        self._seen = True
+        reserved = self._handle or RESERVED in self._ours or self._task.on_conflict == "coalesce"
+        if isinstance(error, DEATHS) or reserved:
+            self._in_thread(partial(self._ended, error))
+
+    def _child_died(self) -> None:
+        if self in active_requests() and not self._seen:
+            self._seen = True
+            self._ended(WorkerLostError())
+        self._clear()
+
+    def _ended(self, error: BaseException) -> None:
+        if isinstance(error, DEATHS) and self.attempts.counts:
+            if is_shutting_down() or self._already_cancelled:
+                self.attempts.take_back()
+            else:
+                self._deaths = self.attempts.died()
+        if self.gone(error):
+            if isinstance(error, DEATHS):
+                self._fail_row()
+            self._end_reserved()
+        if self._given_up:
+            told = SimpleNamespace(task=self._task, id=self.id, name=self._named()[0])
+            tell(told, "given_up", "too_many_attempts")
+        if isinstance(error, WorkerLostError):
+            self._clear()
+
+    def _too_many(self) -> ExceptionInfo:
+        try:
+            raise TooManyAttempts(self.name, self.id, self._deaths)
+        except TooManyAttempts:
+            return ExceptionInfo()
 
     def _in_thread(self, call: Callable[[], None]) -> None:
         def tried() -> None:
@@ -163,13 +247,14 @@ class LockedRequest(WorkerRequest):
         thread.join(CLEAR_WAIT_SECONDS)
 
     def _clear(self) -> None:
-        if self._failed or self._already_revoked:
-            self._end_waiting()
-            self._fail_row()
         lease, locks = self._lease(), self._task.locks
         # Without takeover: subprocesses of the child may go on with the work under this lock.
         if lease is not None and locks.store.takeover:
             locks.clear(lease.name, lease.token, by=BY_WORKER)
+
+    def _named(self) -> tuple[str, int]:
+        """The lock's name and slots. Raises as `Naming.named` does."""
+        return named_by(self._ours) or self._task.naming.named(self._args, self._kwargs)
 
     def _lease(self) -> LockInfo | None:
         """The lease that the child holds for this run. None if there is none, as in a pool without
@@ -182,31 +267,40 @@ class LockedRequest(WorkerRequest):
             return is_ours and not (holder.cooling or holder.detached)
 
         try:
-            names = self._task.naming.locks_of(self._args, self._kwargs)
+            name, slots = self._named()
         except (TypeError, ValueError):
             return None  # The arguments give no valid name, so the run has never held a lock.
         if pid == os.getpid():
             return None
+        names = [name] if slots == 1 else permit_names(name, slots)
         seen = get_seen(self._task.locks.store, [(name, is_childs) for name in names])
         return next((each for each in seen if each is not None and is_childs(each)), None)
 
     def _fail_row(self) -> None:
-        """Mark the guard's row as failed: the body cannot. The child's lease keeps others out."""
+        """Mark the guard's row as failed: the body cannot. A lease keeps others out: the child's,
+        or, for a message that is given up, one of our own."""
         task, guard = self._task, self._task.guard
-        if guard is None or (lease := self._lease()) is None:
+        if guard is None:
             return
         try:
-            guard.fail(guard.pk_of(task.naming.arguments_of(self._args, self._kwargs)), lease.fence)
+            pk = guard.pk_of(task.naming.arguments_of(self._args, self._kwargs))
+            if (lease := self._lease()) is not None:
+                guard.fail(pk, lease.fence)
+            elif self._given_up and (own := task.locks.acquire(self._named()[0])) is not None:
+                try:
+                    refuse(guard, pk, own.fence)
+                finally:
+                    own.release()
         except Exception:
             logger.exception("the row of %s[%s] could not be marked as failed", self.name, self.id)
 
-    def _end_waiting(self) -> None:
+    def _end_reserved(self) -> None:
         """End what a message has reserved that will not run, or not again."""
         task = self._task
         if self._handle is not None:
             end_detached(task, str(self._handle))
         with suppress(TypeError, ValueError):
-            for key in task.reserved_keys(task.naming.name_of(self._args, self._kwargs)):
+            for key in reserved_by(task, self._named()[0], self._ours):
                 task.locks.store.unreserve(key, self.id)
 
 
@@ -222,6 +316,18 @@ def combined(task: TaskOptions, given: Any) -> type[LockedRequest]:
     if issubclass(given, LockedRequest):
         return given
     return type(given.__name__, (LockedRequest, given), {"__module__": given.__module__})
+
+
+@worker_shutting_down.connect
+def _take_back_starts(**_: object) -> None:
+    """Take back the starts of all runs: if they do not end in time, that is no death of theirs."""
+
+    def take_back() -> None:
+        for request in [each for each in active_requests() if isinstance(each, LockedRequest)]:
+            with suppress(StoreUnavailable):
+                request.attempts.take_back()
+
+    threading.Thread(target=take_back, daemon=True).start()
 
 
 @worker_process_shutdown.connect

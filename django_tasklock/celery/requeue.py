@@ -26,7 +26,9 @@ from .._values.tokens import chance
 from .._values.words import age
 from ..exceptions import RequeueFailed, StoreUnavailable
 from ..stores.base import Note
-from .message import HEADER, REFUSED, CameBack, Message, tell, whole_seconds
+from .call import HEADER, REFUSED, whole_seconds
+from .message import Message, tell
+from .note import CameBack
 from .options import TaskOptions
 
 logger = logging.getLogger("django_tasklock")
@@ -76,7 +78,7 @@ def wait_for_store(message: Message) -> NoReturn:
 
 
 def _waited(message: Message, refused: Any) -> dict[str, Any]:
-    copies = message.count("copy") or (1 if message.redelivered else None)
+    copies = message.count("copy") or (1 if message.attempts.again else None)
     return {"tries": message.count("tries") + 1, "copy": copies, REFUSED: refused}
 
 

@@ -12,8 +12,9 @@ from celery.exceptions import Ignore, Reject, Retry
 from .._engine.lease import Lease
 from .._values.words import printable
 from ..exceptions import LeaseLost, StatusConflict
-from ..guards import GuardedRow
-from .message import CameBack, Message, Skip
+from ..guards import GuardedRow, StatusGuard
+from .message import Message, Origin
+from .note import CameBack, Skip
 
 logger = logging.getLogger("django_tasklock")
 
@@ -69,12 +70,10 @@ class Row(GuardedRow):
         return self.key is not None and bool(self.guard.has(self.pk, self.guard.to))
 
     def refuse(self, fence: int | None) -> None:
-        """Mark the row of a call that will not run again as failed, under the lock. ``fence``: of
-        the lease. Raises nothing: the job fails all the same."""
-        guard = self.guard
+        """As `refuse`. Raises nothing: the job fails all the same."""
         try:
-            if guard and not guard.has(self.pk, guard.done) and guard.claim(self.pk, fence):
-                guard.fail(self.pk, fence)
+            if self.guard is not None:
+                refuse(self.guard, self.pk, fence)
         except Exception:
             logger.exception("the row of %s could not be marked as failed", self.message)
 
@@ -94,7 +93,15 @@ class Row(GuardedRow):
 
     def comes_again(self, lease: Lease | None, error: BaseException) -> bool:
         again = isinstance(error, Retry | CameBack) or bool(getattr(error, "requeue", False))
-        return again or is_own_loss(error, lease) or super().comes_again(lease, error)
+        ends = super().comes_again(lease, error) and self.message.origin is not Origin.EARLY
+        return again or is_own_loss(error, lease) or ends
+
+
+def refuse(guard: StatusGuard, pk: Any, fence: int | None) -> None:
+    """Mark the row of a call that will not run again as failed, under the lock. ``fence``: of the
+    lease."""
+    if not guard.has(pk, guard.done) and guard.claim(pk, fence):
+        guard.fail(pk, fence)
 
 
 def is_own_loss(error: BaseException | None, lease: Lease | None) -> bool:

@@ -21,7 +21,10 @@ from .._engine.waiting import blocking
 from .._values.lock_info import LockInfo
 from ..exceptions import LockNotAcquired, StoreUnavailable
 from ..operators.logs import log_run_beside
-from .message import Call, Message, Send, Skip, skip, tell
+from ..stores.base import Note
+from .call import Call, Send
+from .message import Message, skip, tell
+from .note import Skip
 from .requeue import come_back, wait_for_lock, wait_for_store
 from .row import Row
 
@@ -90,10 +93,6 @@ class Run:
         # Its lease is given up if a signal's exception loses this run.
         self.use = Use(of_task=True)
         self.adopted = False  # Whether the lease was handed on to this run.
-        # The text of the note by which the message was judged.
-        self.seen: str | None = None
-        # The number of starts in that note, and the one that this run has written; 0 if none.
-        self.starts = self.counted = 0
         # Whether the body, with the claim before it, has begun; and whether it has returned.
         self.started = self.completed = False
         self.error: BaseException | None = None
@@ -158,7 +157,7 @@ class Run:
         )  # fmt: skip
         return blocking(Ask(
             how, message.name, self.use, self.use.record(task.name, message.id),
-            task.naming.template, message.token, message.note_of_start(),
+            task.naming.template, message.token, message.attempts.note_of_start(),
         ).take())  # fmt: skip
 
     def _hold(self, lease: Lease) -> Any:
@@ -201,7 +200,7 @@ class Run:
         held = lease.held or lease.detached
         # Without a result and an error: the message is judged once more.
         ends = self.completed or error is not None
-        note = message.note_of_end(error, self.counted) if ends else None
+        note = self._note_of_end(error) if ends else None
         failed = isinstance(error, Exception) and not isinstance(error, Skip)
         ended = self.completed if error is None else failed and not message.comes_back(error)
         if not (self.started and ended):
@@ -268,9 +267,13 @@ class Run:
             self.error = failed
             raise
         finally:
-            if (note := self.message.note_of_end(self.error, self.counted)) is not None:
+            if (note := self._note_of_end(self.error)) is not None:
                 with suppress(StoreUnavailable):
                     self.task.locks.store.set_note(note)
+
+    def _note_of_end(self, error: BaseException | None) -> Note | None:
+        message = self.message
+        return message.attempts.note_of_end(error, keeps_results=message.keeps_results)
 
 
 # The runs around this code, the innermost last.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,8 +13,9 @@ from django.utils.functional import cached_property
 from .._engine.lease import Lease
 from ..conf import warn_unless_installed
 from .bursts import Coalesce, Debounce
+from .call import ANYWAY, LEASE, Call, Send
 from .handing import Handing, detached
-from .message import ANYWAY, LEASE, Call, Send
+from .message import Origin
 from .options import TaskOptions, check_call, check_class
 from .redelivery import Redelivery
 from .requeue import deliver_again, not_taken
@@ -193,7 +193,7 @@ class LockedTask(TaskOptions):
         """Send in the block what is to go on with the run's work. ``raised``: how it says that the
         broker did not take that; the message comes back then."""
         run = self._run
-        if run is None or not run.message.survives:
+        if run is None or run.message.origin is not Origin.LATE:
             yield
             return
         if not run.lease.detached:
@@ -225,8 +225,7 @@ class LockedTask(TaskOptions):
         """
         check_call(self, options)
         call = Call(self, args, kwargs, task_id, options)
-        # A task id may be used again: the time distinguishes one sending from another.
-        call.note(sent=time.time())
+        call.carry()
         send: Send = call.publish
         for step in reversed(self.steps):
             send = partial(step.send, call, send)

@@ -27,7 +27,8 @@ from .._values.lock_info import LockInfo
 from .._values.words import printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..operators.reservations import key_of
-from .message import Call, Send, tell, waiting_seconds
+from .call import RESERVED, Call, Send, waiting_seconds
+from .message import tell
 from .options import TaskOptions
 from .run import Run, Step
 
@@ -60,22 +61,23 @@ class Unique(Step):
         seconds = own if isinstance(own, int | float) and own > 0 else task.unique_for
         ttl = waiting_seconds(task, options) + seconds
         ttl = max(min(ttl, call.seconds_to_expiry()), 0.001)
+        key, other = key_of(task.name, call.name), None
         try:
-            other = _reserve(call, ttl)
+            other = _reserve(call, key, ttl)
         except StoreUnavailable:
-            if call.own or task.on_outage == "run":
-                return go()
-            if call.draws_id:  # It may be reserved, and nothing is sent with this id.
-                key = key_of(task.name, call.name)
-                keeper_of(task.locks.store).take_back(key, call.id, ttl)
-            raise
+            if not (call.own or task.on_outage == "run"):
+                if call.draws_id:  # It may be reserved, and nothing is sent with this id.
+                    keeper_of(task.locks.store).take_back(key, call.id, ttl)
+                raise
         if other is not None and not call.own:
             return _duplicate(call, other, on_duplicate)
+        if other is None:  # Or not known.
+            call.note(**{RESERVED: key})
         try:
             return go()
         except BaseException:
             with suppress(StoreUnavailable):
-                task.locks.store.unreserve(key_of(task.name, call.name), call.id)
+                task.locks.store.unreserve(key, call.id)
             raise
 
     def refused(self, run: Run, holder: LockInfo) -> bool:
@@ -86,11 +88,10 @@ class Unique(Step):
         return again
 
 
-def _reserve(call: Call, ttl: float) -> str | LockInfo | None:
+def _reserve(call: Call, key: str, ttl: float) -> str | LockInfo | None:
     """Reserve for ``ttl`` seconds. Returns what is in the way, or None."""
-    task, name = call.task, call.name
-    store, key = task.locks.store, key_of(task.name, name)
-    held = name if task.unique_while == "unfinished" and not call.own else None
+    task, store = call.task, call.task.locks.store
+    held = call.name if task.unique_while == "unfinished" and not call.own else None
     other = store.reserve(key, call.id, ttl, unless_held=held)
     if isinstance(other, LockInfo) and not is_same_job(task, other):
         other = store.reserve(key, call.id, ttl)

@@ -1,0 +1,193 @@
+"""The note of a message: how often it was started, and how its runs ended.
+
+A broker delivers a message again if it does not know that the first delivery succeeded: the worker
+was killed, the connection was cut, or the visibility timeout is over. The note counts the runs of
+such a message, which the broker keeps until its run has ended. The acquire and the release of the
+lock write it, without another round trip.
+
+A start stays in the note until its run ends in order: one that stays is a death. Only the worker's
+main process knows more. It counts a child that died before its start, and takes back the starts of
+runs that end because the worker does.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple
+
+from celery.exceptions import Ignore, Retry
+from django.utils.functional import cached_property
+
+from .._engine.service import LockService
+from .._values.owner import Owner, owner_record
+from .._values.tokens import new_token
+from ..stores.base import Note
+
+# How long the note of an ended run is kept where a result backend also knows the result: longer
+# than it takes to store a result.
+END_NOTE_WITH_RESULT_SECONDS = 120.0
+# How long the note is kept where nothing else knows that the run has ended: a redelivery may wait
+# in a queue that long.
+END_NOTE_SECONDS = 3600.0
+# How long a start is counted that had no orderly end.
+START_NOTE_SECONDS = 86400.0
+
+# The text where the run ended in a retry or was replaced by another task: no result will come.
+WENT_ON = '{"went_on": true}'
+
+
+class Skip(Exception):
+    """The call is not to run. ``reason`` is that of the marker, ``holder`` who has the lock."""
+
+    def __init__(self, reason: Any, holder: Owner | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.holder = reason, holder
+
+
+class CameBack(Ignore):
+    """The message, or one in its place, is in the queue."""
+
+
+class RunNote(NamedTuple):
+    """The content of a note."""
+
+    # The number of starts without an orderly end; after the end, with the start that ended.
+    starts: int = 0
+    # The process in which the run has ended; None: it has not ended.
+    ended_in: Owner | None = None
+    went_on: bool = False
+    # The token of the delivery that wrote the last start.
+    by: str = ""
+
+    @classmethod
+    def read(cls, text: str | None) -> RunNote:
+        """Return the note with this text. A text that is not a note counts as empty."""
+        with suppress(ValueError, AttributeError, TypeError, RecursionError):
+            record = json.loads(text or "{}")
+            starts, ended = record.get("starts"), record.get("pid") is not None
+            starts = starts if type(starts) is int and starts > 0 else 0
+            ended_in = Owner.of_anybody(record) if ended else None
+            return cls(starts, ended_in, record.get("went_on") is True, str(record.get("by", "")))
+        return cls()
+
+    @property
+    def says(self) -> Literal["went on", "ended", "started", "nothing"]:
+        """How the last run is known to have gone."""
+        if self.went_on:
+            return "went on"
+        if self.ended_in is not None:
+            return "ended"
+        return "started" if self.starts else "nothing"
+
+
+class Attempts:
+    """The runs of one message, by its note: those before, and this delivery's own.
+
+    Args:
+        locks: the service of the store that keeps the note.
+        what: the try of the sending of the message, as a text: its note's key.
+        token: that of the delivery, which its lease has too.
+        counts: whether the runs are counted: the broker keeps the message until its run has ended.
+        again: whether another run of the message may have started.
+    """
+
+    def __init__(
+        self, locks: LockService, what: str, token: str | None, *, counts: bool, again: bool = False
+    ) -> None:
+        self._locks, self._what = locks, what
+        self._token, self.counts, self.again = token or new_token(), counts, again
+        # The note, and its text, by which the message was judged.
+        self.note, self.seen = RunNote(), ""
+        # The number of the start that this run has written; 0 if none.
+        self.counted = 0
+
+    @cached_property
+    def key(self) -> str:
+        """The store's name for the note."""
+        return self._locks.store.keyed_note(f"run {self._what}")
+
+    # ------------------------------------------------------------------------ in the run
+
+    def read(self) -> RunNote:
+        """Return the note as it is now: the message is judged by it. Raises `StoreUnavailable`."""
+        self.seen = self._locks.store.get_note(self.key) or ""
+        self.note = RunNote.read(self.seen)
+        return self.note
+
+    def changed(self) -> bool:
+        """Whether another run has started or ended since. Raises `StoreUnavailable`."""
+        return (self._locks.store.get_note(self.key) or "") != self.seen
+
+    def note_of_start(self) -> Note | None:
+        """Return the note that the acquire writes, so that a run that dies is counted.
+
+        None for a redelivery: the note of its earlier runs is read first.
+        """
+        return self._started(1) if self.counts and not self.again else None
+
+    def begin(self) -> bool:
+        """Write the first start where no acquire has. Returns False if another note is there."""
+        note = self._started(1)
+        return self._locks.store.reserve(note.key, note.text, note.ttl) is None
+
+    def count(self) -> None:
+        """Write one start more than the note has. Raises `StoreUnavailable`."""
+        self.counted = self.note.starts + 1
+        self._locks.store.set_note(self._started(self.counted))
+
+    def note_of_end(self, error: BaseException | None, *, keeps_results: bool) -> Note | None:
+        """Return the note that the release of a run writes which ends with ``error``; None: the
+        note stays. ``keeps_results``: whether the result backend knows the result too."""
+        if not self.counts:
+            return None
+        if error is None or isinstance(error, Skip):
+            record = json.dumps({**owner_record(), "starts": self.counted})
+            ttl = END_NOTE_WITH_RESULT_SECONDS if keeps_results else END_NOTE_SECONDS
+            return Note(self.key, record, ttl)
+        if isinstance(error, Retry | Ignore) and not isinstance(error, CameBack):
+            # A message that this run sent continues its work (`Task.retry`, `replace`).
+            return Note(self.key, WENT_ON, END_NOTE_SECONDS)
+        # What is no `Exception` ends the process: the main process knows whether that is a death.
+        orderly = isinstance(error, Exception) and self.counted
+        return self._started(self.counted - 1) if orderly else None
+
+    def keep(self) -> None:
+        """Keep the note while it is the only record, unless it was changed meanwhile."""
+        if self.seen:
+            self._locks.store.reserve(self.key, self.seen, END_NOTE_WITH_RESULT_SECONDS)
+
+    # ------------------------------------------------------------------------ in the main process
+
+    def died(self) -> int:
+        """Count a run that has died, unless it has written its start. Returns how many have died.
+
+        0 if the last run has ended after all. Raises `StoreUnavailable`.
+        """
+        note = self.read()
+        if note.says in ("went on", "ended"):
+            return 0
+        if note.by == self._token:
+            return note.starts
+        return note.starts + 1 if self._change(note.starts + 1) else 0
+
+    def take_back(self) -> None:
+        """Take back the start of this delivery's run, which ends with its worker. Raises
+        `StoreUnavailable`."""
+        note = self.read()
+        if note.says == "started" and note.by == self._token:
+            self._change(note.starts - 1, by=new_token())
+
+    def _change(self, starts: int, by: str | None = None) -> bool:
+        """Write the note, unless another run has changed it since it was read."""
+        store = self._locks.store
+        if not starts:
+            return store.unreserve(self.key, self.seen)
+        note = self._started(starts, by)
+        return store.reserve(note.key, note.text, note.ttl, over=self.seen) is None
+
+    def _started(self, starts: int, by: str | None = None) -> Note:
+        """The note after so many starts. After none its text is empty, which removes it."""
+        # Its own text: if an acquire turns out to be in vain, nobody else's note is removed.
+        text = json.dumps({"starts": starts, "by": by or self._token}) if starts else ""
+        return Note(self.key, text, START_NOTE_SECONDS)
