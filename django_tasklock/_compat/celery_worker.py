@@ -45,8 +45,9 @@ def active_requests() -> list[Any]:
 
 
 def is_shutting_down() -> bool:
-    """Whether this worker ends (``celery.worker.state``; an exit code of 0 counts)."""
-    return any(each not in (None, False) for each in (state.should_stop, state.should_terminate))
+    """Whether this worker ends (``celery.worker.state``). An exit code, also 0, says so."""
+    asked = state.should_stop, state.should_terminate
+    return any(code is not None and code is not False for code in asked)
 
 
 def loop_of_children(consumer: Any) -> Any:

@@ -155,7 +155,10 @@ class LockedRequest(WorkerRequest):
     # ------------------------------------------------------------------------ what Celery calls
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
-        children.accepted(pid, partial(self._in_thread, self._child_died))
+        def died() -> None:  # Perhaps after the end of the run.
+            self._in_thread(partial(self._lost, at_work=self in active_requests()))
+
+        children.accepted(pid, died)
         super().on_accepted(pid, time_accepted)
 
     def revoked(self) -> bool:
@@ -193,6 +196,8 @@ class LockedRequest(WorkerRequest):
     def _see(self, error: BaseException) -> None:
         """Do what the end of the run with this error means, once. The pool signals a child that has
         met its hard time limit after this."""
+        if isinstance(error, WorkerLostError):
+            self._in_thread(self._lost)
         if self._seen:
             return
         self._seen = True
@@ -200,11 +205,15 @@ class LockedRequest(WorkerRequest):
         if isinstance(error, DEATHS) or reserved:
             self._in_thread(partial(self._ended, error))
 
-    def _child_died(self) -> None:
-        if self in active_requests() and not self._seen:
+    def _lost(self, *, at_work: bool = True) -> None:
+        """Do what the death of the child means, in which the run was ``at_work``."""
+        if at_work and not self._seen:
             self._seen = True
             self._ended(WorkerLostError())
-        self._clear()
+        lease, locks = self._lease(), self._task.locks
+        # Without takeover: subprocesses of the child may go on with the work under this lock.
+        if lease is not None and locks.store.takeover:
+            locks.clear(lease.name, lease.token, by=BY_WORKER)
 
     def _ended(self, error: BaseException) -> None:
         if isinstance(error, DEATHS) and self.attempts.counts:
@@ -219,8 +228,6 @@ class LockedRequest(WorkerRequest):
         if self._given_up:
             told = SimpleNamespace(task=self._task, id=self.id, name=self._named()[0])
             tell(told, "given_up", "too_many_attempts")
-        if isinstance(error, WorkerLostError):
-            self._clear()
 
     def _too_many(self) -> ExceptionInfo:
         try:
@@ -245,12 +252,6 @@ class LockedRequest(WorkerRequest):
         thread = threading.Thread(target=tried, daemon=True)
         thread.start()
         thread.join(CLEAR_WAIT_SECONDS)
-
-    def _clear(self) -> None:
-        lease, locks = self._lease(), self._task.locks
-        # Without takeover: subprocesses of the child may go on with the work under this lock.
-        if lease is not None and locks.store.takeover:
-            locks.clear(lease.name, lease.token, by=BY_WORKER)
 
     def _named(self) -> tuple[str, int]:
         """The lock's name and slots. Raises as `Naming.named` does."""

@@ -60,7 +60,7 @@ def test_the_result_tells_that_a_run_has_ended_when_its_note_is_gone(
     room: Mailroom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The note lasts for minutes, a result mostly for a day."""
-    monkeypatch.setattr("django_tasklock.celery.message.END_NOTE_WITH_RESULT_SECONDS", 0.001)
+    monkeypatch.setattr("django_tasklock.celery.note.END_NOTE_WITH_RESULT_SECONDS", 0.001)
     task, runs = counting(room)
     task.delay(1)
     message = room.take()

@@ -30,9 +30,8 @@ from celery import Celery
 from celery.app.task import Context, Task
 from celery.backends.redis import RedisBackend
 from celery.concurrency.prefork import TaskPool
-from celery.exceptions import WorkerShutdown, WorkerTerminate
 from celery.fixups import django as celery_fixup
-from celery.worker import strategy
+from celery.worker import state, strategy
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request as untyped_request
 from django.contrib.admin import ModelAdmin
@@ -208,12 +207,16 @@ class TestCelery:
         assert calls.apply(task_id="id-2").get() == ("calls", "id-2")
         assert looks() is running_task() is None
 
-    def test_bodies_that_leave_by_themselves(self) -> None:
-        assert celery_compat.leaves_by_itself(SystemExit(3))
-        assert celery_compat.leaves_by_itself(asyncio.CancelledError())
-        killed = pytest.importorskip("greenlet").GreenletExit()
-        workers = [WorkerShutdown(0), WorkerTerminate(1), ValueError(), killed]
-        assert not any(map(celery_compat.leaves_by_itself, workers))
+    def test_a_worker_that_is_told_to_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert not celery_worker.is_shutting_down()
+        for how in ("should_stop", "should_terminate"):
+            for code in (True, 0):
+                with monkeypatch.context() as patch:
+                    patch.setattr(state, how, code)
+                    assert celery_worker.is_shutting_down()
+        request: Any = Mock()
+        state.active_requests.add(request)
+        assert request in celery_worker.active_requests()
 
     @pytest.mark.filterwarnings("ignore:Task name")  # Celery makes its own tasks again.
     def test_a_task_that_cannot_be_made_is_an_error_each_time(self, app: Any) -> None:

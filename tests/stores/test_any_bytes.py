@@ -19,7 +19,7 @@ from django_tasklock import LockInfo
 from django_tasklock._values.event import Event
 from django_tasklock._values.owner import Owner, owner_record
 from django_tasklock.celery.bursts import Burst
-from django_tasklock.celery.message import RunNote
+from django_tasklock.celery.note import RunNote
 from django_tasklock.cli.tables import json_row, lock_cells
 from django_tasklock.models import Lock
 from django_tasklock.stores.history import event_of, text_of

@@ -252,15 +252,18 @@ def found(stage: Stage, option: str = "-v1") -> list[dict[str, Any]]:
 def test_what_was_lost_is_found_and_sent_again_once(on_stage: OnStage) -> None:
     stage = on_stage(ttl=300)
     assert isinstance(stage.broker, RedisBroker)
-    # Given a child that is killed with acks_late off, a message that is lost with its worker,
-    first = stage.worker(concurrency=2)
-    early, late = stage.job(), stage.job()
+    # Given a child that is killed with acks_late off, whose job Celery fails; two messages that are
+    # lost with their worker,
+    first = stage.worker(concurrency=3)
+    failed, early, late = stage.job(), stage.job(), stage.job()
+    stage.send("early_work", failed, [{"seconds": 60}])
     stage.send("early_work", early, [{"seconds": 60}, {"seconds": 0.1}])
     stage.send("late_work", late, [{"seconds": 60}, {"seconds": 0.1}])
-    for job in (early, late):
+    for job in (failed, early, late):
         stage.started(job)
-    stage.kill(stage.started(early).pid)
-    until(lambda: stage.held() == [f"job:{late}"], "its lock is cleared", 10)
+    stage.kill(stage.started(failed).pid)
+    until(lambda: stage.row(failed)[0] == "failed", "its row is failed", 10)
+    until(lambda: len(stage.held()) == 2, "its lock is cleared", 10)
     stage.kill(first.pid)
     stage.broker.client.flushdb()
     # a row that somebody set by hand, and a job at work
@@ -270,8 +273,8 @@ def test_what_was_lost_is_found_and_sent_again_once(on_stage: OnStage) -> None:
     stage.started(long)
     # The main process was killed and could clear nothing: its lease still has minutes.
     kinds = {int(problem["pk"]): problem["kind"] for problem in found(stage)}
-    assert kinds == {early: "lost work", late: "owner gone", by_hand: "lost work"}
-    stage.redis.delete(stage.lock_key(f"job:{late}"))
+    assert kinds == {early: "owner gone", late: "owner gone", by_hand: "lost work"}
+    stage.redis.delete(stage.lock_key(f"job:{early}"), stage.lock_key(f"job:{late}"))
     # Two at the same time: each row is sent by one of them, and nothing is left to do.
     both = [Meanwhile(partial(found, stage, "--requeue")) for _ in range(2)]
     said = [problem for each in both for problem in each.result()]
