@@ -46,7 +46,7 @@ def active_requests() -> list[Any]:
 
 def is_shutting_down() -> bool:
     """Whether this worker ends (``celery.worker.state``). An exit code, also 0, says so."""
-    asked = state.should_stop, state.should_terminate
+    asked: list[Any] = [state.should_stop, state.should_terminate]
     return any(code is not None and code is not False for code in asked)
 
 

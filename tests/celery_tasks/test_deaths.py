@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
@@ -24,7 +24,8 @@ from django_tasklock.celery.options import follow_up_key
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
 from tests.mailroom import Mailroom, Message
-from tests.steps import LONG, killed_in_child, until
+from tests.steps import LONG, killed_in_child
+from tests.waiting import until
 
 
 def ends(request: Any, error: BaseException) -> None:
@@ -66,10 +67,8 @@ def message(room: Mailroom) -> Message:
 
 
 @pytest.fixture
-def shutdown() -> Iterator[None]:
-    state.should_stop = 0
-    yield
-    state.should_stop = None
+def shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "should_stop", 0)
 
 
 def test_deaths_before_the_body_count(room: Mailroom, message: Message, verdicts: Any) -> None:
