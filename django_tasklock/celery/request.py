@@ -156,7 +156,8 @@ class LockedRequest(WorkerRequest):
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         def died() -> None:  # Perhaps after the end of the run.
-            self._in_thread(partial(self._lost, at_work=self in active_requests()))
+            at_work = self._terminated or self in active_requests()
+            self._in_thread(partial(self._lost, at_work=at_work))
 
         children.accepted(pid, died)
         super().on_accepted(pid, time_accepted)
@@ -216,7 +217,7 @@ class LockedRequest(WorkerRequest):
             locks.clear(lease.name, lease.token, by=BY_WORKER)
 
     def _ended(self, error: BaseException) -> None:
-        if isinstance(error, DEATHS) and self.attempts.counts:
+        if isinstance(error, DEATHS) and self.attempts.counts and not self.gone(error):
             if is_shutting_down() or self._already_cancelled:
                 self.attempts.take_back()
             else:
