@@ -96,12 +96,6 @@ def makes_all_tasks() -> bool:
     return any(frame.f_code is Celery.finalize.__code__ for frame, _ in walk_stack(None))
 
 
-def replacements(request: Any) -> int:
-    """How many tasks have replaced each other under the id of this request (``Task.replace``)."""
-    nesting: int | None = request.replaced_task_nesting
-    return nesting or 0
-
-
 def delays_natively(app: Any) -> bool:
     """Whether the broker delays the app's messages, and not the worker that has received them.
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from celery.exceptions import Ignore, Retry
 
-from .._compat.celery import replacements
 from .._engine.keeper import keeper_of
 from .._engine.skipping import skipped
 from .._values.lock_info import LockInfo
@@ -89,14 +88,10 @@ class Message:
         count = headers.get(DELIVERY_COUNT)
         # How often a queue that counts deliveries has delivered the message before.
         self.deliveries = count if type(count) is int else 0
-        # The lease's token, which the worker's main process has drawn.
-        self.token: str | None = self.ours.get("token")
-        self.sent = sent_by(self.ours)
         delivery = request.delivery_info or {}
         marked = self.ours.get("copy") or delivery.get("redelivered")
-        what = try_of(self.id, request.retries, replacements(request), self.sent)
         self.attempts = Attempts(
-            task.locks, what, self.token,
+            task.locks, (self.id, request.retries, request.replaced_task_nesting), self.ours,
             counts=self.origin is Origin.LATE, again=self.queued and bool(marked),
         )  # fmt: skip
 
@@ -135,6 +130,13 @@ class Message:
     def count(self, what: str) -> int:
         """Return a number that is in the header of ours."""
         return int(self.ours.get(what) or 0)
+
+    @property
+    def sent(self) -> float | None:
+        """When this try was sent, in seconds since the epoch by the sender's clock; None if the
+        sender does not know the task's class."""
+        sent = self.ours.get("sent")
+        return float(sent) if isinstance(sent, int | float) else None
 
     @property
     def refused_since(self) -> float | None:
@@ -178,22 +180,6 @@ class Message:
     def keeps_results(self) -> bool:
         """Whether the result backend knows how a run of this message has ended."""
         return self.task.keeps_results and not self.request.ignore_result
-
-
-def sent_by(ours: Mapping[str, Any]) -> float | None:
-    """Return when this try was sent, in seconds since the epoch by the sender's clock; None if the
-    sender does not know the task's class."""
-    sent = ours.get("sent")
-    return float(sent) if isinstance(sent, int | float) else None
-
-
-def try_of(task_id: Any, retries: int | None, replaced: int, sent: float | None) -> str:
-    """Return what tells this try of a sending of a task from the others.
-
-    A task id may be used again: when it was sent distinguishes one sending from another. A
-    replacement has the id of the task that it replaces.
-    """
-    return f"{task_id}:{retries or 0}.{replaced}:{sent or ''}"
 
 
 def reserved_by(task: TaskOptions, name: str, ours: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ runs that end because the worker does.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
@@ -86,17 +87,22 @@ class Attempts:
 
     Args:
         locks: the service of the store that keeps the note.
-        what: the try of the sending of the message, as a text: its note's key.
-        token: that of the delivery, which its lease has too.
+        tried: the message's task id, its retries, and how many tasks have replaced each other.
+        ours: our header of the message.
         counts: whether the runs are counted: the broker keeps the message until its run has ended.
         again: whether another run of the message may have started.
     """
 
     def __init__(
-        self, locks: LockService, what: str, token: str | None, *, counts: bool, again: bool = False
-    ) -> None:
-        self._locks, self._what = locks, what
-        self._token, self.counts, self.again = token or new_token(), counts, again
+        self, locks: LockService, tried: tuple[Any, Any, Any], ours: Mapping[str, Any],
+        *, counts: bool, again: bool = False,
+    ) -> None:  # fmt: skip
+        self._locks, self.counts, self.again = locks, counts, again
+        # A task id may be used again: when it was sent distinguishes one sending from another. A
+        # replacement has the id of the task that it replaces.
+        self._try = "{}:{}.{}:{}".format(*(each or 0 for each in (*tried, ours.get("sent"))))
+        # Of this delivery, which its lease has too: the worker's main process has drawn it.
+        self.token = ours.get("token") or new_token()
         # The note, and its text, by which the message was judged.
         self.note, self.seen = RunNote(), ""
         # The number of the start that this run has written; 0 if none.
@@ -105,7 +111,7 @@ class Attempts:
     @cached_property
     def key(self) -> str:
         """The store's name for the note."""
-        return self._locks.store.keyed_note(f"run {self._what}")
+        return self._locks.store.keyed_note(f"run {self._try}")
 
     # ------------------------------------------------------------------------ in the run
 
@@ -167,7 +173,7 @@ class Attempts:
         note = self.read()
         if note.says in ("went on", "ended"):
             return 0
-        if note.by == self._token:
+        if note.by == self.token:
             return note.starts
         return note.starts + 1 if self._change(note.starts + 1) else 0
 
@@ -175,7 +181,7 @@ class Attempts:
         """Take back the start of this delivery's run, which ends with its worker. Raises
         `StoreUnavailable`."""
         note = self.read()
-        if note.says == "started" and note.by == self._token:
+        if note.says == "started" and note.by == self.token:
             self._change(note.starts - 1, by=new_token())
 
     def _change(self, starts: int, by: str | None = None) -> bool:
@@ -189,5 +195,5 @@ class Attempts:
     def _started(self, starts: int, by: str | None = None) -> Note:
         """The note after so many starts. After none its text is empty, which removes it."""
         # Its own text: if an acquire turns out to be in vain, nobody else's note is removed.
-        text = json.dumps({"starts": starts, "by": by or self._token}) if starts else ""
+        text = json.dumps({"starts": starts, "by": by or self.token}) if starts else ""
         return Note(self.key, text, START_NOTE_SECONDS)

@@ -42,7 +42,7 @@ from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable, TooManyAttempts
 from .call import HEADER, RESERVED, named_by
 from .handing import end_detached, handle_of
-from .message import reserved_by, sent_by, tell, try_of
+from .message import reserved_by, tell
 from .note import Attempts, CameBack
 from .options import TaskOptions
 from .row import refuse
@@ -124,13 +124,11 @@ class LockedRequest(WorkerRequest):
         self._ours: dict[str, Any] = ours if isinstance(ours, dict) else {}
         # Of the lease that the run adopts, if it is not over by then.
         self._handle = handle_of(self._ours)
-        token = new_token()
-        self._tokens = {token, self._handle.token if self._handle else None}
-        self._request_dict[HEADER] = {**self._ours, "token": token}
-        retries, replaced = self._request_dict.get("retries"), self.replaced_task_nesting
-        what = try_of(self.id, retries, replaced or 0, sent_by(self._ours))
+        self._ours = self._request_dict[HEADER] = {**self._ours, "token": new_token()}
+        tried = self.id, self._request_dict.get("retries"), self.replaced_task_nesting
         late = bool(self._task.acks_late)
-        self.attempts = Attempts(self._task.locks, what, token, counts=late)
+        self.attempts = Attempts(self._task.locks, tried, self._ours, counts=late)
+        self._tokens = {self.attempts.token, self._handle.token if self._handle else None}
 
     def gone(self, error: BaseException) -> bool:
         """Return whether the message is over after this error: nobody delivers or sends it again.

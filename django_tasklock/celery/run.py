@@ -157,7 +157,7 @@ class Run:
         )  # fmt: skip
         return blocking(Ask(
             how, message.name, self.use, self.use.record(task.name, message.id),
-            task.naming.template, message.token, message.attempts.note_of_start(),
+            task.naming.template, message.attempts.token, message.attempts.note_of_start(),
         ).take())  # fmt: skip
 
     def _hold(self, lease: Lease) -> Any:

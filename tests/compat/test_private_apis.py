@@ -27,7 +27,7 @@ import redis
 from billiard import common as billiard_common
 from billiard.pool import TimeoutHandler
 from celery import Celery
-from celery.app.task import Context, Task
+from celery.app.task import Task
 from celery.backends.redis import RedisBackend
 from celery.concurrency.prefork import TaskPool
 from celery.fixups import django as celery_fixup
@@ -259,7 +259,6 @@ class TestCelery:
     def test_methods_of_tasks(self) -> None:
         for name in ("push_request", "pop_request", "signature_from_request", "on_replace"):
             assert callable(getattr(Task, name))
-        assert celery_compat.replacements(Context({"replaced_task_nesting": 2})) == 2
 
     def test_broker_that_delays_messages(self, app: Any) -> None:
         app.conf.update(broker_url="amqp://nobody.invalid//", task_default_queue="plain")
