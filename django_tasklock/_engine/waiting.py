@@ -13,7 +13,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
@@ -25,7 +25,7 @@ from .._values import clock
 from .._values.lock_info import LockInfo
 from .._values.tokens import chance
 from ..exceptions import StoreUnavailable
-from ..stores.base import BaseStore, CannotSubscribe, Grant, Note, Refusal, Waiter
+from ..stores.base import BaseStore, CannotSubscribe, Grant, Question, Refusal, Waiter
 from .keeper import Entry
 
 R = TypeVar("R")
@@ -195,9 +195,9 @@ class Attempt:
             raise
 
     @property
-    def _question(self) -> tuple[Sequence[str], str, float, Mapping[str, Any], Note | None]:
+    def _question(self) -> Question:
         entry = self.entry
-        return entry.names, entry.token, entry.ttl, entry.record, entry.note
+        return Question(entry.names, entry.token, entry.ttl, entry.record, entry.note)
 
     def _join(self) -> Waiter | None:
         """Return what joins the wait queue with its question; None if the caller does not wait, or

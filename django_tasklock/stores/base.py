@@ -61,6 +61,16 @@ class Note(NamedTuple):
     """seconds for which the note is kept"""
 
 
+class Question(NamedTuple):
+    """The arguments of `BaseStore.acquire`, which says what they mean."""
+
+    names: Sequence[str]
+    token: str
+    ttl: float
+    owner: Mapping[str, Any]
+    note: Note | None = None
+
+
 class Grant(NamedTuple):
     """The lock was granted."""
 

@@ -22,7 +22,7 @@ from .._values.processes import OfProcess
 from .._values.slots import base_of
 from .._values.tokens import chance
 from ..conf import StoreSettings
-from .base import BaseStore, Finding, Grant, Note, Refusal
+from .base import BaseStore, Finding, Grant, Question, Refusal
 from .history import is_about
 from .records import (
     KEEP,
@@ -168,19 +168,12 @@ class MemoryStore(BaseStore):
         with self.guard:
             return [self._entry(name) for name in names]
 
-    def waiter(
-        self,
-        names: Sequence[str],
-        token: str,
-        ttl: float,
-        owner: Mapping[str, Any],
-        note: Note | None = None,
-    ) -> MemoryWaiter:
-        return MemoryWaiter(self, names, token, ttl, owner, note)
+    def waiter(self, *question: Any, **by_name: Any) -> MemoryWaiter:
+        return MemoryWaiter(self, Question(*question, **by_name))
 
     def waiters(self, name: str, limit: int = 100) -> list[Owner]:
         with self.guard:
-            waiting = [(each.names[0], each.record) for each in self.queue.values()]
+            waiting = [(each.question.names[0], each.record) for each in self.queue.values()]
         queue = [record for first, record in waiting if base_of(first, record.get("slots")) == name]
         return [*map(waiter_of, queue[:limit])]
 
@@ -211,7 +204,7 @@ class MemoryStore(BaseStore):
 
     def waiting_for(self, name: str) -> list[MemoryWaiter]:
         """Who may have this lock, the next one first. The caller holds the guard."""
-        return [waiter for waiter in self.queue.values() if name in waiter.names]
+        return [waiter for waiter in self.queue.values() if name in waiter.question.names]
 
     def _make(self, change: Change, there: Entry | None, least_fence: int) -> None:
         """Make a change that fits what is there."""
@@ -239,7 +232,7 @@ class MemoryStore(BaseStore):
         if first is None:
             return None
         # In this order: after an interruption it finds itself the holder when it looks.
-        kept = self._keep(name, first.record, first.ttl)
+        kept = self._keep(name, first.record, first.question.ttl)
         self._wake(name)
         self.queue.pop(first.token, None)
         return kept
@@ -280,19 +273,10 @@ class MemoryWaiter:
 
     ready = True
 
-    def __init__(
-        self,
-        store: MemoryStore,
-        names: Sequence[str],
-        token: str,
-        ttl: float,
-        owner: Mapping[str, Any],
-        note: Note | None,
-    ) -> None:
-        self.names, self.token, self.ttl = names, token, ttl
-        self.record: dict[str, Any] = {**owner, "token": token, "at": today(), SINCE: today()}
+    def __init__(self, store: MemoryStore, question: Question) -> None:
+        self._store, self.question, self.token = store, question, question.token
+        self.record = {**question.owner, "token": self.token, "at": today(), SINCE: today()}
         self.cut, self.ahead = False, 0
-        self._store, self._owner, self._note = store, owner, note
         # What held the locks when it was last told.
         self._told: list[Record | None] = []
         self._waker: Callable[[], None] | None = None
@@ -304,12 +288,12 @@ class MemoryWaiter:
         store = self._store
         with store.guard:
             self.cut, self.ahead = False, 0
-            answer = store.acquire(self.names, self.token, self.ttl, self._owner, self._note)
+            answer = store.acquire(*self.question)
             if isinstance(answer, Grant):
                 store.queue.pop(self.token, None)
             else:
                 store.queue.setdefault(self.token, self)
-                self.ahead = store.waiting_for(self.names[0]).index(self)
+                self.ahead = store.waiting_for(self.question.names[0]).index(self)
                 self._told = [entry.record for entry in self._holders()]
             return answer
 
@@ -361,7 +345,7 @@ class MemoryWaiter:
         return Refusal(tuple(map(self._store.info, holders)))
 
     def _holders(self) -> list[Entry]:
-        return [entry for entry in self._store.get(self.names) if entry is not None]
+        return [entry for entry in self._store.get(self.question.names) if entry is not None]
 
 
 def _ends(ttl: float | None) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from ..._values.lock_info import LockInfo
 from ..._values.owner import SINCE, Owner
 from ...conf import StoreSettings
 from ...exceptions import ListingNotSupported, StoreUnavailable
-from ..base import BaseStore, Extension, Finding, Grant, Note, Refusal
+from ..base import BaseStore, Extension, Finding, Grant, Note, Question, Refusal
 from ..records import (
     ANY,
     Change,
@@ -138,33 +138,18 @@ class RedisStore(BaseStore):
 
     # Verbs that have a script of their own, for speed.
 
-    def acquire(
-        self,
-        names: Sequence[str],
-        token: str,
-        ttl: float,
-        owner: Mapping[str, Any],
-        note: Note | None = None,
-    ) -> Grant | Refusal:
-        value = self.encode(new_record(token, owner))
-        return self.ask(names, token, value, ttl, owner.get("slots"), note)[0]
+    def acquire(self, *question: Any, **by_name: Any) -> Grant | Refusal:
+        asked = Question(*question, **by_name)
+        return self.ask(asked, self.encode(new_record(asked.token, asked.owner)))[0]
 
     def ask(
-        self,
-        names: Sequence[str],
-        token: str,
-        value: bytes,
-        ttl: float,
-        slots: int | None,
-        note: Note | None = None,
-        joining: Sequence[bytes] | None = None,
+        self, question: Question, value: bytes, joining: Sequence[bytes] | None = None
     ) -> tuple[Grant | Refusal, Sequence[Any]]:
         """Run the acquire script once.
 
         Args:
-            names, token, ttl, note: those of `acquire`.
+            question: the arguments of `acquire`.
             value: the record to write.
-            slots: as in the record; None: it is one plain lock.
             joining: of a waiter its member of the wait queue, and its number there or b"".
 
         Returns:
@@ -172,7 +157,8 @@ class RedisStore(BaseStore):
 
         Raises `StoreUnavailable`, also if too few replicas have the lease: it is released then.
         """
-        keys = self.keys
+        keys, (names, token, ttl, owner, note) = self.keys, question
+        slots = owner.get("slots")
         there = [keys.index, keys.fences, keys.queue(names[0], slots), *map(keys.key, names)]
         permits = b"0" if slots is None else b"%d" % len(names)
         args = [token.encode(), value, milliseconds(ttl), permits, *map(keys.member, names)]
@@ -229,15 +215,8 @@ class RedisStore(BaseStore):
 
     # What the store has beside these.
 
-    def waiter(
-        self,
-        names: Sequence[str],
-        token: str,
-        ttl: float,
-        owner: Mapping[str, Any],
-        note: Note | None = None,
-    ) -> RedisWaiter:
-        return RedisWaiter(self, names, token, ttl, owner, note)
+    def waiter(self, *question: Any, **by_name: Any) -> RedisWaiter:
+        return RedisWaiter(self, Question(*question, **by_name))
 
     def waiters(self, name: str, limit: int = 100) -> builtins.list[Owner]:
         queue = self.keys.queue(name, None)

@@ -7,7 +7,7 @@ exactly so is ignored.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..._values.arguments import LONGEST_TTL_SECONDS
 from ..._values.slots import slot_of
 from ..._values.tokens import TOKEN_CHARACTERS
 from ...exceptions import StoreUnavailable
-from ..base import CannotSubscribe, Grant, Note, Refusal
+from ..base import CannotSubscribe, Grant, Question, Refusal
 from ..records import new_record
 from .connections import milliseconds
 from .listener import Hearing, Listener
@@ -47,21 +47,13 @@ class RedisWaiter:
     question. So none counts that was sent before, and comes late.
     """
 
-    def __init__(
-        self,
-        store: Any,
-        names: Sequence[str],
-        token: str,
-        ttl: float,
-        owner: Mapping[str, Any],
-        note: Note | None,
-    ) -> None:
+    def __init__(self, store: Any, question: Question) -> None:
         self.ahead = 0
-        self._store, self._hearing = store, Hearing(token)
+        self._store, self._question, self._hearing = store, question, Hearing(question.token)
         self._listeners: Sequence[Listener] = store.listeners
         self._listener = self._listeners[-1]
-        self._names, self._token, self._ttl = names, token, ttl
-        self._owner, self._note, self._slots = owner, note, owner.get("slots")
+        self._names, self._token = question.names, question.token
+        self._slots = question.owner.get("slots")
         # Its number in the queue, which it keeps; and the fence of the lease that refused it.
         self._number = b""
         self._last = 0
@@ -78,14 +70,14 @@ class RedisWaiter:
 
     @cached_property
     def _value(self) -> bytes:
-        value: bytes = self._store.encode(new_record(self._token, self._owner))
+        value: bytes = self._store.encode(new_record(self._token, self._question.owner))
         return value
 
     @property
     def _member(self) -> bytes:
         permits = 0 if self._slots is None else len(self._names)
         head = self._token.encode() + self._listener.id
-        return b"%b%d:%b:%b" % (head, permits, milliseconds(self._ttl), self._value)
+        return b"%b%d:%b:%b" % (head, permits, milliseconds(self._question.ttl), self._value)
 
     def ask(self) -> Grant | Refusal:
         try:
@@ -102,7 +94,9 @@ class RedisWaiter:
             raise
         self._queued = self._open = True
         try:
-            answer, about = self._ask((self._member, self._number))
+            answer: Grant | Refusal
+            joining = self._member, self._number
+            answer, about = self._store.ask(self._question, self._value, joining)
         except StoreUnavailable:
             self._abandon()  # To leave would take another time-out.
             raise
@@ -160,12 +154,6 @@ class RedisWaiter:
         for listener in self._listeners:
             listener.leave(self._hearing)
 
-    def _ask(self, joining: tuple[bytes, bytes] | None) -> tuple[Grant | Refusal, Sequence[Any]]:
-        asked: tuple[Grant | Refusal, Sequence[Any]] = self._store.ask(
-            self._names, self._token, self._value, self._ttl, self._slots, self._note, joining
-        )
-        return asked
-
     def _next(self, said: re.Match[bytes], heard: float) -> Refusal | None:
         """Who holds the lock now, for which this waiter is the next."""
         fence, left = int(said[1]), int(said[2]) / 1000 + heard - clock.now()
@@ -188,7 +176,7 @@ class RedisWaiter:
         """
         if not self._store.replicas.needed:
             return grant
-        answer = self._ask(None)[0]
+        answer = self._store.ask(self._question, self._value)[0]
         self._hearing.cut = not isinstance(answer, Grant)
         return answer if isinstance(answer, Grant) else None
 

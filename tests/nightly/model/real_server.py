@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import Grant
+from django_tasklock.stores.base import Grant, Question
 from django_tasklock.stores.records import new_record
 from django_tasklock.stores.redis.waiting import LEAVE
 from tests.nightly.model.server import Command, Message, Reply, Server
@@ -94,7 +94,7 @@ class RealServer:
         if command.joins:
             number = b"" if command.number is None else self.numbers[token]
             joining = (self._members[token], number)
-        answer, tail = store.ask([name], word, self._values[token], TTL_MS, None, None, joining)
+        answer, tail = store.ask(Question([name], word, TTL_MS, {}), self._values[token], joining)
         if isinstance(answer, Grant):
             return Reply(True)
         if command.joins:
