@@ -83,9 +83,6 @@ class Holder(Protocol):
     def given_back(self) -> None: ...
 
 
-def _nobody() -> None: ...
-
-
 class Call:
     """One call about a lease. It is over with its last reference, also if it was interrupted."""
 
@@ -116,7 +113,7 @@ class Entry:
     left: Callable[[], float] | None = None
     cooling: Cooling | None = None
     # Returns the lease that the token has become.
-    holder: Callable[[], Holder | None] = _nobody
+    holder: Callable[[], Holder | None] = lambda: None
     # The calls about the lease that are under way, in their order, each with its thread. One that
     # is over is removed by the callback of its reference: in C, where no signal handler can run.
     calls: dict[ref[Call], int] = field(default_factory=dict)
@@ -459,10 +456,10 @@ def finish_jobs() -> None:
     For the end of a process; one that ends without the handlers of `atexit` calls it.
     """
     until = clock.now() + LAST_SECONDS
-    for keeper in _keepers():
+    keepers = _keepers()
+    for keeper in keepers:
         keeper.hurries = True
         keeper.wake()
-    keepers = _keepers()
     while any(k.vanished or k.new_jobs or k.jobs for k in keepers) and clock.now() < until:
         time.sleep(0.005)
 

@@ -102,7 +102,7 @@ def start_of(pid: int) -> int | None:
         if after_command[0] in b"ZX" and len(os.listdir(f"/proc/{pid}/task")) < 2:
             return DEAD
     except (FileNotFoundError, ProcessLookupError):
-        return None if _exists(pid) else DEAD
+        return None if _exists(os.kill, pid) else DEAD
     except OSError:
         return None  # No free file descriptor, for example: that does not mean that it is dead.
     return int(after_command[19])
@@ -111,21 +111,19 @@ def start_of(pid: int) -> int | None:
 def _fields_of_process(pid: int | str) -> list[bytes]:
     """The fields of proc(5)'s stat from the third on: state, parent, group, session…"""
     # Each waiter reads this of its holder again and again; a text file takes twice as long.
-    file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
         # The second field, the command, may itself hold spaces and brackets.
-        return os.read(file, 4096).rpartition(b")")[2].split()
-    finally:
-        os.close(file)
+        return file.read().rpartition(b")")[2].split()
 
 
-def _exists(pid: int) -> bool:
-    """Whether there is such a process: /proc may hide it (hidepid), or not show it yet."""
+def _exists(kill: Callable[[int, int], None], of: int) -> bool:
+    """Whether there is such a process, or process group: /proc may hide it (hidepid), or not show
+    it yet. ``kill``: what sends it a signal."""
     try:
-        os.kill(pid, 0)
+        kill(of, 0)
     except ProcessLookupError:
         return False
-    except OSError:
+    except PermissionError:
         pass
     return True
 
@@ -136,7 +134,7 @@ def group_lives(group: int) -> bool | None:
     Zombies do not count: their parent may never collect them.
     """
     try:
-        if not _group_exists(group):
+        if not _exists(os.killpg, group):
             return False
         states, member = b"", str(group).encode()
         for pid in [name for name in os.listdir("/proc") if name.isdigit()]:
@@ -147,16 +145,6 @@ def group_lives(group: int) -> bool | None:
             if fields[2] == member:
                 states += fields[0]
         # The group exists and /proc shows no member: they are hidden (hidepid).
-        return bool(states.strip(b"ZX")) if states else _group_exists(group)
+        return bool(states.strip(b"ZX")) if states else _exists(os.killpg, group)
     except (OSError, OverflowError, TypeError, ValueError):
         return None  # No free file descriptor, for example, or a number that we have not written.
-
-
-def _group_exists(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

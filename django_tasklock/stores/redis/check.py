@@ -12,9 +12,8 @@ from ..._compat import redis as compat
 from ..._values.tokens import new_token
 from ...exceptions import StoreUnavailable
 from ..base import Finding
-from .connections import Client, raise_of_handler
+from .connections import Client, Script, raise_of_handler
 from .keys import Keys
-from .script import Script
 
 ACQUIRE, RELEASE = Script("acquire"), Script("release")
 

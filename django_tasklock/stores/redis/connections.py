@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib.resources import files
 from typing import Any
 from weakref import WeakSet
 
@@ -22,7 +25,6 @@ from ..._values.tokens import chance
 from ...exceptions import StoreUnavailable
 from ..base import interrupts
 from .replicas import ReplicaWait
-from .script import Script
 
 # The limit for connect, send and read where neither the cache nor the store has one: otherwise a
 # server that hangs would hang every caller for ever.
@@ -166,6 +168,26 @@ class Connections:
             self._made.discard(own[0])
             own[0].disconnect()
             own.clear()
+
+
+class Script:
+    """A Lua script, by the name of its file, as it is sent to the server.
+
+    A line ``--- include PART`` is replaced by the text of that file. Parts are included where they
+    are needed, also within a branch: to define a function costs the server as much as a small
+    command, each time that the script runs.
+
+    All keys that a script uses are among its KEYS, or are made of one of them.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.text = _with_parts(name).encode()
+        self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
+
+
+def _with_parts(file: str) -> str:
+    text = (files("django_tasklock.stores") / "lua" / f"{file}.lua").read_text("utf-8")
+    return re.sub(r"(?m)^ *--- include (\w+)$", lambda part: _with_parts(part[1]), text)
 
 
 class Client:

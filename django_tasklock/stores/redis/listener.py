@@ -317,9 +317,4 @@ def listeners_of(client: Client, prefix: bytes) -> OfProcess[list[Listener]]:
     def make() -> list[Listener]:
         return [Listener(client, prefix, threaded=n == MOST_ALONE) for n in range(MOST_ALONE + 1)]
 
-    return OfProcess(make, _close_inherited)
-
-
-def _close_inherited(listeners: list[Listener]) -> None:
-    for listener in listeners:
-        listener.close_inherited()
+    return OfProcess(make, lambda made: [*map(Listener.close_inherited, made)])

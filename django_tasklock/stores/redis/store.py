@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from math import inf
 from typing import Any
 
 from ..._values import clock
@@ -34,12 +33,11 @@ from ..records import (
 )
 from .caches import SOCKET_TIMEOUT_OPTION, Encoding, served, timeouts
 from .check import findings
-from .connections import Client, MayHaveRun, milliseconds
+from .connections import Client, MayHaveRun, Script, milliseconds
 from .history import HISTORY_OPTION, History
 from .keys import Keys
 from .listener import Listener, listeners_of
 from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
-from .script import Script
 from .waiting import RedisWaiter, value_of
 
 ACQUIRE = Script("acquire")
@@ -54,8 +52,6 @@ RENEW = Script("renew")
 LEASES_PER_SCRIPT = 500
 # Mostly the first page of a list is enough.
 FIRST_LEASES = 100
-# For so long after this process has waited for a lock, a release thinks of waiters.
-LATELY_SECONDS = 10.0
 # How many names of the index one script reads.
 NAMES_PER_SCRIPT = 1000
 
@@ -87,8 +83,6 @@ class RedisStore(BaseStore):
         self.history = History(settings, self.client, self.keys.history)
         self.supports_history = self.history.kept > 0
         self._listeners = listeners_of(self.client, self.keys.channels)
-        self.waited = -inf
-        """when a waiter of this process last looked for news, on `clock.now`"""
         # When each run of the server was first seen.
         self._seen: dict[bytes, float] = {}
 
@@ -203,10 +197,8 @@ class RedisStore(BaseStore):
             args += self._words_of(note)[1:]
         try:
             # With the PING, the next holder gets its message before we get our reply. Otherwise it
-            # would wait for a processor, or in this process for the interpreter lock. Where nobody
-            # has waited lately, mostly nobody waits elsewhere.
-            ping = clock.now() < self.waited + LATELY_SECONDS
-            return bool(self.client.run(RELEASE, there, args, once=True, ping=ping))
+            # would wait for a processor, or in this process for the interpreter lock.
+            return bool(self.client.run(RELEASE, there, args, once=True, ping=True))
         except MayHaveRun:
             # The whole script was sent. So if the lease is gone now, that call has released it,
             # or it was cleared meanwhile.

@@ -20,15 +20,10 @@ from ..._values.tokens import TOKEN_CHARACTERS
 from ...exceptions import StoreUnavailable
 from ..base import CannotSubscribe, Grant, Question, Refusal
 from ..records import new_record
-from .connections import milliseconds
+from .connections import Script, milliseconds
 from .listener import Hearing, Listener
-from .script import Script
 
 LEAVE = Script("leave")
-
-# The next waiter reads so much later who holds the lock now: short work has mostly ended by then.
-# To read a record takes a tenth of the time of a hand-over.
-SHORT_HOLD_SECONDS = 0.01
 
 _NUMBER = rb"([1-9][0-9]{0,15})"
 _handed_over = re.compile(rb"\+%b:(0|[1-9][0-9]{0,3})" % _NUMBER).fullmatch
@@ -109,8 +104,7 @@ class RedisWaiter:
         return answer
 
     def wait(self, seconds: float) -> Grant | Refusal | None:
-        now, hearing, refusal = clock.now(), self._hearing, None
-        self._store.waited, deadline = now, now + seconds
+        deadline, hearing = clock.now() + seconds, self._hearing
         while True:
             while hearing.news:
                 news, heard = hearing.news.popleft()
@@ -119,12 +113,11 @@ class RedisWaiter:
                     if name is not None and fence > self._last:
                         self._over()
                         return self._confirmed(Grant(name, fence))
-                elif found := _next_holder(news):
-                    refusal = found, heard
-                    deadline = min(deadline, heard + SHORT_HOLD_SECONDS)
+                elif (found := _next_holder(news)) and (refusal := self._next(found, heard)):
+                    return refusal
             left = deadline - clock.now()
             if left <= 0 or hearing.cut:
-                return None if refusal is None else self._next(*refusal)
+                return None
             self._listener.listen(hearing, left)
 
     def wake_by(self, wake: Callable[[], None]) -> float:
