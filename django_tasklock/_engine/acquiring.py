@@ -190,8 +190,7 @@ class Ask:
         self.keeper.forget(self.entry)
         waited, record = clock.now() - self.began, self.entry.record
         note_event(self.keeper.store, "refused", self.name, record, holder=holder, seconds=waited)
-        if lock_contended.receivers:
-            self._tell(lock_contended, holder=holder, owner=Owner.from_record(record))
+        self._tell(lock_contended, holder=holder, owner=Owner.from_record(record))
         return holder
 
     def failed(self, error: BaseException) -> None:

@@ -174,8 +174,6 @@ class Keeper:
         """To be called before the token is sent. Raises `RuntimeError` if the lease is to be
         renewed, and the system starts no thread."""
         self.table[entry.token] = entry
-        if self._running.locked():
-            return
         try:
             self._start()
         except RuntimeError:

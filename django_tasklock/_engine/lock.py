@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import suppress
 from contextvars import ContextVar
 from copy import copy
 from typing import (
@@ -25,7 +25,7 @@ from weakref import ref
 
 from asgiref.sync import iscoroutinefunction
 
-from .._values.arguments import check_known, checked_name, checked_several
+from .._values.arguments import check_known, checked_several, checked_template
 from .._values.lock_info import LockInfo
 from .._values.owner import strand_name
 from .._values.signatures import is_generator, signature_of
@@ -143,6 +143,10 @@ OPTIONS = LockOptions.__annotations__
 _blocks: ContextVar[tuple[ref[Use], ...]] = ContextVar("tasklock_blocks", default=())
 
 
+class _Skipped(LockNotAcquired):
+    """The lock is taken, and the call that asked for it is skipped: only its wrapper sees this."""
+
+
 class LockContext(Generic[Held]):
     """What `lock` returns. ``template`` is what the name was filled from."""
 
@@ -162,8 +166,7 @@ class LockContext(Generic[Held]):
         if several:
             checked_several(name)
         for one in name if several else (name,):
-            if not isinstance(one, str) or not one:
-                checked_name(one)
+            checked_template(one)
         options.setdefault("renew", True)
         self._how = How(**options)
         if several and self._how.slots > 1:
@@ -228,25 +231,14 @@ class LockContext(Generic[Held]):
 
         @functools.wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> Any:
-            with ExitStack() as stack:
-                try:
-                    stack.enter_context(block(args, kwargs))
-                except LockNotAcquired:
-                    if self._skips:
-                        return None
-                    raise
+            with suppress(_Skipped), block(args, kwargs):
                 return function(*args, **kwargs)
 
         @functools.wraps(function)
         async def locked_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            async with AsyncExitStack() as stack:
-                try:
-                    await stack.enter_async_context(block(args, kwargs))
-                except LockNotAcquired:
-                    if self._skips:
-                        return None
-                    raise
-                return await cast("Any", function(*args, **kwargs))
+            with suppress(_Skipped):
+                async with block(args, kwargs):
+                    return await cast("Any", function(*args, **kwargs))
 
         is_async = iscoroutinefunction(function) or iscoroutinefunction(called)
         return cast("Callable[P, R]", locked_async if is_async else locked)
@@ -306,7 +298,8 @@ class LockContext(Generic[Held]):
         if isinstance(won, LockInfo):
             taken = name if isinstance(name, str) else won.name
             own = is_own(won, how.store, use.strand)
-            raise LockNotAcquired(taken, won, OWN if own else "")
+            refused = _Skipped if self._skips else LockNotAcquired
+            raise refused(taken, won, OWN if own else "")
         return won if isinstance(name, str) else [(shared | won)[each] for each in name]
 
     def _shared(self, use: Use) -> dict[str, Lease]:
@@ -315,15 +308,14 @@ class LockContext(Generic[Held]):
         found: dict[str, Lease] = {}
         names = (self.name,) if isinstance(self.name, str) else self.name
         others = [other for each in _blocks.get() if (other := each()) is not None]
-        for other in others:
-            if use.is_beside(other):
-                for lease in (*other.leases, *other.shared):
-                    name = lease.base_name if self._how.slots > 1 else str(lease.name)
-                    plain = (lease.slot is None) is (self._how.slots == 1)
-                    mine = lease.store == self._how.store and plain and name in names
-                    if mine and lease.is_here() and not lease.ended_well:
-                        lease.assert_held()
-                        found[name] = lease
+        for other in filter(use.is_beside, others):
+            for lease in (*other.leases, *other.shared):
+                name = lease.base_name if self._how.slots > 1 else str(lease.name)
+                plain = (lease.slot is None) is (self._how.slots == 1)
+                mine = lease.store == self._how.store and plain and name in names
+                if mine and lease.is_here() and not lease.ended_well:
+                    lease.assert_held()
+                    found[name] = lease
         return found
 
 

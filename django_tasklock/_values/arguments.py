@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 LONGEST_NAME_CHARACTERS = 200
 # bytes of UTF-8 that a text of a record has at most
@@ -46,7 +48,7 @@ def is_remark(text: str) -> bool:
 
 def checked_name(name: Any) -> str:
     """Return ``name``. Raises `TypeError` or `ValueError` if it cannot name a lock."""
-    text: str = _typed("a lock's name", name, str, "a str")
+    text = _typed("a lock's name", name, str, "a str")
     if not is_name(text):
         raise ValueError(
             f"a lock's name must have 1 to {LONGEST_NAME_CHARACTERS} printable characters and no "
@@ -69,7 +71,7 @@ def checked_template(name: Any) -> str:
 def checked_remark(what: str, text: Any) -> str:
     """Return ``text``, which may be empty: an operator's name, or a reason. Raises `TypeError` or
     `ValueError` if it is too long, or would not be safe on a terminal."""
-    remark: str = _typed(what, text, str, "a str")
+    remark = _typed(what, text, str, "a str")
     if not is_remark(remark):
         raise ValueError(
             f"{what} must have at most {LONGEST_TEXT_BYTES} bytes of UTF-8, and only printable "
@@ -81,7 +83,7 @@ def checked_remark(what: str, text: Any) -> str:
 def checked_token(token: Any) -> str:
     """Return ``token``. Raises `TypeError` or `ValueError` unless it has the form that
     `new_token` makes: with any other, a lease could be granted and never released."""
-    text: str = _typed("a token", token, str, "a str")
+    text = _typed("a token", token, str, "a str")
     if not is_token(text):
         raise ValueError("a token must have 22 characters of A-Z, a-z, 0-9, - and _")
     return text
@@ -89,13 +91,12 @@ def checked_token(token: Any) -> str:
 
 def checked_prefix(prefix: Any) -> str:
     """Return ``prefix``, which may be empty. Raises `TypeError` if it is no str."""
-    text: str = _typed("a prefix", prefix, str, "a str")
-    return text
+    return _typed("a prefix", prefix, str, "a str")
 
 
 def checked_flag(what: str, flag: Any) -> bool:
     """Return ``flag``. Raises `TypeError` if it is no bool."""
-    return flag if type(flag) is bool else bool(_typed(what, flag, bool, "a bool"))
+    return flag if type(flag) is bool else _typed(what, flag, bool, "a bool")
 
 
 def checked_number(what: str, number: Any) -> int:
@@ -138,11 +139,10 @@ def checked_wait(wait: Any, what: str = "wait") -> float | None:
 
 def checked_alias(alias: Any) -> str:
     """Return ``alias``. Raises `TypeError` if it is no str."""
-    text: str = _typed("store", alias, str, "an alias of TASKLOCK")
-    return text
+    return _typed("store", alias, str, "an alias of TASKLOCK")
 
 
-def _typed(what: str, value: Any, kind: type | tuple[type, ...], called: str) -> Any:
+def _typed(what: str, value: Any, kind: type[T] | tuple[type[T], ...], called: str) -> T:
     """Return ``value``; raise `TypeError` if it is not of a ``kind``. A bool is no number."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"{what} must be {called}, not {type(value).__name__}: {value!r:.100}")

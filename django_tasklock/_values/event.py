@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal, get_args
 
@@ -56,8 +56,7 @@ class Event:
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON-able values."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        return plain | {
+        return asdict(self) | {
             "at": self.at.isoformat(),
             "owner": self.owner.as_dict(),
             "holder": None if self.holder is None else self.holder.as_dict(),

@@ -73,18 +73,18 @@ def boot_id() -> str | None:
 
 def pid_namespace() -> str | None:
     """The pid namespace of this process; None where it cannot be known."""
-    try:
-        if os.readlink("/proc/self") != str(getpid()):
-            return None  # This /proc has the pids of another namespace.
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return None
+    # Otherwise this /proc has the pids of another namespace.
+    return _link("/proc/self/ns/pid") if _link("/proc/self") == str(getpid()) else None
 
 
 def time_namespace(pid: int | str = "self") -> str | None:
     """The time namespace of a process; None where there is none, or it cannot be known."""
+    return _link(f"/proc/{pid}/ns/time")
+
+
+def _link(path: str) -> str | None:
     try:
-        return os.readlink(f"/proc/{pid}/ns/time")
+        return os.readlink(path)
     except OSError:
         return None
 

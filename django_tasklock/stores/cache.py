@@ -226,12 +226,11 @@ class CacheStore(BaseStore):
 
     def _key(self, name: str) -> str:
         """The key of a lock, or of a note, before the cache makes its own of it."""
-        prefix = self.settings.key_prefix
         if is_note(name):
             # It may be longer than a cache's keys, and has spaces.
             digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-            return f"{prefix}.note:{digest}"
-        key = f"{prefix}:{name}" if prefix else name
+            return f"{self.settings.key_prefix}.note:{digest}"
+        key = super().key(name)
         size = len(self.cache.make_key(key).encode()) if self._is_memcached else 0
         if size > LONGEST_MEMCACHED_KEY:
             raise ValueError(f"{NO_SUCH_NAME}: its key has {size} bytes, and may have 250")

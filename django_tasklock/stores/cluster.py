@@ -231,9 +231,7 @@ class _Bucket(RedisStore):
         super().__init__(settings)
 
     def _server(self) -> tuple[Client, Encoding, Keys]:
-        prefix = self.settings.key_prefix
-        tagged = f"{prefix}:{self._tag}" if prefix else self._tag
-        client = _SlotClient(self._nodes, self.slot)
+        client, tagged = _SlotClient(self._nodes, self.slot), BaseStore.key(self, self._tag)
         return client, Encoding(str), Keys(str, tagged, self.alias, prepends=True)
 
 
@@ -321,10 +319,8 @@ class RedisClusterStore(BaseStore):
     def record(self, events: Sequence[Event]) -> None:
         self.buckets[0].record(events)
 
-    def events(
-        self, name: str | None = None, task_id: str | None = None, limit: int = 100
-    ) -> builtins.list[Event]:
-        return self.buckets[0].events(name, task_id, limit)
+    def events(self, *of: Any, **by_name: Any) -> builtins.list[Event]:
+        return self.buckets[0].events(*of, **by_name)
 
     def check(self) -> Iterable[Finding]:
         together: dict[Finding, builtins.list[str]] = {}

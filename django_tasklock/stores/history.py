@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -17,7 +16,6 @@ MAX_EVENT_BYTES = 8192
 MOST_COUNTED = 10**9
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
-_OWNER_FIELDS = tuple(field.name for field in fields(Owner))
 _NUMBERS = frozenset({int, float})
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -41,8 +39,8 @@ def text_of(event: Event) -> str:
             written["within"] = round(max(0.0, (event.at - event.since).total_seconds()), 3)
     for who in ("owner", "holder"):
         if (owner := getattr(event, who)) is not None:
-            values = {name: getattr(owner, name) for name in _OWNER_FIELDS}
-            written[who] = {name: value for name, value in values.items() if value is not None}
+            values = owner.as_dict().items()
+            written[who] = {name: value for name, value in values if value is not None}
     return _encode(written)
 
 

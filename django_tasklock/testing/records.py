@@ -32,12 +32,8 @@ class Putting(Contract):
     def test_a_record_is_put_where_nothing_is(self) -> None:
         store, name, record = self.make_store(), new_name(), a_lease()
         for _ in range(2):  # As after a lost reply.
-            done = store.put([Change(name, FREE, record, LONG_SECONDS)])
-            assert done.made
-            assert_has(done.entries[0], name, record)
-        other = store.put([Change(name, FREE, a_lease(), LONG_SECONDS)])
-        assert not other.made
-        assert_has(other.entries[0], name, record)
+            made(store, Change(name, FREE, record, LONG_SECONDS), record)
+        refused(store, Change(name, FREE, a_lease(), LONG_SECONDS), record)
         assert_has(there(store, name), name, record)
 
     def test_the_same_record_has_the_same_token_and_version(self) -> None:
@@ -53,9 +49,8 @@ class Putting(Contract):
         store, name = self.make_store(), new_name()
         fences = []
         for record in (a_lease(), a_lease()):
-            done = store.put([Change(name, ANY, record, LONG_SECONDS)])
-            assert done.made
-            fences.append(assert_has(done.entries[0], name, record).fence or 0)
+            entry = made(store, Change(name, ANY, record, LONG_SECONDS), record)
+            fences.append(entry.fence or 0)
         assert not store.supports_fence or fences[0] < fences[1]
         for _ in range(2):
             assert store.put([Change(name, ANY, None)]).made
@@ -67,9 +62,7 @@ class Putting(Contract):
         changes = [Change(name, Held(other["token"]), new, 60.0) for new in (KEEP, other, None)]
         changes.append(Change(name, Foreign("0" * 32), None))
         for change in changes:
-            done = store.put([change])
-            assert not done.made
-            left = assert_has(done.entries[0], name, record).left
+            left = refused(store, change, record).left
             assert (left or 0) <= LONG_SECONDS + ROUNDING_SECONDS
         assert store.put([Change(name, Held(record["token"]), KEEP, SHORT_SECONDS)]).made
         until(lambda: (there(store, name).left or 0) <= SHORT_SECONDS + ROUNDING_SECONDS)
@@ -82,18 +75,13 @@ class Putting(Contract):
         store, name, first = self.make_store(), new_name(), a_lease()
         needs(store.atomic_release, "compares and writes in one step")
         token = first["token"]
-        fence = store.put([Change(name, FREE, first, LONG_SECONDS)]).entries[0]
+        fence = made(store, Change(name, FREE, first, LONG_SECONDS), first).fence
         second, third = a_lease(token, "a"), a_lease(token, "b")
         for record, expected in ((second, None), (third, "a"), (third, "a")):
-            done = store.put([Change(name, Held(token, expected), record, LONG_SECONDS)])
-            assert done.made
-            entry = assert_has(done.entries[0], name, record)
-            assert fence is not None
-            assert entry.fence == fence.fence
+            change = Change(name, Held(token, expected), record, LONG_SECONDS)
+            assert made(store, change, record).fence == fence
         for late in (a_lease(token, "c"), KEEP, None):
-            done = store.put([Change(name, Held(token, "a"), late, LONG_SECONDS)])
-            assert not done.made
-            assert_has(done.entries[0], name, third)
+            refused(store, Change(name, Held(token, "a"), late, LONG_SECONDS), third)
         assert store.put([Change(name, Held(token, "b"), None)]).made
         assert store.get([name]) == [None]
 
@@ -103,10 +91,9 @@ class Putting(Contract):
         assert (done.made, *done.entries) == (True, None)
         assert store.get([name]) == [None]
         store.put([Change(name, FREE, record, LONG_SECONDS)])
-        for expect, made in ((FREE, False), (ANY, True), (Held(record["token"]), True)):
-            done = store.put([Change(name, expect, KEEP)])
-            assert done.made == made
-            assert_has(done.entries[0], name, record)
+        refused(store, Change(name, FREE, KEEP), record)
+        for expect in (ANY, Held(record["token"])):
+            made(store, Change(name, expect, KEEP), record)
 
     def test_several_changes_are_made_or_none(self) -> None:
         store = self.make_store()
@@ -132,13 +119,13 @@ class Putting(Contract):
         store, name, record = self.make_store(), new_name(), a_lease()
         needs(store.fences_are_times, "has times as fences")
         change = Change(name, FREE, record, LONG_SECONDS)
-        first = assert_has(store.put([change]).entries[0], name, record).fence or 0
+        first = made(store, change, record).fence or 0
         ahead = first + 10**6
         for least in (ahead, ahead - 5, 0):
             assert assert_has(store.put([change], least).entries[0], name, record).fence == ahead
         assert there(store, name).fence == ahead
         assert store.put([Change(name, ANY, None)]).made
-        assert (assert_has(store.put([change]).entries[0], name, record).fence or 0) > ahead
+        assert (made(store, change, record).fence or 0) > ahead
 
     def test_get_answers_for_each_name_in_their_order(self) -> None:
         store, names = self.make_store(), [new_name() for _ in range(5)]
@@ -161,6 +148,20 @@ def assert_has(entry: Entry | None, name: str, record: Record) -> Entry:
     assert entry.left is not None
     assert entry.left > 0
     return entry
+
+
+def made(store: BaseStore, change: Change, record: Record) -> Entry:
+    """What is there after a change that is made: this record."""
+    done = store.put([change])
+    assert done.made
+    return assert_has(done.entries[0], change.name, record)
+
+
+def refused(store: BaseStore, change: Change, record: Record) -> Entry:
+    """What is there after a change that is not made: this record still."""
+    done = store.put([change])
+    assert not done.made
+    return assert_has(done.entries[0], change.name, record)
 
 
 def there(store: BaseStore, name: str) -> Entry:

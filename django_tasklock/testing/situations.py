@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from .._engine.service import locks
 from .._values.arguments import checked_name, checked_ttl
@@ -70,15 +71,9 @@ def outage(store: str = DEFAULT_ALIAS) -> Iterator[None]:
     TASKLOCK or CACHES in the block makes a new store, which answers. Blocks may be nested.
     """
     silent = locks.using(store).store
-    verbs = _verbs(silent)
-    before = {verb: vars(silent)[verb] for verb in verbs if verb in vars(silent)}
-    vars(silent).update(dict.fromkeys(verbs, _raiser(silent.alias)))
-    try:
+    raisers: dict[str, Any] = dict.fromkeys(_verbs(silent), _raiser(silent.alias))
+    with patch.multiple(silent, **raisers):
         yield
-    finally:
-        for verb in verbs:
-            vars(silent).pop(verb, None)
-        vars(silent).update(before)
 
 
 def _verbs(store: BaseStore) -> list[str]:

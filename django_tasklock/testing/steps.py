@@ -110,16 +110,11 @@ def asked(
     return answer if isinstance(answer, Refusal) else Holder(store, name, token, answer)
 
 
-def granted(
-    store: BaseStore,
-    name: str | None = None,
-    token: str | None = None,
-    ttl: float = LONG_SECONDS,
-    owner: Mapping[str, Any] | None = None,
-) -> Holder:
-    """The holder of a lock that is free: of a new one, unless ``name`` is given."""
+def granted(store: BaseStore, name: str | None = None, **lease: Any) -> Holder:
+    """The holder of a lock that is free: of a new one, unless ``name`` is given. ``lease``: what
+    `asked` takes."""
     name = name or new_name()
-    holder = asked(store, name, token, ttl, owner)
+    holder = asked(store, name, **lease)
     assert isinstance(holder, Holder), f"{name!r} was refused: {holder}"
     return holder
 

@@ -5,9 +5,9 @@
 --       5.. the locks' names; then, or absent:
 --       the note's token, or ''; its value; its ttl in ms
 --       the waiter's member of the queue; its number there, or ''
--- Returns the fence of a plain lock, if no note was given; else {1, i, fence, 1 if the note is there}
--- for the i-th lock. If all are held: {0, {value, ttl left in ms or -1 for each}}, and for a waiter
--- its number, how many are before it, and the greatest fence until now.
+-- Returns {1, i, fence, 1 if the note is there} for the i-th lock. If all are held: {0, {value, ttl
+-- left in ms or -1 for each}}, and for a waiter its number, how many are before it, and the greatest
+-- fence until now.
 -- Idempotent for one token: a client that asks again is granted the same lock again.
 local index, fences, queue = KEYS[1], KEYS[2], KEYS[3]
 local token, value, ttl, permits = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -28,10 +28,9 @@ else
     end
   end
   if mine then
-    local time = redis.call('TIME')
-    local stop = time[1] * 1000 + math.floor(time[2] / 1000) + ttl
+    --- include now
     redis.call('PEXPIRE', KEYS[3 + mine], ttl)
-    redis.call('ZADD', index, string.format('%d', stop), ARGV[4 + mine])
+    redis.call('ZADD', index, string.format('%d', now + ttl), ARGV[4 + mine])
     granted = redis.call('HGET', fences, ARGV[4 + mine])
   end
 end
@@ -77,7 +76,6 @@ if mine then
       noted = 1
     end
   end
-  if permits == 0 and not note then return granted end
   return {1, mine, granted, noted}
 end
 

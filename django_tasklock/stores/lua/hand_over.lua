@@ -69,10 +69,8 @@ local function hand_over(key, name, own, permits)
       redis.call('ZREM', queue, first)
       redis.call('SET', key, value, 'PX', ttl)
       local fence = lease(name, ttl)
-      if second and slot == 0 then
-        tell(second, '=' .. fence .. ':' .. ttl .. ':' .. value)
-      elseif second then
-        tell(second, '?')
+      if second then
+        tell(second, slot == 0 and '=' .. fence .. ':' .. ttl .. ':' .. value or '?')
       end
       -- Last, because the server writes to its clients in the reverse order.
       tell(first, '+' .. fence .. ':' .. slot)
@@ -88,11 +86,7 @@ local function tell_next(key, name, own, permits)
   for _, place in ipairs(queues_of(name, own, permits)) do
     local first = listening(place[1], place[2], 1)[1]
     local value, left = redis.call('GET', key), redis.call('PTTL', key)
-    local fence = redis.call('HGET', fences, name)
-    if first and place[2] == 0 and fence and left >= 0 then
-      tell(first, '=' .. fence .. ':' .. left .. ':' .. value)
-    elseif first then
-      tell(first, '?')
-    end
+    local fence = place[2] == 0 and left >= 0 and redis.call('HGET', fences, name)
+    if first then tell(first, fence and '=' .. fence .. ':' .. left .. ':' .. value or '?') end
   end
 end

@@ -4,7 +4,7 @@
 -- Returns {name, end in ms, ...}.
 local from = ARGV[1]
 if from == '' then
-  local time = redis.call('TIME')
-  from = string.format('%d', time[1] * 1000 + math.floor(time[2] / 1000))
+  --- include now
+  from = string.format('%d', now)
 end
 return redis.call('ZRANGEBYSCORE', KEYS[1], from, '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])

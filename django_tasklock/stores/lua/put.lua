@@ -60,21 +60,12 @@ local function set_end(change)
     redis.call('PERSIST', change.key)
   else
     redis.call('PEXPIRE', change.key, ttl)
-    local time = redis.call('TIME')
-    local now = time[1] * 1000 + math.floor(time[2] / 1000)
+    --- include now
     stop = string.format('%d', now + ttl)
     -- So that this index does not grow without end; lease.lua does it for the other one.
     if index_of_it == listed then redis.call('ZREMRANGEBYSCORE', listed, '-inf', now - 1) end
   end
   if index_of_it then redis.call('ZADD', index_of_it, stop, change.name) end
-end
-
--- Raises the fence of a lease that stays.
-local function raise_fence(name)
-  for _, field in ipairs({'', name}) do
-    local fence = tonumber(redis.call('HGET', fences, field)) or 0
-    if fence < tonumber(least) then redis.call('HSET', fences, field, least) end
-  end
 end
 
 for _, change in ipairs(made and changes or {}) do
@@ -99,7 +90,10 @@ for _, change in ipairs(made and changes or {}) do
       if change.is_lock then lease(name, change.ttl, least) end
       set_end(change)
     elseif change.is_lock then
-      if least then raise_fence(name) end
+      for _, field in ipairs(least and {'', name} or {}) do
+        local fence = tonumber(redis.call('HGET', fences, field)) or 0
+        if fence < tonumber(least) then redis.call('HSET', fences, field, least) end
+      end
       if not change.same then tell_next(key, name, change.own, change.permits) end
     end
   end

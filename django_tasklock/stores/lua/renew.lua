@@ -2,8 +2,7 @@
 -- KEYS  1 index  2.. locks
 -- ARGV  for each lock: token, ttl in ms, name
 -- Returns for each lock 1, or 0 if that lease no longer holds it: nothing was changed then.
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+--- include now
 local done = {}
 for i = 2, #KEYS do
   local at, held = (i - 2) * 3, redis.pcall('GET', KEYS[i])

@@ -65,7 +65,9 @@ class History:
                     )
                 raise
 
-    def events(self, name: str | None, task_id: str | None, limit: int) -> list[Event]:
+    def events(
+        self, name: str | None = None, task_id: str | None = None, limit: int = 100
+    ) -> list[Event]:
         """`BaseStore.events`."""
         if not self.kept:
             raise ListingNotSupported(

@@ -59,10 +59,10 @@ class Replicas:
             )
         self._limit = LONGEST_TTL_SECONDS if socket_timeout is None else socket_timeout
 
-    def wait(self, ttl: float | None) -> ReplicaWait | None:
-        """The WAIT to send with a script that writes a lease for ``ttl`` seconds (None: for ever);
-        None: no replica must have it."""
+    def wait(self, ttl: float) -> ReplicaWait | None:
+        """The WAIT to send with a script that writes a lease for ``ttl`` seconds; None: no replica
+        must have it."""
         if not self.needed:
             return None
-        limit = self._limit if ttl is None else min(self._limit, ttl)
+        limit = min(self._limit, ttl)
         return ReplicaWait(self.needed, min(REPLICA_WAIT_SECONDS, WAIT_SHARE * limit))

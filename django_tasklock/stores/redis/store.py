@@ -163,14 +163,11 @@ class RedisStore(BaseStore):
             args += joining if note is not None else (b"", b"", b"", *joining)
         wait = self.replicas.wait(ttl)
         reply = self.client.run(ACQUIRE, there, args, wait=wait)
-        if type(reply) is bytes:
-            grant = Grant(names[0], _fence(reply))
-        elif reply[0]:
-            _, at, fence, noted = reply
-            grant = Grant(names[at - 1], _fence(fence), bool(noted))
-        else:
+        if not reply[0]:
             held = zip(names, reply[1][::2], reply[1][1::2], strict=True)
             return Refusal(tuple(self.info(self.entry(*each)) for each in held)), reply[2:]
+        _, at, fence, noted = reply
+        grant = Grant(names[at - 1], _fence(fence), bool(noted))
         if wait is not None and not wait.enough:
             # No answer: the caller, which gets no lease, gives the token up.
             with suppress(StoreUnavailable):
@@ -243,10 +240,8 @@ class RedisStore(BaseStore):
     def record(self, events: Sequence[Event]) -> None:
         self.history.record(events)
 
-    def events(
-        self, name: str | None = None, task_id: str | None = None, limit: int = 100
-    ) -> builtins.list[Event]:
-        return self.history.events(name, task_id, limit)
+    def events(self, *of: Any, **by_name: Any) -> builtins.list[Event]:
+        return self.history.events(*of, **by_name)
 
     def check(self) -> Iterable[Finding]:
         return findings(self.client, self.keys, self.replicas.needed)
