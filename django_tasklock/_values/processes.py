@@ -123,7 +123,7 @@ def _exists(kill: Callable[[int, int], None], of: int) -> bool:
         kill(of, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except OSError:
         pass
     return True
 
