@@ -173,7 +173,7 @@ class LockedRequest(WorkerRequest):
         super().terminate(pool, signal)
 
     def cancel(self, *args: Any, **kwargs: Any) -> None:
-        self._in_thread(self.attempts.take_back)  # The worker ends, or has lost the broker.
+        self.take_back()  # The worker ends, or has lost the broker.
         super().cancel(*args, **kwargs)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -234,7 +234,12 @@ class LockedRequest(WorkerRequest):
         except TooManyAttempts:
             return ExceptionInfo()
 
-    def _in_thread(self, call: Callable[[], None]) -> None:
+    def take_back(self) -> None:
+        """Take back the start of the run, in a moment."""
+        if self.attempts.counts:
+            self._in_thread(self.attempts.take_back, wait=0)
+
+    def _in_thread(self, call: Callable[[], None], wait: float = CLEAR_WAIT_SECONDS) -> None:
         def tried() -> None:
             try:
                 call()
@@ -250,7 +255,7 @@ class LockedRequest(WorkerRequest):
         # A store that does not answer must not block the worker's event loop.
         thread = threading.Thread(target=tried, daemon=True)
         thread.start()
-        thread.join(CLEAR_WAIT_SECONDS)
+        thread.join(wait)
 
     def _named(self) -> tuple[str, int]:
         """The lock's name and slots. Raises as `Naming.named` does."""
@@ -321,13 +326,9 @@ def combined(task: TaskOptions, given: Any) -> type[LockedRequest]:
 @worker_shutting_down.connect
 def _take_back_starts(**_: object) -> None:
     """Take back the starts of all runs: if they do not end in time, that is no death of theirs."""
-
-    def take_back() -> None:
-        for request in [each for each in active_requests() if isinstance(each, LockedRequest)]:
-            with suppress(StoreUnavailable):
-                request.attempts.take_back()
-
-    threading.Thread(target=take_back, daemon=True).start()
+    for request in active_requests():
+        if isinstance(request, LockedRequest):
+            request.take_back()
 
 
 @worker_process_shutdown.connect
