@@ -11,8 +11,8 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from .._engine.lease import Lease
 from .._values.words import printable
-from ..exceptions import LeaseLost, StatusConflict
-from ..guards import GuardedRow
+from ..exceptions import LeaseLost, StatusConflict, StoreUnavailable
+from ..guards import AWAY, GuardedRow
 from .message import CameBack, Message, Skip
 
 logger = logging.getLogger("django_tasklock")
@@ -29,6 +29,8 @@ class Row(GuardedRow):
         self.ended_before = False
         # Whether the row waits for the task that replaces this one.
         self.replaced = False
+        # Whether the body has begun: what fails before it is as if it had not been tried.
+        self.begun = False
         # Whether the row says that this run's result counts.
         self.finished = False
         # What is the same for two runs that work on one row; None without a guard.
@@ -56,6 +58,22 @@ class Row(GuardedRow):
                 raise Skip("invalid_state")
             yield
 
+    def claim(self, lease: Lease | None) -> bool:
+        """As `GuardedRow.claim`; and a redelivery takes what a run of its own, without the lock, may
+        have left."""
+        message = self.message
+        try:
+            claimed = super().claim(lease)
+            if not claimed and message.reserved:
+                message.over()  # A call that was refused may be of a row that was changed since.
+                claimed = super().claim(lease)
+            again = not claimed and message.redelivered
+            return bool(self.guard.claim_again(self.pk, self.fence)) if again else claimed
+        except AWAY:
+            # Nobody knows whether the row was claimed. Under the lock it can be claimed again.
+            message.redelivered |= lease is None
+            raise
+
     def finish(self, lease: Lease | None) -> None:
         try:
             super().finish(lease)
@@ -73,7 +91,8 @@ class Row(GuardedRow):
         the lease. Raises nothing: the job fails all the same."""
         guard = self.guard
         try:
-            if guard and not guard.has(self.pk, guard.done) and guard.claim(self.pk, fence):
+            done = guard is None or guard.has(self.pk, guard.done)
+            if not done and (guard.claim(self.pk, fence) or guard.claim_again(self.pk, fence)):
                 guard.fail(self.pk, fence)
         except Exception:
             logger.exception("the row of %s could not be marked as failed", self.message)
@@ -94,6 +113,7 @@ class Row(GuardedRow):
 
     def comes_again(self, lease: Lease | None, error: BaseException) -> bool:
         again = isinstance(error, Retry | CameBack) or bool(getattr(error, "requeue", False))
+        again |= isinstance(error, StoreUnavailable) and not self.begun
         return again or is_own_loss(error, lease) or super().comes_again(lease, error)
 
 

@@ -197,7 +197,7 @@ def test_of_two_who_claim_at_once_one_finishes(
 )
 def test_what_cannot_be_meant_is_said(model: Any, options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidLockConfig, match=says):
-        guard(model, **options).fence_trouble()
+        guard(model, **options).field_trouble()
 
 
 @pytest.mark.parametrize(
@@ -214,4 +214,4 @@ def test_what_cannot_be_meant_is_said(model: Any, options: dict[str, Any], says:
 def test_a_fence_field_that_holds_16_digits_is_asked_for(field: Any, says: str) -> None:
     fields = {"__module__": "tests.app.models", "status": models.TextField(), "fence": field}
     model: Any = type(f"Row{len(apps.get_app_config('app').models)}", (models.Model,), fields)
-    assert re.search(says, guard(model, fence_field="fence").fence_trouble())
+    assert re.search(says, guard(model, fence_field="fence").field_trouble())
