@@ -59,8 +59,8 @@ class Row(GuardedRow):
             yield
 
     def claim(self, lease: Lease | None) -> bool:
-        """As `GuardedRow.claim`; and a redelivery takes what a run of its own, without the lock, may
-        have left."""
+        """As `GuardedRow.claim`. A redelivery also takes what a run of its own may have left that
+        had no lock."""
         message = self.message
         try:
             claimed = super().claim(lease)

@@ -129,6 +129,27 @@ def test_a_row_that_was_finished_at_the_time_limit_is_done(
     assert status(row) == "done"
 
 
+def test_a_call_that_was_refused_while_the_claim_failed_is_not_lost(
+    room: Mailroom, row: Job
+) -> None:
+    """It has made the row ready, and relies on the message that waits."""
+    sent: list[str] = []
+
+    class Late(StatusGuard):
+        def claim(self, pk: Any, fence: int | None = None) -> bool:
+            claimed = super().claim(pk, fence)
+            if not sent:
+                Job.objects.update(status="queued")
+                sent.append(task.delay(pk).id)
+            return claimed
+
+    task = room.task(guard=job_guard(kind=Late), unique_while="queued")
+    Job.objects.update(status="done")
+    first = task.delay(row.pk).id
+    assert room.work_off() == [("SUCCESS", f"done:{row.pk}")]
+    assert (sent, status(row)) == ([first], "done")
+
+
 def test_a_guard_may_override_how_its_row_is_reopened(room: Mailroom, row: Job) -> None:
     class Again(StatusGuard):
         def reopen(self, pk: Any, fence: int | None = None) -> bool:

@@ -217,52 +217,40 @@ def test_48_of_two_without_the_lock_one_claims_though_its_filter_asks_other_rows
         assert sorted(run.result() for run in runs) == [False, True]
 
 
+def model_named(
+    called: str, base: Any = models.Model, *, proxy: bool = False, **fields: Any
+) -> Any:
+    meta = type("Meta", (), {"app_label": "app", "proxy": proxy})
+    return type(called, (base,), {"__module__": "tests.app.models", "Meta": meta, **fields})
+
+
 @isolate_apps("tests.app")
 def test_48_a_guard_whose_claim_is_not_one_update_is_refused_and_says_what_to_do() -> None:
-    class Channel(models.Model):
-        name = models.TextField()
-
-        class Meta:
-            app_label = "app"
-
-    class Clip(models.Model):
-        status = models.TextField()
-        lock_fence = models.BigIntegerField(null=True)
-        channel = models.ForeignKey(Channel, models.CASCADE, related_name="clips")
-
-        class Meta:
-            app_label = "app"
-
-    class Movie(Clip):
-        state = models.TextField()
-
-        class Meta:
-            app_label = "app"
-
-    class ProxyOfClip(Clip):
-        class Meta:
-            app_label = "app"
-            proxy = True
-
+    text = models.TextField
+    channel = model_named("Channel", name=text())
+    to_channel = models.ForeignKey(channel, models.CASCADE, related_name="clips")
+    fence = models.BigIntegerField(null=True)
+    clip = model_named("Clip", status=text(), lock_fence=fence, channel=to_channel)
+    movie, proxy = model_named("Movie", clip, state=text()), model_named("Proxy", clip, proxy=True)
     of_child = r"its field (\w+) is in the table of app\.Clip\. Guard that model: "
     joins = "its filter or exclude joins another table. Copy what it asks for to a field of the row"
     wrong: list[tuple[Any, dict[str, Any], str]] = [
-        (Movie, {}, of_child),
-        (Movie, {"field": "state"}, of_child),
-        (Clip, {"filter": Q(channel__name="news")}, joins),
-        (ProxyOfClip, {"exclude": Q(channel__name="news")}, joins),
-        (Clip, {"filter": Q(status=F("channel__name"))}, joins),
-        (Channel, {"field": "name", "fence_field": None, "filter": Q(clips__status="x")}, joins),
-        (Clip, {"filter": Q(chanel=7)}, "Cannot resolve keyword 'chanel' into field"),
+        (movie, {}, of_child),
+        (movie, {"field": "state"}, of_child),
+        (clip, {"filter": Q(channel__name="news")}, joins),
+        (proxy, {"exclude": Q(channel__name="news")}, joins),
+        (clip, {"filter": Q(status=F("channel__name"))}, joins),
+        (channel, {"field": "name", "fence_field": None, "filter": Q(clips__status="x")}, joins),
+        (clip, {"filter": Q(chanel=7)}, "Cannot resolve keyword 'chanel' into field"),
     ]
     for model, options, says in wrong:
         with pytest.raises(InvalidLockConfig, match=rf"the guard of app\.\w+: .*{says}"):
             guard(model, **options).claim(1, 5)
     for model, options in (
-        (ProxyOfClip, {}),
-        (Movie, {"field": "state", "fence_field": None}),
-        (Clip, {"filter": Q(channel=7), "exclude": Q(channel__isnull=True)}),
-        (Channel, {"field": "name", "fence_field": None, "exclude": Q(clips__status="x")}),
+        (proxy, {}),
+        (movie, {"field": "state", "fence_field": None}),
+        (clip, {"filter": Q(channel=7), "exclude": Q(channel__isnull=True)}),
+        (channel, {"field": "name", "fence_field": None, "exclude": Q(clips__status="x")}),
     ):
         assert guard(model, **options).model is model
 
