@@ -362,7 +362,7 @@ def test_a_guard_that_cannot_claim_write_or_exclude_is_said(project: Project) ->
     )
     said = checked(project, fails=True)
     found = re.findall(r"(E003|E005|W010)\) task (\w+): (.*)", said)
-    assert sorted((id, task) for id, task, _ in found) == [
+    assert sorted((each, task) for each, task, _ in found) == [
         ("E003", "child"), ("E003", "joins"), ("E005", "choice"), ("E005", "long"),
         ("W010", "alone"), ("W010", "beside"), ("W010", "no_fences"),
     ]  # fmt: skip
