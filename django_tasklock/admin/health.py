@@ -69,7 +69,8 @@ def _finding(
 
 
 def _url(request: HttpRequest, site: admin.AdminSite, problem: Problem) -> str | None:
-    if problem.kind in ("lost work", "fence") and problem.model is not None:
+    of_row = problem.kind in ("lost work", "fence", "unknown")
+    if of_row and problem.model is not None and problem.pk is not None:
         return row_url(site, request, problem.model, problem.pk)
     if problem.lock is None or problem.store is None:
         return None

@@ -20,6 +20,7 @@ from .._engine.skipping import reason_of
 from .._engine.waiting import blocking
 from .._values.lock_info import LockInfo
 from ..exceptions import LockNotAcquired, StoreUnavailable
+from ..guards import AWAY
 from ..operators.logs import log_run_beside
 from ..stores.base import Note
 from .call import Call, Send
@@ -93,8 +94,7 @@ class Run:
         # Its lease is given up if a signal's exception loses this run.
         self.use = Use(of_task=True)
         self.adopted = False  # Whether the lease was handed on to this run.
-        # Whether the body, with the claim before it, has begun; and whether it has returned.
-        self.started = self.completed = False
+        self.completed = False  # Whether the body has returned.
         self.error: BaseException | None = None
 
     def __call__(self) -> Any:
@@ -128,9 +128,7 @@ class Run:
                 elif (result := self._hold(won)) is not AGAIN:
                     return result
             come_back(self.message, None)
-        except StoreUnavailable as error:
-            if self.started:
-                raise  # It is the body's.
+        except (StoreUnavailable, *AWAY) as error:
             return self._outage(error)
 
     def _ask(self, wait: float | None) -> Lease | LockInfo:
@@ -167,7 +165,6 @@ class Run:
             for step in self.steps:
                 if not step.start(self, lease):
                     return AGAIN
-            self.message.end_reserved()
             return self._work(lease)
         except BaseException as error:
             self.error = error
@@ -179,10 +176,14 @@ class Run:
 
     def _work(self, lease: Any, *, claims: bool = True, report: Any = None) -> Any:
         """Claim the row, call the body, finish the row. ``report``: called before the body."""
-        self.started, self.lease = True, lease or Unleased(self.message.name)
+        self.lease = lease or Unleased(self.message.name)
         mark = runs.set((*runs.get(), self))
         try:
             with self.row.worked_on(lease) if claims and self.task.guard else NO_ROW:
+                # What it has reserved ends before its body reads anything, but after the claim: the
+                # message waits on if the database is away.
+                (self.message.over if lease is None else self.message.end_reserved)()
+                self.row.begun = True
                 if report is not None:
                     report()
                 result = self.task.call_body(self, *self.called)
@@ -203,7 +204,7 @@ class Run:
         note = self._note_of_end(error) if ends else None
         failed = isinstance(error, Exception) and not isinstance(error, Skip)
         ended = self.completed if error is None else failed and not message.comes_back(error)
-        if not (self.started and ended):
+        if not (self.row.begun and ended):
             lease.cool(None)  # It has not begun, or it goes on.
         lease.end_block(failed=failed)
         try:
@@ -236,12 +237,20 @@ class Run:
             raise taken
         raise why
 
-    def _outage(self, error: StoreUnavailable) -> Any:
-        """Do what ``on_outage`` says."""
+    def _outage(self, error: Exception) -> Any:
+        """Do what ``on_outage`` says: the store does not answer, or the row's database, without
+        which no call can run."""
         task, message = self.task, self.message
-        if task.on_outage == "run":
-            return self._alone(partial(wait_for_store, message), error)
-        if task.on_outage == "retry" and message.queued:
+        if self.row.begun:
+            raise error  # It is the body's.
+        if task.on_outage == "run" and isinstance(error, StoreUnavailable):
+            try:
+                return self._alone(partial(wait_for_store, message), error)
+            except AWAY as away:
+                return self._outage(away)
+        if task.on_outage != "raise" and message.queued:
+            if isinstance(error, AWAY):
+                logger.warning("%s could not claim its row %s now: %s", message, self.row, error)
             wait_for_store(message)
         tell(message, "given_up", "outage")
         raise error
@@ -253,7 +262,6 @@ class Run:
         there is a message, and raises ``error`` if not. ``report``: called before the body.
         """
         self.error = None  # That of a start under the lock, at which the store fell silent.
-        self.message.over()
         try:
             try:
                 return self._work(None, report=report)

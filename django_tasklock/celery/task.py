@@ -62,7 +62,8 @@ class LockedTask(TaskOptions):
         With ``on_conflict="retry"``: how long a message is requeued before `LockNotAcquired`.
     ``on_outage``: ``"retry"``, ``"raise"`` or ``"run"``; default ``"retry"``.
         What a call does when the store does not answer. "retry": its message is requeued. "raise":
-        it fails with `StoreUnavailable`. "run": it runs without the lock, on the guard alone.
+        it fails with `StoreUnavailable`. "run": it runs without the lock, on the guard alone. The
+        same if the guard's database does not answer before the body; "run" is "retry" then.
     ``lock_max_attempts``: int, a number of runs; default 5.
         How many runs of one message may die, with their worker for example, before it fails with
         `TooManyAttempts`.

@@ -29,10 +29,10 @@ KINDS: Mapping[str, str | Promise] = {
 class Problem:
     """One thing that is wrong.
 
-    ``kind`` is a key of `KINDS`: "unknown" is for rows whose locks' names are not known, and for
-    tasks that cannot be imported. ``what`` names the row, lock, store or check. ``message`` says
-    what is wrong and ``hint`` what to do, in the language that was active when it was found.
-    ``serious`` problems make the command exit with 1.
+    ``kind`` is a key of `KINDS`: "unknown" is for rows whose locks' names are not known, or that a
+    run without the lock has claimed, and for tasks that cannot be imported. ``what`` names the row,
+    lock, store or check. ``message`` says what is wrong and ``hint`` what to do, in the language
+    that was active when it was found. ``serious`` problems make the command exit with 1.
 
     What it is about, None where it is not about such a thing: the ``lock``, by its name, and its
     ``store``; ``info``, the lock's holder as it was seen; the ``task``; the row, by its ``model``
