@@ -10,26 +10,37 @@ A job is a task and the name of its lock. While a message waits, a reservation h
 
 It does not apply to a message of a group, chord or chain, to one with callbacks, or to one that
 replaces a task: others would wait for a result that belongs to another message. What a run sends
-of itself, as its retries, is never refused.
+of itself, as its retries, is never refused: it takes over the reservation of a message that waits.
+That one finds this at its start, and is skipped.
 
 A refused call relies on a run that starts after the call. So a run ends its reservation before it
-reads anything, and a message that is to be skipped ends it, and tries the lock once more.
+reads anything, and a message that is to be skipped ends it, and tries the lock once more. A message
+that has taken over a reservation is not skipped: the one that waited relies on it as well.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from celery import states
+from celery.exceptions import SoftTimeLimitExceeded
+
 from .._engine.keeper import keeper_of
+from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
+from .._values.owner import Owner
 from .._values.words import printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..operators.reservations import key_of
-from .call import RESERVED, Call, Send, waiting_seconds
+from .call import OVER, RESERVED, Call, Send, waiting_seconds
 from .message import tell
+from .note import Skip
 from .options import TaskOptions
+from .requeue import wait_for_lock
 from .run import Run, Step
 
 logger = logging.getLogger("django_tasklock")
@@ -38,6 +49,10 @@ logger = logging.getLogger("django_tasklock")
 UNIQUE_FOR = "tasklock_unique_for"
 # Options of a message on which other messages depend.
 CANVAS = ("group_id", "chord", "chain", "link", "link_error", "replaced_task_nesting")
+# A task id as Celery draws it: a random UUID.
+_drawn = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+).fullmatch
 
 
 class Unique(Step):
@@ -69,10 +84,9 @@ class Unique(Step):
                 if call.draws_id:  # It may be reserved, and nothing is sent with this id.
                     keeper_of(task.locks.store).take_back(key, call.id, ttl)
                 raise
-        if other is not None and not call.own:
+        if other is not None:
             return _duplicate(call, other, on_duplicate)
-        if other is None:  # Or not known.
-            call.note(**{RESERVED: key})
+        call.note(**{RESERVED: key})  # Or it may be.
         try:
             return go()
         except BaseException:
@@ -81,21 +95,60 @@ class Unique(Step):
             raise
 
     def refused(self, run: Run, holder: LockInfo) -> bool:
-        """End the reservation of a message that is not to run, and try the lock once more."""
-        again = bool(run.message.reserved) and run.task.on_conflict not in ("retry", "coalesce")
+        """End the reservation of a message that is not to run, and try the lock once more. One that
+        has taken over another's waits."""
+        message, conflict = run.message, run.task.on_conflict
+        if message.ours.get(OVER) and conflict not in ("retry", "run"):
+            wait_for_lock(message, holder, expires=False)
+        again = bool(message.reserved) and conflict not in ("retry", "coalesce")
         if again:
-            run.message.end_reserved()
+            message.end_reserved()
         return again
+
+    def start(self, run: Run, lease: Lease | None) -> bool:
+        """End the reservation. Raise `Skip` if another message has it now, which starts later."""
+        message, store = run.message, run.task.locks.store
+        key = message.ours.get(RESERVED)
+        if lease is None or key not in message.reserved:
+            return True
+        is_ours = store.unreserve(key, message.id)
+        message.reserved.remove(key)
+        # What a redelivery has reserved ended with its first start.
+        other = None if is_ours or message.attempts.again else store.get_note(key)
+        if other not in (None, message.id):
+            raise Skip("coalesced", Owner(task=str(run.task.name), task_id=other))
+        return True
 
 
 def _reserve(call: Call, key: str, ttl: float) -> str | LockInfo | None:
     """Reserve for ``ttl`` seconds. Returns what is in the way, or None."""
-    task, store = call.task, call.task.locks.store
+    task, over = call.task, ""
+    reserve = partial(task.locks.store.reserve, key, call.id, ttl)
     held = call.name if task.unique_while == "unfinished" and not call.own else None
-    other = store.reserve(key, call.id, ttl, unless_held=held)
+    other = reserve(unless_held=held)
+    while isinstance(other, str) and (call.own or state_of(task, other) in states.READY_STATES):
+        over = other
+        call.note(**{OVER: True})
+        other = reserve(over=over, unless_held=held)
     if isinstance(other, LockInfo) and not is_same_job(task, other):
-        other = store.reserve(key, call.id, ttl)
+        other = reserve(over=over)
     return other
+
+
+def state_of(task: TaskOptions, task_id: str) -> str | None:
+    """Return the state of a message; None if the result backend cannot know it, or does not answer.
+
+    An id that Celery did not draw may be used again: what is stored may be of an earlier message.
+    """
+    if not (_drawn(task_id) and task.keeps_results):
+        return None
+    try:
+        return str(task.backend.get_state(task_id))
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception as silent:
+        logger.warning("the result backend does not say whether %s waits: %s", task_id, silent)
+        return None
 
 
 def is_same_job(task: TaskOptions, holder: LockInfo) -> bool:
