@@ -18,9 +18,11 @@ from .._compat.celery import counts_parts_once
 from .._engine.acquiring import BY_RUN
 from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
+from .._values.words import printable
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from .message import Message, tell
 from .note import CameBack
+from .options import TaskOptions
 from .requeue import come_back
 from .row import is_own_loss
 from .run import Run, Step
@@ -154,31 +156,31 @@ def _drop(message: Message, why: str, *, over: bool = True) -> NoReturn:
 
 
 def _state(message: Message) -> str | None:
-    """As `_stored_state`; "SILENT" if the backend does not answer: the lock store may still know
-    enough."""
+    known = message.keeps_results
+    return state_of(message.task, message.id, message.sent) if known else None
+
+
+def state_of(task: TaskOptions, task_id: str, sent: float | None = None) -> str | None:
+    """Return the state that the result backend has of a message; None if it cannot know it, and
+    "SILENT" if it does not answer: the lock store may still know enough.
+
+    A result that is older than the message, which was ``sent`` at that moment, belongs to an
+    earlier use of the task id.
+    """
+    if not task.keeps_results:
+        return None
     try:
-        return _stored_state(message)
+        meta: Any = task.backend.get_task_meta(task_id)
     except SoftTimeLimitExceeded:
         raise
     except Exception as silent:
-        logger.warning("the result backend does not say whether %s has run: %s", message, silent)
+        what = f"{task.name}[{printable(task_id)}]"
+        logger.warning("the result backend does not say whether %s has run: %s", what, silent)
         return "SILENT"
-
-
-def _stored_state(message: Message) -> str | None:
-    """Return the state of the message's call; None if the result backend cannot know it.
-
-    A result that is older than the message belongs to an earlier use of the task id. Raises what
-    the backend raises if it does not answer.
-    """
-    if not message.keeps_results:
-        return None
-    meta: Any = message.task.backend.get_task_meta(message.id)
-    state = str(meta["status"])
-    if message.sent is not None and _was_before(meta.get("date_done"), message.sent):
+    if sent is not None and _was_before(meta.get("date_done"), sent):
         # Most backends never overwrite a success, so the later result may be missing.
-        return None if state == states.SUCCESS else states.PENDING
-    return state
+        return None if meta["status"] == states.SUCCESS else states.PENDING
+    return str(meta["status"])
 
 
 def _count_part(message: Message) -> None:

@@ -27,7 +27,6 @@ from functools import partial
 from typing import Any
 
 from celery import states
-from celery.exceptions import SoftTimeLimitExceeded
 
 from .._engine.keeper import keeper_of
 from .._engine.lease import Lease
@@ -40,6 +39,7 @@ from .call import OVER, RESERVED, Call, Send, waiting_seconds
 from .message import tell
 from .note import Skip
 from .options import TaskOptions
+from .redelivery import state_of
 from .requeue import wait_for_lock
 from .run import Run, Step
 
@@ -50,9 +50,7 @@ UNIQUE_FOR = "tasklock_unique_for"
 # Options of a message on which other messages depend.
 CANVAS = ("group_id", "chord", "chain", "link", "link_error", "replaced_task_nesting")
 # A task id as Celery draws it: a random UUID.
-_drawn = re.compile(
-    r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
-).fullmatch
+_drawn = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f-]{21}").fullmatch
 
 
 class Unique(Step):
@@ -126,7 +124,7 @@ def _reserve(call: Call, key: str, ttl: float) -> str | LockInfo | None:
     reserve = partial(task.locks.store.reserve, key, call.id, ttl)
     held = call.name if task.unique_while == "unfinished" and not call.own else None
     other = reserve(unless_held=held)
-    while isinstance(other, str) and (call.own or state_of(task, other) in states.READY_STATES):
+    while isinstance(other, str) and (call.own or has_ended(task, other)):
         over = other
         call.note(**{OVER: True})
         other = reserve(over=over, unless_held=held)
@@ -135,20 +133,12 @@ def _reserve(call: Call, key: str, ttl: float) -> str | LockInfo | None:
     return other
 
 
-def state_of(task: TaskOptions, task_id: str) -> str | None:
-    """Return the state of a message; None if the result backend cannot know it, or does not answer.
+def has_ended(task: TaskOptions, task_id: str) -> bool:
+    """Return whether the result backend says that a message has ended.
 
     An id that Celery did not draw may be used again: what is stored may be of an earlier message.
     """
-    if not (_drawn(task_id) and task.keeps_results):
-        return None
-    try:
-        return str(task.backend.get_state(task_id))
-    except SoftTimeLimitExceeded:
-        raise
-    except Exception as silent:
-        logger.warning("the result backend does not say whether %s waits: %s", task_id, silent)
-        return None
+    return bool(_drawn(task_id)) and state_of(task, task_id) in states.READY_STATES
 
 
 def is_same_job(task: TaskOptions, holder: LockInfo) -> bool:
