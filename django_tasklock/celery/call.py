@@ -35,8 +35,8 @@ ANYWAY = "tasklock_anyway"
 HEADER = "tasklock"
 # The lock's name, and how many calls may hold it at once, if that is more than one.
 NAME, SLOTS = "name", "slots"
-# The key that the call has reserved, and whether it took the reservation from another message.
-RESERVED, OVER = "reserved", "over"
+# The key that the call has reserved.
+RESERVED = "reserved"
 # How the message is written, if the call says it. Celery's request does not tell its run.
 WRITTEN = ("serializer", "compression")
 # The handle of the lease under which the run goes on.

@@ -11,11 +11,10 @@ A job is a task and the name of its lock. While a message waits, a reservation h
 It does not apply to a message of a group, chord or chain, to one with callbacks, or to one that
 replaces a task: others would wait for a result that belongs to another message. What a run sends
 of itself, as its retries, is never refused: it takes over the reservation of a message that waits.
-That one finds this at its start, and is skipped.
+That one finds this when it is delivered, and is skipped.
 
 A refused call relies on a run that starts after the call. So a run ends its reservation before it
-reads anything, and a message that is to be skipped ends it, and tries the lock once more. A message
-that has taken over a reservation is not skipped: the one that waited relies on it as well.
+reads anything, and a message that is to be skipped ends it, and tries the lock once more.
 """
 
 from __future__ import annotations
@@ -29,18 +28,16 @@ from typing import Any
 from celery import states
 
 from .._engine.keeper import keeper_of
-from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from .._values.words import printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..operators.reservations import key_of
-from .call import OVER, RESERVED, Call, Send, waiting_seconds
+from .call import RESERVED, Call, Send, waiting_seconds
 from .message import tell
 from .note import Skip
 from .options import TaskOptions
 from .redelivery import state_of
-from .requeue import wait_for_lock
 from .run import Run, Step
 
 logger = logging.getLogger("django_tasklock")
@@ -92,30 +89,28 @@ class Unique(Step):
                 task.locks.store.unreserve(key, call.id)
             raise
 
-    def refused(self, run: Run, holder: LockInfo) -> bool:
-        """End the reservation of a message that is not to run, and try the lock once more. One that
-        has taken over another's waits."""
-        message, conflict = run.message, run.task.on_conflict
-        if message.ours.get(OVER) and conflict not in ("retry", "run"):
-            wait_for_lock(message, holder, expires=False)
-        again = bool(message.reserved) and conflict not in ("retry", "coalesce")
-        if again:
-            message.end_reserved()
-        return again
+    def judge(self, run: Run) -> None:
+        """Raise `Skip` if another message has the reservation now: that one starts later.
 
-    def start(self, run: Run, lease: Lease | None) -> bool:
-        """End the reservation. Raise `Skip` if another message has it now, which starts later."""
-        message, store = run.message, run.task.locks.store
+        Never under the lock: the other would be skipped for this one's sake at the same time.
+        """
+        message, task = run.message, run.task
         key = message.ours.get(RESERVED)
-        if lease is None or key not in message.reserved:
-            return True
-        is_ours = store.unreserve(key, message.id)
-        message.reserved.remove(key)
-        # What a redelivery has reserved ended with its first start.
-        other = None if is_ours or message.attempts.again else store.get_note(key)
+        # What a redelivery has reserved ended with its first start. And calls were skipped that
+        # rely on a follow-up.
+        follows = task.on_conflict == "coalesce" and message.refused_since is not None
+        if key not in message.reserved or message.attempts.again or follows:
+            return
+        other = task.locks.store.get_note(key)
         if other not in (None, message.id):
-            raise Skip("coalesced", Owner(task=str(run.task.name), task_id=other))
-        return True
+            raise Skip("coalesced", Owner(task=str(task.name), task_id=other))
+
+    def refused(self, run: Run, holder: LockInfo) -> bool:
+        """End the reservation of a message that is not to run, and try the lock once more."""
+        again = bool(run.message.reserved) and run.task.on_conflict not in ("retry", "coalesce")
+        if again:
+            run.message.end_reserved()
+        return again
 
 
 def _reserve(call: Call, key: str, ttl: float) -> str | LockInfo | None:
@@ -126,7 +121,6 @@ def _reserve(call: Call, key: str, ttl: float) -> str | LockInfo | None:
     other = reserve(unless_held=held)
     while isinstance(other, str) and (call.own or has_ended(task, other)):
         over = other
-        call.note(**{OVER: True})
         other = reserve(over=over, unless_held=held)
     if isinstance(other, LockInfo) and not is_same_job(task, other):
         other = reserve(over=over)
