@@ -165,6 +165,7 @@ def reservations(stage: Stage) -> list[list[Any]]:
     said = stage.script("""
 import json
 from django_tasklock.operators.doctor import diagnose
+from tests.celery_tasks.queue import tasks
 found = [each for each in diagnose() if each.kind == "reservation"]
 print(json.dumps([[each.what, each.serious, each.message] for each in found]))
 """)
