@@ -148,7 +148,7 @@ def end_reservations(request: HttpRequest) -> None:
         messages.error(request, problem_of(error))
     counted(None)
     if ended := names[True]:
-        words = gettext("The next call is sent: %(names)s.")
+        words = gettext("Ended, so the next call is sent: %(names)s.")
         messages.success(request, words % {"names": listed_names(ended)})
     if left := names[False]:
         words = gettext("Nothing to end any more: %(names)s.")

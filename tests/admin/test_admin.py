@@ -292,7 +292,7 @@ def test_health_ends_the_reservation_that_was_shown(room: Mailroom, client_with:
     # Meanwhile the next call of one of them was sent
     task.delay(1)
     words = words_of(client.post(SEND, {"job": shown}, follow=True))
-    assert "The next call is sent: “job:2”." in words
+    assert "Ended, so the next call is sent: “job:2”." in words
     assert "Nothing to end any more: “job:1”." in words
     assert [entry.object_id for entry in LogEntry.objects.all()] == [
         "default:job:2",

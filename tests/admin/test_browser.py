@@ -261,7 +261,7 @@ def test_a_reservation_is_ended_with_its_button(
         ended(room, task.delay(1).id)
         page.goto(HEALTH)
         page.get_by_role("button", name="End the reservation").click()
-        expect(page.get_by_text("The next call is sent: “job:1”.")).to_be_visible()
+        expect(page.get_by_text("Ended, so the next call is sent: “job:1”.")).to_be_visible()
         expect(page.get_by_text("The doctor finds nothing wrong.")).to_be_visible()
     assert errors == []
 
