@@ -19,7 +19,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
+from billiard.einfo import ExceptionInfo
 from celery.exceptions import Reject, Retry, Terminated, TimeLimitExceeded, WorkerLostError
 from celery.signals import worker_process_shutdown, worker_shutting_down
 from celery.worker.request import Request
@@ -186,7 +186,7 @@ class LockedRequest(WorkerRequest):
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         error = exc_info.exception  # A retry's own ``exc`` is what it retries for.
-        self._see(error.exc if isinstance(error, ExceptionWithTraceback) else error)
+        self._see(error if isinstance(error, Retry) else getattr(error, "exc", error))
         if self._given_up and not self.acknowledged:
             return super().on_failure(self._too_many())
         return super().on_failure(exc_info, *args, **kwargs)

@@ -60,7 +60,7 @@ def test_a_stored_result_that_may_be_of_another_message_is_not_believed(
 def test_a_result_backend_that_does_not_answer_changes_nothing(
     room: Mailroom, cut_proxy: CutProxy
 ) -> None:
-    room.app.conf.result_backend = cut_proxy.url
+    room.app.conf.update(result_backend=cut_proxy.url)
     task = room.task(unique_while="queued")
     first = task.delay(1).id
     refused(room, first)

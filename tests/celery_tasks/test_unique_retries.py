@@ -5,15 +5,20 @@ With workers: ``tests/celery_tasks/queue``.
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from billiard.einfo import ExceptionInfo
+from celery.exceptions import Retry
 
+from django_tasklock import lock
 from django_tasklock.stores import stores
 from tests.mailroom import Mailroom, elsewhere
 from tests.seeds import drawn_seed
+from tests.steps import LONG
 
 
 def coalesced(outcome: tuple[str, Any]) -> str:
@@ -71,6 +76,52 @@ def test_a_retry_that_meets_the_one_it_replaces_runs(
     monkeypatch.setattr(store, "get_note", meets)
     assert coalesced(room.deliver(room.take(called[0]))) == first
     assert [*met[1:], *room.work_off()] == [("SUCCESS", "done:1")]
+
+
+def test_a_follow_up_is_not_skipped_for_a_retry_that_leaves_it_the_job(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed: list[str] = []
+
+    def work(self: Any, job: Any) -> str:
+        if not followed:
+            followed.append(self.delay(job).id)
+            elsewhere(room, room.take(followed[0]))
+            raise self.retry(countdown=0)
+        return f"done:{job}"
+
+    # Given a follow-up, and a retry that has taken over its reservation
+    task = room.task(work, unique_while="queued", on_conflict="coalesce")
+    first = task.delay(1).id
+    assert room.deliver(room.take())[0] == "RETRY"
+
+    # When it is delivered before the retry, which is skipped for it, has ended the reservation
+    store: Any = stores["default"]
+    real, met = store.unreserve, list[str]()
+
+    def meets(key: str, text: str) -> Any:
+        if text == first and not met:
+            met.append(elsewhere(room, room.take(followed[0]))[0])
+        return real(key, text)
+
+    monkeypatch.setattr(store, "unreserve", meets)
+    with lock("job:1", ttl=LONG):
+        assert room.deliver(room.take(first))[1]["reason"] == "coalesced"
+    assert met == ["IGNORED"]
+    assert room.work_off() == [("SUCCESS", "done:1")]
+
+
+def test_what_a_retry_has_reserved_stays_when_the_main_process_hears_of_it(room: Mailroom) -> None:
+    """Of a retry for an error, as with ``autoretry_for``: that is not how its message has ended."""
+    task, _ = retrying(room)
+    first = task.delay(1).id
+    request = room.received(message := room.take())
+    assert room.deliver(message)[0] == "RETRY"
+    try:
+        raise Retry(exc=LookupError())
+    except Retry:
+        request.on_failure(pickle.loads(pickle.dumps(ExceptionInfo())))  # From the pool's child.
+    assert task.delay(1).id == first
 
 
 @pytest.mark.parametrize("how", ["send_anyway", "by name", "lapsed", "redelivered"])
