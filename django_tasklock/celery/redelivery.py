@@ -6,23 +6,18 @@ The note of its runs says it, and the result backend, if there is one.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
-from datetime import timezone
 from typing import Any, NoReturn
 
 from celery import states
 from celery.exceptions import Ignore, SoftTimeLimitExceeded
-from celery.utils.time import maybe_iso8601
 
 from .._compat.celery import counts_parts_once
 from .._engine.acquiring import BY_RUN
 from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
-from .._values.words import printable
 from ..exceptions import StoreUnavailable, TooManyAttempts
-from .message import Message, tell
+from .message import Message, state_of, tell
 from .note import CameBack
-from .options import TaskOptions
 from .requeue import come_back
 from .row import is_own_loss
 from .run import Run, Step
@@ -160,29 +155,6 @@ def _state(message: Message) -> str | None:
     return state_of(message.task, message.id, message.sent) if known else None
 
 
-def state_of(task: TaskOptions, task_id: str, sent: float | None = None) -> str | None:
-    """Return the state that the result backend has of a message; None if it cannot know it, and
-    "SILENT" if it does not answer: the lock store may still know enough.
-
-    A result that is older than the message, which was ``sent`` at that moment, belongs to an
-    earlier use of the task id.
-    """
-    if not task.keeps_results:
-        return None
-    try:
-        meta: Any = task.backend.get_task_meta(task_id)
-    except SoftTimeLimitExceeded:
-        raise
-    except Exception as silent:
-        what = f"{task.name}[{printable(task_id)}]"
-        logger.warning("the result backend does not say whether %s has run: %s", what, silent)
-        return "SILENT"
-    if sent is not None and _was_before(meta.get("date_done"), sent):
-        # Most backends never overwrite a success, so the later result may be missing.
-        return None if meta["status"] == states.SUCCESS else states.PENDING
-    return str(meta["status"])
-
-
 def _count_part(message: Message) -> None:
     """Count a dropped redelivery in its chord, if its result is stored.
 
@@ -201,13 +173,3 @@ def _count_part(message: Message) -> None:
         raise
     except Exception as error:
         logger.warning("%s could not be counted in its chord: %s", message, error)
-
-
-def _was_before(done: Any, moment: float) -> bool:
-    """Return whether a result was stored before a moment, in seconds since the epoch."""
-    with suppress(AttributeError, TypeError, ValueError, OverflowError):
-        when: Any = maybe_iso8601(done)
-        # A backend that stores no time zone means UTC, or local time.
-        zones = (timezone.utc, None) if when.tzinfo is None else (when.tzinfo,)
-        return all(when.replace(tzinfo=zone).timestamp() < moment for zone in zones)
-    return False

@@ -34,10 +34,9 @@ from .._values.words import printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..operators.reservations import key_of
 from .call import RESERVED, Call, Send, waiting_seconds
-from .message import tell
+from .message import state_of, tell
 from .note import Skip
 from .options import TaskOptions
-from .redelivery import state_of
 from .run import Run, Step
 
 logger = logging.getLogger("django_tasklock")
