@@ -9,15 +9,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import timezone
 from enum import Enum
 from typing import Any
 
-from celery.exceptions import Ignore, Retry
+from celery import states
+from celery.exceptions import Ignore, Retry, SoftTimeLimitExceeded
+from celery.utils.time import maybe_iso8601
 
 from .._engine.keeper import keeper_of
 from .._engine.skipping import skipped
 from .._values.lock_info import LockInfo
 from .._values.owner import recorded
+from .._values.words import printable
 from ..exceptions import StoreUnavailable
 from ..signals import task_not_run
 from .call import HEADER, REFUSED, RESERVED, is_of, named_by
@@ -187,6 +191,39 @@ def reserved_by(task: TaskOptions, name: str, ours: Mapping[str, Any]) -> list[s
     reserved = ours.get(RESERVED)
     keys = [reserved] if isinstance(reserved, str) else []
     return [*keys, follow_up_key(task, name)] if task.on_conflict == "coalesce" else keys
+
+
+def state_of(task: TaskOptions, task_id: str, sent: float | None = None) -> str | None:
+    """Return the state that the result backend has of a message; None if it cannot know it, and
+    "SILENT" if it does not answer: the lock store may still know enough.
+
+    A result that is older than the message, which was ``sent`` at that moment, belongs to an
+    earlier use of the task id.
+    """
+    if not task.keeps_results:
+        return None
+    try:
+        meta: Any = task.backend.get_task_meta(task_id)
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception as silent:
+        what = f"{task.name}[{printable(task_id)}]"
+        logger.warning("the result backend does not say whether %s has run: %s", what, silent)
+        return "SILENT"
+    if sent is not None and _was_before(meta.get("date_done"), sent):
+        # Most backends never overwrite a success, so the later result may be missing.
+        return None if meta["status"] == states.SUCCESS else states.PENDING
+    return str(meta["status"])
+
+
+def _was_before(done: Any, moment: float) -> bool:
+    """Return whether a result was stored before a moment, in seconds since the epoch."""
+    with suppress(AttributeError, TypeError, ValueError, OverflowError):
+        when: Any = maybe_iso8601(done)
+        # A backend that stores no time zone means UTC, or local time.
+        zones = (timezone.utc, None) if when.tzinfo is None else (when.tzinfo,)
+        return all(when.replace(tzinfo=zone).timestamp() < moment for zone in zones)
+    return False
 
 
 def tell(call: Any, outcome: str, reason: str, task_id: Any = None) -> None:

@@ -185,7 +185,8 @@ class LockedRequest(WorkerRequest):
             super().on_failure(self._too_many())
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        self._see(getattr(exc_info.exception, "exc", exc_info.exception))
+        error = exc_info.exception  # A retry's own ``exc`` is what it retries for.
+        self._see(error if isinstance(error, Retry) else getattr(error, "exc", error))
         if self._given_up and not self.acknowledged:
             return super().on_failure(self._too_many())
         return super().on_failure(exc_info, *args, **kwargs)

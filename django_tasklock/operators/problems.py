@@ -11,6 +11,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy
 
 from .._values.lock_info import LockInfo
+from .reservations import QueuedJob
 from .work import Work
 
 KINDS: Mapping[str, str | Promise] = {
@@ -19,6 +20,7 @@ KINDS: Mapping[str, str | Promise] = {
     "unknown": gettext_lazy("unknown"),
     "owner gone": gettext_lazy("owner gone"),
     "no ttl": gettext_lazy("no TTL"),
+    "reservation": gettext_lazy("reservation"),
     "settings": gettext_lazy("settings"),
     "server": gettext_lazy("server"),
 }
@@ -36,7 +38,7 @@ class Problem:
 
     What it is about, None where it is not about such a thing: the ``lock``, by its name, and its
     ``store``; ``info``, the lock's holder as it was seen; the ``task``; the row, by its ``model``
-    and ``pk``. ``work`` and ``fence`` belong to a lost row.
+    and ``pk``. ``work`` and ``fence`` belong to a lost row, ``job`` to a reservation.
     """
 
     kind: str
@@ -52,6 +54,7 @@ class Problem:
     pk: Any = None
     work: Work | None = None
     fence: int | None = None
+    job: QueuedJob | None = None
 
     @property
     def sendable(self) -> bool:

@@ -30,14 +30,9 @@ def sender(request: pytest.FixtureRequest, room: Mailroom) -> Iterator[Any]:
 
 @MODES
 def test_each_is_sent_and_touches_no_reservation(room: Mailroom, sender: Any, mode: str) -> None:
-    """Not by its run, its skip, its failure, its retry or its requeue."""
-    how = ["skipped", "fails", "retries", "runs"]
-
-    def work(self: Any, job: Any) -> None:
-        if how[0] == "retries" and not self.request.retries:
-            raise self.retry(countdown=0)
-
-    task = room.task(work, unique_while=mode)
+    """Not by its run, its skip, its failure or its requeue."""
+    how = ["skipped", "fails", "runs"]
+    task = room.task(unique_while=mode)
     waits = task.delay(1).id
     while how:
         task.on_conflict = "skip" if how[0] == "skipped" else "retry"
@@ -51,6 +46,23 @@ def test_each_is_sent_and_touches_no_reservation(room: Mailroom, sender: Any, mo
             assert task.delay(1).id == waits
         how.pop(0)
     assert room.ids() == [waits]
+
+
+@MODES
+def test_its_retry_waits_as_any_other(room: Mailroom, sender: Any, mode: str) -> None:
+    """The worker knows the task: the retry takes over the reservation of a message that waits."""
+
+    def work(self: Any, job: Any) -> None:
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+
+    task = room.task(work, unique_while=mode)
+    waits = task.delay(1).id
+    by_name = sender.send_task(task.name, (1,)).id
+    assert room.deliver(room.take(by_name))[0] == "RETRY"
+    assert task.delay(1).id == by_name
+    assert room.deliver(room.take(waits))[1]["holder"] == by_name
+    assert room.deliver(room.take(by_name))[0] == "SUCCESS"
 
 
 def test_unfinished_its_run_counts(room: Mailroom, sender: Any) -> None:
