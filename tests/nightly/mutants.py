@@ -348,9 +348,9 @@ MUTANTS = [Mutant(*each) for each in (
      "            message.attempts.again |= lease is None\n", "",
      DATABASE_OUTAGE, "test_52_a_claim_whose_reply_was_lost_is_made_again"),
     ("an outage of the database keeps the reservation", "celery/run.py",
-     "                    return AGAIN\n            return self._work(lease)\n",
-     "                    return AGAIN\n            self.message.end_reserved()\n"
-     "            return self._work(lease)\n",
+     "            return self._work(lease)\n        except BaseException as error:\n",
+     ("            self.message.end_reserved()\n            return self._work(lease)\n"
+      "        except BaseException as error:\n"),
      DATABASE_OUTAGE, "test_52_a_message_whose_row_is_out_of_reach_comes_back_and_runs_once"),
     ("a call refused while the claim failed is not lost", "celery/row.py",
      "            if not claimed and message.reserved:", "            if False:",
