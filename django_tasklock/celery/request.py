@@ -24,6 +24,7 @@ from celery.exceptions import Reject, Retry, Terminated, TimeLimitExceeded, Work
 from celery.signals import worker_process_shutdown, worker_shutting_down
 from celery.worker.request import Request
 from django.db import connections
+from kombu.serialization import registry  # type: ignore[attr-defined]
 
 from .._compat.celery_worker import (
     WorkerRequest,
@@ -40,7 +41,7 @@ from .._values.lock_info import LockInfo
 from .._values.slots import permit_names
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable, TooManyAttempts
-from .call import HEADER, RESERVED, named_by
+from .call import HEADER, RESERVED, SERIALIZER, named_by
 from .handing import end_detached, handle_of
 from .message import reserved_by, tell
 from .note import Attempts, CameBack
@@ -124,7 +125,9 @@ class LockedRequest(WorkerRequest):
         self._ours: dict[str, Any] = ours if isinstance(ours, dict) else {}
         # Of the lease that the run adopts, if it is not over by then.
         self._handle = handle_of(self._ours)
-        self._ours = self._request_dict[HEADER] = {**self._ours, "token": new_token()}
+        # A run is not told how its message was written, and may send it again.
+        told = {"token": new_token(), SERIALIZER: registry.type_to_name.get(self.content_type)}
+        self._ours = self._request_dict[HEADER] = {**self._ours, **told}
         tried = self.id, self._request_dict.get("retries"), self.replaced_task_nesting
         late = bool(self._task.acks_late)
         self.attempts = Attempts(self._task.locks, tried, self._ours, counts=late)

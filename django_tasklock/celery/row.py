@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
+from django.db import DatabaseError
 
 from .._engine.lease import Lease
 from .._values.words import printable
@@ -15,6 +16,7 @@ from ..exceptions import LeaseLost, StatusConflict, StoreUnavailable
 from ..guards import AWAY, GuardedRow, StatusGuard
 from .message import Message, Origin
 from .note import CameBack, Skip
+from .requeue import retry_or_raise
 
 logger = logging.getLogger("django_tasklock")
 
@@ -80,8 +82,10 @@ class Row(GuardedRow):
             super().finish(lease)
             self.finished = True
         except (StatusConflict, LeaseLost):
-            if not self.replaced:  # An eager replacement has finished the row.
+            if not self.replaced:  # An eager replacement has finished the row; or it is open.
                 raise
+        except DatabaseError as error:
+            retry_or_raise(self.message, error)  # Here, so that the row waits for the retry.
 
     def is_claimed(self) -> bool:
         """Return whether the row is claimed, by a run that may have died since."""

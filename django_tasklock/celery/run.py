@@ -13,21 +13,23 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, NoReturn
 
+from celery.exceptions import TaskPredicate
+
 from .._engine.acquiring import Ask, How
 from .._engine.cooling import Cooling
 from .._engine.lease import Lease, Use
 from .._engine.skipping import reason_of
-from .._engine.waiting import blocking
 from .._values.lock_info import LockInfo
-from ..exceptions import LockNotAcquired, StoreUnavailable
+from ..exceptions import LockNotAcquired, RequeueFailed, StoreUnavailable, TooManyAttempts
 from ..guards import AWAY
 from ..operators.logs import log_run_beside
 from ..stores.base import Note
 from .call import Call, Send
 from .message import Message, skip, tell
 from .note import Skip
-from .requeue import come_back, wait_for_lock, wait_for_store
+from .requeue import come_back, retry_or_raise, wait_for_lock, wait_for_store
 from .row import Row
+from .stopping import waited_for
 
 logger = logging.getLogger("django_tasklock")
 
@@ -40,6 +42,10 @@ NO_ROW = nullcontext()
 # How often a message is judged at most; each new one needs another run of it that starts or ends at
 # this very moment.
 MOST_VERDICTS = 10
+# The reasons of `task_not_run` for a message that fails before its start.
+GIVEN_UP = ((LockNotAcquired, "held"), ((StoreUnavailable, *AWAY), "outage"))
+# What is no failure, or would be one again however often Celery retried the message.
+FINAL = TaskPredicate, Skip, RequeueFailed, TooManyAttempts
 
 
 class Step:
@@ -98,18 +104,33 @@ class Run:
         self.error: BaseException | None = None
 
     def __call__(self) -> Any:
+        message = self.message
         try:
-            return self._call()
+            message.refuse_broadcast()
+            return self._with_retries()
         except Skip as why:
-            self.message.over()
-            return skip(self.message, why)
+            message.over()
+            return skip(message, why)
         except BaseException as error:
             self.use.drop()  # A signal's exception may have come between two steps.
-            if not self.message.comes_back(error):
-                self.message.over()
+            if not message.comes_back(error):
+                message.over()
+                for kinds, reason in GIVEN_UP:
+                    if isinstance(error, kinds) and not self.row.begun:
+                        tell(message, "given_up", reason)
             raise
         finally:
             self.error = None  # Its traceback refers to this run.
+
+    def _with_retries(self) -> Any:
+        """As `_call`; Celery's ``autoretry_for`` has its say about the errors that are not the
+        body's: those it has seen."""
+        try:
+            return self._call()
+        except Exception as error:
+            if isinstance(error, FINAL) or (self.row.begun and not self.completed):
+                raise
+            retry_or_raise(self.message, error)
 
     def _call(self) -> Any:
         for run in runs.get():
@@ -153,7 +174,7 @@ class Run:
             hold_at_least=task.lock_hold_at_least, cooldown=task.lock_cooldown,
             cooldown_after_error=task.lock_cooldown_after_error,
         )  # fmt: skip
-        return blocking(Ask(
+        return waited_for(message, Ask(
             how, message.name, self.use, self.use.record(task.name, message.id),
             task.naming.template, message.attempts.token, message.attempts.note_of_start(),
         ).take())  # fmt: skip
@@ -233,7 +254,6 @@ class Run:
             with suppress(LockNotAcquired):
                 wait_for_lock(message, holder, taken)
         if task.on_conflict in ("raise", "retry"):
-            tell(message, "given_up", "held")
             raise taken
         raise why
 
@@ -252,7 +272,6 @@ class Run:
             if isinstance(error, AWAY):
                 logger.warning("%s could not claim its row %s now: %s", message, self.row, error)
             wait_for_store(message)
-        tell(message, "given_up", "outage")
         raise error
 
     def _alone(self, wait: Callable[[], NoReturn], error: Exception, report: Any = None) -> Any:

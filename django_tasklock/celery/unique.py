@@ -37,7 +37,7 @@ from .call import RESERVED, Call, Send, waiting_seconds
 from .message import state_of, tell
 from .note import Skip
 from .options import TaskOptions
-from .run import Run, Step
+from .run import Run, Step, runs
 
 logger = logging.getLogger("django_tasklock")
 
@@ -157,8 +157,11 @@ def _duplicate(call: Call, other: str | LockInfo, on_duplicate: str) -> Any:
     tell(call, "duplicate", "running" if holder else "queued", task_id)
     if on_duplicate == "raise":
         raise AlreadyQueued(name, holder, task_id)
-    logger.info(
-        "a call of %s was not sent: %s %s already, lock %s",
-        task.name, printable(task_id), "runs" if holder else "waits", name,
+    own = task_id in [each.message.id for each in runs.get()]
+    mend = '. It is its own call. Use unique_while="queued" with on_conflict="retry" or "coalesce"'
+    logger.log(
+        logging.WARNING if own else logging.INFO, "a call of %s was not sent: %s %s already, lock "
+        "%s%s", task.name, printable(task_id), "runs" if holder else "waits", name,
+        mend if own else "",
     )  # fmt: skip
     return task.AsyncResult(task_id or "")

@@ -527,3 +527,60 @@ def test_a_finished_row_says_that_the_run_counts_though_its_lock_was_cleared(
     room.task(lambda self, job: locks.clear(f"job:{job}"), guard=job_guard(None)).delay(row.pk)
     assert room.work_off() == [("SUCCESS", True)]
     assert status(row) == "done"
+
+
+# ------------------------------------------------------------------------------ throw=False
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["acks_late", ""])
+@pytest.mark.parametrize("comes", ["after the run", "during the run"])
+def test_a_retry_that_does_not_end_its_run_works_on_the_row(
+    room: Mailroom, row: Job, comes: str, late: bool
+) -> None:
+    """``throw=False``: the body goes on, and its result is stored, before the retry has begun."""
+    runs: list[tuple[int, str]] = []
+
+    def work(self: Any, job: int) -> str:
+        runs.append((self.request.retries, status(row)))
+        if self.request.retries == 0:
+            self.retry(countdown=0, throw=False)
+            if comes == "during the run":
+                assert elsewhere(room, room.take())[0] == "IGNORED"
+        return f"try {self.request.retries}"
+
+    room.task(work, guard=job_guard(), acks_late=late).delay(row.pk)
+    assert room.deliver(room.take()) == ("SUCCESS", "try 0")
+    assert status(row) == "queued"
+    assert room.work_off()[-1] == ("SUCCESS", "try 1")
+    assert (runs, status(row)) == ([(0, "working"), (1, "working")], "done")
+
+
+def test_a_redelivered_retry_of_a_run_that_went_on_is_not_dropped_for_that_ones_result(
+    room: Mailroom, row: Job
+) -> None:
+    """Nor is the retry of that retry."""
+
+    def work(self: Any, job: int) -> str:
+        match self.request.retries:
+            case 0:
+                self.retry(countdown=0, throw=False)
+            case 1:
+                raise self.retry(countdown=0)
+        return f"try {self.request.retries}"
+
+    room.task(work, guard=job_guard(), acks_late=True).delay(row.pk)
+    assert room.deliver(room.take()) == ("SUCCESS", "try 0")
+    assert room.deliver(room.take(), redelivered=True)[0] == "RETRY"
+    assert room.deliver(room.take(), redelivered=True) == ("SUCCESS", "try 2")
+    assert status(row) == "done"
+
+
+def test_an_eager_retry_that_does_not_end_its_run_is_none(room: Mailroom, row: Job) -> None:
+    """Celery sends nothing then."""
+
+    def work(self: Any, job: int) -> str:
+        self.retry(countdown=0, throw=False)
+        return "done"
+
+    assert call(room.task(work, guard=job_guard()), "eagerly", row.pk) == "done"
+    assert status(row) == "done"

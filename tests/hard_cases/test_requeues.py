@@ -174,3 +174,20 @@ def test_many_jobs_of_one_lock_come_back_one_after_the_other(stage: Stage) -> No
     assert took < 25
     assert stage.ledger.overlaps(job=job) == []
     stage.assert_settled()
+
+
+@pytest.mark.parametrize("task", ["retry", "early_retry"])
+def test_49_a_call_with_its_own_serializer_waits_and_runs(stage: Stage, task: str) -> None:
+    """Its argument is a set, which the app's own serializer cannot write. A retry keeps it, too."""
+    stage.worker(concurrency=2, conf={"accept_content": ["json", "pickle"]})
+    script = [{"then": "retry", "of pickle alone": {1}}, {"seconds": 0.1}]
+    with stage.busy() as (job, holder, _):
+        result = stage.send(
+            task, job, script, serializer="pickle", compression="gzip", ignore_result=False
+        )
+        stage.deliveries(result.id, 3, "prerun")
+    assert holder.get(timeout=60) == result.get(timeout=60) == f"done:{job}"
+    starts = stage.ledger.entries("start", task_id=result.id)
+    assert [start.retries for start in starts] == [0, 1]
+    assert stage.ledger.overlaps(job=job) == []
+    stage.assert_settled()
