@@ -89,7 +89,7 @@ class Mailroom:
         raise AssertionError(f"no message {task_id or ''} waits")
 
     def deliver(
-        self, message: Message, *, redelivered: bool = False, exchange: str = ""
+        self, message: Message, *, redelivered: bool = False, exchange: Any = ""
     ) -> tuple[str, Any]:
         """Do what a worker does with a message. Returns the state, and what was returned or
         raised."""

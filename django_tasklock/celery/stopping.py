@@ -3,13 +3,14 @@
 A warm shutdown waits for the runs, and one that waits for a lock may take for ever. It has begun
 nothing, so its message goes back to the queue, and another worker waits on.
 
-The main process is told to shut down, and its pool children are not. They share a byte of memory
-with it, which was there before they were forked.
+The main process is told to shut down, and its pool children are not. They share memory with it,
+which was there before they were forked.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 
 from celery.signals import worker_shutting_down
 
@@ -24,8 +25,8 @@ from .requeue import leave_worker
 # How often a run that waits looks whether its worker shuts down.
 LOOK_SECONDS = 0.25
 
-# Its byte is 1 if the worker of this process shuts down.
-_shared = mmap.mmap(-1, 1)
+# The pid of the main process that shuts down. Other workers may have been forked with the same.
+_shared = mmap.mmap(-1, 8)
 
 
 class _ShutsDown(Exception):
@@ -47,7 +48,7 @@ def _wait(pause: Pause) -> Grant | Refusal | None:
     """As `Pause.wait`, in slices. Raises `_ShutsDown`."""
     until, waiter = clock.now() + pause.seconds, pause.waiter
     while True:
-        if _shared[0]:
+        if int.from_bytes(_shared[:], "big") in (os.getpid(), os.getppid()):
             raise _ShutsDown
         left = until - clock.now()
         news = pause._replace(seconds=min(left, LOOK_SECONDS)).wait()
@@ -58,4 +59,4 @@ def _wait(pause: Pause) -> Grant | Refusal | None:
 
 @worker_shutting_down.connect
 def _note(**_: object) -> None:
-    _shared[0] = 1
+    _shared[:] = os.getpid().to_bytes(8, "big")

@@ -103,7 +103,8 @@ def test_a_duplicate_is_one_line_in_the_log(
     said = [record.getMessage() for record in caplog.records if "not sent" in record.getMessage()]
     assert said == [
         *[f"a call of {task.name} was not sent: {first.id} waits already, lock job:1"] * 2,
-        f"a call of {runs.name} was not sent: {own.id} runs already, lock job:1",
+        f"a call of {runs.name} was not sent: {own.id} runs already, lock job:1. It is its own call. "
+        'Use unique_while="queued" with on_conflict="retry" or "coalesce"',
     ]
     if celery.VERSION[:2] >= (5, 7):  # From then on beat marks what it sends.
         assert room.waiting()[0].headers["celery_beat_task"] is True

@@ -179,8 +179,10 @@ def test_many_jobs_of_one_lock_come_back_one_after_the_other(stage: Stage) -> No
 @pytest.mark.parametrize("task", ["retry", "early_retry"])
 def test_49_a_call_with_its_own_serializer_waits_and_runs(stage: Stage, task: str) -> None:
     """Its argument is a set, which the app's own serializer cannot write. A retry keeps it, too."""
-    stage.worker(concurrency=2, conf={"accept_content": ["json", "pickle"]})
-    script = [{"then": "retry", "of pickle alone": {1}}, {"seconds": 0.1}]
+    # Celery's worker would not accept pickles as root.
+    root, accepted = {"C_FORCE_ROOT": "1"}, {"accept_content": ["json", "pickle"]}
+    stage.worker(concurrency=2, conf=accepted, environment=root)
+    script: list[dict[str, Any]] = [{"then": "retry", "of pickle alone": {1}}, {"seconds": 0.1}]
     with stage.busy() as (job, holder, _):
         result = stage.send(
             task, job, script, serializer="pickle", compression="gzip", ignore_result=False
