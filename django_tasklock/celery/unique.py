@@ -157,11 +157,15 @@ def _duplicate(call: Call, other: str | LockInfo, on_duplicate: str) -> Any:
     tell(call, "duplicate", "running" if holder else "queued", task_id)
     if on_duplicate == "raise":
         raise AlreadyQueued(name, holder, task_id)
-    own = task_id in [each.message.id for each in runs.get()]
-    mend = '. It is its own call. Use unique_while="queued" with on_conflict="retry" or "coalesce"'
-    logger.log(
-        logging.WARNING if own else logging.INFO, "a call of %s was not sent: %s %s already, lock "
-        "%s%s", task.name, printable(task_id), "runs" if holder else "waits", name,
-        mend if own else "",
-    )  # fmt: skip
+    if task_id in [each.message.id for each in runs.get()]:
+        logger.warning(
+            "a call of %s by its own run %s was not sent, and nothing goes on with it, lock %s. "
+            'Use unique_while="queued" with on_conflict="retry" or "coalesce"',
+            task.name, printable(task_id), name,
+        )  # fmt: skip
+    else:
+        logger.info(
+            "a call of %s was not sent: %s %s already, lock %s",
+            task.name, printable(task_id), "runs" if holder else "waits", name,
+        )  # fmt: skip
     return task.AsyncResult(task_id or "")

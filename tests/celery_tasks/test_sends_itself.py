@@ -53,7 +53,7 @@ def test_it_goes_on_where_a_refused_message_waits(
     [
         ({}, "the run that sent it holds the lock job:1, and nothing goes on with it"),
         ({"unique_while": "queued"}, "the run that sent it holds the lock job:1"),
-        ({"unique_while": "unfinished"}, "runs already, lock job:1. It is its own call"),
+        ({"unique_while": "unfinished"}, "was not sent, and nothing goes on with it, lock job:1"),
         (
             {"unique_while": "unfinished", "on_conflict": "retry"},
             'Use unique_while="queued" with on_conflict="retry" or "coalesce"',

@@ -105,7 +105,7 @@ def test_a_duplicate_is_one_line_in_the_log(
     assert waits == [
         f"a call of {task.name} was not sent: {first.id} waits already, lock job:1"
     ] * 2  # fmt: skip
-    wanted = f"a call of {runs.name} was not sent: {own.id} runs already, lock job:1. It is its own"
+    wanted = f"a call of {runs.name} by its own run {own.id} was not sent, and nothing goes on"
     assert runs_already.startswith(wanted)
     if celery.VERSION[:2] >= (5, 7):  # From then on beat marks what it sends.
         assert room.waiting()[0].headers["celery_beat_task"] is True
