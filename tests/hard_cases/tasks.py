@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 from celery import Task, signals
@@ -12,7 +13,7 @@ from celery.worker.request import Request
 from django_tasklock import LockNotAcquired, StoreUnavailable, lock
 from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
-from tests.hard_cases import early, ledger
+from tests.hard_cases import declared, early, ledger
 from tests.hard_cases.app import app
 from tests.hard_cases.scripted import Boom, Step, perform
 from tests.tenants import tenant
@@ -31,13 +32,13 @@ def job_guard(*, to: str, source: tuple[str, ...] = ("new",)) -> StatusGuard:
 GUARD = job_guard(to="running")
 
 
-def scripted(name: str, **options: Any) -> Any:
+def scripted(name: str, body: Callable[..., str] = perform, **options: Any) -> Any:
     """A task that locks ``job:<number>``, with these options."""
     usual = {"base": LockedTask, "acks_late": True, "lock_name": "job:{job}"}
 
     @app.task(bind=True, name=name, **{**usual, "lock_ttl": LOCK_TTL_SECONDS, **options})
     def task(self: Any, job: int, script: list[Step] | None = None) -> str:
-        return perform(self, job, script)
+        return body(self, job, script)
 
     return task
 
@@ -91,8 +92,9 @@ class Hooked(Task):
     """Whose message may end in a hook or in a mixin's call, before its body."""
 
     def before_start(self, *args: Any) -> None:
-        """Go on, or end here."""
+        """Prepare the run, or end here."""
         early.pass_by(self, "before_start")
+        self.request.prepared = object()  # Goes into no message.
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Go on, or end here."""
@@ -105,8 +107,9 @@ class LockedHooked(Hooked, LockedTask): ...
 
 @signals.task_prerun.connect(weak=False)
 def receive_prerun(task: Any, **kwargs: Any) -> None:
-    """Go on, or end in a receiver."""
+    """Prepare the run, or end in a receiver."""
     early.pass_by(task, "receiver")
+    task.request.received = object()
 
 
 def owner_of(job: int, script: Any = None) -> str:
@@ -167,6 +170,10 @@ guarded_early = scripted("guarded_early", acks_late=False, guard=GUARD)
 named_by_row = scripted("named_by_row", lock_name=owner_of, unique_while="unfinished")
 if not os.environ.get("HARD_CASES_OLD"):  # A worker that has the code of the last release.
     new = scripted("new", unique_while="unfinished")
+for name, way in declared.WAYS.items():
+    options = {"on_conflict": "retry", "unique_while": "queued", "guard": GUARD, **way.task}
+    options["base"] = globals()[options.get("base", "LockedTask")]
+    scripted(f"declared: {name}", declared.body, **options)
 
 
 @app.task(bind=True, name="plain", acks_late=True, reject_on_worker_lost=True)

@@ -1,4 +1,4 @@
-"""What a message that waits, or that is retried, goes through: cases 12, 13, 15, 34, 35, 37, 53 and 61."""
+"""What a message that waits, or is retried, goes through: cases 12, 13, 15, 34, 35, 37, 53, 61."""
 
 from __future__ import annotations
 
