@@ -16,6 +16,7 @@ from tests.hard_cases.declared import WAYS, Way, options_of
 from tests.hard_cases.ledger import Entry
 from tests.hard_cases.scripted import Step
 from tests.hard_cases.stage import Stage
+from tests.hard_cases.workers import AS_ROOT
 
 pytestmark = pytest.mark.slow
 SITUATIONS = ("waits", "is killed", "is a duplicate")
@@ -36,9 +37,8 @@ class Table:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         stage.worker(
-            concurrency=4, conf={"accept_content": ["json", "pickle"]},
-            environment={"C_FORCE_ROOT": "1"},
-        )  # fmt: skip
+            concurrency=4, conf={"accept_content": ["json", "pickle"]}, environment=AS_ROOT
+        )
         self.cells = {(name, how): self.call(name, how) for how in SITUATIONS for name in WAYS}
         waits = [cell for (_, how), cell in self.cells.items() if how == "waits"]
         for cell in waits:

@@ -1,7 +1,7 @@
 """Ends of a run before its body begins: in a hook, a receiver, a mixin's call, or its arguments.
 
-The header ``early`` of a message says where and how: ``{"at": PLACE, "how": END, "from": N}``. The
-run ends there at the Nth delivery and at each later one (by default the first).
+The header ``early`` of a message says where and how: ``{"at": PLACE, "how": END}``, and at which of
+its deliveries: ``"from"`` and ``"to"``, by default at each.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def pass_by(task: Any, place: str) -> None:
     plan = getattr(task.request, "early", None) or {}
     if plan.get("at") == place:
         task_id = task.request.id
-        if len(ledger.here().entries("prerun", task_id=task_id)) >= plan.get("from", 1):
+        number = len(ledger.here().entries("prerun", task_id=task_id))
+        if plan.get("from", 1) <= number <= plan.get("to", number):
             end(task_id, plan["how"])
 
 

@@ -168,6 +168,16 @@ hooked_coalesced_early = scripted(
 )
 guarded_early = scripted("guarded_early", acks_late=False, guard=GUARD)
 named_by_row = scripted("named_by_row", lock_name=owner_of, unique_while="unfinished")
+ANY: Any = {
+    "base": LockedHooked, "guard": GUARD, "on_conflict": "retry", "lock_retry_for": 300,
+    "lock_max_attempts": 15, "acks_on_failure_or_timeout": False,
+}  # fmt: skip
+any_ = scripted("any", **ANY)
+any_unique = scripted(
+    "any_unique", unique_while="queued", autoretry_for=(Boom,), retry_kwargs=AGAIN, **ANY
+)
+any_named = scripted("any_named", **{**ANY, "lock_name": lambda job, _: f"{owner_of(job)}:{job}"})
+any_waiting = scripted("any_waiting", lock_wait=None, **ANY)
 if not os.environ.get("HARD_CASES_OLD"):  # A worker that has the code of the last release.
     new = scripted("new", unique_while="unfinished")
 for name, way in declared.WAYS.items():

@@ -16,14 +16,14 @@ from tests.hard_cases.conftest import MakeStage, stage_for_a_file
 from tests.hard_cases.early import Lethal
 from tests.hard_cases.scripted import Boom
 from tests.hard_cases.stage import Stage
-from tests.hard_cases.workers import kill
+from tests.hard_cases.workers import AS_ROOT, kill
 from tests.nights import by_day
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 CONTENT = {"accept_content": ["json", "pickle"]}
-OLD = {"HARD_CASES_OLD": "1", "C_FORCE_ROOT": "1"}
-"""Its code is older than that of the callers; and Celery unpickles nothing for root by itself."""
+OLD = {"HARD_CASES_OLD": "1", **AS_ROOT}
+"""Its code is older than that of the callers."""
 ATTEMPTS = 3
 """lock_max_attempts of the tasks here"""
 PLACES = ("before_start", "receiver", "mixin", "unpickling")
