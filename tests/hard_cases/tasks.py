@@ -176,7 +176,7 @@ any_ = scripted("any", **ANY)
 any_unique = scripted(
     "any_unique", unique_while="queued", autoretry_for=(Boom,), retry_kwargs=AGAIN, **ANY
 )
-any_named = scripted("any_named", **{**ANY, "lock_name": lambda job, _: f"{owner_of(job)}:{job}"})
+any_named = scripted("any_named", lock_name=owner_of, **ANY)
 any_waiting = scripted("any_waiting", lock_wait=None, **ANY)
 if not os.environ.get("HARD_CASES_OLD"):  # A worker that has the code of the last release.
     new = scripted("new", unique_while="unfinished")

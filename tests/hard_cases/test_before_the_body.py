@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -30,11 +31,21 @@ PLACES = ("before_start", "receiver", "mixin", "unpickling")
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """A stage with a worker of four children, for all tests of this file."""
-    with stage_for_a_file(tmp_path_factory.mktemp("shared")) as stage:
-        stage.worker(concurrency=4, conf=CONTENT, environment=OLD)
-        yield stage
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Stage]]:
+    """The stage of this file, with a worker of four children; a new one if a test has left
+    anything on the last."""
+    stages: list[Stage] = []
+    with ExitStack() as open_stages:
+
+        def get() -> Stage:
+            if not stages or stages[-1].queued() or stages[-1].held():
+                open_stages.close()
+                folder = tmp_path_factory.mktemp("shared")
+                stages.append(open_stages.enter_context(stage_for_a_file(folder)))
+                stages[-1].worker(concurrency=4, conf=CONTENT, environment=OLD)
+            return stages[-1]
+
+        yield get
 
 
 @pytest.fixture
@@ -45,7 +56,7 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
         stage = make_stage("rabbitmq")
         stage.worker(concurrency=4, conf=CONTENT, environment=OLD)
     else:
-        stage = request.getfixturevalue("shared")
+        stage = request.getfixturevalue("shared")()
     yield stage
     print(stage.report())
 
