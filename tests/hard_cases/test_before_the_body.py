@@ -107,11 +107,16 @@ def test_45_a_message_that_kills_its_child_before_its_body_is_given_up(
     lethal = {f"{how} in {place}": call_lethal(stage, place, how) for place, how in fates}
     for _, result in lethal.values():
         until(
-            lambda result=result: result.ready() or ends(stage, result) > ATTEMPTS,  # type: ignore[misc]
+            lambda result=result: result.ready() or ends(stage, result) > 4 * ATTEMPTS,  # type: ignore[misc]
             "it has ended, or has died too often",
         )
-    deaths = {fate: ends(stage, result) for fate, (_, result) in lethal.items()}
-    assert deaths == dict.fromkeys(lethal, ATTEMPTS)
+    # A child may die before it has said that it has the message: then the pool gives that to
+    # another child, and no delivery of it has failed.
+    deliveries = {
+        fate: len(stage.ledger.entries("received", task_id=result.id))
+        for fate, (_, result) in lethal.items()
+    }
+    assert deliveries == dict.fromkeys(lethal, ATTEMPTS)
     for job, result in lethal.values():
         with pytest.raises(TooManyAttempts):
             result.get(timeout=60)
