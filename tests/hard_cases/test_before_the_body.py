@@ -27,7 +27,7 @@ OLD = {"HARD_CASES_OLD": "1", **AS_ROOT}
 """Its code is older than that of the callers."""
 ATTEMPTS = 3
 """lock_max_attempts of the tasks here"""
-PLACES = ("before_start", "receiver", "mixin", "unpickling")
+HOOKS = ("before_start", "receiver", "mixin")
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +94,14 @@ def next_call(stage: Stage, task: str, job: int, before: AsyncResult[Any]) -> As
 @on_both_brokers
 @pytest.mark.parametrize(
     "fates",
-    by_day(
-        [*((place, "kill") for place in PLACES), ("before_start", "_exit"), ("mixin", "sys.exit")],
-        [(place, how) for place in PLACES for how in ("_exit", "sys.exit")],
-    ),
-    ids=["kill", "exit"],
+    [
+        *by_day(
+            [*((each, "kill") for each in HOOKS), ("before_start", "_exit"), ("mixin", "sys.exit")],
+            [(each, how) for each in HOOKS for how in ("_exit", "sys.exit")],
+        ),
+        *by_day([("unpickling", "kill")], [("unpickling", "_exit"), ("unpickling", "sys.exit")]),
+    ],
+    ids=["hooks", "hooks, exit", "unpickling", "unpickling, exit"],
 )
 def test_45_a_message_that_kills_its_child_before_its_body_is_given_up(
     stage: Stage, fates: list[tuple[str, str]]
