@@ -9,6 +9,7 @@ from typing import Any
 
 from celery import Task, signals
 from celery.worker.request import Request
+from django.utils.module_loading import import_string
 
 from django_tasklock import LockNotAcquired, StoreUnavailable, lock
 from django_tasklock.celery import LockedTask
@@ -94,7 +95,7 @@ class Hooked(Task):
     def before_start(self, *args: Any) -> None:
         """Prepare the run, or end here."""
         early.pass_by(self, "before_start")
-        self.request.prepared = object()  # Goes into no message.
+        vars(self.request)["prepared"] = object()  # Goes into no message.
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Go on, or end here."""
@@ -114,9 +115,8 @@ def receive_prerun(task: Any, **kwargs: Any) -> None:
 
 def owner_of(job: int, script: Any = None) -> str:
     """The name of a lock that the job's row says."""
-    from tests.hard_cases.site.models import Job
-
-    return f"owner:{Job.objects.get(pk=job).result}"
+    model: Any = import_string("tests.hard_cases.site.models.Job")
+    return f"owner:{model.objects.get(pk=job).result}"
 
 
 skip = scripted("skip", on_conflict="skip")

@@ -136,7 +136,8 @@ def test_46_what_fails_before_its_body_frees_what_it_has_reserved(stage: Stage, 
     for place in ("before_start", "mixin"):
         for how in ("raise", "ignore", "reject"):
             plan = {"early": {"at": place, "how": how}}
-            failed[job] = stage.call(task, job := stage.job(), headers=plan)
+            job = stage.job()
+            failed[job] = stage.call(task, job, headers=plan)
     for job, result in failed.items():
         until(lambda result=result: ends(stage, result), "it has failed")  # type: ignore[misc]
         assert next_call(stage, task, job, result).get(timeout=60) == f"done:{job}"

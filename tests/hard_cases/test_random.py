@@ -41,6 +41,8 @@ class Kind(NamedTuple):
     task: str
     options: dict[str, Any] = {}
     before: tuple[dict[str, Any], ...] = ()
+    more: dict[str, Any] = {}
+    """what is more in the script of the run that works"""
 
 
 def early(how: str, to: int) -> dict[str, Any]:
@@ -54,7 +56,7 @@ RETRIED = Kind("any_unique", {}, ({"seconds": 0.1, "then": "raise"},) * 2)
 GOOD = (
     *(Kind("guarded"), Kind("guarded"), Kind("guarded_retry"), Kind("any_waiting")),
     *(Kind("any", early("kill", 2)), Kind("any", early("sys.exit", 1)), LIMITED, RETRIED),
-    Kind("any", {"serializer": "pickle"}),
+    Kind("any", {"serializer": "pickle"}, more={"no JSON": {1}}),
 )
 """kinds whose work is done, whatever happens"""
 BAD = (Kind("any", early("raise", 99)), Kind("any", early("reject", 99)))
@@ -77,11 +79,11 @@ def test_whatever_is_killed_stopped_or_cut_every_row_is_done_once(
     stage.pair(concurrency=2)
     sent: dict[str, int] = {}
     for job in [stage.job() for _ in range(ROWS)]:
-        work = {"seconds": round(chance.uniform(0.4, 1.5), 2), "check": True, "set": {1}}
+        work = {"seconds": round(chance.uniform(0.4, 1.5), 2), "check": True}
         kinds = [chance.choice(GOOD) for _ in range(chance.choice([1, 1, 2, 3]))]
         kinds += [chance.choice(BAD)] * chance.choice([0, 0, 1])
         for kind in chance.choice([kinds, kinds, kinds, kinds, [NAMED]]):
-            script = [*kind.before, work]
+            script = [*kind.before, {**work, **kind.more}]
             sent[stage.call(kind.task, job, script, **kind.options).id] = job
             print(f"{time.monotonic():.3f} job {job}: {kind}")
     disturber = Disturber(stage, chance, sent)
