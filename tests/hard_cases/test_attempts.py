@@ -10,6 +10,7 @@ import pytest
 
 from django_tasklock import TooManyAttempts
 from tests.hard_cases.conftest import MakeStage, need_pool, on_all_pools, on_both_brokers
+from tests.hard_cases.ledger import Entry
 from tests.hard_cases.stage import Stage
 from tests.hard_cases.workers import Worker, kill
 from tests.nights import by_day
@@ -149,26 +150,31 @@ def test_44_a_job_whose_child_gets_sigterm_each_time_is_given_up(
     stage.assert_settled()
 
 
-def to_the_group(worker: Worker, child: int) -> None:
+def to_the_group(stage: Stage, worker: Worker, run: Entry) -> None:
     """As systemd stops a service: SIGTERM to each of its processes."""
     os.killpg(worker.pid, signal.SIGTERM)
 
 
-def sigkill_in_a_warm_shutdown(worker: Worker, child: int) -> None:
+def sigkill_in_a_warm_shutdown(stage: Stage, worker: Worker, run: Entry) -> None:
     """The child has not ended in time."""
     worker.send(signal.SIGTERM)
     until(lambda: "Warm shutdown" in worker.text(), "it has begun", 10)
-    kill(child)
+    kill(run.pid)
 
 
-def group_killed_in_a_warm_shutdown(worker: Worker, child: int) -> None:
+def group_killed_in_a_warm_shutdown(stage: Stage, worker: Worker, run: Entry) -> None:
     """As systemd, Docker and Kubernetes end what has not ended in time."""
+
+    def counted() -> list[bytes]:
+        return [*stage.redis.scan_iter(match=f"*run*{run.task_id}*")]
+
+    assert counted()
     worker.send(signal.SIGTERM)
-    until(lambda: "Warm shutdown" in worker.text(), "it has begun", 10)
+    until(lambda: not counted(), "its start is taken back", 10)
     worker.end()
 
 
-def cold(worker: Worker, child: int) -> None:
+def cold(stage: Stage, worker: Worker, run: Entry) -> None:
     """SIGQUIT."""
     worker.send(signal.SIGQUIT)
 
@@ -179,7 +185,7 @@ def cold(worker: Worker, child: int) -> None:
     by_day(to_the_group, sigkill_in_a_warm_shutdown, group_killed_in_a_warm_shutdown, cold),
 )
 def test_44_a_shutdown_of_its_worker_is_not_held_against_a_job(
-    make_stage: MakeStage, broker: str, shut_down: Callable[[Worker, int], None]
+    make_stage: MakeStage, broker: str, shut_down: Callable[[Stage, Worker, Entry], None]
 ) -> None:
     """However it is shut down, and as often as one death would be too many: the job runs to its
     end."""
@@ -188,7 +194,7 @@ def test_44_a_shutdown_of_its_worker_is_not_held_against_a_job(
     result = stage.send("once", job, [LONG, LONG, {}])
     for number in (1, 2):
         worker = stage.worker()
-        shut_down(worker, stage.started(job, number).pid)
+        shut_down(stage, worker, stage.started(job, number))
         until(lambda worker=worker: not worker.running, "it has stopped")  # type: ignore[misc]
     stage.worker()
     stage.assert_well(job, result)
