@@ -168,6 +168,10 @@ hooked_coalesced_early = scripted(
 )
 guarded_early = scripted("guarded_early", acks_late=False, guard=GUARD)
 named_by_row = scripted("named_by_row", lock_name=owner_of, unique_while="unfinished")
+named_by_row_early = scripted(
+    "named_by_row_early", base=LockedHooked, lock_name=owner_of, unique_while="unfinished",
+    acks_late=False,
+)  # fmt: skip
 ANY: Any = {
     "base": LockedHooked, "guard": GUARD, "on_conflict": "retry", "lock_retry_for": 300,
     "lock_max_attempts": 15, "acks_on_failure_or_timeout": False,

@@ -243,6 +243,24 @@ def test_50_run_clear_and_reservation_use_the_name_of_the_sending(stage: Stage, 
     assert next_call(stage, "named_by_row", again, result).get(timeout=60) == f"done:{again}"
 
 
+@pytest.mark.parametrize("where", ["in its body", "before it"])
+def test_50_of_a_dead_child_the_main_process_ends_what_the_sending_has_named(
+    stage: Stage, where: str
+) -> None:
+    """Without acks_late no run comes that would do it."""
+    job = stage.job()
+    change(stage, job, ann := f"ann-{job}")
+    plan = {"early": {"at": "mixin", "how": "kill"}} if where == "before it" else {}
+    script = [{"then": "kill", "seconds": 0.2}]
+    result = stage.call("named_by_row_early", job, script, countdown=0.5, headers=plan)
+    change(stage, job, f"bob-{job}")
+    with pytest.raises(WorkerLostError):
+        result.get(timeout=60)
+    stage.assert_settled(10)
+    change(stage, again := stage.job(), ann)
+    assert next_call(stage, "named_by_row_early", again, result).get(timeout=60) == f"done:{again}"
+
+
 def test_54_what_an_old_worker_throws_away_is_no_reason_to_refuse_the_next_call(
     stage: Stage,
 ) -> None:
