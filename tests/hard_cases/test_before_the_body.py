@@ -201,7 +201,7 @@ def test_49_a_call_with_a_serializer_of_its_own_waits_and_runs(stage: Stage) -> 
             for task in ("retry", "early_retry")
         ]
         for result in waits:
-            stage.deliveries(result.id, 3, "prerun")
+            stage.deliveries(result.id, 2, "prerun")
             assert result.state == "PENDING"
     for result in waits:
         assert result.get(timeout=60) == f"done:{job}"
