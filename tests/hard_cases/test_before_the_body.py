@@ -277,6 +277,7 @@ def test_54_the_doctor_names_a_reservation_without_a_message(stage: Stage) -> No
     until(lambda: "ContentDisallowed" in stage.workers[0].text(), "thrown away")
     said = stage.script("""
 from django.core.management import CommandError, call_command
+from tests.hard_cases.app import app  # As a project does in its package.
 try:
     call_command("locks", "doctor")
 except (CommandError, SystemExit) as found:
