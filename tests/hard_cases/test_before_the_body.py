@@ -219,7 +219,7 @@ def change(stage: Stage, job: int, owner: str | None) -> None:
             connection.execute("UPDATE hard_cases_job SET result = ? WHERE id = ?", [owner, job])
 
 
-@pytest.mark.parametrize("then", ["another owner", "deleted"])
+@pytest.mark.parametrize("then", by_day("another owner", "deleted"))
 def test_50_run_clear_and_reservation_use_the_name_of_the_sending(stage: Stage, then: str) -> None:
     """``lock_name`` reads a row, which changes before the run; and its child is killed."""
     job = stage.job()
@@ -243,7 +243,7 @@ def test_50_run_clear_and_reservation_use_the_name_of_the_sending(stage: Stage, 
     assert next_call(stage, "named_by_row", again, result).get(timeout=60) == f"done:{again}"
 
 
-@pytest.mark.parametrize("where", ["in its body", "before it"])
+@pytest.mark.parametrize("where", by_day("in its body", "before it"))
 def test_50_of_a_dead_child_the_main_process_ends_what_the_sending_has_named(
     stage: Stage, where: str
 ) -> None:
@@ -270,6 +270,7 @@ def test_54_what_an_old_worker_throws_away_is_no_reason_to_refuse_the_next_call(
     assert next_call(stage, "new", job, thrown_away).id != thrown_away.id
 
 
+@pytest.mark.nightly
 def test_54_the_doctor_names_a_reservation_without_a_message(stage: Stage) -> None:
     """The worker refuses its content type, and nothing is stored."""
     job = stage.job()
