@@ -150,6 +150,13 @@ class LockedRequest(WorkerRequest):
         return not (again or getattr(task, "retry_on_worker_lost", False))
 
     @property
+    def request_dict(self) -> dict[str, Any]:
+        """The headers, as a child gets them. It reads the arguments from the body: if it did so
+        from here, it would do so before it accepts the message, and its death would be unseen."""
+        given = self._request_dict
+        return {key: given[key] for key in given if key not in ("args", "kwargs")}
+
+    @property
     def _given_up(self) -> bool:
         return self._deaths >= self._task.lock_max_attempts
 
