@@ -209,8 +209,9 @@ def test_many_jobs_of_one_lock_come_back_one_after_the_other(stage: Stage) -> No
     stage.assert_settled()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("task", ["retry", "early_retry"])
-def test_49_a_call_with_its_own_serializer_waits_and_runs(stage: Stage, task: str) -> None:
+def test_49_a_retry_of_a_call_with_its_own_serializer_keeps_it(stage: Stage, task: str) -> None:
     """Its argument is a set, which the app's own serializer cannot write. A retry keeps it, too."""
     # Celery's worker would not accept pickles as root.
     root, accepted = {"C_FORCE_ROOT": "1"}, {"accept_content": ["json", "pickle"]}
