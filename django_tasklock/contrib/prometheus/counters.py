@@ -26,5 +26,5 @@ class Counters(Measures):
         return lambda seconds, *labels: histogram.labels(*labels).observe(seconds)
 
 
+# Those of this process: a registry takes a metric once.
 counters = Counters()
-"""those of this process: a registry takes a metric once"""
