@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,10 +32,6 @@ class Metric(NamedTuple):
     text: str
     labels: tuple[str, ...]
 
-    def labelled(self, labels: Sequence[str]) -> dict[str, str]:
-        """Return the labels by their names."""
-        return dict(zip(self.labels, labels, strict=True))
-
 
 OUTCOME = ("lock", "store", "outcome")
 REASON = ("lock", "store", "reason")
@@ -50,13 +45,16 @@ COUNTERS = (ACQUIRES, LOST, CLEARED, NOT_RUN)
 HISTOGRAMS = (WAIT, HOLD)
 
 
-class Measures(ABC):
-    """The receivers of the signals. A subclass keeps the numbers by a library of its own."""
+class Measures:
+    """The receivers of the signals. A library keeps the numbers: ``counter`` and ``histogram`` make
+    its metrics."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, counter: Callable[[Metric], Add], histogram: Callable[[Metric], Add]
+    ) -> None:
         self._templates: set[str] = set()
-        self._add = {metric: self.counter(metric) for metric in COUNTERS}
-        self._add |= {metric: self.histogram(metric) for metric in HISTOGRAMS}
+        self._add = {each: counter(each) for each in COUNTERS}
+        self._add |= {each: histogram(each) for each in HISTOGRAMS}
         # Kept here, for each is a new object: a second `connect` changes nothing.
         self.receivers: dict[Signal, Callable[..., None]] = {
             signals.lock_acquired: partial(self._asked, "acquired"),
@@ -67,14 +65,6 @@ class Measures(ABC):
             signals.lock_cleared: self._cleared,
             signals.task_not_run: self._not_run,
         }
-
-    @abstractmethod
-    def counter(self, metric: Metric) -> Add:
-        """Make a counter."""
-
-    @abstractmethod
-    def histogram(self, metric: Metric) -> Add:
-        """Make a histogram."""
 
     def connect(self) -> None:
         """Count from now on. A second call changes nothing."""
