@@ -40,8 +40,6 @@ from .exceptions import InvalidLockConfig, StoreUnavailable
 from .stores import stores
 from .stores.base import BaseStore
 
-__all__ = ["check_app", "check_servers", "check_stores"]
-
 Messages = list[checks.CheckMessage]
 
 ANOTHER = "Use Redis, Memcached or a DatabaseStore for the locks."

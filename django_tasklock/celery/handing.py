@@ -98,11 +98,10 @@ def detached(call: Call) -> str:
             f"the lease is of the lock {said.name!r}, and this call takes {takes}. "
             "Acquire that one, or leave the lease out"
         )
-    if not own:
+    if not isinstance(lease, Lease):
         return str(lease)
     expired = max(call.seconds_to_expiry(), 0.0) + START_SECONDS
-    handle: str = lease.detach(min(lease.ttl + waiting_seconds(task, call.options), expired))
-    return handle
+    return lease.detach(min(lease.ttl + waiting_seconds(task, call.options), expired))
 
 
 def handle_of(ours: Any) -> Handle | None:
