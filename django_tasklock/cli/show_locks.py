@@ -174,8 +174,8 @@ def show_history(command: BaseCommand, **options: Any) -> None:
     if options["follow"]:
         _follow(command, ask, limit, form == "json")
     found = ask(limit=limit)
-    cells = ({"AGE": since(event.at)} | _event_cells(event) for event in found)
-    write_rows(command, form, map(Event.as_json, found), cells, "No events.")
+    rows, cells = map(Event.as_json, found), map(_event_cells, found)
+    write_rows(command, form, rows, cells, "No events.")
 
 
 def _follow(command: BaseCommand, ask: Any, limit: int, as_lines: bool) -> None:
@@ -199,11 +199,11 @@ def _follow(command: BaseCommand, ask: Any, limit: int, as_lines: bool) -> None:
 
 def _event_line(event: Event) -> str:
     when = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    return printable("  ".join(filter(None, (when, *_event_cells(event).values()))))
+    cells = _event_cells(event) | {"AGE": when}
+    return printable("  ".join(filter(None, cells.values())))
 
 
 def _event_cells(event: Event) -> Row:
-    """All cells of a row but the first one."""
     by, why, holder = event.by, event.reason, event.holder
     if holder is not None:
         # Of a message that has not begun to run, only the task is known.
@@ -211,6 +211,7 @@ def _event_cells(event: Event) -> Row:
         by = " ".join(filter(None, (place, task_words(holder))))
         why = ": ".join(filter(None, (why, holder.reason)))
     return {
+        "AGE": since(event.at),
         "WHAT": event.kind
         + ("" if event.count == 1 else f" \N{MULTIPLICATION SIGN} {event.count}"),
         "NAME": event.name,
