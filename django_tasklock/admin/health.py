@@ -85,7 +85,7 @@ def _url(request: HttpRequest, site: admin.AdminSite, problem: Problem) -> str |
         return row_url(site, request, problem.model, problem.pk)
     if problem.lock is None or problem.store is None:
         return None
-    lock_id = Lock.id_of(problem.store, problem.lock)
+    lock_id = Lock.named(problem.store, problem.lock).id
     return address(request, "change", quote(lock_id), store=problem.store)
 
 

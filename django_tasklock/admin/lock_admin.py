@@ -117,7 +117,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Lock:
         """What holds the lock now: the page of a lease that is over tells of the lock."""
         lock = seen_lock(object_id)
-        return lock if lock.info else seen_lock(Lock.id_of(lock.store, lock.name))
+        return lock if lock.info else seen_lock(Lock.named(lock.store, lock.name).id)
 
     @needs("view")
     def change_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

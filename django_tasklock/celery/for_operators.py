@@ -34,7 +34,8 @@ def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> E
     options = {option: getattr(type(task), option) for option in OPTIONS}
     own = {each: value for each, value in options.items() if value != getattr(LockedTask, each)}
     naming = task.naming
-    arguments, slots = naming.arguments_of(args, kwargs), naming.slots_of(args, kwargs)
+    arguments = naming.arguments_of(args, kwargs)
+    slots = naming.slots_from(arguments)
     return Explanation(task, naming.name_from(arguments), why, arguments, slots, own)
 
 

@@ -127,7 +127,7 @@ def id_of(held: Lease | LockInfo) -> str:
     """What means this lease on the pages."""
     info = locks.using(held.store).get(held.name) if isinstance(held, Lease) else held
     assert info is not None
-    return Lock.id_of(info.store, info.name, digest_of(info))
+    return Lock.named(info.store, info.name, digest_of(info)).id
 
 
 def url_of(view: str, lock_id: str) -> str:
