@@ -32,17 +32,13 @@ __all__ = [
 
 # Where the names are that are not in `exceptions`.
 _HOMES = {
-    name: module
-    for module, names in {
-        "_engine.service": "AcquireAllOptions AcquireOptions LockOptions LockService locks",
-        "_engine.lock": "LockContext SkippingDecorator lock",
-        "_engine.lease": "Lease",
-        "_engine.names": "make_name",
-        "_values.event": "Event",
-        "_values.lock_info": "LockInfo",
-        "_values.owner": "Owner",
-    }.items()
-    for name in names.split()
+    "_engine.service": "AcquireAllOptions AcquireOptions LockOptions LockService locks",
+    "_engine.lock": "LockContext SkippingDecorator lock",
+    "_engine.lease": "Lease",
+    "_engine.names": "make_name",
+    "_values.event": "Event",
+    "_values.lock_info": "LockInfo",
+    "_values.owner": "Owner",
 }
 
 if not TYPE_CHECKING:
@@ -52,11 +48,12 @@ if not TYPE_CHECKING:
             return import_module(f"{__name__}.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if _HOMES.get(name, "").startswith("_engine"):
+        home = next((home for home in _HOMES if name in _HOMES[home].split()), "exceptions")
+        if home.startswith("_engine"):
             # They import parts of it. Python raises an error, of a deadlock, where a thread imports
             # a part of a package and another thread the package: so that comes first.
             import_module(f"{__name__}.stores")
-        value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}"), name)
+        value = getattr(import_module(f"{__name__}.{home}"), name)
         globals()[name] = value
         return value
 

@@ -12,8 +12,6 @@ from django.utils.translation import gettext_lazy as _
 if TYPE_CHECKING:
     from .operators.work import Tasks
 
-__all__ = ["TAG", "TaskLockConfig"]
-
 # Of the system checks.
 TAG = "tasklock"
 

@@ -40,8 +40,6 @@ from .exceptions import InvalidLockConfig, StoreUnavailable
 from .stores import stores
 from .stores.base import BaseStore
 
-__all__ = ["check_app", "check_servers", "check_stores"]
-
 Messages = list[checks.CheckMessage]
 
 ANOTHER = "Use Redis, Memcached or a DatabaseStore for the locks."
@@ -174,23 +172,19 @@ def _key_of(cache: BaseCache) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def _check_server(alias: str) -> Messages:
+def _check_server(alias: str) -> Iterator[checks.CheckMessage]:
     try:
         if _errors(lambda: stores[alias]):
-            return []  # `check_stores` reports it.
-        return [
-            (checks.Warning if finding.serious else checks.Info)(
-                f"The lock store {alias!r}: {finding.message}.",
-                hint=finding.hint or None,
-                id=f"django_tasklock.{finding.id}",
-            )
-            for finding in stores[alias].check()
-        ]
+            return  # `check_stores` reports it.
+        for finding in list(stores[alias].check()):
+            kind = checks.Warning if finding.serious else checks.Info
+            text = f"The lock store {alias!r}: {finding.message}."
+            yield kind(text, hint=finding.hint or None, id=f"django_tasklock.{finding.id}")
     except InvalidLockConfig as error:
         # Of some settings the server shows that they are wrong: a database that is MySQL.
-        return [checks.Error(str(error), id="django_tasklock.E001")]
+        yield checks.Error(str(error), id="django_tasklock.E001")
     except StoreUnavailable as error:
         reason = printable(error.reason)
         text = f"The lock store {alias!r} could not be asked about its server: {reason}"
         hint = "Look at the server, and at its address in the settings."
-        return [checks.Warning(text, hint=hint, id="django_tasklock.W003")]
+        yield checks.Warning(text, hint=hint, id="django_tasklock.W003")

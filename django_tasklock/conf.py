@@ -16,11 +16,6 @@ from django.conf import settings
 from ._values.arguments import checked_ttl
 from .exceptions import InvalidLockConfig
 
-__all__ = [
-    "DEFAULT_ALIAS", "SETTING", "TASK_URL_SETTING", "StoreSettings", "configured_stores",
-    "task_url", "warn_unless_installed",
-]  # fmt: skip
-
 SETTING = "TASKLOCK"
 DEFAULT_ALIAS = "default"
 TASK_URL_SETTING = "TASKLOCK_TASK_URL"

@@ -21,7 +21,8 @@ stores it in a result backend.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -35,6 +36,15 @@ __all__ = [
 
 class TaskLockError(Exception):
     """The base of all errors that occur while a lock is in use."""
+
+    # A subclass's fields fill it, and are the arguments of which a pickle makes the error again.
+    _text: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        self.args = tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return self._text.format_map(vars(self)) or super().__str__()
 
 
 class LockNotAcquired(TaskLockError):
@@ -81,6 +91,7 @@ class AlreadyQueued(LockNotAcquired):
         return f"the job {self.name!r} {where} already, as {self.task_id}"
 
 
+@dataclass(eq=False, repr=False)
 class LeaseLost(TaskLockError):
     """The lease on ``name`` is over, though its holder had not released it.
 
@@ -88,45 +99,36 @@ class LeaseLost(TaskLockError):
     time as the next holder's.
     """
 
-    def __init__(self, name: str, reason: str = "the lease is over") -> None:
-        super().__init__(name, reason)
-        self.name = name
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the lease on {self.name!r} is lost: {self.reason}"
+    name: str
+    reason: str = "the lease is over"
+    _text = "the lease on {name!r} is lost: {reason}"
 
 
+@dataclass(eq=False, repr=False)
 class StoreUnavailable(TaskLockError):
     """The store behind the alias ``store`` did not answer, or refused the command.
 
     Nothing is known of the lock: it is neither held nor not held.
     """
 
-    def __init__(self, store: str, reason: str = "no answer") -> None:
-        super().__init__(store, reason)
-        self.store = store
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the lock store {self.store!r} is unavailable: {self.reason}"
+    store: str
+    reason: str = "no answer"
+    _text = "the lock store {store!r} is unavailable: {reason}"
 
 
+@dataclass(eq=False, repr=False)
 class ListingNotSupported(TaskLockError):
     """The store behind the alias ``store`` cannot do something that needs more than single locks.
 
     ``what`` says what it cannot do.
     """
 
-    def __init__(self, store: str, what: str = "list its locks") -> None:
-        super().__init__(store, what)
-        self.store = store
-        self.what = what
-
-    def __str__(self) -> str:
-        return f"the lock store {self.store!r} cannot {self.what}"
+    store: str
+    what: str = "list its locks"
+    _text = "the lock store {store!r} cannot {what}"
 
 
+@dataclass(eq=False, repr=False)
 class RequeueFailed(TaskLockError):
     """The message of the task ``task``, id ``task_id``, had to wait and could not be sent again.
 
@@ -135,46 +137,34 @@ class RequeueFailed(TaskLockError):
     ``reason`` says what sending it raised.
     """
 
-    def __init__(self, task: str, task_id: str, reason: str) -> None:
-        super().__init__(task, task_id, reason)
-        self.task = task
-        self.task_id = task_id
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.task}[{self.task_id}] could not be requeued, and will not run: {self.reason}"
+    task: str
+    task_id: str
+    reason: str
+    _text = "{task}[{task_id}] could not be requeued, and will not run: {reason}"
 
 
+@dataclass(eq=False, repr=False)
 class StatusConflict(TaskLockError):
     """The guarded row was changed by somebody else: this run's result does not count.
 
     ``model`` is the model's label, ``pk`` the row's primary key.
     """
 
-    def __init__(self, model: str, pk: Any) -> None:
-        super().__init__(model, pk)
-        self.model = model
-        self.pk = pk
-
-    def __str__(self) -> str:
-        return (
-            f"{self.model} {self.pk!r} was changed meanwhile: its status or fence is not this run's"
-        )
+    model: str
+    pk: Any
+    _text = "{model} {pk!r} was changed meanwhile: its status or fence is not this run's"
 
 
+@dataclass(eq=False, repr=False)
 class TooManyAttempts(TaskLockError):
     """The task ``task``, id ``task_id``, was started ``runs`` times and never came to its end: its
     worker was killed, its body left it, or its lease was lost, each time. It is not started
     again."""
 
-    def __init__(self, task: str, task_id: str, runs: int) -> None:
-        super().__init__(task, task_id, runs)
-        self.task = task
-        self.task_id = task_id
-        self.runs = runs
-
-    def __str__(self) -> str:
-        return f"{self.task}[{self.task_id}] was started {self.runs} times and never ended"
+    task: str
+    task_id: str
+    runs: int
+    _text = "{task}[{task_id}] was started {runs} times and never ended"
 
 
 class InvalidLockConfig(ImproperlyConfigured):

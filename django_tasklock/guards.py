@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.apps import apps
-from django.core.exceptions import FieldDoesNotExist
+from django.core.exceptions import FieldDoesNotExist, FieldError
 from django.db import InterfaceError, OperationalError, router
 from django.db.models import Manager, Model, Q, QuerySet
 from django.utils.functional import cached_property
 
-from ._compat.django_database import can_hold, close_if_cut, is_in_atomic
+from ._compat.django_database import can_hold, close_if_cut, is_in_atomic, tables_of
 from .exceptions import InvalidLockConfig, StatusConflict
 
 __all__ = ["GuardedRow", "StatusGuard"]
@@ -22,6 +22,8 @@ logger = logging.getLogger("django_tasklock")
 
 # The fence of a run without a lease: every lease has a later one.
 NO_LEASE = 0
+# How a database that is away answers. It may have carried out what it was told.
+AWAY = (InterfaceError, OperationalError)
 # Microseconds since 1970, until the year 2286.
 LARGEST_FENCE = 10**16 - 1
 # The arguments of a guard after its model.
@@ -51,7 +53,9 @@ class StatusGuard:
             lease that claimed the row. A lease with an earlier fence cannot claim or finish it.
 
     A run that holds the lock is the only run. So it may claim a row that is in ``to`` already,
-    which a dead run has left behind; ``filter`` and ``exclude`` do not apply to such a row.
+    which a dead run has left behind; ``filter`` and ``exclude`` do not apply to such a row. But a
+    run without the lock may be at work beside it: the fence of its row says so, and the row is left
+    to it.
 
     Raises `InvalidLockConfig` for statuses that contradict each other, and for arguments of a wrong
     type. The model is looked up on first use.
@@ -95,23 +99,39 @@ class StatusGuard:
 
     @cached_property
     def model(self) -> type[Model]:
-        """The model. Raises `InvalidLockConfig` if it, or one of the fields, does not exist."""
+        """The model. Raises `InvalidLockConfig` if it, or one of the fields, does not exist; and if
+        the columns that a claim compares are not all in one table. Of several, Django first reads
+        the rows and then updates what it has read, and two runs could claim one row."""
         given = self._model
         try:
             model: type[Model] = apps.get_model(given) if isinstance(given, str) else given
             for name in filter(None, (self.field, self.fence_field)):
-                model._meta.get_field(name)
-        except (LookupError, ValueError, FieldDoesNotExist) as error:
+                owner: Any = model._meta.get_field(name).model
+                if owner._meta.concrete_model is not model._meta.concrete_model:
+                    where = f"its field {name} is in the table of {owner._meta.label}"
+                    raise ValueError(f"{where}. Guard that model: the rows have the same keys")
+            if tables_of(model._base_manager.filter(self._fresh())) > 1:
+                mend = "Copy what it asks for to a field of the row, or ask in the task's body"
+                raise ValueError(f"its filter or exclude joins another table. {mend}")
+        except (LookupError, ValueError, FieldDoesNotExist, FieldError) as error:
             raise InvalidLockConfig(f"the guard of {self.label}: {error}") from error
         return model
 
-    def fence_trouble(self) -> str:
-        """Return what is wrong with the fence field, as a sentence; "" if nothing is. Raises
-        `InvalidLockConfig` if the model, or one of the fields, does not exist."""
+    def field_trouble(self) -> str:
+        """Return which field cannot hold what the guard writes, as a sentence; "" if both can.
+        Raises `InvalidLockConfig` as `model`."""
         model = self.model
+        field: Any = model._meta.get_field(self.field)
+        where, known = f"the field {self.label}.{self.field}", dict(field.flatchoices)
+        longest = getattr(field, "max_length", None)
+        for status in (*self.source, self.to, self.done, self.failed):
+            if known and status is not None and status not in known:
+                return f"{where} has no choice {status!r}. Correct the guard, or add the choice."
+            if longest and isinstance(status, str) and len(status) > longest:
+                return f"{where} cannot hold {status!r}: its max_length is {longest}."
         if self.fence_field is None:
             return ""
-        field: Any = model._meta.get_field(self.fence_field)
+        field = model._meta.get_field(self.fence_field)
         where = f"the fence field {self.label}.{self.fence_field}"
         use = f"Use BigIntegerField(null=True), not {type(field).__name__}"
         if not can_hold(LARGEST_FENCE, field):
@@ -139,18 +159,33 @@ class StatusGuard:
         """Take the row for a run that holds the lock, with one UPDATE.
 
         ``fence``: that of the run's lease; None where its store has none. Returns False if there
-        is no work: the row does not exist, is in another status, is excluded, or has a later fence.
-        Raises `RuntimeError` inside ``atomic()``.
+        is no work: the row does not exist, is in another status, is excluded, has a later fence, or
+        has that of a run without the lock. Raises `RuntimeError` inside ``atomic()``.
         """
         # A claim that is repeated finds its own status and fence, and takes the row again.
-        work = Q(pk=pk) & (self._fresh() | Q((self.field, self.to)))
+        left = Q((self.field, self.to))
         if self.fence_field is None or fence is None:
-            return self._update(work, {self.field: self.to})
+            return self._update(Q(pk=pk) & (self._fresh() | left), {self.field: self.to})
+        work = self._fresh() | (left & ~Q((self.fence_field, NO_LEASE)))
         earlier = Q((f"{self.fence_field}__isnull", True)) | Q((f"{self.fence_field}__lte", fence))
-        return self._update(work & earlier, {self.field: self.to, self.fence_field: fence})
+        changes = {self.field: self.to, self.fence_field: fence}
+        return self._update(Q(pk=pk) & work & earlier, changes)
+
+    def claim_again(self, pk: Any, fence: int | None = None) -> bool:
+        """Take the row that a run without the lock has claimed: for a redelivery of its message,
+        which holds the lock. That run has died, as far as the broker knows.
+
+        Returns False if no such run has claimed it, and where there is no ``fence``: `claim` has
+        asked for the status alone. Errors: as for `claim`.
+        """
+        if not (self.fence_field and fence):
+            return False
+        alone = Q((self.field, self.to)) & Q((self.fence_field, NO_LEASE))
+        return self._update(Q(pk=pk) & alone, {self.fence_field: fence})
 
     def claim_alone(self, pk: Any) -> bool:
-        """Take the row for a run without a lock, from ``source`` only. Its fence is `NO_LEASE`.
+        """Take the row for a run without a lock, from ``source`` only. Its fence is `NO_LEASE`, and
+        no run takes the row before this one has left it.
 
         Without the lock it is not known whether the run that left the row in ``to`` still lives.
         Returns False if there is no work, or it is not known whether this run has taken the row.
@@ -224,7 +259,7 @@ class StatusGuard:
             raise RuntimeError(f"{what}. Move atomic() into the task.")
         try:
             return bool(rows.filter(which).update(**changes))
-        except (InterfaceError, OperationalError):
+        except AWAY:
             if not close_if_cut(rows.db):
                 raise
         again = rows.filter(which).update(**changes)
@@ -247,18 +282,13 @@ class GuardedRow:
         has changed the row meanwhile, and `LeaseLost` if the lease was lost and the row cannot show
         whether the result counts.
         """
-        guard = self.guard
         claimed: Any = None  # Not known.
-        if guard.fence_field:
+        if self.guard.fence_field:
             self.fence = NO_LEASE if lease is None else lease.fence
-        if lease is None:
-            # If that is interrupted, the row may be that of the lock's holder.
-            claimed = guard.claim_alone(self.pk)
         try:
-            if lease is not None:
-                claimed = guard.claim(self.pk, self.fence)
-                if not claimed:
-                    lease.assert_held()  # If it is lost, a redelivery may have the row.
+            claimed = self.claim(lease)
+            if not claimed and lease is not None:
+                lease.assert_held()  # If it is lost, a redelivery may have the row.
             yield claimed
             if claimed and lease is not None and self.fence is None:
                 # Without a fence the row cannot distinguish this run from the next holder's.
@@ -268,9 +298,19 @@ class GuardedRow:
         except GeneratorExit:
             raise  # Nobody waits for the end of a coroutine that was closed.
         except BaseException as error:
-            if claimed is not False:
+            # Not known: without the lock the row may be that of the lock's holder, and a database
+            # that is away would only be waited for once more. The next run can claim it as it is.
+            unknown = claimed is None and (lease is None or isinstance(error, AWAY))
+            if not unknown and claimed is not False:
                 self.leave(lease, error)
             raise
+
+    def claim(self, lease: Any) -> bool:
+        """Take the row for a run with this lease, or without the lock. Returns False if there is no
+        work. Raises what the database raises."""
+        if lease is None:
+            return bool(self.guard.claim_alone(self.pk))
+        return bool(self.guard.claim(self.pk, self.fence))
 
     def finish(self, lease: Any) -> None:
         """Give the row the status of a run that succeeded."""

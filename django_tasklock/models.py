@@ -15,8 +15,6 @@ from django.utils.translation import gettext_lazy as _
 
 from ._values.lock_info import LockInfo
 
-__all__ = ["ExactCharField", "LeaseRow", "Lock"]
-
 
 class NoTableManager(models.Manager["Lock"]):
     """Returns no rows for every query, so that `dumpdata` and the like work without a table."""
@@ -57,19 +55,15 @@ class Lock(models.Model):
 
         ``digest`` tells the lease that holds it; "": whatever holds it.
         """
-        return cls(id=cls.id_of(store, name, digest), name=name, store=store)
-
-    @staticmethod
-    def id_of(store: str, name: str, digest: str = "") -> str:
-        """Return the ``id`` of the lock called ``name`` in the store ``store``."""
-        # A name has no spaces.
-        return f"{quote(store, safe='')}:{name}" + (f" {digest}" if digest else "")
+        lease = f" {digest}" if digest else ""  # A name has no spaces.
+        lock_id = f"{quote(store, safe='')}:{name}{lease}"
+        return cls(id=lock_id, name=name, store=store)
 
     @staticmethod
     def parts_of(lock_id: str) -> tuple[str, str, str]:
         """Return the store's alias, the lock's name and the digest, which may be "".
 
-        Raises `ValueError` for an id that `id_of` did not make.
+        Raises `ValueError` for an id that `named` did not make.
         """
         store, _, rest = lock_id.partition(":")
         name, _, digest = rest.partition(" ")

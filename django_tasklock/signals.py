@@ -58,6 +58,7 @@ lock_cleared = Signal()
 lock_held = Signal()
 task_not_run = Signal()
 
+# The outcomes of ``task_not_run``, each with its reasons.
 OUTCOMES = {
     "skipped": (
         "already_processing",
@@ -72,4 +73,3 @@ OUTCOMES = {
     "duplicate": ("queued", "running"),
     "given_up": ("held", "outage", "requeue_failed", "too_many_attempts"),
 }
-"""the outcomes of ``task_not_run``, each with its reasons"""

@@ -10,8 +10,11 @@ from django.db import connections, models
 from django.test.utils import override_settings
 
 from tests.app.models import Job
+from tests.conftest import ProxyTo, database_alias
+from tests.proxied_databases import proxy_before
+from tests.proxy import CutProxy
 
-__all__ = ["jobs_on"]
+__all__ = ["jobs_on", "jobs_through_proxy"]
 
 
 @contextmanager
@@ -26,6 +29,17 @@ def jobs_on(alias: str, *, by: str | None = None) -> Iterator[None]:
     finally:
         with connections[alias].schema_editor() as editor:
             editor.delete_model(Job)
+
+
+@contextmanager
+def jobs_through_proxy(alias: str, proxy_to: ProxyTo) -> Iterator[CutProxy]:
+    """The same, behind the proxy that it yields: by the alias "cut"."""
+    proxy = proxy_before(alias, proxy_to)
+    behind = dict(connections.settings[alias]) | {"HOST": "127.0.0.1", "PORT": proxy.port}
+    if behind["ENGINE"] == "tests.postgresql" and not behind["USER"]:
+        behind["USER"] = "postgres"
+    with database_alias("cut", behind), jobs_on(alias, by="cut"):
+        yield proxy
 
 
 class _Router:

@@ -88,7 +88,9 @@ class Mailroom:
                 return message
         raise AssertionError(f"no message {task_id or ''} waits")
 
-    def deliver(self, message: Message, *, redelivered: bool = False) -> tuple[str, Any]:
+    def deliver(
+        self, message: Message, *, redelivered: bool = False, exchange: Any = ""
+    ) -> tuple[str, Any]:
         """Do what a worker does with a message. Returns the state, and what was returned or
         raised."""
         task = self.app.tasks[message.task]
@@ -98,7 +100,7 @@ class Mailroom:
             "hostname": "mailroom",
             "is_eager": False,
             "delivery_info": {
-                "exchange": "",
+                "exchange": exchange,
                 "routing_key": self.queue,
                 "redelivered": redelivered,
             },

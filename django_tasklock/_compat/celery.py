@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import re
 from traceback import walk_stack
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 from celery import Celery, _state
+from celery.app.autoretry import add_autoretry_behaviour
 from celery.backends.base import DisabledBackend, KeyValueStoreBackend
 from celery.contrib.django.task import DjangoTask
 from celery.utils.imports import symbol_by_name
 from celery.utils.quorum_queues import detect_quorum_queues
 from kombu import Exchange, Queue
+from kombu.exceptions import ChannelError
 from kombu.transport.native_delayed_delivery import MAX_NUMBER_OF_BITS_TO_USE
 
 _any_state: Any = _state
@@ -107,6 +110,24 @@ def delays_natively(app: Any) -> bool:
     return bool(detect_quorum_queues(app, driver)[0])
 
 
+def count_messages(app: Any) -> int:
+    """How many messages are in the queues that the app knows. Raises what the broker raises.
+
+    A passive declaration counts them, on the transports that can. A queue that does not exist has
+    none, and on Redis an empty one does not exist.
+    """
+    count = 0
+    with app.connection_for_read() as connection:
+        for name in app.amqp.queues:
+            try:  # RabbitMQ closes a channel on which it did not find a queue.
+                with connection.channel() as channel:
+                    count += channel.queue_declare(name, passive=True).message_count
+            except ChannelError as error:
+                if str(error.reply_code) != "404":
+                    raise
+    return count
+
+
 def queue_of(app: Any, delivery_info: Any) -> Any:
     """The app's queue from which a message came; None if no queue is known to be it.
 
@@ -130,6 +151,39 @@ def queue_of(app: Any, delivery_info: Any) -> Any:
     if kinds == {"topic"}:
         return Queue("", Exchange(exchange or "", type="topic"), routing_key=key)
     return None
+
+
+def is_broadcast(app: Any, delivery_info: Any) -> bool:
+    """Whether each worker got this message, with one task id: through a fanout exchange.
+
+    Celery declares the queues of an app when a worker starts, so the kind of an exchange that no
+    queue of the app has is not known. Then it is one if the message has no routing key, as
+    messages for kombu's ``Broadcast`` have none.
+    """
+    said = delivery_info or {}
+    if not (exchange := said.get("exchange")):
+        return False
+    queues = [bound for _, each in [*app.amqp.queues.items()] for bound in each.bindings or (each,)]
+    kinds = {bound.exchange.type for bound in queues if bound.exchange.name == exchange}
+    return "fanout" in kinds or not (kinds or said.get("routing_key"))
+
+
+def raise_as_body(task: Any, error: Exception) -> NoReturn:
+    """Raise what Celery would if the body of ``task`` raised this: `Retry` where ``autoretry_for``
+    says so, and the retry is sent.
+
+    Celery has that in a wrapper of ``Task.run`` alone (``add_autoretry_behaviour``), which is not
+    called if the body is not. Here it wraps a body that does nothing else.
+    """
+
+    def run() -> NoReturn:
+        raise error
+
+    its = [name for name in dir(task) if name.startswith(("autoretry_", "dont_auto", "retry_"))]
+    failing = SimpleNamespace(run=run, request=task.request, retry=task.retry)
+    add_autoretry_behaviour(failing, **{name: getattr(task, name) for name in its})
+    failing.run()
+    raise error  # Where the options say that ``Task.retry`` raises nothing.
 
 
 def trouble_of_backend(backend: Any) -> tuple[type[Exception], ...]:

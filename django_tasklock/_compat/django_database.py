@@ -98,6 +98,12 @@ def is_in_atomic(using: str) -> bool:
     return bool(blocks) and not blocks[-1]._from_testcase
 
 
+def tables_of(rows: Any) -> int:
+    """Return how many tables a queryset joins; those of subqueries do not count. Of more than one
+    Django makes no single UPDATE. Uses ``count_active_tables`` of its queries."""
+    return int(rows.query.count_active_tables())
+
+
 def can_hold(number: int, field: Any) -> bool:
     """Return whether ``field`` holds ``number``, a positive integer, on every database.
 

@@ -48,16 +48,16 @@ def check_lasts(
 
 
 def cooling_times(
-    hold_at_least: Any, cooldown: Any, cooldown_after_error: Any, *, prefix: str = ""
+    hold_at_least: Any, cooldown: Any, cooldown_after_error: Any
 ) -> CoolingTimes | None:
-    """Return the options; None if all are 0. ``prefix``: of their names, for the errors.
+    """Return the options; None if all are 0.
 
     Raises `TypeError` or `ValueError` unless each is a finite number >= 0, and no bool.
     """
     times = CoolingTimes(
-        checked_seconds(f"{prefix}hold_at_least", hold_at_least),
-        checked_seconds(f"{prefix}cooldown", cooldown),
-        checked_seconds(f"{prefix}cooldown_after_error", cooldown_after_error),
+        checked_seconds("hold_at_least", hold_at_least),
+        checked_seconds("cooldown", cooldown),
+        checked_seconds("cooldown_after_error", cooldown_after_error),
     )
     return times if any(times) else None
 

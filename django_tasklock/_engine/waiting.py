@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -87,12 +88,15 @@ class Pause(NamedTuple):
 Steps = Generator[Pause, "Grant | Refusal | None", R]
 
 
-def blocking(steps: Steps[R]) -> R:
-    """Make the steps in this thread. Returns, or raises, what they do."""
+def blocking(
+    steps: Steps[R], wait: Callable[[Pause], Grant | Refusal | None] = Pause.wait
+) -> R:  # fmt: skip
+    """Make the steps in this thread. ``wait``: waits for a pause as `Pause.wait` does; what it
+    raises ends the steps. Returns, or raises, what they do."""
     try:
         pause = next(steps)
         while True:
-            pause = advance(steps, pause.wait)
+            pause = advance(steps, partial(wait, pause))
     except StopIteration as end:
         return cast("R", end.value)
     finally:

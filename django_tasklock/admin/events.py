@@ -68,7 +68,7 @@ def _cells(request: HttpRequest, event: Event) -> dict[str, str]:
     seconds = "" if event.seconds is None else duration(event.seconds)
     # The reason of the operator who held the lock is why, too.
     why = ": ".join(filter(None, (event.reason, holder.reason)))
-    lock_id = Lock.id_of(event.store, event.name)
+    lock_id = Lock.named(event.store, event.name).id
     return {
         "when": moment(event.at),
         "kind": gettext(event.kind),

@@ -6,8 +6,9 @@ from itertools import islice
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.admin.utils import quote
+from django.core import signing
 from django.core.exceptions import PermissionDenied
 from django.db import Error as DatabaseError
 from django.http import HttpRequest
@@ -15,20 +16,26 @@ from django.utils.translation import gettext
 
 from .._values.words import printable
 from ..models import Lock
+from ..operators.clearing import Outcome
 from ..operators.doctor import diagnose
 from ..operators.lost_work import requeue, still_lost
 from ..operators.problems import KINDS, Problem
+from ..operators.reservations import QueuedJob, clear_job
 from .cells import row_url
-from .clear import listed_names
+from .clear import listed_names, user_name
 from .reading import NOT_KNOWN, problem_of
 from .rows import lock_of
 from .tabs import MOST_FINDINGS, address, counted
+
+# What a page has signed with this word is a reservation that it has shown.
+JOB = "tasklock reservation"
 
 
 def findings(request: HttpRequest, site: admin.AdminSite, *, may_clear: bool) -> dict[str, Any]:
     """Return what the page's template needs.
 
-    ``may_clear``: whether the user may clear locks, and send rows again that they may change.
+    ``may_clear``: whether the user may clear locks, end reservations, and send rows again that they
+    may change.
     """
     try:
         found = list(islice(diagnose(), MOST_FINDINGS + 1))
@@ -42,18 +49,21 @@ def findings(request: HttpRequest, site: admin.AdminSite, *, may_clear: bool) ->
         "more": len(found) > MOST_FINDINGS,
         "gone": [row["lock_id"] for row in rows if row["lock_id"] and row["gone"]],
         "lost": [row["row"] for row in rows if row["row"]],
+        "over": [row["job"] for row in rows if row["job"]],
     }
 
 
 def _finding(
     request: HttpRequest, site: admin.AdminSite, problem: Problem, *, may_clear: bool
 ) -> dict[str, Any]:
-    """``lock_id`` and ``row`` are what its button sends, and empty where there is none."""
-    lock_id = row = ""
+    """``lock_id``, ``row`` and ``job`` are what its button sends, and empty where there is none."""
+    lock_id = row = job = ""
     if may_clear and problem.sendable and _may_send(request, site, problem.model):
         row = problem.seen
     elif may_clear and problem.info:
         lock_id = lock_of(problem.info).pk
+    elif may_clear and problem.job:
+        job = signing.dumps({**problem.job.as_json(), "ttl": None}, salt=JOB)
     return {
         "serious": problem.serious,
         "gone": problem.kind == "owner gone",
@@ -65,15 +75,17 @@ def _finding(
         "lock_id": lock_id,
         "clear_url": address(request, "delete", quote(lock_id)) if lock_id else "",
         "row": row,
+        "job": job,
     }
 
 
 def _url(request: HttpRequest, site: admin.AdminSite, problem: Problem) -> str | None:
-    if problem.kind in ("lost work", "fence") and problem.model is not None:
+    of_row = problem.kind in ("lost work", "fence", "unknown")
+    if of_row and problem.model is not None and problem.pk is not None:
         return row_url(site, request, problem.model, problem.pk)
     if problem.lock is None or problem.store is None:
         return None
-    lock_id = Lock.id_of(problem.store, problem.lock)
+    lock_id = Lock.named(problem.store, problem.lock).id
     return address(request, "change", quote(lock_id), store=problem.store)
 
 
@@ -114,3 +126,31 @@ def send_again(request: HttpRequest, site: admin.AdminSite) -> None:
     if sent:
         words = gettext("Sent again: %(rows)s.") % {"rows": listed_names(sent)}
         messages.success(request, words)
+
+
+def end_reservations(request: HttpRequest) -> None:
+    """End each posted reservation that is still the one that was shown; say what became of it.
+
+    Raises `PermissionDenied` for what no page has shown.
+    """
+    names: dict[bool, list[str]] = {True: [], False: []}
+    try:
+        for posted in request.POST.getlist("job"):
+            job = QueuedJob(**signing.loads(posted, salt=JOB))
+            words = gettext("Asked to end its reservation for %(message)s.")
+            words %= {"message": printable(f"{job.task}[{job.task_id}]")}
+            of_lock = [Lock.named(job.store, job.name)]
+            LogEntry.objects.log_actions(request.user.pk, of_lock, DELETION, words)
+            outcome = clear_job(job, by=user_name(request))
+            names[outcome is Outcome.CLEARED].append(job.name)
+    except signing.BadSignature as error:
+        raise PermissionDenied from error
+    except NOT_KNOWN as error:
+        messages.error(request, problem_of(error))
+    counted(None)
+    if ended := names[True]:
+        words = gettext("Ended, so the next call is sent: %(names)s.")
+        messages.success(request, words % {"names": listed_names(ended)})
+    if left := names[False]:
+        words = gettext("Nothing to end any more: %(names)s.")
+        messages.info(request, words % {"names": listed_names(left)})

@@ -28,7 +28,7 @@ from ..operators.rows import label_of, row_if_known
 from .cells import COLUMNS, facts, row_url, waiter_cells
 from .clear import clear, question_about, user_name
 from .events import history
-from .health import findings, send_again
+from .health import end_reservations, findings, send_again
 from .hold import HoldForm
 from .reading import NOT_KNOWN, Reading, problem_of, read
 from .rows import LockChangeList, Rows, lock_of, seen_lock
@@ -117,7 +117,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Lock:
         """What holds the lock now: the page of a lease that is over tells of the lock."""
         lock = seen_lock(object_id)
-        return lock if lock.info else seen_lock(Lock.id_of(lock.store, lock.name))
+        return lock if lock.info else seen_lock(Lock.named(lock.store, lock.name).id)
 
     @needs("view")
     def change_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -226,10 +226,13 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     @needs("delete")
     def send_view(self, request: HttpRequest) -> HttpResponse:
-        """Send lost rows again. Raises `PermissionDenied`."""
+        """Send lost rows again, or end reservations. Raises `PermissionDenied`."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        send_again(request, self.admin_site)
+        if "job" in request.POST:
+            end_reservations(request)
+        else:
+            send_again(request, self.admin_site)
         return HttpResponseRedirect(address(request, "health"))
 
     def _page(

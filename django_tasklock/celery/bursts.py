@@ -142,9 +142,8 @@ class Debounce(Step):
 
     def start(self, run: Run, lease: Lease | None) -> bool:
         """Note that the message starts: the next call begins a new burst."""
-        moment, text = _moment(run.message), self._noted(run)
+        moment, (text, burst) = _moment(run.message), self._noted(run)
         if moment:  # If a call has come in between, its note stays.
-            burst = Burst.read(text)
             if moment == burst.kept:
                 burst = burst._replace(kept=0)
             elif moment >= burst.last:
@@ -153,7 +152,7 @@ class Debounce(Step):
             store.reserve(key, json.dumps(burst), NOTE_SECONDS, over=text or "")
         return True
 
-    def _noted(self, run: Run) -> str | None:
+    def _noted(self, run: Run) -> tuple[str | None, Burst]:
         message, store = run.message, run.task.locks.store
         moment = _moment(message)
         text = store.get_note(_key(run.task, message.name)) if moment else None
@@ -165,7 +164,7 @@ class Debounce(Step):
                 message, printable(burst.task_id), message.name,
             )  # fmt: skip
             raise Skip("debounced", Owner(task=str(run.task.name), task_id=burst.task_id))
-        return text
+        return text, burst
 
 
 class Coalesce(Step):

@@ -37,8 +37,10 @@ HEADER = "tasklock"
 NAME, SLOTS = "name", "slots"
 # The key that the call has reserved.
 RESERVED = "reserved"
-# How the message is written, if the call says it. Celery's request does not tell its run.
-WRITTEN = ("serializer", "compression")
+# The name of the serializer with which the message came: the main process tells its run.
+SERIALIZER = "serializer"
+# Whether the run that sent it went on, as with ``throw=False``: a result may be of that run.
+BESIDE = "beside"
 # The handle of the lease under which the run goes on.
 LEASE = "lease"
 # The moment of a debounced call, in nanoseconds since the epoch.
@@ -104,7 +106,10 @@ class Call:
         """Have the message carry what its run and a requeue need to know of the call."""
         # A task id may be used again: the time distinguishes one sending from another.
         ours: dict[str, Any] = {"sent": time.time()}
-        ours |= {each: self.options[each] for each in WRITTEN if self.options.get(each)}
+        given = self.task.request.__dict__.get(HEADER) if self.own else None
+        if given:
+            ours |= {BESIDE: True} if given.get(BESIDE) else {}
+            self.options.setdefault(SERIALIZER, given.get(SERIALIZER) or self.task.serializer)
         with suppress(Exception):  # Its run calls the project's function, and says what is wrong.
             ours |= {NAME: self.name, SLOTS: self.slots}
         self.note(**ours)

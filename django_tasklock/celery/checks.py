@@ -4,9 +4,10 @@ System checks of the tasks of the project's Celery apps.
 ========  =======  ============================================================================
 id        level    condition
 ========  =======  ============================================================================
-``E003``  error    a task's guard names a model or a field that does not exist
+``E003``  error    a task's guard names a model or a field that does not exist, or cannot claim a
+                   row with one UPDATE
 ``E004``  error    a task's ``lock_store`` is no alias of the setting
-``E005``  error    the ``fence_field`` of a task's guard cannot hold a fence
+``E005``  error    a field of a task's guard cannot hold a fence, or one of its statuses
 ``E006``  error    a task's lock is to cool, and its store cannot do that
 ``E007``  error    a task cannot be made: a worker does not start, and its calls fail
 ``E008``  error    a task that is no `LockedTask` has options that nothing reads: ours, or those of
@@ -15,6 +16,7 @@ id        level    condition
                    no time limit
 ``W005``  warning  the tasks of an app cannot be imported
 ``W009``  warning  a task has a guard and no ``acks_late``
+``W010``  warning  a guarded task may run without its lock, and its row has no fence
 ========  =======  ============================================================================
 """
 
@@ -79,7 +81,7 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[che
     who = f"task {task.name}"
     if task.guard is not None:
         try:
-            if problem := task.guard.fence_trouble():
+            if problem := task.guard.field_trouble():
                 yield _said(who, problem, id="django_tasklock.E005")
         except InvalidLockConfig as wrong:  # Of its model or its fields.
             hint = "Correct the guard; or add the field to the model, and migrate."
@@ -107,6 +109,11 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[che
                 task.cooling_times.check(store)
         except InvalidLockConfig as wrong:
             yield _said(who, wrong, id="django_tasklock.E006")
+        alone = "run" in (task.on_conflict, task.on_outage)
+        if alone and task.guard and not (task.guard.fence_field and store.supports_fence):
+            what = "it may run without its lock, and no fence keeps its row from the next run."
+            hint = "Give its guard a fence_field, and the task a lock_store that has fences."
+            yield _said(who, what, hint, id="django_tasklock.W010")
     ttl = configured[task.lock_store].ttl if task.lock_ttl is None else task.lock_ttl
     limit = task.time_limit or task.app.conf.task_time_limit
     if not task.lock_renew and (limit is None or ttl < limit):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from .._compat.celery import count_messages, delays_natively
 from .._values.lock_info import LockInfo
 from ..guards import StatusGuard
-from ..operators.reservations import key_of
+from ..operators.reservations import QueuedJob, key_of
 from ..operators.work import Explanation
 from .loading import locked_tasks
 from .options import OPTIONS, body_signature
 from .task import LockedTask
-from .unique import is_same_job
+from .unique import has_ended, is_same_job
 
 # Two values for each argument except the key. If they give two names for one row, its lock's name
 # cannot be known from the row.
@@ -32,7 +34,8 @@ def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> E
     options = {option: getattr(type(task), option) for option in OPTIONS}
     own = {each: value for each, value in options.items() if value != getattr(LockedTask, each)}
     naming = task.naming
-    arguments, slots = naming.arguments_of(args, kwargs), naming.slots_of(args, kwargs)
+    arguments = naming.arguments_of(args, kwargs)
+    slots = naming.slots_from(arguments)
     return Explanation(task, naming.name_from(arguments), why, arguments, slots, own)
 
 
@@ -48,6 +51,39 @@ def duplicate_of(explanation: Explanation) -> str | LockInfo | None:
         return other
     holder: LockInfo | None = store.find(name)
     return holder if holder is not None and is_same_job(task, holder) else None
+
+
+def gone_messages(jobs: Sequence[QueuedJob]) -> Iterator[tuple[QueuedJob, bool]]:
+    """Yield each job whose message has ended, with True, or is in no queue and with no worker that
+    answers, with False. What is not known is not gone."""
+    tasks = locked_tasks()
+    sought: dict[Any, list[QueuedJob]] = {}
+    for job in jobs:
+        task = tasks.get(job.task)
+        if task is not None and has_ended(task, job.task_id):
+            yield job, True
+        elif task is not None:
+            sought.setdefault(task.app, []).append(job)
+    for app, some in sought.items():
+        found: set[str] = set()
+        with suppress(Exception):  # A broker that does not answer, or cannot count.
+            found = _nowhere(app, {job.task_id for job in some})
+        yield from ((job, False) for job in some if job.task_id in found)
+
+
+def _nowhere(app: Any, ids: set[str]) -> set[str]:
+    """Those of some messages that are in no queue of the app, and with no worker. None of them
+    where the broker keeps delayed messages, or no worker answers."""
+    if delays_natively(app) or count_messages(app):
+        return set()
+    workers = app.control.inspect(timeout=1.0)
+    answers = workers.query_task(*ids) or {}
+    ids = ids.difference(*answers.values()) if answers else set()
+    if ids:  # Before 5.7 Celery shows here alone what waits in a worker for its ETA.
+        later = [each for answer in (workers.scheduled() or {}).values() for each in answer]
+        ids -= {each["request"]["id"] for each in later}
+    # Looked at once more: a message on its way may be in neither.
+    return set() if ids and count_messages(app) else ids
 
 
 def guarded_tasks() -> Iterator[GuardedTask]:

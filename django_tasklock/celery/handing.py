@@ -73,37 +73,35 @@ def detached(call: Call) -> str:
     Raises `LeaseLost` and `StoreUnavailable`. Raises `TypeError` or `ValueError` for what is no
     lease, for a lease of another lock or store, and for a lease under which a run finishes a row.
     """
-    lease, task, wrong = call.options[LEASE], call.task, ""
+    lease, task = call.options[LEASE], call.task
     own = isinstance(lease, Lease)
     said: Any = lease if own else read_handle(lease)
     alias, slots = said.store if own else said.alias, call.slots
-    permits = said.owner.slots if own else said.slots
-    if task.debounce is not None:
-        wrong = f"{task.name} has debounce: a replaced call would keep the lease. Leave it out"
-    elif alias != task.lock_store:
-        wrong = (
-            f"the lease is of the store {alias!r}, and {task.name} uses {task.lock_store!r}. "
-            f"Acquire it with locks.using({task.lock_store!r})"
-        )
-    elif not _is_of(said.name, permits, call.name, slots):
-        takes = repr(call.name) if slots == 1 else f"a permit of {call.name!r}"
-        wrong = (
-            f"the lease is of the lock {said.name!r}, and this call takes {takes}. "
-            "Acquire that one, or leave the lease out"
-        )
     for run in runs.get():
         if run.row.key and not run.row.replaced and run.lease.token == said.token:
-            wrong = (
+            raise ValueError(
                 f"this run finishes the row {run.row} under the lease when its body has returned: "
                 f"{task.name} cannot go on under it. Send it in a chain, without the lease"
             )
-    if wrong:
-        raise ValueError(wrong)
-    if not own:
+    if task.debounce is not None:
+        raise ValueError(
+            f"{task.name} has debounce: a replaced call would keep the lease. Leave it out"
+        )
+    if alias != task.lock_store:
+        raise ValueError(
+            f"the lease is of the store {alias!r}, and {task.name} uses {task.lock_store!r}. "
+            f"Acquire it with locks.using({task.lock_store!r})"
+        )
+    if not _is_of(said.name, said.owner.slots if own else said.slots, call.name, slots):
+        takes = repr(call.name) if slots == 1 else f"a permit of {call.name!r}"
+        raise ValueError(
+            f"the lease is of the lock {said.name!r}, and this call takes {takes}. "
+            "Acquire that one, or leave the lease out"
+        )
+    if not isinstance(lease, Lease):
         return str(lease)
     expired = max(call.seconds_to_expiry(), 0.0) + START_SECONDS
-    handle: str = lease.detach(min(lease.ttl + waiting_seconds(task, call.options), expired))
-    return handle
+    return lease.detach(min(lease.ttl + waiting_seconds(task, call.options), expired))
 
 
 def handle_of(ours: Any) -> Handle | None:

@@ -9,18 +9,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import timezone
 from enum import Enum
 from typing import Any
 
-from celery.exceptions import Ignore, Retry
+from celery import states
+from celery.exceptions import Ignore, Retry, SoftTimeLimitExceeded
+from celery.utils.time import maybe_iso8601
 
+from .._compat.celery import is_broadcast
+from .._engine.history import note_event
 from .._engine.keeper import keeper_of
 from .._engine.skipping import skipped
 from .._values.lock_info import LockInfo
-from .._values.owner import recorded
-from ..exceptions import StoreUnavailable
+from .._values.owner import owner_record, recorded
+from .._values.words import printable
+from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..signals import task_not_run
-from .call import HEADER, REFUSED, RESERVED, is_of, named_by
+from .call import BESIDE, HEADER, REFUSED, RESERVED, is_of, named_by
 from .note import Attempts, Skip
 from .options import TaskOptions, follow_up_key
 
@@ -114,6 +120,15 @@ class Message:
         still, and its queue does not drop it for having delivered it too often."""
         return bool(self.task.acks_late) and self.deliveries < self.task.lock_max_attempts
 
+    def refuse_broadcast(self) -> None:
+        """Raise `InvalidLockConfig` for a message that all workers got."""
+        if self.queued and is_broadcast(self.task.app, self.request.delivery_info):
+            raise InvalidLockConfig(
+                f"task {self.task.name}: its message came by a broadcast (fanout) queue, which "
+                "gives all workers one task id, and a LockedTask runs once for each task id. Make "
+                "it a plain task, and use lock(...) in its body"
+            )
+
     def _named(self) -> tuple[str, int]:
         """The name and the slots that the message carries; of a call without, those of now."""
         naming, carried = self.task.naming, named_by(self.ours)
@@ -179,7 +194,8 @@ class Message:
     @property
     def keeps_results(self) -> bool:
         """Whether the result backend knows how a run of this message has ended."""
-        return self.task.keeps_results and not self.request.ignore_result
+        unsaid = self.request.ignore_result or self.ours.get(BESIDE)
+        return self.task.keeps_results and not unsaid
 
 
 def reserved_by(task: TaskOptions, name: str, ours: Mapping[str, Any]) -> list[str]:
@@ -189,13 +205,50 @@ def reserved_by(task: TaskOptions, name: str, ours: Mapping[str, Any]) -> list[s
     return [*keys, follow_up_key(task, name)] if task.on_conflict == "coalesce" else keys
 
 
+def state_of(task: TaskOptions, task_id: str, sent: float | None = None) -> str | None:
+    """Return the state that the result backend has of a message; None if it cannot know it, and
+    "SILENT" if it does not answer: the lock store may still know enough.
+
+    A result that is older than the message, which was ``sent`` at that moment, belongs to an
+    earlier use of the task id.
+    """
+    if not task.keeps_results:
+        return None
+    try:
+        meta: Any = task.backend.get_task_meta(task_id)
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception as silent:
+        what = f"{task.name}[{printable(task_id)}]"
+        logger.warning("the result backend does not say whether %s has run: %s", what, silent)
+        return "SILENT"
+    if sent is not None and _was_before(meta.get("date_done"), sent):
+        # Most backends never overwrite a success, so the later result may be missing.
+        return None if meta["status"] == states.SUCCESS else states.PENDING
+    return str(meta["status"])
+
+
+def _was_before(done: Any, moment: float) -> bool:
+    """Return whether a result was stored before a moment, in seconds since the epoch."""
+    with suppress(AttributeError, TypeError, ValueError, OverflowError):
+        when: Any = maybe_iso8601(done)
+        # A backend that stores no time zone means UTC, or local time.
+        zones = (timezone.utc, None) if when.tzinfo is None else (when.tzinfo,)
+        return all(when.replace(tzinfo=zone).timestamp() < moment for zone in zones)
+    return False
+
+
 def tell(call: Any, outcome: str, reason: str, task_id: Any = None) -> None:
-    """Send `task_not_run`, if anybody listens. ``call``: a message, or a call that is sent.
+    """Send `task_not_run`, if anybody listens. ``call``: a message, or a call that is sent. One
+    that is given up is an event of the history, too.
 
     ``outcome`` and ``reason`` are of the closed sets that django_tasklock/signals.py has.
     """
+    task = call.task
+    if outcome == "given_up":
+        owner = owner_record(str(task.name), call.id)
+        note_event(task.locks.store, "given up", call.name, owner, reason=reason)
     if task_not_run.receivers:
-        task = call.task
         task_not_run.send_robust(
             type(task), task=str(task.name), task_id=task_id or call.id, name=call.name,
             store=task.lock_store, template=task.naming.template, outcome=outcome, reason=reason,
@@ -206,5 +259,11 @@ def skip(message: Message, why: Skip) -> dict[str, Any]:
     """Tell that a call is skipped, and return its marker: chains, groups and chords go on."""
     task, told = message.task, ("skipped", why.reason)
     tell(message, *(("coalesced", "follow_up") if why.reason == "coalesced" else told))
+    parent = message.request.parent_id if message.queued else None
+    if parent and why.holder and why.holder.task_id == recorded(parent):
+        logger.warning(
+            "%s is skipped: the run that sent it holds the lock %s, and nothing goes on with it. "
+            'Use on_conflict="retry" or "coalesce"', message, message.name,
+        )  # fmt: skip
     names = task.lock_store, message.name, str(task.name), message.id
     return skipped(*names, why.reason, why.holder)

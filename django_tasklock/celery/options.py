@@ -18,7 +18,7 @@ from celery import Task
 from django.utils.functional import cached_property
 
 from .._compat.celery import WorkerTask, keeps_results, keeps_successes, makes_all_tasks
-from .._engine.cooling import CoolingTimes, cooling_times
+from .._engine.cooling import CoolingTimes
 from .._engine.names import (
     ArgumentNames,
     NameTemplate,
@@ -33,12 +33,12 @@ from .._values.slots import checked_slots
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
 
-# Gets the name of an option and its value; raises `TypeError` or `ValueError`.
-Check = Callable[[str, Any], object]
+# Gets the value of an option and its name; raises `TypeError` or `ValueError`.
+Check = Callable[[Any, str], object]
 
 
 def _is(what: str, fits: Callable[[Any], bool]) -> Check:
-    def check(option: str, value: Any) -> None:
+    def check(value: Any, option: str) -> None:
         if not fits(value):
             raise ValueError(f"{option} must be {what}, not {value!r}")
 
@@ -53,29 +53,29 @@ def _a(what: str, *kinds: Any) -> Check:
     return _is(what, lambda value: isinstance(value, kinds))
 
 
-_TTL: Check = lambda option, value: checked_ttl(value, option)  # noqa: E731
-_TTL_OR_NONE: Check = lambda option, value: value is None or _TTL(option, value)  # noqa: E731
-_WAIT: Check = lambda option, value: checked_wait(value, option)  # noqa: E731
+def _ttl_or_none(value: Any, option: str) -> float | None:
+    return None if value is None else checked_ttl(value, option)
+
 
 # The options for how long a lock stays taken, in the order of `CoolingTimes`.
 COOLING = ("lock_hold_at_least", "lock_cooldown", "lock_cooldown_after_error")
 CHECKS: dict[str, Check] = {
     "lock_name": _a("a template, by(...) or a callable", str, ArgumentNames, Callable, NoneType),
-    "lock_slots": lambda option, value: callable(value) or checked_slots(value, option),
-    "lock_ttl": _TTL_OR_NONE,
-    "lock_wait": _WAIT,
+    "lock_slots": lambda value, option: callable(value) or checked_slots(value, option),
+    "lock_ttl": _ttl_or_none,
+    "lock_wait": checked_wait,
     "lock_renew": _a("a bool", bool),
-    **dict.fromkeys(COOLING, checked_seconds),
+    **dict.fromkeys(COOLING, lambda value, option: checked_seconds(option, value)),
     "lock_store": _a("an alias", str),
-    "lock_retry_for": _WAIT,
+    "lock_retry_for": checked_wait,
     "lock_max_attempts": _is("a number of runs >= 1", lambda runs: type(runs) is int and runs > 0),
     "on_conflict": _one_of("skip", "retry", "raise", "coalesce", "run"),
     "on_outage": _one_of("retry", "raise", "run"),
     "unique_while": _one_of(None, "queued", "unfinished"),
-    "unique_for": _TTL,
+    "unique_for": checked_ttl,
     "on_duplicate": _one_of("return", "raise"),
-    "debounce": _TTL_OR_NONE,
-    "debounce_max": _TTL_OR_NONE,
+    "debounce": _ttl_or_none,
+    "debounce_max": _ttl_or_none,
     "guard": _a("a StatusGuard", StatusGuard, NoneType),
 }  # fmt: skip
 # The names of all options.
@@ -101,7 +101,8 @@ class Naming:
     """The arguments, the lock's name and its slots for each call of one task.
 
     ``template`` is the lock's name with fields in the place of all values: the same for every call.
-    ``name_from`` is `name_of`, from a call's arguments by name.
+    ``arguments_of`` returns a call's arguments by name, with defaults, and ``name_from`` is
+    `name_of` of those.
     """
 
     template: str
@@ -112,7 +113,8 @@ class Naming:
         signature = body_signature(cls)
         assert signature is not None
         self._task, self._slots, name = str(task.name), cls.lock_slots, cls.lock_name
-        self._bind = partial(bound_arguments, signature)
+        # Of a call's positional and keyword arguments. Raises `TypeError` as the call does.
+        self.arguments_of = partial(bound_arguments, signature)
         if isinstance(name, str):
             self.template, self.name_from = name, NameTemplate(name, signature).fill_from
         elif isinstance(name, ArgumentNames):
@@ -125,19 +127,15 @@ class Naming:
             self.template = f"{self._task}:{{lock_name}}"
             self.name_from = lambda arguments: checked_name(name(**arguments))
 
-    def arguments_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments by name, with defaults. Raises `TypeError` as the call does."""
-        return self._bind(args, kwargs)
-
     def name_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the name of the lock for a call with these arguments.
 
         Raises `TypeError` or `ValueError` if the arguments do not give a valid name, and what a
         function of the project's raises.
         """
-        return self.name_from(self._bind(args, kwargs))
+        return self.name_from(self.arguments_of(args, kwargs))
 
-    def slots_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    def slots_from(self, arguments: Mapping[str, Any]) -> int:
         """Return how many calls with the same name may run at once.
 
         Raises `TypeError` or `ValueError` if ``lock_slots`` does not return a valid number, and
@@ -145,12 +143,12 @@ class Naming:
         """
         if not callable(self._slots):
             return int(self._slots)
-        found = self._slots(**self._bind(args, kwargs))
-        return checked_slots(found, f"lock_slots of the task {self._task}")
+        return checked_slots(self._slots(**arguments), f"lock_slots of the task {self._task}")
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, int]:
-        """Return what `name_of` and `slots_of` return, or raises what they raise."""
-        return self.name_of(args, kwargs), self.slots_of(args, kwargs)
+        """Return what `name_of` and `slots_from` return, or raise what they raise."""
+        arguments = self.arguments_of(args, kwargs)
+        return self.name_from(arguments), self.slots_from(arguments)
 
 
 class TaskOptions(WorkerTask):
@@ -199,7 +197,8 @@ class TaskOptions(WorkerTask):
     @cached_property
     def cooling_times(self) -> CoolingTimes | None:
         """How long the lock stays taken after a run that has ended; None: not at all."""
-        return cooling_times(*(getattr(self, option) for option in COOLING), prefix="lock_")
+        times = CoolingTimes(*(getattr(self, option) for option in COOLING))
+        return times if any(times) else None
 
     @cached_property
     def keeps_results(self) -> bool:
@@ -236,16 +235,15 @@ def _check_options(task: type[Task]) -> None:
     task's body cannot run under a lock."""
     # Bases that are tasks were checked when they were made.
     mixins = [each for each in task.__mro__[:-1] if not issubclass(each, Task)]
-    options = {option: getattr(task, option) for option in OPTIONS}
     signature = body_signature(task)
     for each in (task, *mixins):
         for name, value in vars(each).items():
             _check_attribute(name, value, own=each is task)
     for option, check in CHECKS.items():
-        check(option, options[option])
+        check(getattr(task, option), option)
     if signature is not None:
-        _check_arguments(signature, options)
-    _check_together(task, options)
+        _check_arguments(task, signature)
+    _check_together(task)
 
 
 def _check_order(task: type[Task], locked: type[Task]) -> None:
@@ -275,7 +273,7 @@ def check_call(task: Any, options: Mapping[str, Any]) -> None:
                     raise ValueError(
                         f"{option} has no effect: the task has no unique_while. Leave it out"
                     )
-                CHECKS[option](option, value)
+                CHECKS[option](value, option)
             elif option in CHECKS:
                 what = (
                     f"{option} is an option of the task: a call may give {' and '.join(PER_CALL)}"
@@ -305,21 +303,20 @@ def _misspelt(option: str) -> str | None:
     return known if option.startswith(_OURS) else None
 
 
-def _check_arguments(signature: inspect.Signature, options: Mapping[str, Any]) -> None:
+def _check_arguments(task: Any, signature: inspect.Signature) -> None:
     """Raise `TypeError` or `ValueError` for options that do not go with the body's arguments."""
-    name, guard = options["lock_name"], options["guard"]
-    if isinstance(name, str):
-        NameTemplate(name, signature)
-    elif isinstance(name, ArgumentNames):
-        name.check(signature)
-    if guard is not None:
-        check_argument("guard", guard.pk, signature)
+    if isinstance(task.lock_name, str):
+        NameTemplate(task.lock_name, signature)
+    elif isinstance(task.lock_name, ArgumentNames):
+        task.lock_name.check(signature)
+    if task.guard is not None:
+        check_argument("guard", task.guard.pk, signature)
     parameters = signature.parameters.values()
     named = {each.name: None for each in parameters if each.kind is not each.VAR_KEYWORD}
-    for option in ("lock_name", "lock_slots"):
-        if callable(options[option]):
+    for option, value in ("lock_name", task.lock_name), ("lock_slots", task.lock_slots):
+        if callable(value):
             try:
-                takes = signature_of(options[option])
+                takes = signature_of(value)
                 # With further keywords, a call may have any argument.
                 (takes.bind if len(named) == len(parameters) else takes.bind_partial)(**named)
             except TypeError as error:
@@ -328,13 +325,12 @@ def _check_arguments(signature: inspect.Signature, options: Mapping[str, Any]) -
                 raise TypeError(f"{option} is {what}: {error}. {mend}") from error
 
 
-def _check_together(task: type[Task], options: Mapping[str, Any]) -> None:
+def _check_together(task: Any) -> None:
     """Raise `ValueError` for a body that cannot run under a lock, and for options that exclude each
     other, or need each other."""
     run = inspect.getattr_static(task, "run")
     body = run.__func__ if isinstance(run, staticmethod) else run
-    several, unique_while = options["lock_slots"] != 1, options["unique_while"]
-    debounce, longest = options["debounce"], options["debounce_max"]
+    several, debounce, longest = task.lock_slots != 1, task.debounce, task.debounce_max
     wrong = {
         "its own Strategy, as in celery-batches, calls it once for many messages. Leave out "
         "LockedTask, and use lock(...) in the body": task.Strategy != Task.Strategy,
@@ -342,14 +338,15 @@ def _check_together(task: type[Task], options: Mapping[str, Any]) -> None:
         "call asyncio.run(...) or asgiref.sync.async_to_sync(...) in it":
             iscoroutinefunction(body) or is_generator(body),
         "its guard needs a lock that one run at a time holds: leave out lock_slots, and use "
-        "lock(..., slots=N) in the body": several and options["guard"] is not None,
+        "lock(..., slots=N) in the body": several and task.guard is not None,
         'with lock_slots several calls may run: use unique_while="queued"':
-            several and unique_while == "unfinished",
+            several and task.unique_while == "unfinished",
         "debounce_max has no effect: the task has no debounce. Add one, or leave debounce_max out":
             longest and not debounce,
         f"debounce_max must be at least debounce, {debounce!r}, not {longest!r}":
             longest and debounce and longest < debounce,
-        "debounce and unique_while exclude each other: leave one out": debounce and unique_while,
+        "debounce and unique_while exclude each other: leave one out":
+            debounce and task.unique_while,
     }  # fmt: skip
     for message, is_so in wrong.items():
         if is_so:

@@ -6,20 +6,17 @@ The note of its runs says it, and the result backend, if there is one.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
-from datetime import timezone
 from typing import Any, NoReturn
 
 from celery import states
 from celery.exceptions import Ignore, SoftTimeLimitExceeded
-from celery.utils.time import maybe_iso8601
 
 from .._compat.celery import counts_parts_once
 from .._engine.acquiring import BY_RUN
 from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable, TooManyAttempts
-from .message import Message, tell
+from .message import Message, state_of, tell
 from .note import CameBack
 from .requeue import come_back
 from .row import is_own_loss
@@ -154,31 +151,8 @@ def _drop(message: Message, why: str, *, over: bool = True) -> NoReturn:
 
 
 def _state(message: Message) -> str | None:
-    """As `_stored_state`; "SILENT" if the backend does not answer: the lock store may still know
-    enough."""
-    try:
-        return _stored_state(message)
-    except SoftTimeLimitExceeded:
-        raise
-    except Exception as silent:
-        logger.warning("the result backend does not say whether %s has run: %s", message, silent)
-        return "SILENT"
-
-
-def _stored_state(message: Message) -> str | None:
-    """Return the state of the message's call; None if the result backend cannot know it.
-
-    A result that is older than the message belongs to an earlier use of the task id. Raises what
-    the backend raises if it does not answer.
-    """
-    if not message.keeps_results:
-        return None
-    meta: Any = message.task.backend.get_task_meta(message.id)
-    state = str(meta["status"])
-    if message.sent is not None and _was_before(meta.get("date_done"), message.sent):
-        # Most backends never overwrite a success, so the later result may be missing.
-        return None if state == states.SUCCESS else states.PENDING
-    return state
+    known = message.keeps_results
+    return state_of(message.task, message.id, message.sent) if known else None
 
 
 def _count_part(message: Message) -> None:
@@ -199,13 +173,3 @@ def _count_part(message: Message) -> None:
         raise
     except Exception as error:
         logger.warning("%s could not be counted in its chord: %s", message, error)
-
-
-def _was_before(done: Any, moment: float) -> bool:
-    """Return whether a result was stored before a moment, in seconds since the epoch."""
-    with suppress(AttributeError, TypeError, ValueError, OverflowError):
-        when: Any = maybe_iso8601(done)
-        # A backend that stores no time zone means UTC, or local time.
-        zones = (timezone.utc, None) if when.tzinfo is None else (when.tzinfo,)
-        return all(when.replace(tzinfo=zone).timestamp() < moment for zone in zones)
-    return False

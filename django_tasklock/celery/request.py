@@ -24,6 +24,7 @@ from celery.exceptions import Reject, Retry, Terminated, TimeLimitExceeded, Work
 from celery.signals import worker_process_shutdown, worker_shutting_down
 from celery.worker.request import Request
 from django.db import connections
+from kombu.serialization import registry  # type: ignore[attr-defined]
 
 from .._compat.celery_worker import (
     WorkerRequest,
@@ -40,7 +41,7 @@ from .._values.lock_info import LockInfo
 from .._values.slots import permit_names
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable, TooManyAttempts
-from .call import HEADER, RESERVED, named_by
+from .call import HEADER, RESERVED, SERIALIZER, named_by
 from .handing import end_detached, handle_of
 from .message import reserved_by, tell
 from .note import Attempts, CameBack
@@ -124,7 +125,9 @@ class LockedRequest(WorkerRequest):
         self._ours: dict[str, Any] = ours if isinstance(ours, dict) else {}
         # Of the lease that the run adopts, if it is not over by then.
         self._handle = handle_of(self._ours)
-        self._ours = self._request_dict[HEADER] = {**self._ours, "token": new_token()}
+        # A run is not told how its message was written, and may send it again.
+        told = {"token": new_token(), SERIALIZER: registry.type_to_name.get(self.content_type)}
+        self._ours = self._request_dict[HEADER] = {**self._ours, **told}
         tried = self.id, self._request_dict.get("retries"), self.replaced_task_nesting
         late = bool(self._task.acks_late)
         self.attempts = Attempts(self._task.locks, tried, self._ours, counts=late)
@@ -145,6 +148,13 @@ class LockedRequest(WorkerRequest):
             return bool(acked) or not task.acks_late
         again = task.acks_late and task.reject_on_worker_lost
         return not (again or getattr(task, "retry_on_worker_lost", False))
+
+    @property
+    def request_dict(self) -> dict[str, Any]:
+        """The headers, as a child gets them. It reads the arguments from the body: if it did so
+        from here, it would do so before it accepts the message, and its death would be unseen."""
+        given = self._request_dict
+        return {key: given[key] for key in given if key not in ("args", "kwargs")}
 
     @property
     def _given_up(self) -> bool:
@@ -173,7 +183,7 @@ class LockedRequest(WorkerRequest):
         super().terminate(pool, signal)
 
     def cancel(self, *args: Any, **kwargs: Any) -> None:
-        self._in_thread(self.attempts.take_back)  # The worker ends, or has lost the broker.
+        self.take_back()  # The worker ends, or has lost the broker.
         super().cancel(*args, **kwargs)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -185,7 +195,8 @@ class LockedRequest(WorkerRequest):
             super().on_failure(self._too_many())
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        self._see(getattr(exc_info.exception, "exc", exc_info.exception))
+        error = exc_info.exception  # A retry's own ``exc`` is what it retries for.
+        self._see(error if isinstance(error, Retry) else getattr(error, "exc", error))
         if self._given_up and not self.acknowledged:
             return super().on_failure(self._too_many())
         return super().on_failure(exc_info, *args, **kwargs)
@@ -234,7 +245,12 @@ class LockedRequest(WorkerRequest):
         except TooManyAttempts:
             return ExceptionInfo()
 
-    def _in_thread(self, call: Callable[[], None]) -> None:
+    def take_back(self) -> None:
+        """Take back the start of the run, in a moment."""
+        if self.attempts.counts:
+            self._in_thread(self.attempts.take_back, wait=0)
+
+    def _in_thread(self, call: Callable[[], None], wait: float = CLEAR_WAIT_SECONDS) -> None:
         def tried() -> None:
             try:
                 call()
@@ -250,7 +266,7 @@ class LockedRequest(WorkerRequest):
         # A store that does not answer must not block the worker's event loop.
         thread = threading.Thread(target=tried, daemon=True)
         thread.start()
-        thread.join(CLEAR_WAIT_SECONDS)
+        thread.join(wait)
 
     def _named(self) -> tuple[str, int]:
         """The lock's name and slots. Raises as `Naming.named` does."""
@@ -321,13 +337,9 @@ def combined(task: TaskOptions, given: Any) -> type[LockedRequest]:
 @worker_shutting_down.connect
 def _take_back_starts(**_: object) -> None:
     """Take back the starts of all runs: if they do not end in time, that is no death of theirs."""
-
-    def take_back() -> None:
-        for request in [each for each in active_requests() if isinstance(each, LockedRequest)]:
-            with suppress(StoreUnavailable):
-                request.attempts.take_back()
-
-    threading.Thread(target=take_back, daemon=True).start()
+    for request in active_requests():
+        if isinstance(request, LockedRequest):
+            request.take_back()
 
 
 @worker_process_shutdown.connect

@@ -20,14 +20,14 @@ from typing import Any, NoReturn
 from celery import Task
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 
-from .._compat.celery import delays_natively, queue_of, trouble_of_backend
+from .._compat.celery import delays_natively, queue_of, raise_as_body, trouble_of_backend
 from .._values.lock_info import LockInfo
 from .._values.tokens import chance
 from .._values.words import age
 from ..exceptions import RequeueFailed, StoreUnavailable
 from ..stores.base import Note
-from .call import HEADER, REFUSED, whole_seconds
-from .message import Message, tell
+from .call import HEADER, REFUSED, SERIALIZER, whole_seconds
+from .message import Message, Origin, tell
 from .note import CameBack
 from .options import TaskOptions
 
@@ -40,6 +40,9 @@ LONGEST_DELAY_SECONDS = 15.0
 LONGEST_REDELIVERY_DELAY_SECONDS = 60.0
 # Between two turns of a lock that is held for less: a few times what a delivery takes.
 SHORTEST_STEP_SECONDS = 0.15
+# What Celery tells a run of the options of its call, and does not send again by itself. What the
+# events and the worker show of the arguments is among it: the caller may hide some.
+SAID = ("argsrepr", "kwargsrepr", "compression", "ignore_result")
 # The headers that RabbitMQ adds. A message that is sent anew must not have them: it would count as
 # delivered, and RabbitMQ drops a message that seems to go round between two queues.
 BROKERS_OWN = frozenset(
@@ -77,6 +80,12 @@ def wait_for_store(message: Message) -> NoReturn:
     _send(message, "outage", delay, _waited(message, None))
 
 
+def leave_worker(message: Message) -> NoReturn:
+    """Requeue a message at once that has begun nothing, for its worker shuts down. Raises what
+    `come_back` raises."""
+    _send(message, "held", 0.0, _waited(message, message.ours.get(REFUSED)))
+
+
 def _waited(message: Message, refused: Any) -> dict[str, Any]:
     copies = message.count("copy") or (1 if message.attempts.again else None)
     return {"tries": message.count("tries") + 1, "copy": copies, REFUSED: refused}
@@ -95,10 +104,25 @@ def come_back(message: Message, delay: float | None, why: str = "redelivery") ->
     _send(message, why, seconds, {"copy": message.count("copy") + 1})
 
 
-def deliver_again(message: Message, cause: Exception) -> NoReturn:
+def retry_or_raise(message: Message, error: Exception) -> NoReturn:
+    """Raise ``error``, which the body has not raised, or Celery's `Retry` if ``autoretry_for`` says
+    so. Of a direct call the error is raised. Raises as `not_sent`, too."""
+    try:
+        if message.own:
+            raise_as_body(message.task, error)
+        raise error
+    except Reject as lost:
+        not_sent(message, lost)
+        raise
+
+
+def not_sent(message: Message, error: Exception) -> None:
     """Have the message delivered again: what was to go on with its run's work could not be sent,
-    because of ``cause``. Celery would give the message up for a retry, and for a replacement call
-    the task failed. Raises `Reject`, or what `come_back` raises."""
+    if ``error`` says that the broker did not take it. Celery would give the message up for a retry,
+    and for a replacement call the task failed. Raises `Reject`, or what `come_back` raises."""
+    cause = error.args[0] if isinstance(error, Reject) else error
+    if message.origin is not Origin.LATE or not isinstance(cause, not_taken(message.task)):
+        return
     logger.warning("%s could not go on, and is to be delivered again: %s", message, cause)
     if not message.rejectable:
         come_back(message, FIRST_DELAY_SECONDS)
@@ -146,7 +170,7 @@ def _publish(message: Message, delay: float, ours: dict[str, Any], *, expires: b
     task, request = message.task, message.request
     given = request.headers or {}
     headers: dict[str, Any] = {name: given[name] for name in given if name not in BROKERS_OWN}
-    merged = {**message.ours, **ours, "token": None}
+    merged = {**message.ours, **ours, "token": None, SERIALIZER: None}
     headers[HEADER] = {key: value for key, value in merged.items() if value is not None}
     # Without a parent of its own, Celery would make the present run the parent of its own message.
     headers["parent_id"] = request.parent_id
@@ -155,9 +179,10 @@ def _publish(message: Message, delay: float, ours: dict[str, Any], *, expires: b
         retries=request.retries,
         queue=queue_of(task.app, request.delivery_info) if delays_natively(task.app) else None,
     )  # fmt: skip
-    # What the events and the worker show of the arguments: the caller may hide some.
-    shown = {name: request.get(name) for name in ("argsrepr", "kwargsrepr")}
-    options = {**sent.options, **shown, "add_to_parent": False}
+    # What the call has said, and Celery does not say again.
+    said = {name: request.__dict__.get(name) for name in SAID}
+    said[SERIALIZER] = message.ours.get(SERIALIZER) or task.serializer
+    options = {**sent.options, **said, "add_to_parent": False}
     if not expires:
         options["expires"] = None
     # Not by the task's own `apply_async`: other classes have changed the arguments already. And one

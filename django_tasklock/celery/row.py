@@ -8,13 +8,15 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
+from django.db import DatabaseError
 
 from .._engine.lease import Lease
 from .._values.words import printable
-from ..exceptions import LeaseLost, StatusConflict
-from ..guards import GuardedRow, StatusGuard
+from ..exceptions import LeaseLost, StatusConflict, StoreUnavailable
+from ..guards import AWAY, GuardedRow, StatusGuard
 from .message import Message, Origin
 from .note import CameBack, Skip
+from .requeue import retry_or_raise
 
 logger = logging.getLogger("django_tasklock")
 
@@ -30,6 +32,8 @@ class Row(GuardedRow):
         self.ended_before = False
         # Whether the row waits for the task that replaces this one.
         self.replaced = False
+        # Whether the body has begun: what fails before it is as if it had not been tried.
+        self.begun = False
         # Whether the row says that this run's result counts.
         self.finished = False
         # What is the same for two runs that work on one row; None without a guard.
@@ -57,13 +61,31 @@ class Row(GuardedRow):
                 raise Skip("invalid_state")
             yield
 
+    def claim(self, lease: Lease | None) -> bool:
+        """As `GuardedRow.claim`. A redelivery also takes what a run of its own may have left that
+        had no lock."""
+        message = self.message
+        try:
+            claimed = super().claim(lease)
+            if not claimed and message.reserved:
+                message.over()  # A call that was refused may be of a row that was changed since.
+                claimed = super().claim(lease)
+            again = not claimed and message.attempts.again
+            return bool(self.guard.claim_again(self.pk, self.fence)) if again else claimed
+        except AWAY:
+            # Nobody knows whether the row was claimed. Under the lock it can be claimed again.
+            message.attempts.again |= lease is None
+            raise
+
     def finish(self, lease: Lease | None) -> None:
         try:
             super().finish(lease)
             self.finished = True
         except (StatusConflict, LeaseLost):
-            if not self.replaced:  # An eager replacement has finished the row.
+            if not self.replaced:  # An eager replacement has finished the row; or it is open.
                 raise
+        except DatabaseError as error:
+            retry_or_raise(self.message, error)  # Here, so that the row waits for the retry.
 
     def is_claimed(self) -> bool:
         """Return whether the row is claimed, by a run that may have died since."""
@@ -93,6 +115,7 @@ class Row(GuardedRow):
 
     def comes_again(self, lease: Lease | None, error: BaseException) -> bool:
         again = isinstance(error, Retry | CameBack) or bool(getattr(error, "requeue", False))
+        again |= isinstance(error, StoreUnavailable) and not self.begun
         ends = super().comes_again(lease, error) and self.message.origin is not Origin.EARLY
         return again or is_own_loss(error, lease) or ends
 
@@ -100,7 +123,9 @@ class Row(GuardedRow):
 def refuse(guard: StatusGuard, pk: Any, fence: int | None) -> None:
     """Mark the row of a call that will not run again as failed, under the lock. ``fence``: of the
     lease."""
-    if not guard.has(pk, guard.done) and guard.claim(pk, fence):
+    if guard.has(pk, guard.done):
+        return
+    if guard.claim(pk, fence) or guard.claim_again(pk, fence):
         guard.fail(pk, fence)
 
 

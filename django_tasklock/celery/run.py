@@ -13,20 +13,23 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, NoReturn
 
+from celery.exceptions import TaskPredicate
+
 from .._engine.acquiring import Ask, How
 from .._engine.cooling import Cooling
 from .._engine.lease import Lease, Use
 from .._engine.skipping import reason_of
-from .._engine.waiting import blocking
 from .._values.lock_info import LockInfo
-from ..exceptions import LockNotAcquired, StoreUnavailable
+from ..exceptions import LockNotAcquired, RequeueFailed, StoreUnavailable, TooManyAttempts
+from ..guards import AWAY
 from ..operators.logs import log_run_beside
 from ..stores.base import Note
 from .call import Call, Send
 from .message import Message, skip, tell
 from .note import Skip
-from .requeue import come_back, wait_for_lock, wait_for_store
+from .requeue import come_back, retry_or_raise, wait_for_lock, wait_for_store
 from .row import Row
+from .stopping import waited_for
 
 logger = logging.getLogger("django_tasklock")
 
@@ -39,6 +42,10 @@ NO_ROW = nullcontext()
 # How often a message is judged at most; each new one needs another run of it that starts or ends at
 # this very moment.
 MOST_VERDICTS = 10
+# The reasons of `task_not_run` for a message that fails before its start.
+GIVEN_UP = ((LockNotAcquired, "held"), ((StoreUnavailable, *AWAY), "outage"))
+# What is no failure, or would be one again however often Celery retried the message.
+FINAL = TaskPredicate, Skip, RequeueFailed, TooManyAttempts
 
 
 class Step:
@@ -93,23 +100,37 @@ class Run:
         # Its lease is given up if a signal's exception loses this run.
         self.use = Use(of_task=True)
         self.adopted = False  # Whether the lease was handed on to this run.
-        # Whether the body, with the claim before it, has begun; and whether it has returned.
-        self.started = self.completed = False
+        self.completed = False  # Whether the body has returned.
         self.error: BaseException | None = None
 
     def __call__(self) -> Any:
+        message = self.message
         try:
-            return self._call()
+            message.refuse_broadcast()
+            return self._with_retries()
         except Skip as why:
-            self.message.over()
-            return skip(self.message, why)
+            message.over()
+            return skip(message, why)
         except BaseException as error:
             self.use.drop()  # A signal's exception may have come between two steps.
-            if not self.message.comes_back(error):
-                self.message.over()
+            if not message.comes_back(error):
+                message.over()
+                for kinds, reason in GIVEN_UP:
+                    if isinstance(error, kinds) and not self.row.begun:
+                        tell(message, "given_up", reason)
             raise
         finally:
             self.error = None  # Its traceback refers to this run.
+
+    def _with_retries(self) -> Any:
+        """As `_call`; Celery's ``autoretry_for`` has its say about the errors that are not the
+        body's: those it has seen."""
+        try:
+            return self._call()
+        except Exception as error:
+            if isinstance(error, FINAL) or (self.row.begun and not self.completed):
+                raise
+            retry_or_raise(self.message, error)
 
     def _call(self) -> Any:
         for run in runs.get():
@@ -128,9 +149,7 @@ class Run:
                 elif (result := self._hold(won)) is not AGAIN:
                     return result
             come_back(self.message, None)
-        except StoreUnavailable as error:
-            if self.started:
-                raise  # It is the body's.
+        except (StoreUnavailable, *AWAY) as error:
             return self._outage(error)
 
     def _ask(self, wait: float | None) -> Lease | LockInfo:
@@ -155,7 +174,7 @@ class Run:
             hold_at_least=task.lock_hold_at_least, cooldown=task.lock_cooldown,
             cooldown_after_error=task.lock_cooldown_after_error,
         )  # fmt: skip
-        return blocking(Ask(
+        return waited_for(message, Ask(
             how, message.name, self.use, self.use.record(task.name, message.id),
             task.naming.template, message.attempts.token, message.attempts.note_of_start(),
         ).take())  # fmt: skip
@@ -167,7 +186,6 @@ class Run:
             for step in self.steps:
                 if not step.start(self, lease):
                     return AGAIN
-            self.message.end_reserved()
             return self._work(lease)
         except BaseException as error:
             self.error = error
@@ -179,10 +197,14 @@ class Run:
 
     def _work(self, lease: Any, *, claims: bool = True, report: Any = None) -> Any:
         """Claim the row, call the body, finish the row. ``report``: called before the body."""
-        self.started, self.lease = True, lease or Unleased(self.message.name)
+        self.lease = lease or Unleased(self.message.name)
         mark = runs.set((*runs.get(), self))
         try:
             with self.row.worked_on(lease) if claims and self.task.guard else NO_ROW:
+                # What it has reserved ends before its body reads anything, but after the claim: the
+                # message waits on if the database is away.
+                (self.message.over if lease is None else self.message.end_reserved)()
+                self.row.begun = True
                 if report is not None:
                     report()
                 result = self.task.call_body(self, *self.called)
@@ -203,7 +225,7 @@ class Run:
         note = self._note_of_end(error) if ends else None
         failed = isinstance(error, Exception) and not isinstance(error, Skip)
         ended = self.completed if error is None else failed and not message.comes_back(error)
-        if not (self.started and ended):
+        if not (self.row.begun and ended):
             lease.cool(None)  # It has not begun, or it goes on.
         lease.end_block(failed=failed)
         try:
@@ -232,18 +254,24 @@ class Run:
             with suppress(LockNotAcquired):
                 wait_for_lock(message, holder, taken)
         if task.on_conflict in ("raise", "retry"):
-            tell(message, "given_up", "held")
             raise taken
         raise why
 
-    def _outage(self, error: StoreUnavailable) -> Any:
-        """Do what ``on_outage`` says."""
+    def _outage(self, error: Exception) -> Any:
+        """Do what ``on_outage`` says: the store does not answer, or the row's database, without
+        which no call can run."""
         task, message = self.task, self.message
-        if task.on_outage == "run":
-            return self._alone(partial(wait_for_store, message), error)
-        if task.on_outage == "retry" and message.queued:
+        if self.row.begun:
+            raise error  # It is the body's.
+        if task.on_outage == "run" and isinstance(error, StoreUnavailable):
+            try:
+                return self._alone(partial(wait_for_store, message), error)
+            except AWAY as away:
+                return self._outage(away)
+        if task.on_outage != "raise" and message.queued:
+            if isinstance(error, AWAY):
+                logger.warning("%s could not claim its row %s now: %s", message, self.row, error)
             wait_for_store(message)
-        tell(message, "given_up", "outage")
         raise error
 
     def _alone(self, wait: Callable[[], NoReturn], error: Exception, report: Any = None) -> Any:
@@ -253,7 +281,6 @@ class Run:
         there is a message, and raises ``error`` if not. ``report``: called before the body.
         """
         self.error = None  # That of a start under the lock, at which the store fell silent.
-        self.message.over()
         try:
             try:
                 return self._work(None, report=report)

@@ -13,12 +13,12 @@ from django.utils.functional import cached_property
 from .._engine.lease import Lease
 from ..conf import warn_unless_installed
 from .bursts import Coalesce, Debounce
-from .call import ANYWAY, LEASE, Call, Send
+from .call import ANYWAY, BESIDE, HEADER, LEASE, Call, Send
 from .handing import Handing, detached
 from .message import Origin
 from .options import TaskOptions, check_call, check_class
 from .redelivery import Redelivery
-from .requeue import deliver_again, not_taken
+from .requeue import not_sent
 from .run import Run, Step
 from .unique import Unique
 
@@ -62,7 +62,8 @@ class LockedTask(TaskOptions):
         With ``on_conflict="retry"``: how long a message is requeued before `LockNotAcquired`.
     ``on_outage``: ``"retry"``, ``"raise"`` or ``"run"``; default ``"retry"``.
         What a call does when the store does not answer. "retry": its message is requeued. "raise":
-        it fails with `StoreUnavailable`. "run": it runs without the lock, on the guard alone.
+        it fails with `StoreUnavailable`. "run": it runs without the lock, on the guard alone. The
+        same if the guard's database does not answer before the body; "run" is "retry" then.
     ``lock_max_attempts``: int, a number of runs; default 5.
         How many runs of one message may die, with their worker for example, before it fails with
         `TooManyAttempts`.
@@ -173,8 +174,14 @@ class LockedTask(TaskOptions):
         ``acks_late`` the message comes back if the broker does not take the retry."""
         # Celery raises this for what could not be sent. Any other error ends the task, as after the
         # last retry.
+        if not (args[3] if len(args) > 3 else options.get("throw", True)):
+            self.request.__dict__.setdefault(HEADER, {})[BESIDE] = True
         with self._going_on(Reject):
-            return super().retry(*args, **options)
+            sent = super().retry(*args, **options)
+        # The body goes on, and the row waits for the retry.
+        if self._run is not None and not self.request.is_eager:
+            self._run.row.hand_on(at_once=False)
+        return sent
 
     def on_replace(self, sig: Any) -> Any:
         """As `celery.Task.on_replace`; the guard's row waits for the replacement. Raises as `retry`
@@ -201,9 +208,7 @@ class LockedTask(TaskOptions):
         try:
             yield
         except raised as error:
-            cause = error.args[0] if isinstance(error, Reject) else error
-            if isinstance(cause, not_taken(self)):
-                deliver_again(run.message, cause)
+            not_sent(run.message, error)
             raise
 
     # ---------------------------------------------------------------------------- sending

@@ -10,7 +10,8 @@ A job is a task and the name of its lock. While a message waits, a reservation h
 
 It does not apply to a message of a group, chord or chain, to one with callbacks, or to one that
 replaces a task: others would wait for a result that belongs to another message. What a run sends
-of itself, as its retries, is never refused.
+of itself, as its retries, is never refused: it takes over the reservation of a message that waits.
+That one finds this when it is delivered, and is skipped.
 
 A refused call relies on a run that starts after the call. So a run ends its reservation before it
 reads anything, and a message that is to be skipped ends it, and tries the lock once more.
@@ -19,18 +20,24 @@ reads anything, and a message that is to be skipped ends it, and tries the lock 
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import suppress
+from functools import partial
 from typing import Any
+
+from celery import states
 
 from .._engine.keeper import keeper_of
 from .._values.lock_info import LockInfo
+from .._values.owner import Owner
 from .._values.words import printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..operators.reservations import key_of
 from .call import RESERVED, Call, Send, waiting_seconds
-from .message import tell
+from .message import state_of, tell
+from .note import Skip
 from .options import TaskOptions
-from .run import Run, Step
+from .run import Run, Step, runs
 
 logger = logging.getLogger("django_tasklock")
 
@@ -38,6 +45,8 @@ logger = logging.getLogger("django_tasklock")
 UNIQUE_FOR = "tasklock_unique_for"
 # Options of a message on which other messages depend.
 CANVAS = ("group_id", "chord", "chain", "link", "link_error", "replaced_task_nesting")
+# A task id as Celery draws it: a random UUID.
+_drawn = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f-]{21}").fullmatch
 
 
 class Unique(Step):
@@ -69,16 +78,31 @@ class Unique(Step):
                 if call.draws_id:  # It may be reserved, and nothing is sent with this id.
                     keeper_of(task.locks.store).take_back(key, call.id, ttl)
                 raise
-        if other is not None and not call.own:
+        if other is not None:
             return _duplicate(call, other, on_duplicate)
-        if other is None:  # Or not known.
-            call.note(**{RESERVED: key})
+        call.note(**{RESERVED: key})  # Or it may be.
         try:
             return go()
         except BaseException:
             with suppress(StoreUnavailable):
                 task.locks.store.unreserve(key, call.id)
             raise
+
+    def judge(self, run: Run) -> None:
+        """Raise `Skip` if another message has the reservation now: that one starts later.
+
+        Never under the lock: the other would be skipped for this one's sake at the same time.
+        """
+        message, task = run.message, run.task
+        key = message.ours.get(RESERVED)
+        # What a redelivery has reserved ended with its first start. And calls were skipped that
+        # rely on a follow-up.
+        follows = task.on_conflict == "coalesce" and message.refused_since is not None
+        if key not in message.reserved or message.attempts.again or follows:
+            return
+        other = task.locks.store.get_note(key)
+        if other not in (None, message.id):
+            raise Skip("coalesced", Owner(task=str(task.name), task_id=other))
 
     def refused(self, run: Run, holder: LockInfo) -> bool:
         """End the reservation of a message that is not to run, and try the lock once more."""
@@ -90,12 +114,24 @@ class Unique(Step):
 
 def _reserve(call: Call, key: str, ttl: float) -> str | LockInfo | None:
     """Reserve for ``ttl`` seconds. Returns what is in the way, or None."""
-    task, store = call.task, call.task.locks.store
+    task, over = call.task, ""
+    reserve = partial(task.locks.store.reserve, key, call.id, ttl)
     held = call.name if task.unique_while == "unfinished" and not call.own else None
-    other = store.reserve(key, call.id, ttl, unless_held=held)
+    other = reserve(unless_held=held)
+    while isinstance(other, str) and (call.own or has_ended(task, other)):
+        over = other
+        other = reserve(over=over, unless_held=held)
     if isinstance(other, LockInfo) and not is_same_job(task, other):
-        other = store.reserve(key, call.id, ttl)
+        other = reserve(over=over)
     return other
+
+
+def has_ended(task: TaskOptions, task_id: str) -> bool:
+    """Return whether the result backend says that a message has ended.
+
+    An id that Celery did not draw may be used again: what is stored may be of an earlier message.
+    """
+    return bool(_drawn(task_id)) and state_of(task, task_id) in states.READY_STATES
 
 
 def is_same_job(task: TaskOptions, holder: LockInfo) -> bool:
@@ -121,8 +157,15 @@ def _duplicate(call: Call, other: str | LockInfo, on_duplicate: str) -> Any:
     tell(call, "duplicate", "running" if holder else "queued", task_id)
     if on_duplicate == "raise":
         raise AlreadyQueued(name, holder, task_id)
-    logger.info(
-        "a call of %s was not sent: %s %s already, lock %s",
-        task.name, printable(task_id), "runs" if holder else "waits", name,
-    )  # fmt: skip
+    if task_id in [each.message.id for each in runs.get()]:
+        logger.warning(
+            "a call of %s by its own run %s was not sent, and nothing goes on with it, lock %s. "
+            'Use unique_while="queued" with on_conflict="retry" or "coalesce"',
+            task.name, printable(task_id), name,
+        )  # fmt: skip
+    else:
+        logger.info(
+            "a call of %s was not sent: %s %s already, lock %s",
+            task.name, printable(task_id), "runs" if holder else "waits", name,
+        )  # fmt: skip
     return task.AsyncResult(task_id or "")

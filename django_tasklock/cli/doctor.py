@@ -26,8 +26,9 @@ def doctor(command: BaseCommand, **options: Any) -> None:
     """
     Find lost work and other problems; with --requeue, send lost work again.
 
-    It looks for lost work, locks whose owner is gone, keys without a TTL, wrong
-    settings, and servers that may lose locks: in all stores, or in that of --store.
+    It looks for lost work, locks whose owner is gone, keys without a TTL,
+    reservations whose message is gone, wrong settings, and servers that may lose
+    locks: in all stores, or in that of --store.
     Without --requeue it changes nothing. --requeue sends each task with the key of
     its row alone, and is safe to do twice. Exits 1 if it finds a serious problem
     that --requeue did not mend.

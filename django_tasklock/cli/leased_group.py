@@ -32,12 +32,9 @@ class LeasedGroup:
     SIGTERM, and ``kill_after`` seconds later SIGKILL: with ``spare`` before the end of the lease.
     """
 
-    stopped = False
-    """whether the group was ended because of its lease"""
-    kept = False
-    """whether the lease was held to the end of the command"""
-    end_signal: int | None = None
-    """the last signal that asked this process to end"""
+    stopped = False  # Whether the group was ended because of its lease.
+    kept = False  # Whether the lease was held to the end of the command.
+    end_signal: int | None = None  # The last signal that asked this process to end.
     _lease: Lease | None = None
 
     def __init__(self, argv: list[str], kill_after: float, spare: float = 0.0) -> None:

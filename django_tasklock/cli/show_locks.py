@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
@@ -24,10 +23,7 @@ from ..operators.reservations import QueuedJob, queued_jobs
 from ..operators.rows import label_of, row_if_known
 from ..stores import stores
 from .arguments import add_format, lock_name, number
-from .tables import LOCK_COLUMNS, json_row, lock_cells, since, write_fields, write_rows, write_table
-
-JOB_COLUMNS = ("NAME", "TTL", "TASK", "TASK ID")
-WAITER_COLUMNS = ("POSITION", "WAITS", "WHO", "STATE", "TASK")
+from .tables import Row, json_row, lock_cells, since, write_fields, write_rows, write_table
 
 
 def add_list_arguments(parser: CommandParser) -> None:
@@ -62,13 +58,13 @@ def list_locks(command: BaseCommand, **options: Any) -> None:
     if options["queued"]:
         jobs = queued_jobs(service.store, prefix, task, limit)
         rows, cells = map(QueuedJob.as_json, jobs), map(_job_cells, jobs)
-        write_rows(command, form, rows, JOB_COLUMNS, cells, "No reservations.")
+        write_rows(command, form, rows, cells, "No reservations.")
         return
     found, alive = matching(service, prefix, task, limit), asked_once()
     none = _none(service, chosen=bool(prefix or task)) if form == "table" and not found else ""
     infos = (json_row(info, alive) for info in found)
     lines = (lock_cells(info, alive) for info in found)
-    write_rows(command, form, infos, LOCK_COLUMNS, lines, none)
+    write_rows(command, form, infos, lines, none)
 
 
 def show_lock(command: BaseCommand, **options: Any) -> None:
@@ -80,28 +76,27 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
       manage.py locks show video:123 --format json | jq .owner.task_id
     """
     name, service, out = options["name"], locks.using(options["store"]), command.stdout
-    info = service.get(name)
-    permits = held_permits(service, name) if info is None else []
+    info, table = service.get(name), options["format"] == "table"
+    permits = [] if info else held_permits(service, name)
     # None: the store does not count them with the lock, but may know them.
     waiting = service.waiters(name) if info is None or info.waiters != 0 else []
-    if info is None and not permits and not waiting:
+    if not (info or permits or waiting):
         raise CommandError(f"{name} is not locked.")
-    if info is None:
-        shown = {"name": name, "permits": [json_row(permit) for permit in permits]}
-    else:
+    shown: Row = {"name": name, "permits": list(map(json_row, permits))}
+    if info is not None:
         try:
             found = row_if_known(info)
             row = found and label_of(found[0])
         except ImportError as error:  # of the modules with tasks
-            row = str(error) if options["format"] == "table" else None
+            row = str(error) if table else None
         shown = json_row(info) | {"row": row}
-    if options["format"] == "json":
+    if not table:
         waiters = [{"waiting_since": None, **owner.as_dict()} for owner in waiting]
         out.write(json.dumps(shown | {"waiting": waiters}, indent=2))
         return
     if info is None:
         out.write(f"{printable(name)} itself is not locked. Permits of it (slots=N):\n")
-        write_table(command, LOCK_COLUMNS, list(map(lock_cells, permits)))
+        write_table(command, list(map(lock_cells, permits)))
     else:
         out.write(f"{sentence(info)}\n")
         # What tells a process from a later one is for programs.
@@ -109,8 +104,7 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
         write_fields(command, shown | shown.pop("owner") | hidden)
     if waiting:
         out.write("\nWait queue:")
-        cells = [_waiter_cells(*each) for each in enumerate(waiting, 1)]
-        write_table(command, WAITER_COLUMNS, cells)
+        write_table(command, [_waiter_cells(*each) for each in enumerate(waiting, 1)])
 
 
 def matching(
@@ -124,14 +118,19 @@ def matching(
     return [info for info in found if fnmatchcase(info.owner.task or "", task or "*")][:limit]
 
 
-def _job_cells(job: QueuedJob) -> Sequence[object]:
-    return job.name, "never" if job.ttl is None else duration(job.ttl), job.task, job.task_id
+def _job_cells(job: QueuedJob) -> Row:
+    ttl = "never" if job.ttl is None else duration(job.ttl)
+    return {"NAME": job.name, "TTL": ttl, "TASK": job.task, "TASK ID": job.task_id}
 
 
-def _waiter_cells(position: int, owner: Owner) -> Sequence[object]:
-    alive = owner.alive()
-    state = None if alive is None else "alive" if alive else "gone"
-    return position, since(owner.waiting_since), who(owner), state, task_words(owner)
+def _waiter_cells(position: int, owner: Owner) -> Row:
+    return {
+        "POSITION": position,
+        "WAITS": since(owner.waiting_since),
+        "WHO": who(owner),
+        "STATE": {None: None, True: "alive", False: "gone"}[owner.alive()],
+        "TASK": task_words(owner),
+    }
 
 
 def _none(service: LockService, *, chosen: bool) -> str:
@@ -144,7 +143,6 @@ def _none(service: LockService, *, chosen: bool) -> str:
     return " ".join(said)
 
 
-EVENT_COLUMNS = ("AGE", "WHAT", "NAME", "TASK", "WHO", "BY", "SECONDS", "REASON")
 FOLLOW_PAUSE_SECONDS = 1.0
 MOST_FOLLOWED = 1000  # of one look; what more came since the last one is not shown
 
@@ -176,8 +174,8 @@ def show_history(command: BaseCommand, **options: Any) -> None:
     if options["follow"]:
         _follow(command, ask, limit, form == "json")
     found = ask(limit=limit)
-    cells = ((since(event.at), *_event_cells(event)) for event in found)
-    write_rows(command, form, map(Event.as_json, found), EVENT_COLUMNS, cells, "No events.")
+    rows, cells = map(Event.as_json, found), map(_event_cells, found)
+    write_rows(command, form, rows, cells, "No events.")
 
 
 def _follow(command: BaseCommand, ask: Any, limit: int, as_lines: bool) -> None:
@@ -201,23 +199,25 @@ def _follow(command: BaseCommand, ask: Any, limit: int, as_lines: bool) -> None:
 
 def _event_line(event: Event) -> str:
     when = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    return printable("  ".join(filter(None, (when, *_event_cells(event)))))
+    cells = _event_cells(event) | {"AGE": when}
+    return printable("  ".join(filter(None, cells.values())))
 
 
-def _event_cells(event: Event) -> Sequence[str | None]:
-    """All cells of a row but the first one."""
+def _event_cells(event: Event) -> Row:
     by, why, holder = event.by, event.reason, event.holder
     if holder is not None:
         # Of a message that has not begun to run, only the task is known.
         place = who(holder) if holder.host or not holder.task else None
         by = " ".join(filter(None, (place, task_words(holder))))
         why = ": ".join(filter(None, (why, holder.reason)))
-    return (
-        event.kind + ("" if event.count == 1 else f" \N{MULTIPLICATION SIGN} {event.count}"),
-        event.name,
-        task_words(event.owner),
-        None if event.name == "*" else who(event.owner),
-        by,
-        None if event.seconds is None else duration(event.seconds),
-        why,
-    )
+    return {
+        "AGE": since(event.at),
+        "WHAT": event.kind
+        + ("" if event.count == 1 else f" \N{MULTIPLICATION SIGN} {event.count}"),
+        "NAME": event.name,
+        "TASK": task_words(event.owner),
+        "WHO": None if event.name == "*" else who(event.owner),
+        "BY": by,
+        "SECONDS": None if event.seconds is None else duration(event.seconds),
+        "REASON": why,
+    }

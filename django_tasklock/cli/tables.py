@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeAlias
 from unicodedata import east_asian_width
@@ -17,10 +17,7 @@ from .._values.owner import Owner, task_words
 from .._values.words import age, duration, printable
 from ..operators.holders import Holder, holder_of, who
 
-LOCK_COLUMNS = ("NAME", "TTL", "HELD BY", "STATE", "WAITING", "TASK", "AGE")
 Row: TypeAlias = dict[str, Any]
-Columns: TypeAlias = Sequence[str]
-Cells: TypeAlias = Iterable[Sequence[object]]
 # Of the lease, beside what `LockInfo.as_json` says of any lock.
 LEASE = ("fence", "waiters", "longest_wait", "renewing", "held_by", "reason", "slot", "cooling")
 CSV_FIELDS = (
@@ -31,7 +28,7 @@ LEAST_WIDTH = 8  # of a column that is made narrower
 
 
 def write_rows(
-    command: BaseCommand, form: str, rows: Iterable[Row], columns: Columns, cells: Cells, none: str
+    command: BaseCommand, form: str, rows: Iterable[Row], cells: Iterable[Row], none: str
 ) -> None:
     """Write the ``rows`` as ``json`` or ``csv``, or their ``cells`` as a table; ``none`` for no
     cells."""
@@ -42,24 +39,25 @@ def write_rows(
         writer.writeheader()
         writer.writerows(row.get("owner", {}) | row for row in rows)
     elif table := list(cells):
-        write_table(command, columns, table)
+        write_table(command, table)
     else:
         command.stdout.write(none)
 
 
-def write_table(command: BaseCommand, columns: Columns, cells: Cells) -> None:
+def write_table(command: BaseCommand, cells: list[Row]) -> None:
     """Write aligned lines of printable characters, without the columns that are empty in every row.
+    Each row has its cells by the heads of their columns.
 
     On a terminal the widest columns are cut in the middle until they fit.
     """
-    words = [["" if cell is None else printable(cell) for cell in row] for row in cells]
-    kept = [at for at in range(len(columns)) if at == 0 or any(row[at] for row in words)]
-    table = [[row[at] or "-" for at in kept] for row in [columns, *words]]
-    widths = [max(map(_width, column)) for column in zip(*table, strict=True)]
+    words = [["" if cell is None else printable(cell) for cell in row.values()] for row in cells]
+    first, *others = zip(cells[0], *words, strict=True)
+    columns = [first, *(column for column in others if any(column[1:]))]
+    widths = [max(map(_width, column)) for column in columns]
     room = shutil.get_terminal_size().columns - 2 * (len(widths) - 1)
     while command.stdout.isatty() and sum(widths) > room and max(widths) > LEAST_WIDTH:
         widths[widths.index(max(widths))] -= 1
-    for row in table:
+    for row in zip(*columns, strict=True):
         # The last column needs no padding.
         command.stdout.write("  ".join(map(_fitted, row, widths)).rstrip())
 
@@ -80,24 +78,23 @@ def as_json(rows: Iterable[Row]) -> str:
     return f"[{lines}]"
 
 
-def lock_cells(
-    info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.alive
-) -> Sequence[object]:
+def lock_cells(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.alive) -> Row:
     """Return the row of a lock. ``alive``: as of `holder_of`."""
     holder, wait = holder_of(info, alive), info.longest_wait
-    return (
-        info.name,
-        "never" if info.ttl is None else duration(info.ttl),
-        who(info.owner),
+    waited = "" if wait is None else f", {duration(wait)}"
+    return {
+        "NAME": info.name,
+        "TTL": "never" if info.ttl is None else duration(info.ttl),
+        "HELD BY": who(info.owner),
         # What HELD BY says already is not said twice.
-        None if holder is Holder.FOREIGN else holder.value,
-        f"{info.waiters}{'' if wait is None else f', {duration(wait)}'}" if info.waiters else None,
-        task_words(info.owner),
-        since(info.acquired_at),
-    )
+        "STATE": None if holder is Holder.FOREIGN else holder.value,
+        "WAITING": f"{info.waiters}{waited}" if info.waiters else None,
+        "TASK": task_words(info.owner),
+        "AGE": since(info.acquired_at),
+    }
 
 
-def json_row(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.alive) -> dict[str, Any]:
+def json_row(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.alive) -> Row:
     """Return a lock as JSON-able values: the table's columns, and more of the lease and owner.
 
     ``alive``: as of `holder_of`.
@@ -118,7 +115,8 @@ def _width(words: str) -> int:
 
 
 def _fitted(words: str, width: int) -> str:
-    """The words in exactly ``width`` cells: cut in the middle, or padded."""
+    """The words in exactly ``width`` cells: cut in the middle, or padded; "-" for none."""
+    words = words or "-"
     while _width(words) > width:
         middle = len(words) // 2
         words = f"{words[: middle - 1]}…{words[middle + 1 :]}"

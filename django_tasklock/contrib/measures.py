@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,19 +11,18 @@ from django.dispatch import Signal
 from .. import signals
 from .._engine.lease import Lease
 
+# The upper bounds of the buckets of all histograms.
 SECONDS = (
     0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0,
 )  # fmt: skip
-"""upper bounds of the buckets of all histograms"""
+# The label of a lock without a template. A name is never a label: there may be millions of names,
+# and each value of a label is a time series of its own.
 OTHER = "other"
-"""the label of a lock without a template. A name is never a label: there may be millions of names,
-and each value of a label is a time series of its own."""
+# Different templates of one process: code that makes templates of values gets no more series.
 MOST_LABELS = 500
-"""different templates of one process: code that makes templates of values gets no more series"""
 
-
+# What adds to a metric: a number, and its labels. It is called in any thread.
 Add = Callable[..., None]
-"""what adds to a metric: a number, and its labels; it is called in any thread"""
 
 
 class Metric(NamedTuple):
@@ -33,10 +31,6 @@ class Metric(NamedTuple):
     name: str
     text: str
     labels: tuple[str, ...]
-
-    def labelled(self, labels: Sequence[str]) -> dict[str, str]:
-        """Return the labels by their names."""
-        return dict(zip(self.labels, labels, strict=True))
 
 
 OUTCOME = ("lock", "store", "outcome")
@@ -51,34 +45,30 @@ COUNTERS = (ACQUIRES, LOST, CLEARED, NOT_RUN)
 HISTOGRAMS = (WAIT, HOLD)
 
 
-class Measures(ABC):
-    """The receivers of the signals. A subclass keeps the numbers by a library of its own."""
+class Measures:
+    """The receivers of the signals. A library keeps the numbers: ``counter`` and ``histogram`` make
+    its metrics."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, counter: Callable[[Metric], Add], histogram: Callable[[Metric], Add]
+    ) -> None:
         self._templates: set[str] = set()
-        self._add = {metric: self.counter(metric) for metric in COUNTERS}
-        self._add |= {metric: self.histogram(metric) for metric in HISTOGRAMS}
-        self.receivers: tuple[tuple[Signal, Callable[..., None]], ...] = (
-            (signals.lock_acquired, partial(self._asked, "acquired")),
-            (signals.lock_contended, partial(self._asked, "refused")),
-            (signals.lock_unavailable, partial(self._asked, "unavailable")),
-            (signals.lock_released, self._ended),
-            (signals.lock_lost, self._ended),
-            (signals.lock_cleared, self._cleared),
-            (signals.task_not_run, self._not_run),
-        )
-
-    @abstractmethod
-    def counter(self, metric: Metric) -> Add:
-        """Make a counter."""
-
-    @abstractmethod
-    def histogram(self, metric: Metric) -> Add:
-        """Make a histogram."""
+        self._add = {each: counter(each) for each in COUNTERS}
+        self._add |= {each: histogram(each) for each in HISTOGRAMS}
+        # Kept here, for each is a new object: a second `connect` changes nothing.
+        self.receivers: dict[Signal, Callable[..., None]] = {
+            signals.lock_acquired: partial(self._asked, "acquired"),
+            signals.lock_contended: partial(self._asked, "refused"),
+            signals.lock_unavailable: partial(self._asked, "unavailable"),
+            signals.lock_released: self._ended,
+            signals.lock_lost: self._ended,
+            signals.lock_cleared: self._cleared,
+            signals.task_not_run: self._not_run,
+        }
 
     def connect(self) -> None:
         """Count from now on. A second call changes nothing."""
-        for signal, receiver in self.receivers:
+        for signal, receiver in self.receivers.items():
             signal.connect(receiver, weak=False)
 
     def label_of(self, template: str | None) -> str:

@@ -19,10 +19,12 @@ from ..stores.base import BaseStore
 from .holders import Holder, command_line, holder_of, who
 from .lost_work import lost_rows, works_by_rows
 from .problems import Problem
+from .reservations import QueuedJob, key_of, queued_jobs
 from .rows import in_savepoint, label_of, row_if_known
-from .work import CeleryMissing, Work
+from .work import CeleryMissing, Work, tasks
 
-# Locks of a store whose owner is gone that are reported: each may cost a question to the database.
+# Locks of a store whose owner is gone that are reported, and reservations that are looked at: each
+# may cost a question to the database, or to the result backend.
 MOST_GONE = 500
 
 
@@ -44,7 +46,8 @@ def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
     for same_rows in all_work:
         yield from _answered(_rows(same_rows), silent, [work.store for work in same_rows])
     for store in (stores[alias] for alias in chosen):
-        yield from _answered(chain(_locks(store), _server(store)), silent, [store.alias])
+        found = chain(_locks(store), _reservations(store), _server(store))
+        yield from _answered(found, silent, [store.alias])
 
 
 def _answered(found: Iterator[Problem], silent: set[str], of: Sequence[str]) -> Iterator[Problem]:
@@ -135,6 +138,42 @@ def _endless(store: BaseStore, info: LockInfo) -> Problem:
         "no ttl", info.name, gettext("It is held by a key that never expires."),
         gettext("If nobody works under it: %(command)s") % {"command": command},
         store=store.alias, lock=info.name, info=info,
+    )  # fmt: skip
+
+
+def _reservations(store: BaseStore) -> Iterator[Problem]:
+    """Reservations whose message is gone, where the store can list them."""
+    gone: list[tuple[QueuedJob, bool]] = []
+    # Each of the two is reported by itself.
+    with suppress(ListingNotSupported, ImportError):
+        if jobs := queued_jobs(store, limit=MOST_GONE):
+            gone += tasks().gone_messages(jobs)
+    for job, ended in gone:
+        # Asked once more: its message may have started since it was read.
+        if store.get_note(key_of(job.task, job.name)) == job.task_id:
+            yield _message_gone(job, ended=ended)
+
+
+def _message_gone(job: QueuedJob, *, ended: bool) -> Problem:
+    values = {
+        "message": f"{job.task}[{job.task_id}]",
+        "command": command_line("clear", job.name, store=job.store, options="--queued"),
+    }
+    if ended:
+        message = gettext("It is reserved for the message %(message)s, which has ended.")
+        hint = gettext("The next call finds this, and is sent. To end it now: %(command)s")
+    else:
+        message = gettext(
+            "It is reserved for the message %(message)s, whose duplicates are not sent. The known "
+            "queues are empty, and no worker that answers has that message."
+        )
+        hint = gettext(
+            "If a worker died with it, the broker delivers it again, on Redis after the visibility "
+            "timeout. If it is lost, have the next call sent: %(command)s"
+        )
+    return Problem(
+        "reservation", job.name, message % values, hint % values,
+        serious=not ended, store=job.store, lock=job.name, task=job.task, job=job,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from django.utils.translation import gettext
 
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable
+from ..guards import NO_LEASE
 from ..stores import stores
 from .held import held_of
 from .holders import command_line
@@ -94,7 +95,8 @@ def works_by_rows() -> Iterable[list[Work]]:
 
 def lost_rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
     """Yield a problem for each lost row of tasks that claim the same rows, and one for all rows
-    whose locks' names are not known. A lost row whose fence refuses every run is another problem.
+    whose locks' names are not known. A lost row whose fence refuses every run is another problem,
+    and so is one that a run without the lock has claimed, which may live.
 
     Raises `StoreUnavailable`, and what the database raises.
     """
@@ -124,27 +126,31 @@ def lost_rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
 
 
 def _lost(work: Work, pk: Any, lock: str, fence: int | None) -> Problem:
-    guard, kind = work.guard, "lost work"
+    guard, kind, store = work.guard, "lost work", stores[work.store]
     command = command_line("doctor", store=work.store, options="--requeue")
-    values = {"status": guard.to, "lock": lock, "command": command}
+    values = {"status": guard.to, "lock": lock, "command": command, "field": guard.fence_field}
+    free = gettext(
+        "If no run of it lives, set its %(field)s to NULL, then send it again: %(command)s"
+    )
     # Asked after the looks, so that it is larger than the fence of every run before them.
-    if refuses_all(fence, stores[work.store]):
-        kind = "fence"
-        values |= {"fence": str(fence), "field": str(guard.fence_field)}
+    if refuses_all(fence, store):
+        kind, values["fence"], hint = "fence", fence, free
         message = gettext(
             "The row is “%(status)s”, nobody holds its lock, and no run can claim it: its "
             "fence %(fence)s is larger than any lease’s now."
         )
-        hint = gettext(
-            "If no run of it lives, set its %(field)s to NULL, then send it again: %(command)s"
+    elif fence == NO_LEASE and store.supports_fence:
+        kind, hint = "unknown", free
+        message = gettext(
+            "The row is “%(status)s”: a run without the lock has claimed it, and may be at work."
         )
     else:
         message = gettext("The row is “%(status)s”, and nobody holds its lock %(lock)s.")
         hint = gettext("Send it again: %(command)s")
     return Problem(
         kind, f"{guard.label} {pk}", message % values, hint % values,
-        store=work.store, lock=lock, task=work.task, model=guard.model, pk=pk,
-        work=work, fence=fence,
+        serious=kind != "unknown", store=work.store, lock=lock, task=work.task, model=guard.model,
+        pk=pk, work=work, fence=fence,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy
 
 from .._values.lock_info import LockInfo
+from .reservations import QueuedJob
 from .work import Work
 
 KINDS: Mapping[str, str | Promise] = {
@@ -19,6 +20,7 @@ KINDS: Mapping[str, str | Promise] = {
     "unknown": gettext_lazy("unknown"),
     "owner gone": gettext_lazy("owner gone"),
     "no ttl": gettext_lazy("no TTL"),
+    "reservation": gettext_lazy("reservation"),
     "settings": gettext_lazy("settings"),
     "server": gettext_lazy("server"),
 }
@@ -29,14 +31,14 @@ KINDS: Mapping[str, str | Promise] = {
 class Problem:
     """One thing that is wrong.
 
-    ``kind`` is a key of `KINDS`: "unknown" is for rows whose locks' names are not known, and for
-    tasks that cannot be imported. ``what`` names the row, lock, store or check. ``message`` says
-    what is wrong and ``hint`` what to do, in the language that was active when it was found.
-    ``serious`` problems make the command exit with 1.
+    ``kind`` is a key of `KINDS`: "unknown" is for rows whose locks' names are not known, or that a
+    run without the lock has claimed, and for tasks that cannot be imported. ``what`` names the row,
+    lock, store or check. ``message`` says what is wrong and ``hint`` what to do, in the language
+    that was active when it was found. ``serious`` problems make the command exit with 1.
 
     What it is about, None where it is not about such a thing: the ``lock``, by its name, and its
     ``store``; ``info``, the lock's holder as it was seen; the ``task``; the row, by its ``model``
-    and ``pk``. ``work`` and ``fence`` belong to a lost row.
+    and ``pk``. ``work`` and ``fence`` belong to a lost row, ``job`` to a reservation.
     """
 
     kind: str
@@ -52,6 +54,7 @@ class Problem:
     pk: Any = None
     work: Work | None = None
     fence: int | None = None
+    job: QueuedJob | None = None
 
     @property
     def sendable(self) -> bool:

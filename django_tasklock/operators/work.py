@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from .._values.lock_info import LockInfo
     from ..guards import StatusGuard
+    from .reservations import QueuedJob
 
 
 class CeleryMissing(ImportError):
@@ -71,6 +72,10 @@ class Tasks(Protocol):
     def duplicate_of(self, explanation: Explanation) -> str | LockInfo | None:
         """Return the task id, or the lease of the run, of which the call would be a duplicate now;
         None if it would be sent. Raises `StoreUnavailable`."""
+
+    def gone_messages(self, jobs: Sequence[QueuedJob]) -> Iterable[tuple[QueuedJob, bool]]:
+        """Return each job whose message is known to have ended, with True; or, with False, is in no
+        queue and with no worker that answers. It may ask the workers, for two seconds."""
 
 
 _load: Callable[[], Tasks] | None = None

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from celery import current_app
+from celery import current_app, states
+from celery.exceptions import NotRegistered
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission, User
 from django.test import Client
@@ -24,6 +25,7 @@ from django_tasklock.operators.held import digest_of
 from tests.app.models import Job
 from tests.conftest import UseRedis
 from tests.inside import asked
+from tests.mailroom import Mailroom
 
 LIST = "/admin/django_tasklock/lock/"
 EVENTS = f"{LIST}events/"
@@ -98,6 +100,12 @@ def taken(name: str, ttl: float = 600, **who: Any) -> Lease:
     return lease
 
 
+def ended(room: Mailroom, task_id: str) -> None:
+    """A worker throws a message away before it makes a request of it, and stores that."""
+    room.take(task_id)
+    room.app.backend.store_result(task_id, NotRegistered("old"), states.FAILURE)
+
+
 def page_of(response: Any) -> str:
     assert response.status_code == 200, response
     return str(response.content.decode())
@@ -119,7 +127,7 @@ def id_of(held: Lease | LockInfo) -> str:
     """What means this lease on the pages."""
     info = locks.using(held.store).get(held.name) if isinstance(held, Lease) else held
     assert info is not None
-    return Lock.id_of(info.store, info.name, digest_of(info))
+    return Lock.named(info.store, info.name, digest_of(info)).id
 
 
 def url_of(view: str, lock_id: str) -> str:

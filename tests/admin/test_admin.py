@@ -15,6 +15,7 @@ from django.test import Client
 from django_tasklock import locks
 from django_tasklock._engine import history
 from django_tasklock._values.owner import owner_record
+from django_tasklock.operators.reservations import key_of
 from django_tasklock.stores import stores
 from tests.admin.conftest import (
     ADD,
@@ -24,6 +25,7 @@ from tests.admin.conftest import (
     SEND,
     UserWith,
     boxes_of,
+    ended,
     id_of,
     page_of,
     taken,
@@ -274,6 +276,30 @@ def test_health_sends_a_lost_row_again_once(room: Mailroom, client_with: UserWit
     assert "Nothing was sent" in words_of(client.post(SEND, {"row": row}, follow=True))
     assert len(room.waiting()) == 1
     assert "Nothing was sent" in words_of(client.post(SEND, {"row": "nonsense"}, follow=True))
+
+
+def test_health_ends_the_reservation_that_was_shown(room: Mailroom, client_with: UserWith) -> None:
+    task = room.task(unique_while="queued")
+    ended(room, task.delay(1).id)
+    ended(room, task.delay(2).id)
+    assert "End the reservation" not in page_of(client_with("view_lock").get(HEALTH))
+    client = client_with("view_lock", "delete_lock")
+    page = page_of(client.get(HEALTH))
+    assert "End all these reservations" in page
+    shown = [
+        html.unescape(each) for each in re.findall(r'<button[^>]*name="job" value="(.*)"', page)
+    ]
+    # Meanwhile the next call of one of them was sent
+    task.delay(1)
+    words = words_of(client.post(SEND, {"job": shown}, follow=True))
+    assert "Ended, so the next call is sent: “job:2”." in words
+    assert "Nothing to end any more: “job:1”." in words
+    assert [entry.object_id for entry in LogEntry.objects.all()] == [
+        "default:job:2",
+        "default:job:1",
+    ]
+    assert [each.key for each in stores["default"].reservations()] == [key_of(task.name, "job:1")]
+    assert client.post(SEND, {"job": "nonsense"}).status_code == 403
 
 
 def test_an_outage_is_said_and_is_no_number(

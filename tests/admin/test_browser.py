@@ -22,9 +22,11 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, 
 from pytest_django.live_server_helper import LiveServer
 
 from django_tasklock import locks
-from tests.admin.conftest import ADD, EVENTS, HEALTH, LIST, taken, url_of
+from tests.admin.conftest import ADD, EVENTS, HEALTH, LIST, ended, taken, url_of
 from tests.conftest import UseRedis
+from tests.mailroom import mailroom
 from tests.proxy import CutProxy
+from tests.servers import RedisServer
 from tests.steps import orphan
 from tests.waiting import until
 
@@ -247,6 +249,20 @@ def test_a_clear_ends_the_lease_that_was_seen_and_no_other(
     expect(page.get_by_text("changed hands: “video:2”.")).to_be_visible()
     assert not locks.is_locked("video:1")
     assert successor.extend()
+    assert errors == []
+
+
+def test_a_reservation_is_ended_with_its_button(
+    open_page: Open, redis_server: RedisServer, errors: list[str]
+) -> None:
+    page = open_page()
+    with mailroom(redis_server.url) as room:
+        task = room.task(unique_while="queued", name="shop.tasks.send_nightly_report")
+        ended(room, task.delay(1).id)
+        page.goto(HEALTH)
+        page.get_by_role("button", name="End the reservation").click()
+        expect(page.get_by_text("Ended, so the next call is sent: “job:1”.")).to_be_visible()
+        expect(page.get_by_text("The doctor finds nothing wrong.")).to_be_visible()
     assert errors == []
 
 

@@ -57,6 +57,53 @@ def no_end(video_id): ...
 @shared_task(**LATE, guard=StatusGuard("videos.Video", **GUARD))
 def right(video_id): ...
 """
+# What a guard writes, and how it claims.
+GUARDS = """
+from celery import shared_task
+from django.db.models import Q
+from django_tasklock.celery import LockedTask
+from django_tasklock.guards import StatusGuard
+
+def guarded(name, model="videos.Video", to="processing", fence=None, **options):
+    guard = StatusGuard(model, source="uploaded", to=to, done="ready", fence_field=fence,
+                        filter=options.pop("filter", None))
+    return shared_task(base=LockedTask, acks_late=True, name=name, guard=guard, **options)
+
+@guarded("child", "videos.Film")
+def child(pk): ...
+
+@guarded("joins", filter=Q(channel__name="news"))
+def joins(pk): ...
+
+@guarded("long", to="in the works for a very long time")
+def long(pk): ...
+
+@guarded("choice", "videos.Channel", to="proccessing")
+def choice(pk): ...
+
+@guarded("alone", on_outage="run")
+def alone(pk): ...
+
+@guarded("beside", on_conflict="run")
+def beside(pk): ...
+
+@guarded("fenced", fence="fence", on_conflict="run", lock_store="redis")
+def fenced(pk): ...
+
+@guarded("no_fences", fence="fence", on_conflict="run")
+def no_fences(pk): ...
+"""
+GUARDED_MODELS = """
+class Film(Video):
+    length = models.IntegerField(default=0)
+
+class Channel(models.Model):
+    name = models.CharField(max_length=20)
+    status = models.CharField(choices=[(x, x) for x in ("uploaded", "processing", "ready")])
+
+Video.add_to_class("channel", models.ForeignKey(Channel, models.CASCADE))
+Video.add_to_class("fence", models.BigIntegerField(null=True))
+"""
 NO_MODULE = "import no_such_library\n"
 # Two mistakes, each with a task beside it that is right.
 WRONG_TASKS = """
@@ -300,6 +347,30 @@ def test_a_guard_without_acks_late_is_a_warning_that_the_task_can_silence(projec
     # The setting of the app is as good
     project.write("mysite/settings.py", "CELERY_TASK_ACKS_LATE = True\n", append=True)
     assert "W009" not in checked(project)
+
+
+def test_a_guard_that_cannot_claim_write_or_exclude_is_said(project: Project) -> None:
+    project.write("videos/models.py", MODELS + GUARDED_MODELS)
+    project.write("videos/tasks.py", GUARDS)
+    project.write(
+        "mysite/settings.py",
+        'LOCAL = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}\n'
+        'REDIS = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://"}\n'
+        'CACHES = {"default": LOCAL, "redis": REDIS}\n'
+        'TASKLOCK = {"default": {}, "redis": {"CACHE": "redis"}}\n',
+        append=True,
+    )
+    said = checked(project, fails=True)
+    found = re.findall(r"(E003|E005|W010)\) task (\w+): (.*)", said)
+    assert sorted((each, task) for each, task, _ in found) == [
+        ("E003", "child"), ("E003", "joins"), ("E005", "choice"), ("E005", "long"),
+        ("W010", "alone"), ("W010", "beside"), ("W010", "no_fences"),
+    ]  # fmt: skip
+    texts = {task: text for _, task, text in found}
+    assert "Guard that model" in texts["child"]
+    assert "joins another table" in texts["joins"]
+    assert "has no choice 'proccessing'" in texts["choice"]
+    assert "its max_length is 20" in texts["long"]
 
 
 def test_a_project_that_forgot_the_app_is_warned_once(project: Project) -> None:

@@ -19,6 +19,7 @@ from celery.signals import worker_shutting_down
 from celery.worker import state
 
 from django_tasklock import locks
+from django_tasklock.celery import stopping
 from django_tasklock.celery.note import CameBack, RunNote
 from django_tasklock.celery.options import follow_up_key
 from django_tasklock.guards import StatusGuard
@@ -106,7 +107,7 @@ def test_a_run_that_ends_with_its_worker_does_not_count(
 
 @pytest.mark.parametrize("how", ["told to end", "cancelled"])
 def test_a_start_is_taken_back_when_its_worker_is_told_to_end(
-    room: Mailroom, message: Message, how: str
+    room: Mailroom, message: Message, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request: Any = room.received(message)
     killed_in_child(lambda: room.deliver(message))
@@ -115,6 +116,8 @@ def test_a_start_is_taken_back_when_its_worker_is_told_to_end(
         request.cancel(Mock())
     else:
         state.active_requests.add(request)
+        # Where later tests of this process, and their children, would find it.
+        monkeypatch.setattr(stopping, "_shared", bytearray(8))
         worker_shutting_down.send(None)
     until(lambda: note_of(request).starts == 0, "its start is taken back")
 

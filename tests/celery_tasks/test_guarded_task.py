@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
-from django.db import OperationalError
+from django.db import DataError, OperationalError
 
 from django_tasklock import Lease, LeaseLost, StatusConflict, StoreUnavailable, lock, locks, signals
 from django_tasklock.celery import LockedTask
@@ -129,6 +129,27 @@ def test_a_row_that_was_finished_at_the_time_limit_is_done(
     assert status(row) == "done"
 
 
+def test_a_call_that_was_refused_while_the_claim_failed_is_not_lost(
+    room: Mailroom, row: Job
+) -> None:
+    """It has made the row ready, and relies on the message that waits."""
+    sent: list[str] = []
+
+    class Late(StatusGuard):
+        def claim(self, pk: Any, fence: int | None = None) -> bool:
+            claimed = super().claim(pk, fence)
+            if not sent:
+                Job.objects.update(status="queued")
+                sent.append(task.delay(pk).id)
+            return claimed
+
+    task = room.task(guard=job_guard(kind=Late), unique_while="queued")
+    Job.objects.update(status="done")
+    first = task.delay(row.pk).id
+    assert room.work_off() == [("SUCCESS", f"done:{row.pk}")]
+    assert (sent, status(row)) == ([first], "done")
+
+
 def test_a_guard_may_override_how_its_row_is_reopened(room: Mailroom, row: Job) -> None:
     class Again(StatusGuard):
         def reopen(self, pk: Any, fence: int | None = None) -> bool:
@@ -204,12 +225,15 @@ def test_in_an_outage_the_guard_alone_may_do(room: Mailroom, row: Job, fence: st
     assert (status(row), row.lock_fence) == ("working", 5)
 
 
-def test_who_claims_under_the_lock_meanwhile_is_not_overwritten(room: Mailroom, row: Job) -> None:
+def test_a_redelivery_that_has_the_row_meanwhile_is_not_overwritten(
+    room: Mailroom, row: Job
+) -> None:
     """The store is back before the run that began without it has ended."""
     fence = 1_700_000_000_000_000
 
     def work(self: Any, job: int) -> None:
-        assert job_guard().claim(job, fence)
+        assert not job_guard().claim(job, fence)
+        assert job_guard().claim_again(job, fence)
 
     Job.objects.update(lock_fence=7)
     with outage(), pytest.raises(StatusConflict):
@@ -473,22 +497,28 @@ def test_a_run_that_cannot_send_its_retry_leaves_its_row_to_the_message(
 
 
 @FENCES
+@pytest.mark.parametrize(
+    ("error", "state"), [(DataError, "FAILURE"), (OperationalError, "IGNORED")]
+)
 def test_a_run_without_the_lock_whose_claim_fails_leaves_the_holders_row(
-    room: Mailroom, row: Job, fence: str | None
+    room: Mailroom, row: Job, fence: str | None, error: type[Exception], state: str
 ) -> None:
+    """In an outage of the database its message waits."""
+
     class Fails(StatusGuard):
         def claim_alone(self, pk: Any) -> bool:
-            raise OperationalError("a deadlock")
+            raise error("at the claim")
 
     def work(self: Any, job: Any) -> None:
         task.delay(job)
-        assert elsewhere(room, room.take())[0] == "FAILURE"
+        assert elsewhere(room, room.take())[0] == state
         assert status(row) == "working"
 
     task = room.task(work, guard=job_guard(fence, Fails), on_conflict="run")
     task.delay(row.pk)
-    assert room.work_off() == [("SUCCESS", None)]
+    assert room.deliver(room.take()) == ("SUCCESS", None)
     assert status(row) == "done"
+    assert len(room.waiting()) == (state == "IGNORED")
 
 
 def test_a_finished_row_says_that_the_run_counts_though_its_lock_was_cleared(
@@ -496,4 +526,61 @@ def test_a_finished_row_says_that_the_run_counts_though_its_lock_was_cleared(
 ) -> None:
     room.task(lambda self, job: locks.clear(f"job:{job}"), guard=job_guard(None)).delay(row.pk)
     assert room.work_off() == [("SUCCESS", True)]
+    assert status(row) == "done"
+
+
+# ------------------------------------------------------------------------------ throw=False
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["acks_late", ""])
+@pytest.mark.parametrize("comes", ["after the run", "during the run"])
+def test_a_retry_that_does_not_end_its_run_works_on_the_row(
+    room: Mailroom, row: Job, comes: str, late: bool
+) -> None:
+    """``throw=False``: the body goes on, and its result is stored, before the retry has begun."""
+    runs: list[tuple[int, str]] = []
+
+    def work(self: Any, job: int) -> str:
+        runs.append((self.request.retries, status(row)))
+        if self.request.retries == 0:
+            self.retry(countdown=0, throw=False)
+            if comes == "during the run":
+                assert elsewhere(room, room.take())[0] == "IGNORED"
+        return f"try {self.request.retries}"
+
+    room.task(work, guard=job_guard(), acks_late=late).delay(row.pk)
+    assert room.deliver(room.take()) == ("SUCCESS", "try 0")
+    assert status(row) == "queued"
+    assert room.work_off()[-1] == ("SUCCESS", "try 1")
+    assert (runs, status(row)) == ([(0, "working"), (1, "working")], "done")
+
+
+def test_a_redelivered_retry_of_a_run_that_went_on_is_not_dropped_for_that_ones_result(
+    room: Mailroom, row: Job
+) -> None:
+    """Nor is the retry of that retry."""
+
+    def work(self: Any, job: int) -> str:
+        match self.request.retries:
+            case 0:
+                self.retry(countdown=0, throw=False)
+            case 1:
+                raise self.retry(countdown=0)
+        return f"try {self.request.retries}"
+
+    room.task(work, guard=job_guard(), acks_late=True).delay(row.pk)
+    assert room.deliver(room.take()) == ("SUCCESS", "try 0")
+    assert room.deliver(room.take(), redelivered=True)[0] == "RETRY"
+    assert room.deliver(room.take(), redelivered=True) == ("SUCCESS", "try 2")
+    assert status(row) == "done"
+
+
+def test_an_eager_retry_that_does_not_end_its_run_is_none(room: Mailroom, row: Job) -> None:
+    """Celery sends nothing then."""
+
+    def work(self: Any, job: int) -> str:
+        self.retry(countdown=0, throw=False)
+        return "done"
+
+    assert call(room.task(work, guard=job_guard()), "eagerly", row.pk) == "done"
     assert status(row) == "done"

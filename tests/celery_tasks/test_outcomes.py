@@ -79,6 +79,10 @@ def test_of_a_message_that_does_not_run_it_is_told_why(
         assert (one["task"], one["task_id"], one["store"]) == (task.name, message.id, "default")
         assert (one["name"], one["template"]) == ("job:1", "job:{job}")
         assert one["sender"] is type(task)
+    if outcome == "given_up":
+        event = locks.history(task_id=message.id)[0]
+        assert (event.kind, event.name, event.reason) == ("given up", "job:1", reason)
+        assert (event.owner.task, event.store) == (task.name, "default")
     if outcome == "skipped":
         event = skip_of(message.id)
         assert (event.name, event.reason, event.owner.task) == ("job:1", reason, task.name)
@@ -145,10 +149,12 @@ def test_a_run_that_lost_its_lease_is_requeued_and_at_last_given_up(room: Mailro
         lose(self.lease)
         self.lease.assert_held()
 
-    room.task(work, acks_late=True, lock_max_attempts=1).delay(1)
+    result = room.task(work, acks_late=True, lock_max_attempts=1).delay(1)
     with sent(task_not_run) as told:
         assert [state for state, _ in room.work_off()] == ["IGNORED", "FAILURE"]
     assert outcomes(told) == [("requeued", "lease_lost"), ("given_up", "too_many_attempts")]
+    event = locks.history(task_id=result.id)[0]
+    assert (event.kind, event.reason) == ("given up", "too_many_attempts")
 
 
 def test_a_redelivery_of_a_run_that_has_ended_is_dropped(room: Mailroom) -> None:

@@ -108,6 +108,7 @@ def test_a_requeued_message_is_the_same_but_for_what_the_broker_has_counted(room
     for parent in (None, "of-the-caller"):
         message, lease = refused(room)
         hidden = {"argsrepr": "(<hidden>)", "kwargsrepr": "{}", "mine": "kept", "retries": 3}
+        hidden |= {"ignore_result": True}
         told = {"parent_id": parent, "root_id": parent or message.id, **hidden}
         message.headers.update(told, **{"x-delivery-count": 1, "x-death": [{"queue": "other"}]})
         assert room.deliver(message)[0] == "IGNORED"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from celery.exceptions import Reject
 
 from django_tasklock import lock, locks
+from django_tasklock.exceptions import TooManyAttempts
 from django_tasklock.guards import StatusGuard
+from django_tasklock.operators.doctor import diagnose
 from django_tasklock.signals import lock_contended
+from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.mailroom import Mailroom, elsewhere
+from tests.mailroom import Mailroom, elsewhere, killed_in_body
 from tests.steps import LONG, Meanwhile, holder
 
 GUARD = StatusGuard(
@@ -146,6 +150,62 @@ class TestGuard:
         assert "runs all the same" not in caplog.text
         job.refresh_from_db()
         assert job.status == "done"
+
+    @pytest.mark.parametrize("why", ["on_conflict", "on_outage"])
+    def test_47_its_row_is_its_own_though_the_lock_is_free_again(
+        self, room: Mailroom, why: str
+    ) -> None:
+        """The next call, which has the lock, leaves it; and the doctor does not call it lost."""
+        job, runs = Job.objects.create(), []
+        trouble = ExitStack()
+
+        def work(self: Any, job: Any) -> str:
+            runs.append(self.request.id)
+            if len(runs) == 1:
+                trouble.close()
+                task.delay(job)
+                state, marker = elsewhere(room, room.take())
+                assert (state, marker["reason"]) == ("SUCCESS", "invalid_state")
+                (problem,) = diagnose()
+                assert (problem.kind, problem.pk, problem.serious) == ("unknown", job, False)
+            return "ran"
+
+        task = room.task(work, guard=GUARD, acks_late=True, **{why: "run"})
+        task.delay(job.pk)
+        with trouble:
+            trouble.enter_context(
+                outage() if why == "on_outage" else lock(f"job:{job.pk}", ttl=LONG)
+            )
+            assert room.deliver(room.take()) == ("SUCCESS", "ran")
+        job.refresh_from_db()
+        assert (job.status, len(runs), [*diagnose()]) == ("done", 1, [])
+
+    @pytest.mark.parametrize("why", ["on_conflict", "on_outage"])
+    def test_47_its_row_is_its_redeliverys_after_its_death(self, room: Mailroom, why: str) -> None:
+        job = Job.objects.create()
+        task = room.task(guard=GUARD, acks_late=True, lock_max_attempts=2, **{why: "run"})
+        task.delay(job.pk)
+        message = room.take()
+        with outage() if why == "on_outage" else lock(f"job:{job.pk}", ttl=LONG):
+            killed_in_body(room, message)
+        task.delay(job.pk)
+        state, marker = room.deliver(room.take())
+        assert (state, marker["reason"]) == ("SUCCESS", "invalid_state")
+        assert room.deliver(message, redelivered=True) == ("SUCCESS", f"done:{job.pk}")
+        job.refresh_from_db()
+        assert job.status == "done"
+
+    def test_47_its_row_is_failed_with_a_message_that_is_given_up(self, room: Mailroom) -> None:
+        job = Job.objects.create()
+        task = room.task(guard=GUARD, acks_late=True, lock_max_attempts=1, on_conflict="run")
+        task.delay(job.pk)
+        message = room.take()
+        with lock(f"job:{job.pk}", ttl=LONG):
+            killed_in_body(room, message)
+        state, error = room.deliver(message, redelivered=True)
+        assert (state, type(error)) == ("FAILURE", TooManyAttempts)
+        job.refresh_from_db()
+        assert job.status == "failed"
 
     def test_a_row_that_is_done_is_skipped(self, room: Mailroom) -> None:
         job = Job.objects.create(status="done")

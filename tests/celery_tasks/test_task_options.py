@@ -223,7 +223,7 @@ def test_slots_may_depend_on_the_arguments() -> None:
     assert made(lock_name="v:{video}").naming.named((2,), {}) == ("v:2", 1)
     for wrong in (0, 1001, "2", None, 2.5, True):
         with pytest.raises((TypeError, ValueError), match="lock_slots of the task process must"):
-            task.naming.slots_of((wrong,), {})
+            task.naming.named((wrong,), {})
 
 
 # ------------------------------------------------------------------------------ options of a call

@@ -18,8 +18,10 @@ from celery.exceptions import WorkerLostError
 from celery.worker.request import Request
 from celery.worker.state import revoked
 from django.db import DatabaseError
+from kombu import Queue
+from kombu.common import Broadcast
 
-from django_tasklock import InvalidLockConfig, locks
+from django_tasklock import InvalidLockConfig, lock, locks
 from django_tasklock.celery import LockedTask
 from django_tasklock.celery.options import follow_up_key
 from django_tasklock.celery.request import LockedRequest
@@ -148,3 +150,26 @@ def test_a_revoked_message_keeps_no_reservation_and_no_lease(room: Mailroom) -> 
     assert not locks.is_locked("job:1")
     assert store.get_note(note) is None
     assert task.delay(1).id != result.id
+
+
+# ------------------------------------------------------------------------------ broadcast queues
+
+
+@pytest.mark.parametrize("options", [{}, {"on_conflict": "retry"}, {"autoretry_for": (Exception,)}])
+def test_a_message_that_all_workers_got_is_refused_by_each(
+    room: Mailroom, options: dict[str, Any]
+) -> None:
+    """With the mend. None is sent on: all workers would get that, too."""
+    room.app.conf.task_queues = (Broadcast("everyone"), Queue(room.queue))
+    task = room.task(unique_while="queued", acks_late=True, **options)
+    task.delay(1)
+    message = room.take()
+    with lock("job:1", ttl=LONG):
+        for _ in range(2):
+            state, error = room.deliver(message, exchange="everyone")
+            assert (state, type(error)) == ("FAILURE", InvalidLockConfig)
+            assert f"task {task.name}: its message came by a broadcast (fanout) queue" in str(error)
+            assert "Make it a plain task, and use lock(...) in its body" in str(error)
+    assert room.ids() == []
+    task.delay(1)  # It has left no reservation.
+    assert room.work_off() == [("SUCCESS", "done:1")]

@@ -30,6 +30,7 @@ from celery import Celery
 from celery.app.task import Task
 from celery.backends.redis import RedisBackend
 from celery.concurrency.prefork import TaskPool
+from celery.exceptions import Retry
 from celery.fixups import django as celery_fixup
 from celery.worker import state, strategy
 from celery.worker.consumer import Consumer
@@ -41,7 +42,8 @@ from django.core.cache.backends.redis import RedisCache as DjangoRedisCache
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import OperationalError, connections, transaction
 from django_redis.cache import RedisCache
-from kombu import Message
+from kombu import Exchange, Message, Queue
+from kombu.common import Broadcast
 from kombu.transport.native_delayed_delivery import calculate_routing_key
 from redis.exceptions import NoScriptError, ResponseError
 
@@ -281,6 +283,32 @@ class TestCelery:
         # Of a queue that is bound by a pattern, ``send_task`` is to take the message's own key.
         found = celery_compat.queue_of(app, {"exchange": "of-two", "routing_key": "video"})
         assert (found.exchange.type, found.routing_key) == ("topic", "video")
+
+    def test_messages_of_a_broadcast(self, app: Any) -> None:
+        exchange = Exchange("everyone", type="fanout")
+        everyone = Broadcast("of-all"), Queue("of-one", exchange), Queue("plain")
+        app.conf.task_queues = (*everyone, Queue("some", Exchange("by", "topic"), "some.#"))
+        for name, key in (("of-all", ""), ("of-all", "a.key"), ("everyone", ""), ("not known", "")):
+            assert celery_compat.is_broadcast(app, {"exchange": name, "routing_key": key})
+        delayed = calculate_routing_key(2, "some.video")
+        keys = {"": "plain", "plain": "plain", "by": "some.video", "celery_delayed_1": delayed}
+        for name, key in {**keys, "not known": "key"}.items():
+            assert not celery_compat.is_broadcast(app, {"exchange": name, "routing_key": key})
+        assert not celery_compat.is_broadcast(app, None)
+
+    def test_automatic_retries(self, app: Any) -> None:
+        """What they read of the task, whose own wrapper is left as it is."""
+
+        def body() -> None: ...
+
+        retried: Any = app.task(body, autoretry_for=(LookupError,), shared=False, lazy=False)
+        before = retried.run, retried._orig_run
+        for error, raised in ((LookupError("a"), Retry), (ValueError("a"), ValueError)):
+            retried.push_request(called_directly=False, is_eager=True, retries=0, id="1")
+            with pytest.raises(raised):
+                celery_compat.raise_as_body(retried, error)
+            retried.pop_request()
+        assert (retried.run, retried._orig_run) == before
 
     def test_backends(self, app: Any, redis_server: RedisServer) -> None:
         none, kept = app.backend, RedisBackend(app=app, url=redis_server.url)

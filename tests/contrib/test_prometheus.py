@@ -40,7 +40,7 @@ def counters(use_redis: UseRedis) -> Iterator[Any]:
     use_redis()
     counters.connect()
     yield counters
-    for signal, receiver in counters.receivers:
+    for signal, receiver in counters.receivers.items():
         signal.disconnect(receiver)
 
 

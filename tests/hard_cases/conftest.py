@@ -73,6 +73,17 @@ def make_stage(
         print(stage.report())
 
 
+@contextlib.contextmanager
+def stage_for_a_file(folder: Path) -> Iterator[Stage]:
+    """A stage on a Redis of its own, which the tests of a whole file share."""
+    with needed_redis() as server:
+        stage = Stage(folder, RedisBroker(server, 3600.0), server, server, 30.0)
+        try:
+            yield stage
+        finally:
+            stage.close()
+
+
 @pytest.fixture
 def stage(make_stage: MakeStage) -> Stage:
     """A stage on Redis with leases of 30 seconds."""

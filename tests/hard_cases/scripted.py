@@ -5,8 +5,9 @@ A script is a list of steps, one a run; the last one serves for all later runs. 
 * ``kind`` and ``seconds``: what to be busy with: "sleep", "child", "compute" or "stuck";
 * ``gate``: a file to wait for instead;
 * ``check``: assert the lease when the busy part is over;
-* ``then``: "return" (default), "retry", "raise", "reject" (back to the queue), "exit" (`sys.exit`),
-  "kill" (SIGKILL to this process) or "kill main" (SIGKILL to the worker's main process).
+* ``then``: "return" (default), "retry", "retry on" (and go on to the end), "raise", "reject" (back
+  to the queue), "exit" (`sys.exit`), "kill" (SIGKILL to this process) or "kill main" (SIGKILL to
+  the worker's main process).
 """
 
 from __future__ import annotations
@@ -118,6 +119,8 @@ def follow(task: Any, then: str) -> None:
     match then:
         case "retry":
             raise task.retry(countdown=0)
+        case "retry on":
+            task.retry(countdown=0, throw=False)
         case "raise":
             raise Boom("as the script says")
         case "reject":

@@ -20,6 +20,7 @@ from celery.result import AsyncResult
 
 from tests.hard_cases import workers
 from tests.hard_cases.brokers import Broker, address, connect
+from tests.hard_cases.caller import Caller
 from tests.hard_cases.ledger import Entry, Ledger
 from tests.hard_cases.workers import ROOT, Worker
 from tests.servers import RedisServer
@@ -52,6 +53,7 @@ class Stage:
         self.database = folder / "jobs.sqlite3"
         self.workers: list[Worker] = []
         self._gates: list[Path] = []
+        self._caller: Caller | None = None
         self.conf: dict[str, Any] = {
             "broker_url": broker.url,
             "broker_transport_options": broker.options,
@@ -161,8 +163,16 @@ class Stage:
     def send(
         self, task: str, job: int, script: Sequence[dict[str, Any]] = (), **options: Any
     ) -> AsyncResult[Any]:
-        """Publish one message."""
+        """Publish one message, by the task's name."""
         return self.client.send_task(task, [job, list(script)], **options)
+
+    def call(
+        self, task: str, job: int, script: Sequence[dict[str, Any]] = (), **options: Any
+    ) -> AsyncResult[Any]:
+        """Call the task itself, in a process that has the project's code and settings."""
+        if self._caller is None:
+            self._caller = Caller(self._settings())
+        return self.client.AsyncResult(self._caller.call(task, [job, list(script)], options))
 
     def begin(self, task: str, *script: dict[str, Any], **options: Any) -> Begun:
         """Publish the message of a new job, and wait until its body has started."""
@@ -288,6 +298,8 @@ class Stage:
         """End every worker and the client's connections."""
         for worker in self.workers:
             worker.end()
+        if self._caller is not None:
+            self._caller.end()
         backend: Any = self.client.backend
         backend.result_consumer.stop()
         # Results that are dropped later would open a connection to unsubscribe.

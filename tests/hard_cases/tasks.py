@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
-from celery import Task
+from celery import Task, signals
 from celery.worker.request import Request
+from django.utils.module_loading import import_string
 
-from django_tasklock import lock
+from django_tasklock import LockNotAcquired, StoreUnavailable, lock
 from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
-from tests.hard_cases import ledger
+from tests.hard_cases import declared, early, ledger
 from tests.hard_cases.app import app
 from tests.hard_cases.scripted import Boom, Step, perform
 from tests.tenants import tenant
@@ -31,13 +33,13 @@ def job_guard(*, to: str, source: tuple[str, ...] = ("new",)) -> StatusGuard:
 GUARD = job_guard(to="running")
 
 
-def scripted(name: str, **options: Any) -> Any:
+def scripted(name: str, body: Callable[..., str] = perform, **options: Any) -> Any:
     """A task that locks ``job:<number>``, with these options."""
     usual = {"base": LockedTask, "acks_late": True, "lock_name": "job:{job}"}
 
     @app.task(bind=True, name=name, **{**usual, "lock_ttl": LOCK_TTL_SECONDS, **options})
     def task(self: Any, job: int, script: list[Step] | None = None) -> str:
-        return perform(self, job, script)
+        return body(self, job, script)
 
     return task
 
@@ -87,6 +89,36 @@ class OfTenant(Task):
 class LockedOfTenant(OfTenant, LockedTask): ...
 
 
+class Hooked(Task):
+    """Whose message may end in a hook or in a mixin's call, before its body."""
+
+    def before_start(self, *args: Any) -> None:
+        """Prepare the run, or end here."""
+        early.pass_by(self, "before_start")
+        vars(self.request)["prepared"] = object()  # Goes into no message.
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Go on, or end here."""
+        early.pass_by(self, "mixin")
+        return super().__call__(*args, **kwargs)
+
+
+class LockedHooked(Hooked, LockedTask): ...
+
+
+@signals.task_prerun.connect(weak=False)
+def receive_prerun(task: Any, **kwargs: Any) -> None:
+    """Prepare the run, or end in a receiver."""
+    early.pass_by(task, "receiver")
+    task.request.received = object()
+
+
+def owner_of(job: int, script: Any = None) -> str:
+    """The name of a lock that the job's row says."""
+    model: Any = import_string("tests.hard_cases.site.models.Job")
+    return f"owner:{model.objects.get(pk=job).result}"
+
+
 skip = scripted("skip", on_conflict="skip")
 of_tenant = scripted("of_tenant", on_conflict="skip", base=LockedOfTenant)
 guarded = scripted("guarded", on_conflict="skip", guard=GUARD)
@@ -101,6 +133,7 @@ waiting = scripted("waiting", on_conflict="raise", lock_wait=60)
 guarded_waiting = scripted("guarded_waiting", on_conflict="raise", lock_wait=60, guard=GUARD)
 poison = scripted("poison", lock_max_attempts=3, guard=GUARD)
 once = scripted("once", lock_max_attempts=1, guard=GUARD)
+early_waiting = scripted("early_waiting", acks_late=False, lock_wait=None)
 early_retry = scripted("early_retry", acks_late=False, on_conflict="retry")
 coalesced = scripted("coalesced", on_conflict="coalesce")
 debounced = scripted("debounced", debounce=0.4, debounce_max=0.6)
@@ -119,6 +152,43 @@ own_before_dropped = scripted("own_before_dropped", base=OwnBefore, reject_on_wo
 own_after_dropped = scripted("own_after_dropped", base=OwnAfter, reject_on_worker_lost=False)
 killed_after = scripted("killed_after", base=KilledAfterRelease)
 killed_after_guarded = scripted("killed_after_guarded", base=KilledAfterRelease, guard=GUARD)
+
+AGAIN: Any = {"max_retries": 100, "countdown": 0.2}
+autoretry_taken = scripted(
+    "autoretry_taken", on_conflict="raise", autoretry_for=(LockNotAcquired,), retry_kwargs=AGAIN
+)
+autoretry_outage = scripted(
+    "autoretry_outage", on_outage="raise", autoretry_for=(StoreUnavailable,), retry_kwargs=AGAIN
+)
+HOOKED: Any = {"base": LockedHooked, "unique_while": "queued", "lock_max_attempts": 3}
+hooked = scripted("hooked", guard=GUARD, **HOOKED)
+hooked_early = scripted("hooked_early", acks_late=False, lock_wait=60, **HOOKED)
+hooked_coalesced = scripted("hooked_coalesced", base=LockedHooked, on_conflict="coalesce")
+hooked_coalesced_early = scripted(
+    "hooked_coalesced_early", base=LockedHooked, on_conflict="coalesce", acks_late=False
+)
+guarded_early = scripted("guarded_early", acks_late=False, guard=GUARD)
+named_by_row = scripted("named_by_row", lock_name=owner_of, unique_while="unfinished")
+named_by_row_early = scripted(
+    "named_by_row_early", base=LockedHooked, lock_name=owner_of, unique_while="unfinished",
+    acks_late=False,
+)  # fmt: skip
+ANY: Any = {
+    "base": LockedHooked, "guard": GUARD, "on_conflict": "retry", "lock_retry_for": 300,
+    "lock_max_attempts": 15, "acks_on_failure_or_timeout": False,
+}  # fmt: skip
+any_ = scripted("any", **ANY)
+any_unique = scripted(
+    "any_unique", unique_while="queued", autoretry_for=(Boom,), retry_kwargs=AGAIN, **ANY
+)
+any_named = scripted("any_named", lock_name=owner_of, **ANY)
+any_waiting = scripted("any_waiting", lock_wait=None, **ANY)
+if not os.environ.get("HARD_CASES_OLD"):  # A worker that has the code of the last release.
+    new = scripted("new", unique_while="unfinished")
+for name, way in declared.WAYS.items():
+    options = {"on_conflict": "retry", "unique_while": "queued", "guard": GUARD, **way.task}
+    options["base"] = globals()[options.get("base", "LockedTask")]
+    scripted(f"declared: {name}", declared.body, **options)
 
 
 @app.task(bind=True, name="plain", acks_late=True, reject_on_worker_lost=True)

@@ -1,14 +1,18 @@
-"""What is held against a message, and what is not: cases 11, 21, 22, 23 and 33."""
+"""What is held against a message, and what is not: cases 11, 21, 22, 23, 33 and 44."""
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Callable
 
 import pytest
 
 from django_tasklock import TooManyAttempts
 from tests.hard_cases.conftest import MakeStage, need_pool, on_all_pools, on_both_brokers
+from tests.hard_cases.ledger import Entry
 from tests.hard_cases.stage import Stage
+from tests.hard_cases.workers import Worker, kill
 from tests.nights import by_day
 from tests.waiting import until
 
@@ -111,3 +115,87 @@ def test_33_a_job_that_leaves_by_sys_exit_is_given_up(make_stage: MakeStage, poo
     with pytest.raises(TooManyAttempts):
         result.get(timeout=60)
     assert_given_up(stage, job, runs=1)
+
+
+@on_both_brokers
+def test_44_a_job_whose_child_gets_sigterm_each_time_is_given_up(
+    make_stage: MakeStage, broker: str
+) -> None:
+    """At a hard limit after which its message comes again, billiard sends SIGTERM before SIGKILL;
+    and so does earlyoom. It looks like a shutdown to the run, and is none."""
+    stage = make_stage(broker)
+    stage.worker(concurrency=2, conf={"task_acks_on_failure_or_timeout": False})
+    limited, struck = stage.job(), stage.job()
+    results = {
+        limited: stage.send("poison", limited, [LONG], time_limit=1.0),
+        struck: stage.send("poison", struck, [LONG]),
+    }
+    for number in range(4):  # One more than it may die.
+        until(
+            lambda: len(stage.ledger.runs(job=struck)) > number or stage.row(struck)[0] == "failed",  # noqa: B023
+            "another run, or none any more",
+        )
+        for run in stage.ledger.runs(job=struck)[number:]:
+            os.kill(run.start.pid, signal.SIGTERM)
+            stage.until_dead(run.start.pid)
+    for job, result in results.items():
+        until(
+            lambda job=job: stage.row(job)[0] == "failed" or len(stage.ledger.runs(job=job)) > 3,  # type: ignore[misc]
+            "given up, or it has run too often",
+        )
+        assert_given_up(stage, job, runs=3)
+        # Celery has stored a failure for each limit, and a result object would remember the first.
+        with pytest.raises(TooManyAttempts):
+            stage.client.AsyncResult(result.id).get(timeout=60)
+    stage.assert_settled()
+
+
+def to_the_group(stage: Stage, worker: Worker, run: Entry) -> None:
+    """As systemd stops a service: SIGTERM to each of its processes."""
+    os.killpg(worker.pid, signal.SIGTERM)
+
+
+def sigkill_in_a_warm_shutdown(stage: Stage, worker: Worker, run: Entry) -> None:
+    """The child has not ended in time."""
+    worker.send(signal.SIGTERM)
+    until(lambda: "Warm shutdown" in worker.text(), "it has begun", 10)
+    kill(run.pid)
+
+
+def group_killed_in_a_warm_shutdown(stage: Stage, worker: Worker, run: Entry) -> None:
+    """As systemd, Docker and Kubernetes end what has not ended in time."""
+
+    def counted() -> list[bytes]:
+        return [*stage.redis.scan_iter(match=f"*run*{run.task_id}*")]
+
+    assert counted()
+    worker.send(signal.SIGTERM)
+    until(lambda: not counted(), "its start is taken back", 10)
+    worker.end()
+
+
+def cold(stage: Stage, worker: Worker, run: Entry) -> None:
+    """SIGQUIT."""
+    worker.send(signal.SIGQUIT)
+
+
+@on_both_brokers
+@pytest.mark.parametrize(
+    "shut_down",
+    by_day(to_the_group, sigkill_in_a_warm_shutdown, group_killed_in_a_warm_shutdown, cold),
+)
+def test_44_a_shutdown_of_its_worker_is_not_held_against_a_job(
+    make_stage: MakeStage, broker: str, shut_down: Callable[[Stage, Worker, Entry], None]
+) -> None:
+    """However it is shut down, and as often as one death would be too many: the job runs to its
+    end."""
+    stage = make_stage(broker, visibility=2)
+    job = stage.job()
+    result = stage.send("once", job, [LONG, LONG, {}])
+    for number in (1, 2):
+        worker = stage.worker()
+        shut_down(stage, worker, stage.started(job, number))
+        until(lambda worker=worker: not worker.running, "it has stopped")  # type: ignore[misc]
+    stage.worker()
+    stage.assert_well(job, result)
+    assert len(stage.ledger.runs(job=job)) == 3

@@ -10,7 +10,7 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
 from django_tasklock import LockNotAcquired
-from tests.hard_cases.conftest import MakeStage, on_both_brokers
+from tests.hard_cases.conftest import MakeStage, need_pool, on_all_pools, on_both_brokers
 from tests.hard_cases.stage import Stage
 from tests.nights import by_day
 from tests.waiting import until
@@ -146,3 +146,28 @@ def test_09_a_child_that_is_replaced_after_its_task_leaves_no_lock(
     for job, result in [(job, stage.send("guarded", job)) for job in jobs]:
         stage.assert_well(job, result)
     assert len({stage.started(job).pid for job in jobs}) == 3
+
+
+@on_all_pools
+@pytest.mark.parametrize("task", by_day("waiting", "early_waiting"))
+def test_09_a_job_that_waits_for_its_lock_leaves_its_worker_free_to_shut_down(
+    stage: Stage, pool: str, task: str
+) -> None:
+    """Its message is in the queue again before the lock is free, and the next worker runs it once.
+    No start or death is counted."""
+    need_pool(pool)
+    stage.worker()
+    with stage.busy("once") as (job, holder, _):
+        waits = stage.worker(pool=pool)
+        result = stage.send(task, job)
+        queue = stage.lock_key(f"job:{job}") + " queue"
+        until(lambda: stage.redis.zcard(queue), "it waits for the lock")
+        waits.stop(signal.SIGTERM)
+        assert not stage.redis.zcard(queue)
+        assert not holder.ready()
+        stage.worker()
+        stage.deliveries(result.id, 2, "prerun")
+    assert holder.get(timeout=60) == result.get(timeout=60) == f"done:{job}"
+    assert len(stage.ledger.entries("start", task_id=result.id)) == 1
+    assert stage.ledger.overlaps(job=job) == []
+    stage.assert_settled()

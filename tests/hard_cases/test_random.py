@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,7 +23,7 @@ from tests.hard_cases.conftest import MakeStage
 from tests.hard_cases.ledger import Run
 from tests.hard_cases.scripted import lives
 from tests.hard_cases.stage import Stage
-from tests.hard_cases.workers import children, gone
+from tests.hard_cases.workers import AS_ROOT, Worker, children, gone
 from tests.seeds import drawn_seed
 from tests.waiting import until
 
@@ -31,6 +32,37 @@ ROWS = 6
 TTL_SECONDS = 5.0
 MARGIN_SECONDS = 0.25
 """before a body's end, in which it is left alone: its effect is being written"""
+
+
+class Kind(NamedTuple):
+    """A kind of message: the task, the options of the call, and its runs before the one that
+    works."""
+
+    task: str
+    options: dict[str, Any] = {}
+    before: tuple[dict[str, Any], ...] = ()
+    more: dict[str, Any] = {}
+    """what is more in the script of the run that works"""
+
+
+def early(how: str, to: int) -> dict[str, Any]:
+    """The options of a message that ends before its body, at its first deliveries."""
+    return {"headers": {"early": {"at": "before_start", "how": how, "to": to}}}
+
+
+LIMITED = Kind("any", {"time_limit": 2}, ({"seconds": 30},))
+"""its message comes back after the limit"""
+RETRIED = Kind("any_unique", {}, ({"seconds": 0.1, "then": "raise"},) * 2)
+GOOD = (
+    *(Kind("guarded"), Kind("guarded"), Kind("guarded_retry"), Kind("any_waiting")),
+    *(Kind("any", early("kill", 2)), Kind("any", early("sys.exit", 1)), LIMITED, RETRIED),
+    Kind("any", {"serializer": "pickle"}, more={"no JSON": {1}}),
+)
+"""kinds whose work is done, whatever happens"""
+BAD = (Kind("any", early("raise", 99)), Kind("any", early("reject", 99)))
+"""kinds that fail: another message does the work"""
+NAMED = Kind("any_named")
+"""the name of its lock is that of the sending, so one message has the row to itself"""
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(240)]
 
@@ -42,13 +74,18 @@ def test_whatever_is_killed_stopped_or_cut_every_row_is_done_once(
     """No row stuck, no row done twice, no lock left, no message left."""
     chance = random.Random(f"{drawn_seed()}-{number}")
     stage = make_stage(("redis", "rabbitmq")[number % 2], ttl=TTL_SECONDS, visibility=3)
+    stage.conf["accept_content"] = ["json", "pickle"]
+    stage.environment |= AS_ROOT
     stage.pair(concurrency=2)
     sent: dict[str, int] = {}
     for job in [stage.job() for _ in range(ROWS)]:
-        script = [{"seconds": round(chance.uniform(0.4, 1.5), 2), "check": True}]
-        for _ in range(chance.choice([1, 1, 2, 3])):
-            task = chance.choice(["guarded", "guarded", "guarded_retry"])
-            sent[stage.send(task, job, script).id] = job
+        work = {"seconds": round(chance.uniform(0.4, 1.5), 2), "check": True}
+        kinds = [chance.choice(GOOD) for _ in range(chance.choice([1, 1, 2, 3]))]
+        kinds += [chance.choice(BAD)] * chance.choice([0, 0, 1])
+        for kind in chance.choice([kinds, kinds, kinds, kinds, [NAMED]]):
+            script = [*kind.before, {**work, **kind.more}]
+            sent[stage.call(kind.task, job, script, **kind.options).id] = job
+            print(f"{time.monotonic():.3f} job {job}: {kind}")
     disturber = Disturber(stage, chance, sent)
     for _ in range(4):
         disturber.strike()
@@ -85,7 +122,10 @@ class Disturber:
         """Wait a little, then do one bad thing."""
         time.sleep(self.chance.uniform(0.1, 1.0))
         deed: Callable[[], bool] = self.chance.choice(
-            [self.kill_child, self.kill_child, self.kill_main, self.stop_child, self.cut]
+            [
+                *(self.kill_child, self.kill_child, self.kill_main, self.stop_child, self.cut),
+                *(self.shut_down, self.shut_down, self.rename),
+            ]
         )
         deadline = time.monotonic() + 1
         while not (done := deed()) and time.monotonic() < deadline:
@@ -101,18 +141,37 @@ class Disturber:
 
     def kill_main(self) -> bool:
         """SIGKILL a worker's main process, and start another worker."""
-        working = {run.start.pid for run in self.running()}
-        for worker in self.chance.sample(self.stage.workers, len(self.stage.workers)):
-            pool = set(children(worker.pid)) if worker.running else set()
-            if pool and pool & working <= set(self.victims()):
-                with self.stage.broker.still() as ids:
-                    if ids is not None and not self.unfinished() <= {self.sent.get(i) for i in ids}:
-                        return False
-                    self.struck |= dict.fromkeys(pool, time.monotonic())
-                    self.stage.broker.end(worker.pid, partial(self.stage.kill, worker.pid))
-                self.stage.worker(concurrency=2, wait=False)
-                return True
+        for worker, pool in self.at_work():
+            with self.stage.broker.still() as ids:
+                if ids is not None and not self.unfinished() <= {self.sent.get(i) for i in ids}:
+                    return False
+                self.struck |= dict.fromkeys(pool, time.monotonic())
+                self.stage.broker.end(worker.pid, partial(self.stage.kill, worker.pid))
+            self.stage.worker(concurrency=2, wait=False)
+            return True
         return False
+
+    def shut_down(self) -> bool:
+        """Ask a worker to stop, at once or when its bodies have ended, and start another one."""
+        for worker, _ in self.at_work():
+            worker.send(self.chance.choice([signal.SIGTERM, signal.SIGQUIT]))
+            self.stage.worker(concurrency=2, wait=False)
+            return True
+        return False
+
+    def at_work(self) -> list[tuple[Worker, set[int]]]:
+        """Workers whose bodies may all be struck now, in random order; and their children."""
+        working = {run.start.pid for run in self.running()}
+        workers = self.chance.sample(self.stage.workers, len(self.stage.workers))
+        pools = [(each, set(children(each.pid)) if each.running else set()) for each in workers]
+        victims = set(self.victims())
+        return [(each, pool) for each, pool in pools if pool and pool & working <= victims]
+
+    def rename(self) -> bool:
+        """Change what the name of a row's lock is made of."""
+        with self.stage.rows() as connection:
+            connection.execute("UPDATE hard_cases_job SET result = result || 'x'")
+        return True
 
     def stop_child(self) -> bool:
         """SIGSTOP the process of a running body, for less or more than its lease."""

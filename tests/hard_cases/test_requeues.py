@@ -1,4 +1,4 @@
-"""What a message that waits, or that is retried, goes through: cases 12, 13, 15, 34, 35 and 37."""
+"""What a message that waits, or is retried, goes through: cases 12, 13, 15, 34, 35, 37, 53, 61."""
 
 from __future__ import annotations
 
@@ -78,6 +78,39 @@ def test_15_autoretry_without_delay_on_two_workers_neither_overlaps_nor_skips_no
         spans += [later.at - start.at for start, later in pairwise(starts)]
     print("longest time between two tries:", round(max(spans), 3))
     assert max(spans) < ttl / 2
+
+
+def test_53_autoretry_sees_that_the_lock_is_taken_or_that_the_store_is_silent(
+    stage: Stage,
+) -> None:
+    """Where ``on_conflict`` or ``on_outage`` is "raise", the task's ``autoretry_for`` decides."""
+    stage.worker(concurrency=2)
+    with stage.busy("skip") as (job, _, _):
+        taken = stage.send("autoretry_taken", job)
+        stage.deliveries(taken.id, 3, "prerun")
+    assert taken.get(timeout=60) == f"done:{job}"
+    stage.locks.kill()
+    silent = stage.send("autoretry_outage", job := stage.job())
+    stage.deliveries(silent.id, 2, "prerun")
+    stage.locks.restart()
+    assert silent.get(timeout=60) == f"done:{job}"
+    stage.assert_settled()
+    assert stage.ledger.entries("start", task_id=silent.id)[0].retries > 0
+
+
+@pytest.mark.parametrize("task", by_day("guarded_retry", "guarded_early"))
+def test_61_a_retry_that_does_not_raise_works_on_the_row(stage: Stage, task: str) -> None:
+    """``self.retry(throw=False)``: the body goes on to its end, and its retry finds the row."""
+    stage.worker()
+    job = stage.job()
+    stage.send(task, job, [{"then": "retry on"}, {}])
+    again = stage.started(job, 2)
+    assert again.retries == 1
+    until(lambda: stage.row(job)[0] == "done", "its row is done", 10)
+    stage.assert_settled()
+    assert stage.ledger.completions(job=job) == 2
+    assert stage.ledger.overlaps(job=job) == []
+    assert stage.row(job) == ("done", again.fence)
 
 
 @pytest.mark.parametrize("task", by_day("retry", "early_retry", "coalesced", "retry routed"))
@@ -172,5 +205,25 @@ def test_many_jobs_of_one_lock_come_back_one_after_the_other(stage: Stage) -> No
     print(f"{took:.1f} s; deliveries: {sum(counts) / 40:.1f} on average, {max(counts)} at most")
     assert max(counts) <= 10
     assert took < 25
+    assert stage.ledger.overlaps(job=job) == []
+    stage.assert_settled()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("task", ["retry", "early_retry"])
+def test_49_a_retry_of_a_call_with_its_own_serializer_keeps_it(stage: Stage, task: str) -> None:
+    """Its argument is a set, which the app's own serializer cannot write. A retry keeps it, too."""
+    # Celery's worker would not accept pickles as root.
+    root, accepted = {"C_FORCE_ROOT": "1"}, {"accept_content": ["json", "pickle"]}
+    stage.worker(concurrency=2, conf=accepted, environment=root)
+    script: list[dict[str, Any]] = [{"then": "retry", "of pickle alone": {1}}, {"seconds": 0.1}]
+    with stage.busy() as (job, holder, _):
+        result = stage.send(
+            task, job, script, serializer="pickle", compression="gzip", ignore_result=False
+        )
+        stage.deliveries(result.id, 3, "prerun")
+    assert holder.get(timeout=60) == result.get(timeout=60) == f"done:{job}"
+    starts = stage.ledger.entries("start", task_id=result.id)
+    assert [start.retries for start in starts] == [0, 1]
     assert stage.ledger.overlaps(job=job) == []
     stage.assert_settled()

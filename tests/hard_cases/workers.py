@@ -13,6 +13,8 @@ from pathlib import Path
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
+AS_ROOT = {"C_FORCE_ROOT": "1"}
+"""Without it, Celery unpickles nothing for root."""
 START_SECONDS = 90.0  # seconds a worker may need to come up on a loaded machine
 
 

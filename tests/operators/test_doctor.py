@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import redis
+from celery import states
+from celery.exceptions import NotRegistered
 from django.core.cache import cache, caches
 from django.core.management import CommandError, call_command
 from django.db import connections, models, transaction
@@ -18,11 +20,13 @@ from django.test.utils import override_settings
 from django_tasklock import lock, locks
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
+from django_tasklock.celery import for_operators
 from django_tasklock.guards import StatusGuard
 from django_tasklock.operators import work
 from django_tasklock.operators.doctor import diagnose
 from django_tasklock.operators.holders import command_line
 from django_tasklock.operators.problems import Problem
+from django_tasklock.operators.reservations import key_of
 from tests.app.models import Job
 from tests.conftest import UseCaches, UseRedis
 from tests.inside import asked
@@ -167,6 +171,49 @@ def test_a_hint_pasted_into_a_shell_means_the_names_whatever_they_hold(
     line = command_line("clear", "a\nb\x1b[2J", "c d")
     assert line.isprintable()
     assert shlex.split(line)[3:] == ["--", r"a\nb\x1b[2J", "c d"]
+
+
+# ------------------------------------------------------------------------------ reservations
+
+
+def test_a_reservation_whose_message_has_ended_is_said_with_how_to_end_it(room: Mailroom) -> None:
+    task = room.task(unique_while="queued", lock_name="two;words:{job}")
+    sent = task.delay(1).id
+    room.take()
+    room.app.backend.store_result(sent, NotRegistered("old"), states.FAILURE)
+    (problem,) = diagnose()
+    assert (problem.kind, problem.what, problem.serious) == ("reservation", "two;words:1", False)
+    assert f"{task.name}[{sent}], which has ended." in problem.message
+    command = problem.hint.partition("To end it now: manage.py ")[2]
+    call_command(*shlex.split(command), interactive=False, stdout=io.StringIO())
+    assert doctor() == ("Nothing is wrong.\n", 0)
+
+
+def test_a_reservation_whose_message_may_be_somewhere_is_right(room: Mailroom) -> None:
+    """In the queue; with a worker, of which none answers; or the task is another project's."""
+    room.task(unique_while="queued").delay(1)
+    assert doctor() == ("Nothing is wrong.\n", 0)
+    room.take()
+    assert locks.store.reserve(key_of("somebody's", "job:2"), "an id", 60) is None
+    assert doctor() == ("Nothing is wrong.\n", 0)
+
+
+def test_a_reservation_that_ends_while_its_message_is_looked_for_is_not_reported(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = room.task(unique_while="queued")
+    sent = task.delay(1).id
+    room.app.backend.store_result(sent, None, states.FAILURE)
+    real = for_operators.gone_messages
+
+    def starts_meanwhile(jobs: Any) -> Any:
+        found = [*real(jobs)]
+        assert len(found) == 1
+        assert room.work_off() == [("SUCCESS", "done:1")]
+        return found
+
+    monkeypatch.setattr(for_operators, "gone_messages", starts_meanwhile)
+    assert list(diagnose()) == []
 
 
 # ------------------------------------------------------------------------------ servers

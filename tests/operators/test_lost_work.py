@@ -239,6 +239,30 @@ def test_a_row_whose_fence_refuses_every_run_is_not_sent_again(room: Mailroom) -
     assert doctor() == ("Nothing is wrong.\n", 0)
 
 
+def test_47_a_row_of_a_run_without_the_lock_is_not_called_lost_nor_sent_again(
+    room: Mailroom,
+) -> None:
+    """Whether it lives is not known."""
+    runs: list[int] = []
+    room.task(lambda self, job: runs.append(job), guard=fenced(), on_outage="run")
+    job = Job.objects.create()
+    assert fenced().claim_alone(job.pk)
+    (found,), status = doctor_json("--requeue")
+    assert (found["kind"], found["what"], status) == ("unknown", f"app.Job {job.pk}", 0)
+    assert found["message"] == (
+        "The row is “processing”: a run without the lock has claimed it, and may be at work."
+    )
+    assert (found["requeued"], room.waiting()) == (None, [])
+    assert still_lost([problem.seen for problem in diagnose()]) == []
+    # What the hint says helps
+    assert "If no run of it lives, set its lock_fence to NULL, then send it" in found["hint"]
+    Job.objects.update(lock_fence=None)
+    assert doctor_json("--requeue")[0][0]["requeued"] == "sent again"
+    room.work_off()
+    assert runs == [job.pk]
+    assert doctor() == ("Nothing is wrong.\n", 0)
+
+
 def test_a_fence_of_a_run_that_died_refuses_nobody(room: Mailroom) -> None:
     task = room.task(guard=fenced())
     job = Job.objects.create()

@@ -94,7 +94,7 @@ def form(data: bytes) -> None:
     """A form's field names a lease as a page has shown it, or is refused."""
     with suppress(ValueError):
         parts = Lock.parts_of(data.decode("utf-8", "replace"))
-        assert Lock.parts_of(Lock.id_of(*parts)) == parts
+        assert Lock.parts_of(Lock.named(*parts).id) == parts
 
 
 def as_json(value: object) -> bytes:
@@ -113,8 +113,8 @@ SEEDS: Mapping[Callable[[bytes], None], Sequence[bytes]] = {
         json.dumps({"starts": 10**400}).encode(),
     ],
     form: [
-        Lock.id_of("default", "video:1").encode(),
-        Lock.id_of("default", "video:1", "0" * 32).encode(),
+        Lock.named("default", "video:1").id.encode(),
+        Lock.named("default", "video:1", "0" * 32).id.encode(),
     ],
 }
 """what each reads when nothing is wrong"""

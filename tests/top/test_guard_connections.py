@@ -10,9 +10,8 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 
 from django_tasklock import StatusConflict
 from django_tasklock.guards import NO_LEASE
-from tests.conftest import ProxyTo, database_alias
-from tests.jobs import jobs_on
-from tests.proxied_databases import proxy_before
+from tests.conftest import ProxyTo
+from tests.jobs import jobs_through_proxy
 from tests.proxy import CutProxy
 from tests.top.test_guards import guard, job, of
 
@@ -23,12 +22,7 @@ CUT = (OperationalError, InterfaceError)
 @pytest.fixture(params=["postgres_alias", pytest.param("mariadb_alias", marks=pytest.mark.nightly)])
 def proxy(request: pytest.FixtureRequest, proxy_to: ProxyTo) -> Iterator[CutProxy]:
     """Between the guards and their database, which has a table of jobs."""
-    alias: str = request.getfixturevalue(request.param)
-    proxy = proxy_before(alias, proxy_to)
-    behind = dict(connections.settings[alias]) | {"HOST": "127.0.0.1", "PORT": proxy.port}
-    if request.param == "postgres_alias" and not behind["USER"]:
-        behind["USER"] = "postgres"
-    with database_alias("cut", behind), jobs_on(alias, by="cut"):
+    with jobs_through_proxy(request.getfixturevalue(request.param), proxy_to) as proxy:
         yield proxy
 
 

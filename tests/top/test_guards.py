@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from django.apps import apps
 from django.db import connections, models, transaction
-from django.db.models import Q
+from django.db.models import Exists, F, OuterRef, Q
 from django.test.utils import CaptureQueriesContext, isolate_apps
 
 from django_tasklock import InvalidLockConfig, StatusConflict
@@ -89,11 +89,29 @@ class TestRow:
         assert [one.claim_alone(each.pk) for each in (left, row, later)] == [False, True, True]
         one.finish(row.pk, NO_LEASE)
         assert (of(left), of(row)[0]) == (("working", 5), "done")
+        # What it works on is left to it as well, until it has ended
+        assert one.claim(later.pk, 1) is (one.fence_field is None)
         if one.fence_field:
+            assert of(later) == ("working", NO_LEASE)
+            one.reopen(later.pk, NO_LEASE)
             assert one.claim(later.pk, 1) is True
-            with pytest.raises(StatusConflict):
-                one.finish(later.pk, NO_LEASE)
-            assert of(later) == ("working", 1)
+
+    def test_a_row_of_a_run_without_the_lock_is_its_redeliverys_alone(self) -> None:
+        one = guard()
+        row, leased, waits = job(), job("working", 4), job(fence=NO_LEASE)
+        assert one.claim_alone(row.pk) is True
+        assert [one.claim_again(each.pk, 5) for each in (row, leased, waits)] == [
+            True,
+            False,
+            False,
+        ]
+        assert [of(row), of(leased)] == [("working", 5), ("working", 4)]
+        # The run that was taken for dead does not change it
+        with pytest.raises(StatusConflict):
+            one.finish(row.pk, NO_LEASE)
+        assert one.claim_again(row.pk, NO_LEASE) is one.claim_again(row.pk) is False
+        assert guard(fence_field=None).claim_again(row.pk, 5) is False
+        assert of(row) == ("working", 5)
 
     @pytest.mark.parametrize("fence", [5, None])
     @pytest.mark.parametrize(
@@ -182,6 +200,61 @@ def test_of_two_who_claim_at_once_one_finishes(
         assert of(row) == ("done", 7)
 
 
+def test_48_of_two_without_the_lock_one_claims_though_its_filter_asks_other_rows(
+    postgres_alias: str, postgres_dsn: str
+) -> None:
+    """In a subquery. Both wait for the row at the same moment."""
+    wanted = Exists(Job.objects.filter(status="wanted", pk=OuterRef("done_count")))
+    one = guard(filter=Q(wanted), exclude=Q(Exists(Job.objects.filter(status="no"))))
+    with jobs_on(postgres_alias), psycopg.connect(postgres_dsn) as busy:
+        row = job(done_count=job("wanted").pk)
+        assert not one.claim_alone(job().pk)
+        busy.execute("SELECT 1 FROM app_job WHERE id = %s FOR UPDATE", [row.pk])
+        runs = [Meanwhile(lambda: one.claim_alone(row.pk)) for _ in range(2)]
+        with psycopg.connect(postgres_dsn, autocommit=True) as looker:
+            until(lambda: looker.execute(WAITING).rowcount == 2, "both at the row")
+        busy.commit()
+        assert sorted(run.result() for run in runs) == [False, True]
+
+
+def model_named(
+    called: str, base: Any = models.Model, *, proxy: bool = False, **fields: Any
+) -> Any:
+    meta = type("Meta", (), {"app_label": "app", "proxy": proxy})
+    return type(called, (base,), {"__module__": "tests.app.models", "Meta": meta, **fields})
+
+
+@isolate_apps("tests.app")
+def test_48_a_guard_whose_claim_is_not_one_update_is_refused_and_says_what_to_do() -> None:
+    text = models.TextField
+    channel = model_named("Channel", name=text())
+    to_channel = models.ForeignKey(channel, models.CASCADE, related_name="clips")
+    fence = models.BigIntegerField(null=True)
+    clip = model_named("Clip", status=text(), lock_fence=fence, channel=to_channel)
+    movie, proxy = model_named("Movie", clip, state=text()), model_named("Proxy", clip, proxy=True)
+    of_child = r"its field (\w+) is in the table of app\.Clip\. Guard that model: "
+    joins = "its filter or exclude joins another table. Copy what it asks for to a field of the row"
+    wrong: list[tuple[Any, dict[str, Any], str]] = [
+        (movie, {}, of_child),
+        (movie, {"field": "state"}, of_child),
+        (clip, {"filter": Q(channel__name="news")}, joins),
+        (proxy, {"exclude": Q(channel__name="news")}, joins),
+        (clip, {"filter": Q(status=F("channel__name"))}, joins),
+        (channel, {"field": "name", "fence_field": None, "filter": Q(clips__status="x")}, joins),
+        (clip, {"filter": Q(chanel=7)}, "Cannot resolve keyword 'chanel' into field"),
+    ]
+    for model, options, says in wrong:
+        with pytest.raises(InvalidLockConfig, match=rf"the guard of app\.\w+: .*{says}"):
+            guard(model, **options).claim(1, 5)
+    for model, options in (
+        (proxy, {}),
+        (movie, {"field": "state", "fence_field": None}),
+        (clip, {"filter": Q(channel=7), "exclude": Q(channel__isnull=True)}),
+        (channel, {"field": "name", "fence_field": None, "exclude": Q(clips__status="x")}),
+    ):
+        assert guard(model, **options).model is model
+
+
 @pytest.mark.parametrize(
     ("model", "options", "says"),
     [
@@ -197,7 +270,7 @@ def test_of_two_who_claim_at_once_one_finishes(
 )
 def test_what_cannot_be_meant_is_said(model: Any, options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidLockConfig, match=says):
-        guard(model, **options).fence_trouble()
+        guard(model, **options).field_trouble()
 
 
 @pytest.mark.parametrize(
@@ -214,4 +287,28 @@ def test_what_cannot_be_meant_is_said(model: Any, options: dict[str, Any], says:
 def test_a_fence_field_that_holds_16_digits_is_asked_for(field: Any, says: str) -> None:
     fields = {"__module__": "tests.app.models", "status": models.TextField(), "fence": field}
     model: Any = type(f"Row{len(apps.get_app_config('app').models)}", (models.Model,), fields)
-    assert re.search(says, guard(model, fence_field="fence").fence_trouble())
+    assert re.search(says, guard(model, fence_field="fence").field_trouble())
+
+
+class Status(models.TextChoices):
+    queued, again, working, done = ("queued", "again", "working", "done")
+
+
+@pytest.mark.parametrize(
+    ("field", "options", "says"),
+    [
+        (models.TextField(), {}, "^$"),
+        (models.CharField(choices=Status.choices, max_length=7), {"failed": None}, "^$"),
+        (models.CharField(choices=Status.choices), {"failed": None, "to": Status.working}, "^$"),
+        (models.CharField(choices={"old": Status.choices}), {}, r"status has no choice 'failed'\."),
+        (models.CharField(max_length=6), {}, "cannot hold 'working': its max_length is 6"),
+    ],
+    ids=repr,
+)
+@isolate_apps("tests.app")
+def test_a_status_that_its_field_cannot_have_is_said(
+    field: Any, options: dict[str, Any], says: str
+) -> None:
+    fields = {"__module__": "tests.app.models", "status": field}
+    model: Any = type(f"Row{len(apps.get_app_config('app').models)}", (models.Model,), fields)
+    assert re.search(says, guard(model, fence_field=None, **options).field_trouble())

@@ -15,21 +15,20 @@ except ImportError as error:
 meter = get_meter("django_tasklock")
 
 
-class Instruments(Measures):
-    """Passes the numbers on to the instruments of one meter."""
-
-    def counter(self, metric: Metric) -> Add:
-        counter = meter.create_counter(f"tasklock.{metric.name}", description=metric.text)
-        return lambda value, *labels: counter.add(value, metric.labelled(labels))
-
-    def histogram(self, metric: Metric) -> Add:
-        histogram = meter.create_histogram(
-            f"tasklock.{metric.name}",
-            unit="s",
-            description=metric.text,
-            explicit_bucket_boundaries_advisory=SECONDS,
-        )
-        return lambda seconds, *labels: histogram.record(seconds, metric.labelled(labels))
+def _counter(metric: Metric) -> Add:
+    counter = meter.create_counter(f"tasklock.{metric.name}", description=metric.text)
+    return _labelled(counter.add, metric)
 
 
-instruments = Instruments()
+def _histogram(metric: Metric) -> Add:
+    name, text = f"tasklock.{metric.name}", metric.text
+    histogram = meter.create_histogram(name, "s", text, explicit_bucket_boundaries_advisory=SECONDS)
+    return _labelled(histogram.record, metric)
+
+
+def _labelled(add: Add, metric: Metric) -> Add:
+    return lambda value, *labels: add(value, dict(zip(metric.labels, labels, strict=True)))
+
+
+# They pass the numbers on to the instruments of one meter.
+instruments = Measures(_counter, _histogram)

@@ -12,19 +12,17 @@ except ImportError as error:
     raise ImproperlyConfigured(f'{error}: pip install "django-tasklock[prometheus]"') from error
 
 
-class Counters(Measures):
-    """Keeps the numbers of this process; in prometheus_client's multiprocess mode, in files that
-    the processes of a host share."""
-
-    def counter(self, metric: Metric) -> Add:
-        counter = Counter(f"tasklock_{metric.name}_total", metric.text, metric.labels)
-        return lambda value, *labels: counter.labels(*labels).inc(value)
-
-    def histogram(self, metric: Metric) -> Add:
-        name = f"tasklock_{metric.name}_seconds"
-        histogram = Histogram(name, metric.text, metric.labels, buckets=SECONDS)
-        return lambda seconds, *labels: histogram.labels(*labels).observe(seconds)
+def _counter(metric: Metric) -> Add:
+    counter = Counter(f"tasklock_{metric.name}_total", metric.text, metric.labels)
+    return lambda value, *labels: counter.labels(*labels).inc(value)
 
 
-counters = Counters()
-"""those of this process: a registry takes a metric once"""
+def _histogram(metric: Metric) -> Add:
+    name = f"tasklock_{metric.name}_seconds"
+    histogram = Histogram(name, metric.text, metric.labels, buckets=SECONDS)
+    return lambda seconds, *labels: histogram.labels(*labels).observe(seconds)
+
+
+# Those of this process: a registry takes a metric once. In prometheus_client's multiprocess mode
+# the numbers are in files that the processes of a host share.
+counters = Measures(_counter, _histogram)

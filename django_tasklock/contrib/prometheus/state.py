@@ -20,15 +20,14 @@ from ...operators.holders import Holder, holder_of
 from ...operators.lost_work import lost_rows, works_by_rows
 from ...stores import stores
 
+# The value of the label "state" for each holder.
 STATES = {holder: holder.value for holder in Holder} | {
     Holder.ALIVE: "held",
     Holder.UNKNOWN: "held",
     Holder.FOREIGN: "foreign",
     Holder.GONE: "orphaned",
 }
-"""the value of the label "state" for each holder"""
-
-
+# Of each gauge its text, and its labels.
 GAUGES = {
     "store_up": ("Whether the lock store answered: 1, or 0.", "store"),
     "locks": ("Locks that are taken, by their state.", "store", "state"),
@@ -37,7 +36,6 @@ GAUGES = {
     "oldest_lock_age_seconds": ("Age of the lock that was taken first.", "store"),
     "lost_rows": ("Rows at work whose lock nobody holds.", "rows"),
 }
-"""of each gauge its text, and its labels"""
 Gauges = dict[str, GaugeMetricFamily]
 
 

@@ -14,7 +14,7 @@ from django.db import transaction
 from django_tasklock.celery import LockedTask
 from tests.hard_cases import ledger
 from tests.hard_cases.app import app
-from tests.hard_cases.scripted import perform, sleep
+from tests.hard_cases.scripted import Boom, perform, sleep
 from tests.hard_cases.tasks import LOCK_TTL_SECONDS, job_guard, scripted
 from tests.waiting import until
 
@@ -28,6 +28,11 @@ cooled = scripted(
     "cooled", lock_hold_at_least=3600, lock_cooldown=3600, lock_cooldown_after_error=3600
 )
 unfinished = scripted("unfinished", unique_while="unfinished", on_conflict="retry", lock_wait=20)
+
+flaky = scripted(
+    "flaky", unique_while="queued", on_conflict="retry", autoretry_for=(Boom,),
+    default_retry_delay=1, retry_backoff=False, max_retries=None,
+)  # fmt: skip
 
 debounced = scripted("debounced", debounce=4)
 watched = scripted("watched", on_conflict="run", lock_max_attempts=3)

@@ -79,6 +79,101 @@ def test_100_calls_from_4_processes_send_one_message(on_stage: OnStage, broker: 
 
 
 @on_both_brokers
+def test_51_while_a_job_fails_and_retries_one_waits_at_every_moment(
+    on_stage: OnStage, broker: str
+) -> None:
+    """Five calls a second. One more may just have been taken over, and not yet been skipped."""
+    stage = on_stage(broker)
+    stage.worker(concurrency=2)
+    said = stage.script("""
+import json, time
+from celery import states
+from tests.celery_tasks.queue import tasks
+sent, open_at, end = {}, [], time.monotonic() + 8
+while time.monotonic() < end:
+    result = tasks.flaky.delay(1, [{"seconds": 0.3, "then": "raise"}])
+    sent[result.id] = result
+    open_at.append(sum(each.state not in states.READY_STATES for each in sent.values()))
+    time.sleep(0.2)
+print(json.dumps(open_at))
+""")
+    open_at = json.loads(said.splitlines()[-1])
+    assert max(open_at) <= 3, open_at
+    assert len(stage.ledger.entries("start", job=1)) >= 3
+
+
+# ------------------------------------------------------------------------------ 54. gone messages
+
+
+@on_both_brokers
+def test_54_a_message_that_a_worker_does_not_know_lets_the_next_call_in(
+    on_stage: OnStage, broker: str
+) -> None:
+    """As during a deployment: the worker has an older version of the code."""
+    stage = on_stage(broker)
+    (first,) = called(stage, "tasks.queued.delay(1)")
+    assert called(stage, "tasks.queued.delay(1)") == [first]
+    stage.worker(conf={"imports": []})
+    result = stage.client.AsyncResult(first)
+    until(lambda: result.state == "FAILURE", "the message is thrown away", 60)
+    assert called(stage, "tasks.queued.delay(1)") != [first]
+
+
+@on_both_brokers
+def test_54_the_doctor_finds_the_reservation_of_a_message_that_is_nowhere(
+    on_stage: OnStage, broker: str
+) -> None:
+    """A worker refuses its content type, and stores no result. It says nothing of a message that is
+    in the queue, or with a worker, and nothing where no worker answers."""
+    stage = on_stage(broker)
+    gone, later = called(
+        stage,
+        "tasks.queued.apply_async([1], serializer='pickle')",
+        "tasks.queued.apply_async([2], countdown=600)",
+    )
+    assert reservations(stage) == []
+    worker = stage.worker()
+    stage.deliveries(later, 1)
+    until(lambda: "Refusing to deserialize" in worker.text(), "the message is thrown away", 60)
+    ((what, serious, message),) = reservations(stage)
+    assert (what, serious) == ("job:1", True)
+    assert f"queued[{gone}]" in message
+    assert called(stage, "tasks.queued.delay(1)") == [gone]
+
+    # When the reservation is ended, I expect the next call to be sent
+    stage.script("""
+from django.core.management import call_command
+call_command("locks", "clear", "--queued", "job:1", interactive=False)
+""")
+    assert called(stage, "tasks.queued.delay(1)") != [gone]
+    assert reservations(stage) == []
+
+
+def called(stage: Stage, *calls: str) -> list[str]:
+    """The task ids that these calls return."""
+    said = stage.script(f"""
+import json
+from tests.celery_tasks.queue import tasks
+print(json.dumps([each.id for each in [{", ".join(calls)}]]))
+""")
+    ids: list[str] = json.loads(said.splitlines()[-1])
+    return ids
+
+
+def reservations(stage: Stage) -> list[list[Any]]:
+    """What the doctor says of reservations."""
+    said = stage.script("""
+import json
+from django_tasklock.operators.doctor import diagnose
+from tests.celery_tasks.queue import tasks
+found = [each for each in diagnose() if each.kind == "reservation"]
+print(json.dumps([[each.what, each.serious, each.message] for each in found]))
+""")
+    found: list[list[Any]] = json.loads(said.splitlines()[-1])
+    return found
+
+
+@on_both_brokers
 def test_calls_after_a_child_is_killed_send_one_message_more_at_most(
     on_stage: OnStage, broker: str
 ) -> None:

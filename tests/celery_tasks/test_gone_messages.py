@@ -1,0 +1,80 @@
+"""A reservation whose message is gone (``unique_while``), as the next call finds it.
+
+As the doctor finds it: ``tests/operators/test_reservations.py``, and with workers
+``tests/celery_tasks/queue``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from celery import states
+from celery.exceptions import NotRegistered
+
+from tests.celery_tasks.test_unique_retries import coalesced
+from tests.mailroom import Mailroom
+from tests.proxy import CutProxy
+
+in_both_modes = pytest.mark.parametrize("mode", ["queued", "unfinished"])
+
+
+def refused(room: Mailroom, task_id: str, state: str = states.FAILURE) -> None:
+    """A worker throws the message away before it makes a request of it, and stores that."""
+    room.take(task_id)
+    room.app.backend.store_result(task_id, NotRegistered("old"), state)
+
+
+@in_both_modes
+def test_the_next_call_takes_the_place_of_a_message_that_has_ended(
+    room: Mailroom, mode: str
+) -> None:
+    task = room.task(unique_while=mode)
+    refused(room, task.delay(1).id)
+    following = task.delay(1).id
+    assert room.ids() == [following]
+    assert task.delay(1).id == following
+    assert room.work_off() == [("SUCCESS", "done:1")]
+
+
+@pytest.mark.parametrize("state", [states.PENDING, states.STARTED, states.RETRY])
+def test_a_message_that_has_not_ended_keeps_its_place(room: Mailroom, state: str) -> None:
+    task = room.task(unique_while="queued")
+    first = task.delay(1).id
+    room.app.backend.store_result(first, None, state)
+    assert task.delay(1).id == first
+
+
+@pytest.mark.parametrize("options", [{"ignore_result": True}, {"task_id": "daily"}])
+def test_a_stored_result_that_may_be_of_another_message_is_not_believed(
+    room: Mailroom, options: dict[str, object]
+) -> None:
+    """A task id that Celery did not draw is used again, and a task without results has none."""
+    ignored = options.pop("ignore_result", False)
+    task = room.task(unique_while="queued", ignore_result=ignored)
+    first = task.apply_async([1], **options).id
+    room.app.backend.store_result(first, None, states.SUCCESS)
+    assert task.delay(1).id == first
+    assert room.ids() == [first]
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+def test_a_result_backend_that_does_not_answer_changes_nothing(
+    room: Mailroom, cut_proxy: CutProxy
+) -> None:
+    room.app.conf.update(result_backend=cut_proxy.url)
+    task = room.task(unique_while="queued")
+    first = task.delay(1).id
+    refused(room, first)
+    with cut_proxy.away():
+        assert task.delay(1).id == first
+    assert task.delay(1).id != first
+
+
+def test_a_message_that_comes_after_all_leaves_the_job_to_the_one_in_its_place(
+    room: Mailroom,
+) -> None:
+    task = room.task(unique_while="queued")
+    first = task.delay(1).id
+    room.app.backend.store_result(first, None, states.FAILURE)
+    following = task.delay(1).id
+    assert coalesced(room.deliver(room.take(first))) == following
+    assert room.work_off() == [("SUCCESS", "done:1")]

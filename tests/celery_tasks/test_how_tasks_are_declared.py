@@ -1,0 +1,108 @@
+"""Each way to declare a task, or to send its call: it waits, is killed, or is a duplicate.
+
+The whole table is played at once, on one worker; each test looks at one of its cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from celery.result import AsyncResult
+
+from tests.hard_cases.conftest import stage_for_a_file
+from tests.hard_cases.declared import WAYS, Way, options_of
+from tests.hard_cases.ledger import Entry
+from tests.hard_cases.scripted import Step
+from tests.hard_cases.stage import Stage
+from tests.hard_cases.workers import AS_ROOT
+
+pytestmark = pytest.mark.slow
+SITUATIONS = ("waits", "is killed", "is a duplicate")
+
+
+class Cell(NamedTuple):
+    """A job that was called one way, in one situation."""
+
+    way: Way
+    job: int
+    results: list[AsyncResult[Any]]
+    script: list[Step]
+
+
+class Table:
+    """All cells, played on a stage."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        stage.worker(
+            concurrency=4, conf={"accept_content": ["json", "pickle"]}, environment=AS_ROOT
+        )
+        self.cells = {(name, how): self.call(name, how) for how in SITUATIONS for name in WAYS}
+        waits = [cell for (_, how), cell in self.cells.items() if how == "waits"]
+        for cell in waits:
+            stage.deliveries(cell.results[0].id, 1, "prerun")
+        stage.redis.delete(*(stage.lock_key(f"job:{cell.job}") for cell in waits))
+        self.left = ""
+        try:
+            stage.assert_settled()
+        except AssertionError as error:
+            self.left = str(error)
+
+    def call(self, name: str, how: str) -> Cell:
+        """Call the job of a cell; a duplicate right after the first, which waits for its ETA."""
+        stage, way = self.stage, WAYS[name]
+        job, task = stage.job(), f"declared: {name}"
+        script = [*([{"then": "kill"}] if how == "is killed" else []), *way.script]
+        options = options_of(way, stage.client, f"{name} {how}")
+        if how == "waits":
+            stage.redis.set(stage.lock_key(f"job:{job}"), "of somebody else", ex=60)
+        if how == "is a duplicate":
+            options["countdown"] = 1
+        times = 2 if how == "is a duplicate" else 1
+        results = [stage.call(task, job, script, **options) for _ in range(times)]
+        return Cell(way, job, results, script)
+
+    def events(self, cell: Cell, event: str) -> list[Entry]:
+        """What the ledger has of the cell's job."""
+        return self.stage.ledger.entries(event, job=cell.job)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
+    """The table, once it is quiet."""
+    with stage_for_a_file(tmp_path_factory.mktemp("stage")) as stage:
+        yield Table(stage)
+        print(stage.report())
+
+
+def test_nothing_is_left_of_them(table: Table) -> None:
+    """No message, no lock, and no reservation: the next call of each is sent."""
+    assert not table.left
+    for (name, _), cell in table.cells.items():
+        again = table.stage.call(f"declared: {name}", cell.job, countdown=600)
+        assert again.id not in [result.id for result in cell.results]
+
+
+@pytest.mark.parametrize("how", SITUATIONS)
+@pytest.mark.parametrize("name", WAYS)
+def test_its_body_runs_once_with_every_option_in_force(table: Table, name: str, how: str) -> None:
+    cell = table.cells[name, how]
+    way, gone = cell.way, how == "is killed" and not cell.way.task.get("acks_late", True)
+    assert len({result.id for result in cell.results}) == (
+        2 if how == "is a duplicate" and not way.unique else 1
+    )
+    starts = table.events(cell, "start")
+    assert len(starts) == (1 if gone else len(cell.script))
+    assert table.stage.ledger.completions(job=cell.job) == (0 if gone else way.ends)
+    assert table.stage.ledger.overlaps(job=cell.job) == []
+    assert table.stage.row(cell.job)[0] == ("failed" if gone else "done")
+    for seen in table.events(cell, "seen"):
+        assert {each: seen.data[each] for each in way.seen} == way.seen
+    if how == "waits":
+        assert len(table.stage.ledger.entries("prerun", task_id=cell.results[0].id)) > 1
+        assert f"{cell.results[0].id}] could not be requeued" not in table.stage.workers[0].text()
+    if way.call.get("link"):
+        called = table.stage.ledger.entries("collected", label=f"{name} {how}")
+        assert f"done:{cell.job}" in [entry.value for entry in called]
