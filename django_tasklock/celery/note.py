@@ -132,11 +132,6 @@ class Attempts:
         """
         return self._started(1) if self.counts and not self.again else None
 
-    def begin(self) -> bool:
-        """Write the first start where no acquire has. Returns False if another note is there."""
-        note = self._started(1)
-        return self._locks.store.reserve(note.key, note.text, note.ttl) is None
-
     def count(self) -> None:
         """Write one start more than the note has. Raises `StoreUnavailable`."""
         self.counted = self.note.starts + 1
@@ -175,17 +170,18 @@ class Attempts:
             return 0
         if note.by == self.token:
             return note.starts
-        return note.starts + 1 if self._change(note.starts + 1) else 0
+        return note.starts + 1 if self.change(note.starts + 1) else 0
 
     def take_back(self) -> None:
         """Take back the start of this delivery's run, which ends with its worker. Raises
         `StoreUnavailable`."""
         note = self.read()
         if note.says == "started" and note.by == self.token:
-            self._change(note.starts - 1, by=new_token())
+            self.change(note.starts - 1, by=new_token())
 
-    def _change(self, starts: int, by: str | None = None) -> bool:
-        """Write the note, unless another run has changed it since it was read."""
+    def change(self, starts: int, by: str | None = None) -> bool:
+        """Write the note of so many starts. Returns False if another run has changed the note since
+        it was read, or, if it was not, has written one."""
         store = self._locks.store
         if not starts:
             return store.unreserve(self.key, self.seen)

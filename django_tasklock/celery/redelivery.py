@@ -17,7 +17,6 @@ from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from .message import Message, state_of, tell
-from .note import CameBack
 from .requeue import come_back
 from .row import is_own_loss
 from .run import Run, Step
@@ -41,7 +40,8 @@ class Redelivery(Step):
         if not attempts.again:
             return
         note = attempts.read()
-        state = None if note.says == "went on" else _state(message)
+        known = note.says != "went on" and message.keeps_results
+        state = state_of(message.task, message.id, message.sent) if known else None
         match note.says, state:
             case "went on", _:
                 # What it sent has the same task id, and needs what is reserved.
@@ -88,7 +88,7 @@ class Redelivery(Step):
         elif lease is not None:
             attempts.counted = 1
             if run.adopted:  # There was no acquire to write the note.
-                run.use.note_kept = not attempts.begin()
+                run.use.note_kept = not attempts.change(1)
             if not run.use.note_kept:
                 return True
             attempts.counted = 0
@@ -144,15 +144,9 @@ def _drop(message: Message, why: str, *, over: bool = True) -> NoReturn:
     logger.info("dropped a redelivery of %s: %s", message, why)
     tell(message, "dropped", "redelivery")
     _count_part(message)
-    if not over:
-        raise CameBack(f"dropped a redelivery: {why}")
-    message.over()
+    if over:
+        message.over()
     raise Ignore(f"dropped a redelivery: {why}")
-
-
-def _state(message: Message) -> str | None:
-    known = message.keeps_results
-    return state_of(message.task, message.id, message.sent) if known else None
 
 
 def _count_part(message: Message) -> None:
