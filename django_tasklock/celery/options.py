@@ -135,20 +135,16 @@ class Naming:
         """
         return self.name_from(self.arguments_of(args, kwargs))
 
-    def slots_from(self, arguments: Mapping[str, Any]) -> int:
-        """Return how many calls with the same name may run at once.
-
-        Raises `TypeError` or `ValueError` if ``lock_slots`` does not return a valid number, and
-        what else it raises.
-        """
-        if not callable(self._slots):
-            return int(self._slots)
-        return checked_slots(self._slots(**arguments), f"lock_slots of the task {self._task}")
-
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, int]:
-        """Return what `name_of` and `slots_from` return, or raise what they raise."""
+        """Return the name, and how many calls with it may run at once.
+
+        Raises as `name_of`, and so for ``lock_slots``.
+        """
         arguments = self.arguments_of(args, kwargs)
-        return self.name_from(arguments), self.slots_from(arguments)
+        name, slots = self.name_from(arguments), self._slots
+        if callable(slots):
+            slots = checked_slots(slots(**arguments), f"lock_slots of the task {self._task}")
+        return name, slots
 
 
 class TaskOptions(WorkerTask):
