@@ -143,8 +143,9 @@ class Message:
         return carried
 
     def count(self, what: str) -> int:
-        """Return a number that is in the header of ours."""
-        return int(self.ours.get(what) or 0)
+        """Return a whole number that is in the header of ours; 0 if there is none."""
+        number = self.ours.get(what)
+        return number if type(number) is int else 0
 
     @property
     def sent(self) -> float | None:

@@ -266,7 +266,7 @@ MUTANTS = [Mutant(*each) for each in (
      "if message.queued and (message.is_by(holder) or lost):", "if False:",
      TASKS, "test_a_message_does_not_get_another_permit_beside_its_own_run"),
     ("a message that waits is sent before it is acknowledged", "celery/requeue.py",
-     "            _publish(message, delay, ours, expires=expires)\n", "            pass\n",
+     "            _publish(message, delay, ours)\n", "            pass\n",
      REQUEUES, "test_a_requeued_message_is_the_same_but_for_what_the_broker_has_counted"),
     ("a message that could not be sent is rejected", "celery/requeue.py",
      "            if message.rejectable:\n                tell(",
@@ -276,7 +276,8 @@ MUTANTS = [Mutant(*each) for each in (
      'SAID = ("argsrepr", "kwargsrepr", ', "SAID = (",
      REQUEUES, "test_a_requeued_message_is_the_same_but_for_what_the_broker_has_counted"),
     ("waiting uses up none of the task's retries", "celery/requeue.py",
-     "        retries=request.retries,\n", "        retries=(request.retries or 0) + 1,\n",
+     "**said, add_to_parent=False",
+     "**said, add_to_parent=False, retries=(request.retries or 0) + 1",
      REQUEUES, "test_a_requeued_message_is_the_same_but_for_what_the_broker_has_counted"),
 
     ("a job whose child is killed is not lost", "celery/task.py",
