@@ -5,6 +5,7 @@ The lease is detached when it is sent, and the message carries the handle in its
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -104,11 +105,10 @@ def detached(call: Call) -> str:
     return lease.detach(min(lease.ttl + waiting_seconds(task, call.options), expired))
 
 
-def handle_of(ours: Any) -> Handle | None:
+def handle_of(ours: Mapping[str, Any]) -> Handle | None:
     """Return the handle in a message's own header; None if there is none, or it is wrong."""
-    if isinstance(ours, dict) and LEASE in ours:
-        with suppress(TypeError, ValueError):
-            return read_handle(ours[LEASE])
+    with suppress(TypeError, ValueError):
+        return read_handle(ours.get(LEASE))
     return None
 
 

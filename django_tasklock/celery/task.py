@@ -200,15 +200,13 @@ class LockedTask(TaskOptions):
         """Send in the block what is to go on with the run's work. ``raised``: how it says that the
         broker did not take that; the message comes back then."""
         run = self._run
-        if run is None or run.message.origin is not Origin.LATE:
-            yield
-            return
-        if not run.lease.detached:
+        if run is not None and run.message.origin is Origin.LATE and not run.lease.detached:
             run.lease.assert_held()
         try:
             yield
         except raised as error:
-            not_sent(run.message, error)
+            if run is not None:
+                not_sent(run.message, error)
             raise
 
     # ---------------------------------------------------------------------------- sending
