@@ -55,9 +55,10 @@ class RunNote(NamedTuple):
 
     # The number of starts without an orderly end; after the end, with the start that ended.
     starts: int = 0
-    # The process in which the run has ended; None: it has not ended.
+    # How the last run is known to have gone.
+    says: Literal["went on", "ended", "started", "nothing"] = "nothing"
+    # The process in which it has ended; None: it has not ended.
     ended_in: Owner | None = None
-    went_on: bool = False
     # The token of the delivery that wrote the last start.
     by: str = ""
 
@@ -69,17 +70,10 @@ class RunNote(NamedTuple):
             starts, ended = record.get("starts"), record.get("pid") is not None
             starts = starts if type(starts) is int and starts > 0 else 0
             ended_in = Owner.of_anybody(record) if ended else None
-            return cls(starts, ended_in, record.get("went_on") is True, str(record.get("by", "")))
+            says: Any = "ended" if ended else "started" if starts else "nothing"
+            says = "went on" if record.get("went_on") is True else says
+            return cls(starts, says, ended_in, str(record.get("by", "")))
         return cls()
-
-    @property
-    def says(self) -> Literal["went on", "ended", "started", "nothing"]:
-        """How the last run is known to have gone."""
-        if self.went_on:
-            return "went on"
-        if self.ended_in is not None:
-            return "ended"
-        return "started" if self.starts else "nothing"
 
 
 class Attempts:

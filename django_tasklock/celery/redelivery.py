@@ -17,6 +17,7 @@ from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from .message import Message, state_of, tell
+from .note import CameBack
 from .requeue import come_back
 from .row import is_own_loss
 from .run import Run, Step
@@ -87,9 +88,7 @@ class Redelivery(Step):
                 return False
         elif lease is not None:
             attempts.counted = 1
-            if run.adopted:  # There was no acquire to write the note.
-                run.use.note_kept = not attempts.change(1)
-            if not run.use.note_kept:
+            if not run.use.note_kept or attempts.change(1):
                 return True
             attempts.counted = 0
             # Calls were skipped because this message waits, and rely on its run.
@@ -144,8 +143,9 @@ def _drop(message: Message, why: str, *, over: bool = True) -> NoReturn:
     logger.info("dropped a redelivery of %s: %s", message, why)
     tell(message, "dropped", "redelivery")
     _count_part(message)
-    if over:
-        message.over()
+    if not over:
+        raise CameBack(f"dropped a redelivery: {why}")
+    message.over()
     raise Ignore(f"dropped a redelivery: {why}")
 
 

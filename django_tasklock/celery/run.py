@@ -97,7 +97,6 @@ class Run:
         self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
         # Its lease is given up if a signal's exception loses this run.
         self.use = Use(of_task=True)
-        self.adopted = False  # Whether the lease was handed on to this run.
         self.completed = False  # Whether the body has returned.
         self.error: BaseException | None = None
 
@@ -156,7 +155,7 @@ class Run:
             step.judge(self)
         for step in self.steps:
             if (lease := step.adopt(self)) is not None:
-                self.adopted = True
+                self.use.note_kept = True  # There was no acquire to write one.
                 if self.task.cooling_times is not None:
                     lease.cool(Cooling(self.task.cooling_times))
                 return lease

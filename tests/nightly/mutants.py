@@ -456,7 +456,7 @@ MUTANTS = [Mutant(*each) for each in (
      "            if attempts.changed():\n", "            if False:\n", REDELIVERY,
      "test_a_redelivery_that_waited_for_its_own_run_is_judged_again_without_the_lock"),
     ("an original after its redelivery is dropped", "celery/redelivery.py",
-     "            if not run.use.note_kept:\n", "            if True:\n",
+     "            if not run.use.note_kept or attempts.change(1):\n", "            if True:\n",
      REDELIVERY, "test_an_original_that_starts_after_its_redelivery_is_dropped"),
     ("an original runs if others rely on it", "celery/redelivery.py",
      "if message.sent is not None and not relied_on:", "if message.sent is not None:",
