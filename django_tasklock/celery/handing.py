@@ -29,12 +29,11 @@ class Handing(Step):
 
         Raises `LeaseLost`, and `TypeError` or `ValueError` as `detached` does.
         """
-        lease, task = call.options.get(LEASE), call.task
-        renew = isinstance(lease, Lease) and lease.renew
-        handle = None if lease is None else detached(call)
-        call.options.pop(LEASE, None)
-        if handle is None:
+        lease, task = call.options.pop(LEASE, None), call.task
+        if lease is None:
             return go()
+        renew = isinstance(lease, Lease) and lease.renew
+        handle = detached(call, lease)
         call.note(**{LEASE: handle})
         try:
             sent = go()
@@ -65,8 +64,8 @@ class Handing(Step):
         return cast("Lease | None", lease)
 
 
-def detached(call: Call) -> str:
-    """Detach the lease among a call's options. Returns the handle, which may be there already.
+def detached(call: Call, lease: Any) -> str:
+    """Detach the ``lease`` that a call was given. Returns the handle, which may be there already.
 
     The handle lasts as long as the lease would from now on, and for the countdown or ETA besides.
     It does not last much longer than the message, which a broker may drop when it expires.
@@ -74,10 +73,10 @@ def detached(call: Call) -> str:
     Raises `LeaseLost` and `StoreUnavailable`. Raises `TypeError` or `ValueError` for what is no
     lease, for a lease of another lock or store, and for a lease under which a run finishes a row.
     """
-    lease, task = call.options[LEASE], call.task
+    task = call.task
     own = isinstance(lease, Lease)
     said: Any = lease if own else read_handle(lease)
-    alias, slots = said.store if own else said.alias, call.slots
+    alias, slots = said.store if own else said.alias, call.named[1]
     for run in runs.get():
         if run.row.key and not run.row.replaced and run.lease.token == said.token:
             raise ValueError(

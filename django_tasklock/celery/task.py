@@ -240,8 +240,8 @@ class LockedTask(TaskOptions):
         """As `DjangoTask.apply_async_on_commit`. A ``lease`` is detached now, since the block that
         holds it may end before the transaction; after a rollback it ends with its ttl."""
         check_call(self, options)
-        if options.get(LEASE) is not None:
-            options[LEASE] = detached(Call(self, args, kwargs, None, options))
+        if (lease := options.get(LEASE)) is not None:
+            options[LEASE] = detached(Call(self, args, kwargs, None, options), lease)
         super().apply_async_on_commit(args, kwargs, **options)
 
     def apply(self, *args: Any, **options: Any) -> Any:
