@@ -218,28 +218,22 @@ def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
     """
     try:
         with _of(task):
-            _check_options(task)
+            # Bases that are tasks were checked when they were made.
+            mixins = [each for each in task.__mro__[:-1] if not issubclass(each, Task)]
+            signature = body_signature(task)
+            for each in (task, *mixins):
+                for name, value in vars(each).items():
+                    _check_attribute(name, value, own=each is task)
+            for option, check in CHECKS.items():
+                check(getattr(task, option), option)
+            if signature is not None:
+                _check_arguments(task, signature)
+            _check_together(task)
             _check_order(task, locked)
     except InvalidLockConfig as error:
         if not makes_all_tasks():
             raise
         task.config_error = str(error)
-
-
-def _check_options(task: type[Task]) -> None:
-    """Raise `TypeError` or `ValueError` if an option does not exist or has a wrong value, or if the
-    task's body cannot run under a lock."""
-    # Bases that are tasks were checked when they were made.
-    mixins = [each for each in task.__mro__[:-1] if not issubclass(each, Task)]
-    signature = body_signature(task)
-    for each in (task, *mixins):
-        for name, value in vars(each).items():
-            _check_attribute(name, value, own=each is task)
-    for option, check in CHECKS.items():
-        check(getattr(task, option), option)
-    if signature is not None:
-        _check_arguments(task, signature)
-    _check_together(task)
 
 
 def _check_order(task: type[Task], locked: type[Task]) -> None:
