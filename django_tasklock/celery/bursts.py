@@ -34,7 +34,6 @@ from .._values.tokens import chance
 from .._values.words import printable
 from ..exceptions import StoreUnavailable
 from .call import MOMENT, Call, Send
-from .message import Message
 from .note import Skip
 from .options import TaskOptions, follow_up_key
 from .requeue import LONGEST_DELAY_SECONDS, wait_for_lock
@@ -136,13 +135,14 @@ class Debounce(Step):
     def refused(self, run: Run, holder: LockInfo) -> bool:
         """Wait for the lock: calls that this one has replaced rely on it."""
         message = run.message
-        if _moment(message) and message.task.on_conflict in ("skip", "coalesce"):
-            wait_for_lock(message, holder, longest=FOLLOW_UP_CHECK_SECONDS, expires=False)
+        if message.count(MOMENT) and message.task.on_conflict in ("skip", "coalesce"):
+            message.request.expires = None
+            wait_for_lock(message, holder, longest=FOLLOW_UP_CHECK_SECONDS)
         return False
 
     def start(self, run: Run, lease: Lease | None) -> bool:
         """Note that the message starts: the next call begins a new burst."""
-        moment, (text, burst) = _moment(run.message), self._noted(run)
+        moment, (text, burst) = run.message.count(MOMENT), self._noted(run)
         if moment:  # If a call has come in between, its note stays.
             if moment == burst.kept:
                 burst = burst._replace(kept=0)
@@ -154,7 +154,7 @@ class Debounce(Step):
 
     def _noted(self, run: Run) -> tuple[str | None, Burst]:
         message, store = run.message, run.task.locks.store
-        moment = _moment(message)
+        moment = message.count(MOMENT)  # 0 for a message that is not debounced.
         text = store.get_note(_key(run.task, message.name)) if moment else None
         burst = Burst.read(text)
         # One that died may run again, whatever came after its start.
@@ -180,13 +180,8 @@ class Coalesce(Step):
             raise Skip("coalesced", holder.owner)
         # A lock that cools ends when it says, unless an operator clears it.
         longest = LONGEST_DELAY_SECONDS if holder.cooling else FOLLOW_UP_CHECK_SECONDS
-        return wait_for_lock(message, holder, longest=longest, expires=False)
-
-
-def _moment(message: Message) -> int:
-    """The moment of the message's call; 0 for a message that is not debounced."""
-    moment = message.ours.get(MOMENT)
-    return moment if type(moment) is int else 0
+        message.request.expires = None
+        return wait_for_lock(message, holder, longest=longest)
 
 
 def _key(task: TaskOptions, name: str) -> str:

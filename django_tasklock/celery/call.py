@@ -64,6 +64,8 @@ class Call:
         self.draws_id = task_id is None
         self.anyway: bool = options.pop(ANYWAY, False)
         self.options: dict[str, Any] = options
+        # Whether the call runs here, at once.
+        self.eager = bool(task.app.conf.task_always_eager)
 
     @property
     def own(self) -> bool:
@@ -71,7 +73,9 @@ class Call:
         return bool(self.options.get("retries")) or self.task.request.id == self.id
 
     @cached_property
-    def _named(self) -> tuple[str, int]:
+    def named(self) -> tuple[str, int]:
+        """The name of the lock, and how many calls with it may run at once. Raises `TypeError` or
+        `ValueError` for wrong arguments, and what a function of the project's raises."""
         request: Any = self.task.request
         if self.own:  # A retry of the same work, whatever its row says by now.
             given = (self.options.get("headers") or {}).get(HEADER)
@@ -83,19 +87,8 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The name of the lock. Raises `TypeError` or `ValueError` for wrong arguments, and what a
-        function of the project's raises."""
-        return self._named[0]
-
-    @property
-    def slots(self) -> int:
-        """How many calls with this name may run at once. Raises as `name` does."""
-        return self._named[1]
-
-    @property
-    def eager(self) -> bool:
-        """Whether the call runs here, at once."""
-        return bool(self.task.app.conf.task_always_eager)
+        """The name of the lock. Raises as `named` does."""
+        return self.named[0]
 
     def note(self, **ours: Any) -> None:
         """Write into our header of the message."""
@@ -111,7 +104,7 @@ class Call:
             ours |= {BESIDE: True} if given.get(BESIDE) else {}
             self.options.setdefault(SERIALIZER, given.get(SERIALIZER) or self.task.serializer)
         with suppress(Exception):  # Its run calls the project's function, and says what is wrong.
-            ours |= {NAME: self.name, SLOTS: self.slots}
+            ours |= {NAME: self.name, SLOTS: self.named[1]}
         self.note(**ours)
 
     def publish(self) -> Any:

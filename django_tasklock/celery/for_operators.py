@@ -33,10 +33,8 @@ def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> E
         why = "the task has no lock_name: its own name and a digest of the call's arguments"
     options = {option: getattr(type(task), option) for option in OPTIONS}
     own = {each: value for each, value in options.items() if value != getattr(LockedTask, each)}
-    naming = task.naming
-    arguments = naming.arguments_of(args, kwargs)
-    slots = naming.slots_from(arguments)
-    return Explanation(task, naming.name_from(arguments), why, arguments, slots, own)
+    taken, slots = task.naming.named(args, kwargs)
+    return Explanation(task, taken, why, task.naming.arguments_of(args, kwargs), slots, own)
 
 
 def duplicate_of(explanation: Explanation) -> str | LockInfo | None:

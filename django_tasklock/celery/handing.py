@@ -5,6 +5,7 @@ The lease is detached when it is sent, and the message carries the handle in its
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -28,12 +29,11 @@ class Handing(Step):
 
         Raises `LeaseLost`, and `TypeError` or `ValueError` as `detached` does.
         """
-        lease, task = call.options.get(LEASE), call.task
-        renew = isinstance(lease, Lease) and lease.renew
-        handle = None if lease is None else detached(call)
-        call.options.pop(LEASE, None)
-        if handle is None:
+        lease, task = call.options.pop(LEASE, None), call.task
+        if lease is None:
             return go()
+        renew = isinstance(lease, Lease) and lease.renew
+        handle = detached(call, lease)
         call.note(**{LEASE: handle})
         try:
             sent = go()
@@ -64,8 +64,8 @@ class Handing(Step):
         return cast("Lease | None", lease)
 
 
-def detached(call: Call) -> str:
-    """Detach the lease among a call's options. Returns the handle, which may be there already.
+def detached(call: Call, lease: Any) -> str:
+    """Detach the ``lease`` that a call was given. Returns the handle, which may be there already.
 
     The handle lasts as long as the lease would from now on, and for the countdown or ETA besides.
     It does not last much longer than the message, which a broker may drop when it expires.
@@ -73,10 +73,10 @@ def detached(call: Call) -> str:
     Raises `LeaseLost` and `StoreUnavailable`. Raises `TypeError` or `ValueError` for what is no
     lease, for a lease of another lock or store, and for a lease under which a run finishes a row.
     """
-    lease, task = call.options[LEASE], call.task
+    task = call.task
     own = isinstance(lease, Lease)
     said: Any = lease if own else read_handle(lease)
-    alias, slots = said.store if own else said.alias, call.slots
+    alias, slots = said.store if own else said.alias, call.named[1]
     for run in runs.get():
         if run.row.key and not run.row.replaced and run.lease.token == said.token:
             raise ValueError(
@@ -104,11 +104,10 @@ def detached(call: Call) -> str:
     return lease.detach(min(lease.ttl + waiting_seconds(task, call.options), expired))
 
 
-def handle_of(ours: Any) -> Handle | None:
+def handle_of(ours: Mapping[str, Any]) -> Handle | None:
     """Return the handle in a message's own header; None if there is none, or it is wrong."""
-    if isinstance(ours, dict) and LEASE in ours:
-        with suppress(TypeError, ValueError):
-            return read_handle(ours[LEASE])
+    with suppress(TypeError, ValueError):
+        return read_handle(ours.get(LEASE))
     return None
 
 

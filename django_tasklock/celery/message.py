@@ -75,6 +75,10 @@ class Message:
         self.task, self.request = task, request
         self.id: Any = request.id  # None for a direct call.
         self.origin = Origin.of(task, args, kwargs)
+        # Whether Celery made the request for this very call.
+        self.own = self.origin is not Origin.DIRECT
+        # Whether there is a message that can be requeued.
+        self.queued = self.origin in (Origin.EARLY, Origin.LATE)
         headers: dict[str, Any] = dict(request.headers or {})
         ours = headers.pop(HEADER, None) or request.__dict__.get(HEADER)  # If it is called again.
         if self.own:
@@ -105,16 +109,6 @@ class Message:
         return f"{self.task.name}[{self.id}]"
 
     @property
-    def own(self) -> bool:
-        """Whether Celery made the request for this very call."""
-        return self.origin is not Origin.DIRECT
-
-    @property
-    def queued(self) -> bool:
-        """Whether there is a message that can be requeued."""
-        return self.origin in (Origin.EARLY, Origin.LATE)
-
-    @property
     def rejectable(self) -> bool:
         """Whether the broker delivers the message again if it is rejected: it has the message
         still, and its queue does not drop it for having delivered it too often."""
@@ -143,8 +137,9 @@ class Message:
         return carried
 
     def count(self, what: str) -> int:
-        """Return a number that is in the header of ours."""
-        return int(self.ours.get(what) or 0)
+        """Return a whole number that is in the header of ours; 0 if there is none."""
+        number = self.ours.get(what)
+        return number if type(number) is int else 0
 
     @property
     def sent(self) -> float | None:
@@ -239,7 +234,7 @@ def _was_before(done: Any, moment: float) -> bool:
 
 
 def tell(call: Any, outcome: str, reason: str, task_id: Any = None) -> None:
-    """Send `task_not_run`, if anybody listens. ``call``: a message, or a call that is sent. One
+    """Send `task_not_run`. ``call``: a message, or a call that is sent. One
     that is given up is an event of the history, too.
 
     ``outcome`` and ``reason`` are of the closed sets that django_tasklock/signals.py has.
@@ -248,11 +243,10 @@ def tell(call: Any, outcome: str, reason: str, task_id: Any = None) -> None:
     if outcome == "given_up":
         owner = owner_record(str(task.name), call.id)
         note_event(task.locks.store, "given up", call.name, owner, reason=reason)
-    if task_not_run.receivers:
-        task_not_run.send_robust(
-            type(task), task=str(task.name), task_id=task_id or call.id, name=call.name,
-            store=task.lock_store, template=task.naming.template, outcome=outcome, reason=reason,
-        )  # fmt: skip
+    task_not_run.send_robust(
+        type(task), task=str(task.name), task_id=task_id or call.id, name=call.name,
+        store=task.lock_store, template=task.naming.template, outcome=outcome, reason=reason,
+    )  # fmt: skip
 
 
 def skip(message: Message, why: Skip) -> dict[str, Any]:

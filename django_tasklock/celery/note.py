@@ -55,9 +55,10 @@ class RunNote(NamedTuple):
 
     # The number of starts without an orderly end; after the end, with the start that ended.
     starts: int = 0
-    # The process in which the run has ended; None: it has not ended.
+    # How the last run is known to have gone.
+    says: Literal["went on", "ended", "started", "nothing"] = "nothing"
+    # The process in which it has ended; None: it has not ended.
     ended_in: Owner | None = None
-    went_on: bool = False
     # The token of the delivery that wrote the last start.
     by: str = ""
 
@@ -69,17 +70,10 @@ class RunNote(NamedTuple):
             starts, ended = record.get("starts"), record.get("pid") is not None
             starts = starts if type(starts) is int and starts > 0 else 0
             ended_in = Owner.of_anybody(record) if ended else None
-            return cls(starts, ended_in, record.get("went_on") is True, str(record.get("by", "")))
+            says: Any = "ended" if ended else "started" if starts else "nothing"
+            says = "went on" if record.get("went_on") is True else says
+            return cls(starts, says, ended_in, str(record.get("by", "")))
         return cls()
-
-    @property
-    def says(self) -> Literal["went on", "ended", "started", "nothing"]:
-        """How the last run is known to have gone."""
-        if self.went_on:
-            return "went on"
-        if self.ended_in is not None:
-            return "ended"
-        return "started" if self.starts else "nothing"
 
 
 class Attempts:
@@ -132,11 +126,6 @@ class Attempts:
         """
         return self._started(1) if self.counts and not self.again else None
 
-    def begin(self) -> bool:
-        """Write the first start where no acquire has. Returns False if another note is there."""
-        note = self._started(1)
-        return self._locks.store.reserve(note.key, note.text, note.ttl) is None
-
     def count(self) -> None:
         """Write one start more than the note has. Raises `StoreUnavailable`."""
         self.counted = self.note.starts + 1
@@ -175,17 +164,18 @@ class Attempts:
             return 0
         if note.by == self.token:
             return note.starts
-        return note.starts + 1 if self._change(note.starts + 1) else 0
+        return note.starts + 1 if self.change(note.starts + 1) else 0
 
     def take_back(self) -> None:
         """Take back the start of this delivery's run, which ends with its worker. Raises
         `StoreUnavailable`."""
         note = self.read()
         if note.says == "started" and note.by == self.token:
-            self._change(note.starts - 1, by=new_token())
+            self.change(note.starts - 1, by=new_token())
 
-    def _change(self, starts: int, by: str | None = None) -> bool:
-        """Write the note, unless another run has changed it since it was read."""
+    def change(self, starts: int, by: str | None = None) -> bool:
+        """Write the note of so many starts. Returns False if another run has changed the note since
+        it was read, or, if it was not, has written one."""
         store = self._locks.store
         if not starts:
             return store.unreserve(self.key, self.seen)

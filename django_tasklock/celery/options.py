@@ -135,20 +135,16 @@ class Naming:
         """
         return self.name_from(self.arguments_of(args, kwargs))
 
-    def slots_from(self, arguments: Mapping[str, Any]) -> int:
-        """Return how many calls with the same name may run at once.
-
-        Raises `TypeError` or `ValueError` if ``lock_slots`` does not return a valid number, and
-        what else it raises.
-        """
-        if not callable(self._slots):
-            return int(self._slots)
-        return checked_slots(self._slots(**arguments), f"lock_slots of the task {self._task}")
-
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, int]:
-        """Return what `name_of` and `slots_from` return, or raise what they raise."""
+        """Return the name, and how many calls with it may run at once.
+
+        Raises as `name_of`, and so for ``lock_slots``.
+        """
         arguments = self.arguments_of(args, kwargs)
-        return self.name_from(arguments), self.slots_from(arguments)
+        name, slots = self.name_from(arguments), self._slots
+        if callable(slots):
+            slots = checked_slots(slots(**arguments), f"lock_slots of the task {self._task}")
+        return name, slots
 
 
 class TaskOptions(WorkerTask):
@@ -222,28 +218,22 @@ def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
     """
     try:
         with _of(task):
-            _check_options(task)
+            # Bases that are tasks were checked when they were made.
+            mixins = [each for each in task.__mro__[:-1] if not issubclass(each, Task)]
+            signature = body_signature(task)
+            for each in (task, *mixins):
+                for name, value in vars(each).items():
+                    _check_attribute(name, value, own=each is task)
+            for option, check in CHECKS.items():
+                check(getattr(task, option), option)
+            if signature is not None:
+                _check_arguments(task, signature)
+            _check_together(task)
             _check_order(task, locked)
     except InvalidLockConfig as error:
         if not makes_all_tasks():
             raise
         task.config_error = str(error)
-
-
-def _check_options(task: type[Task]) -> None:
-    """Raise `TypeError` or `ValueError` if an option does not exist or has a wrong value, or if the
-    task's body cannot run under a lock."""
-    # Bases that are tasks were checked when they were made.
-    mixins = [each for each in task.__mro__[:-1] if not issubclass(each, Task)]
-    signature = body_signature(task)
-    for each in (task, *mixins):
-        for name, value in vars(each).items():
-            _check_attribute(name, value, own=each is task)
-    for option, check in CHECKS.items():
-        check(getattr(task, option), option)
-    if signature is not None:
-        _check_arguments(task, signature)
-    _check_together(task)
 
 
 def _check_order(task: type[Task], locked: type[Task]) -> None:

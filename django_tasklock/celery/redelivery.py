@@ -41,7 +41,8 @@ class Redelivery(Step):
         if not attempts.again:
             return
         note = attempts.read()
-        state = None if note.says == "went on" else _state(message)
+        known = note.says != "went on" and message.keeps_results
+        state = state_of(message.task, message.id, message.sent) if known else None
         match note.says, state:
             case "went on", _:
                 # What it sent has the same task id, and needs what is reserved.
@@ -87,9 +88,7 @@ class Redelivery(Step):
                 return False
         elif lease is not None:
             attempts.counted = 1
-            if run.adopted:  # There was no acquire to write the note.
-                run.use.note_kept = not attempts.begin()
-            if not run.use.note_kept:
+            if not run.use.note_kept or attempts.change(1):
                 return True
             attempts.counted = 0
             # Calls were skipped because this message waits, and rely on its run.
@@ -148,11 +147,6 @@ def _drop(message: Message, why: str, *, over: bool = True) -> NoReturn:
         raise CameBack(f"dropped a redelivery: {why}")
     message.over()
     raise Ignore(f"dropped a redelivery: {why}")
-
-
-def _state(message: Message) -> str | None:
-    known = message.keeps_results
-    return state_of(message.task, message.id, message.sent) if known else None
 
 
 def _count_part(message: Message) -> None:

@@ -114,8 +114,9 @@ class LockedRequest(WorkerRequest):
 
     _task: TaskOptions
 
-    # Whether the end of the run was seen; and how many runs of the message have died by then.
-    _seen, _deaths = False, 0
+    # Whether the end of the run was seen; how many runs of the message have died by then; and
+    # whether those are too many.
+    _seen, _deaths, _given_up = False, 0, False
     # Whether it was revoked, and its child is being killed.
     _terminated = False
 
@@ -155,10 +156,6 @@ class LockedRequest(WorkerRequest):
         from here, it would do so before it accepts the message, and its death would be unseen."""
         given = self._request_dict
         return {key: given[key] for key in given if key not in ("args", "kwargs")}
-
-    @property
-    def _given_up(self) -> bool:
-        return self._deaths >= self._task.lock_max_attempts
 
     # ------------------------------------------------------------------------ what Celery calls
 
@@ -231,6 +228,7 @@ class LockedRequest(WorkerRequest):
                 self.attempts.take_back()
             else:
                 self._deaths = self.attempts.died()
+                self._given_up = self._deaths >= self._task.lock_max_attempts
         if self.gone(error):
             if isinstance(error, DEATHS):
                 self._fail_row()

@@ -53,13 +53,12 @@ BROKERS_OWN = frozenset(
 
 def wait_for_lock(
     message: Message, holder: LockInfo, error: Exception | None = None,
-    *, longest: float = LONGEST_DELAY_SECONDS, expires: bool = True,
+    *, longest: float = LONGEST_DELAY_SECONDS,
 ) -> NoReturn:  # fmt: skip
     """Requeue a message whose lock ``holder`` has, until its turn.
 
     ``error``: it is raised instead, ``lock_retry_for`` seconds after the message was first refused.
-    ``longest``: the longest delay in seconds. ``expires``: whether the message keeps its expiry.
-    Raises what `come_back` raises.
+    ``longest``: the longest delay in seconds. Raises what `come_back` raises.
     """
     now, within = time.time(), message.task.lock_retry_for
     since = message.refused_since or now
@@ -68,7 +67,7 @@ def wait_for_lock(
         raise error
     delay = min(_turn(message, holder, now, max(0.0, now - since), longest), left)
     refused = [since, message.request.retries or 0]
-    _send(message, "held", delay, _waited(message, refused), expires=expires)
+    _send(message, "held", delay, _waited(message, refused))
 
 
 def wait_for_store(message: Message) -> NoReturn:
@@ -137,9 +136,7 @@ def not_taken(task: TaskOptions) -> tuple[type[Exception], ...]:
     return (task.OperationalError, SoftTimeLimitExceeded, *trouble_of_backend(task.backend))
 
 
-def _send(
-    message: Message, why: str, delay: float, ours: dict[str, Any], *, expires: bool = True
-) -> NoReturn:
+def _send(message: Message, why: str, delay: float, ours: dict[str, Any]) -> NoReturn:
     """Requeue the message for ``delay`` seconds, with ``ours`` changed in its header."""
     task = message.task
     # A worker keeps a delayed message in memory. A broker with a visibility timeout (Redis, SQS)
@@ -149,7 +146,7 @@ def _send(
     pause = _doubled(message.deliveries)
     while True:
         try:
-            _publish(message, delay, ours, expires=expires)
+            _publish(message, delay, ours)
         except Exception as error:
             logger.warning("%s could not be requeued: %s", message, error)
             # Arguments that cannot be serialized, for example: another try here would fail too.
@@ -166,7 +163,7 @@ def _send(
             raise CameBack(f"requeued for {delay:.3g} s")
 
 
-def _publish(message: Message, delay: float, ours: dict[str, Any], *, expires: bool) -> None:
+def _publish(message: Message, delay: float, ours: dict[str, Any]) -> None:
     task, request = message.task, message.request
     given = request.headers or {}
     headers: dict[str, Any] = {name: given[name] for name in given if name not in BROKERS_OWN}
@@ -174,21 +171,18 @@ def _publish(message: Message, delay: float, ours: dict[str, Any], *, expires: b
     headers[HEADER] = {key: value for key, value in merged.items() if value is not None}
     # Without a parent of its own, Celery would make the present run the parent of its own message.
     headers["parent_id"] = request.parent_id
-    sent = task.signature_from_request(
-        request, tuple(message.args), dict(message.kwargs), countdown=delay, headers=headers,
-        retries=request.retries,
-        queue=queue_of(task.app, request.delivery_info) if delays_natively(task.app) else None,
-    )  # fmt: skip
     # What the call has said, and Celery does not say again.
     said = {name: request.__dict__.get(name) for name in SAID}
     said[SERIALIZER] = message.ours.get(SERIALIZER) or task.serializer
-    options = {**sent.options, **said, "add_to_parent": False}
-    if not expires:
-        options["expires"] = None
+    sent = task.signature_from_request(
+        request, tuple(message.args), dict(message.kwargs),
+        queue=queue_of(task.app, request.delivery_info) if delays_natively(task.app) else None,
+        countdown=delay, headers=headers, **said, add_to_parent=False,
+    )  # fmt: skip
     # Not by the task's own `apply_async`: other classes have changed the arguments already. And one
     # that sends when the transaction commits would lose the message: its run ends with an
     # exception, which rolls back.
-    Task.apply_async(task, sent.args, sent.kwargs, **whole_seconds(task, options))
+    Task.apply_async(task, sent.args, sent.kwargs, **whole_seconds(task, sent.options))
 
 
 def _turn(

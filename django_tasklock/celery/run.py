@@ -37,8 +37,6 @@ logger = logging.getLogger("django_tasklock")
 OWN_RUN_WAIT_SECONDS = 1.0
 # The result of a run that did not start: another run of its message has started or ended.
 AGAIN = object()
-# The block of a run that claims no row.
-NO_ROW = nullcontext()
 # How often a message is judged at most; each new one needs another run of it that starts or ends at
 # this very moment.
 MOST_VERDICTS = 10
@@ -99,7 +97,6 @@ class Run:
         self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
         # Its lease is given up if a signal's exception loses this run.
         self.use = Use(of_task=True)
-        self.adopted = False  # Whether the lease was handed on to this run.
         self.completed = False  # Whether the body has returned.
         self.error: BaseException | None = None
 
@@ -158,7 +155,7 @@ class Run:
             step.judge(self)
         for step in self.steps:
             if (lease := step.adopt(self)) is not None:
-                self.adopted = True
+                self.use.note_kept = True  # There was no acquire to write one.
                 if self.task.cooling_times is not None:
                     lease.cool(Cooling(self.task.cooling_times))
                 return lease
@@ -200,7 +197,7 @@ class Run:
         self.lease = lease or Unleased(self.message.name)
         mark = runs.set((*runs.get(), self))
         try:
-            with self.row.worked_on(lease) if claims and self.task.guard else NO_ROW:
+            with self.row.worked_on(lease) if claims and self.task.guard else nullcontext():
                 # What it has reserved ends before its body reads anything, but after the claim: the
                 # message waits on if the database is away.
                 (self.message.over if lease is None else self.message.end_reserved)()
@@ -251,8 +248,7 @@ class Run:
             wait, report = partial(wait_for_lock, message, holder), partial(log_run_beside, *names)
             return self._alone(wait, why, report)
         if task.on_conflict == "retry" and message.queued:
-            with suppress(LockNotAcquired):
-                wait_for_lock(message, holder, taken)
+            wait_for_lock(message, holder, taken)
         if task.on_conflict in ("raise", "retry"):
             raise taken
         raise why

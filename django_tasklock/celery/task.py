@@ -200,15 +200,13 @@ class LockedTask(TaskOptions):
         """Send in the block what is to go on with the run's work. ``raised``: how it says that the
         broker did not take that; the message comes back then."""
         run = self._run
-        if run is None or run.message.origin is not Origin.LATE:
-            yield
-            return
-        if not run.lease.detached:
+        if run is not None and run.message.origin is Origin.LATE and not run.lease.detached:
             run.lease.assert_held()
         try:
             yield
         except raised as error:
-            not_sent(run.message, error)
+            if run is not None:
+                not_sent(run.message, error)
             raise
 
     # ---------------------------------------------------------------------------- sending
@@ -242,8 +240,8 @@ class LockedTask(TaskOptions):
         """As `DjangoTask.apply_async_on_commit`. A ``lease`` is detached now, since the block that
         holds it may end before the transaction; after a rollback it ends with its ttl."""
         check_call(self, options)
-        if options.get(LEASE) is not None:
-            options[LEASE] = detached(Call(self, args, kwargs, None, options))
+        if (lease := options.get(LEASE)) is not None:
+            options[LEASE] = detached(Call(self, args, kwargs, None, options), lease)
         super().apply_async_on_commit(args, kwargs, **options)
 
     def apply(self, *args: Any, **options: Any) -> Any:
