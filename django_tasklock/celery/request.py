@@ -252,9 +252,9 @@ class LockedRequest(WorkerRequest):
     def take_back(self) -> None:
         """Take back the start of the run, in a moment."""
         if self.attempts.counts:
-            self._in_thread(self.attempts.take_back, wait=0)
+            self._in_thread(self.attempts.take_back, waits=False)
 
-    def _in_thread(self, call: Callable[[], None], wait: float = CLEAR_WAIT_SECONDS) -> None:
+    def _in_thread(self, call: Callable[[], None], *, waits: bool = True) -> None:
         def tried() -> None:
             try:
                 call()
@@ -268,10 +268,10 @@ class LockedRequest(WorkerRequest):
                 connections.close_all()
 
         # A store that does not answer must not block the worker's event loop.
-        if wait:
+        if waits:
             thread = threading.Thread(target=tried, daemon=True)
             thread.start()
-            thread.join(wait)
+            thread.join(CLEAR_WAIT_SECONDS)
         else:  # Signal handlers run in gevent's hub, where even `Thread.start` must not wait.
             start_new_thread(tried, ())
 

@@ -32,6 +32,12 @@ from tests.steps import LONG, in_child, killed_in_child
 from tests.waiting import until
 
 
+@pytest.fixture(autouse=True)
+def _waits_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may need more than the second that a worker waits."""
+    monkeypatch.setattr("django_tasklock.celery.request.CLEAR_WAIT_SECONDS", LONG)
+
+
 def ends(request: Any, error: BaseException) -> None:
     """Tell the request, as the pool does, that its run ended with this error."""
     try:
