@@ -301,10 +301,8 @@ class LockedRequest(WorkerRequest):
             if (lease := self._lease()) is not None:
                 guard.fail(pk, lease.fence)
             elif self._given_up and (own := task.locks.acquire(self._named()[0])) is not None:
-                try:
+                with own:
                     refuse(guard, pk, own.fence)
-                finally:
-                    own.release()
         except Exception:
             logger.exception("the row of %s[%s] could not be marked as failed", self.name, self.id)
 
