@@ -28,7 +28,9 @@ class Event:
     * "lost": the owner's lease was over before its release; ``reason``: how that was noticed.
     * "cleared": the owner held the lock, and ``by`` removed its lease.
     * "taken over": the owner held the lock, and is gone; ``by`` is the process that noticed.
-    * "given up": the owner's acquire or release was interrupted, or had no answer.
+    * "given up": the owner's acquire or release was interrupted, or had no answer. With a
+      ``reason``, the owner is a task that has failed without running: "held", "outage",
+      "too_many_attempts" or "requeue_failed".
     * "adopted": the owner goes on under a lease that another one has detached.
     * "held": an operator, ``by``, holds the lock for ``seconds``; ``reason``: why.
 

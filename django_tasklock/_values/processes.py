@@ -134,7 +134,7 @@ def group_lives(group: int) -> bool | None:
     Zombies do not count: their parent may never collect them.
     """
     try:
-        if not _exists(os.killpg, group):
+        if group < 1 or not _exists(os.killpg, group):
             return False
         states, member = b"", str(group).encode()
         for pid in [name for name in os.listdir("/proc") if name.isdigit()]:

@@ -113,6 +113,8 @@ class Naming:
         signature = body_signature(cls)
         assert signature is not None
         self._task, self._slots, name = str(task.name), cls.lock_slots, cls.lock_name
+        # Whether a function of the project's names the lock, or says its slots.
+        self.calls_project = any(map(callable, (cls.lock_slots, name)))
         # Of a call's positional and keyword arguments. Raises `TypeError` as the call does.
         self.arguments_of = partial(bound_arguments, signature)
         if isinstance(name, str):

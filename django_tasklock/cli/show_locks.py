@@ -96,7 +96,8 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
         return
     if info is None:
         out.write(f"{printable(name)} itself is not locked. Permits of it (slots=N):\n")
-        write_table(command, list(map(lock_cells, permits)))
+        if permits:
+            write_table(command, list(map(lock_cells, permits)))
     else:
         out.write(f"{sentence(info)}\n")
         # What tells a process from a later one is for programs.

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.core.cache import caches
 from django.core.management import CommandError, call_command
 
 from django_tasklock import Lease, StoreUnavailable, locks
@@ -170,6 +171,20 @@ def test_show_says_it_in_a_sentence_and_then_what_is_known(on_redis: None) -> No
     assert set(KEYS) < set(found)
     assert (found["row"], len(found["waiting"])) == (None, 1)
     lease.release()
+    waiter.result()
+
+
+def test_show_says_who_waits_for_a_lock_whose_key_is_gone(on_redis: None) -> None:
+    lease = taken("video:1")
+    waiter = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=LONG))
+    until(lambda: waiting("video:1") == 1)
+    caches["default"].delete(f"lock:{lease.name}")
+    said = run("show", "video:1")
+    assert said.startswith("video:1 itself is not locked.")
+    assert "Wait queue:" in said
+    found = json.loads(run("show", "video:1", "--format", "json"))
+    assert (found["permits"], len(found["waiting"])) == ([], 1)
+    assert locks.acquire("video:1") is None  # The first of the queue gets it.
     waiter.result()
 
 
