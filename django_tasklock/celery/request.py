@@ -312,10 +312,8 @@ class LockedRequest(WorkerRequest):
             elif self._given_up or open_too:
                 if (own := task.locks.acquire(self._named()[0])) is None:
                     return
-                try:
+                with own:
                     refuse(guard, pk, own.fence)
-                finally:
-                    own.release()
         except Exception:
             logger.exception("the row of %s[%s] could not be marked as failed", self.name, self.id)
 

@@ -163,6 +163,23 @@ def test_when_a_message_is_over_what_it_reserved_ends(
     assert (task.delay(1).id != result.id) is over
 
 
+def test_a_redelivery_of_a_run_that_went_on_leaves_the_retry_what_it_reserved(
+    room: Mailroom,
+) -> None:
+    def work(self: Any, job: Any) -> Any:
+        return self.request.retries or self.retry(countdown=0)
+
+    task = room.task(work, unique_while="queued", acks_late=True)
+    task.delay(1)
+    first = room.take()
+    assert room.deliver(first)[0] == "RETRY"
+    request = room.received(first)
+    state, error = room.deliver(first, redelivered=True)
+    assert state == "IGNORED"
+    ends(request, error)
+    assert task.delay(1).id == first.id
+
+
 def test_the_row_of_a_message_that_is_given_up_has_failed(
     room: Mailroom, transactional_db: None
 ) -> None:
