@@ -41,6 +41,7 @@ from .._values.lock_info import LockInfo
 from .._values.slots import permit_names
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable, TooManyAttempts
+from ..guards import mark_of
 from .call import HEADER, RESERVED, SERIALIZER, named_by
 from .handing import end_detached, handle_of
 from .message import reserved_by, tell
@@ -291,18 +292,20 @@ class LockedRequest(WorkerRequest):
         return next((each for each in seen if each is not None and is_childs(each)), None)
 
     def _fail_row(self) -> None:
-        """Mark the guard's row as failed: the body cannot. A lease keeps others out: the child's,
-        or, for a message that is given up, one of our own."""
-        task, guard = self._task, self._task.guard
+        """Mark the guard's row as failed: the body cannot. Its mark says that it is the message's,
+        or a lease keeps others out: the child's, or, of a message given up, one of our own."""
+        task, guard, mark = self._task, self._task.guard, mark_of(self.id)
         if guard is None:
             return
         try:
             pk = guard.pk_of(task.naming.arguments_of(self._args, self._kwargs))
+            if guard.fence_field and guard.fail(pk, mark):
+                return
             if (lease := self._lease()) is not None:
                 guard.fail(pk, lease.fence)
             elif self._given_up and (own := task.locks.acquire(self._named()[0])) is not None:
                 try:
-                    refuse(guard, pk, own.fence)
+                    refuse(guard, pk, own.fence, mark)
                 finally:
                     own.release()
         except Exception:
