@@ -5,23 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any
 
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist, FieldError
 from django.db import InterfaceError, OperationalError, router
-from django.db.models import Manager, Model, Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.utils.functional import cached_property
 
 from ._compat.django_database import can_hold, close_if_cut, is_in_atomic, tables_of
+from ._values.tokens import new_token
 from .exceptions import InvalidLockConfig, StatusConflict
 
 __all__ = ["GuardedRow", "StatusGuard"]
 
 logger = logging.getLogger("django_tasklock")
 
-# The fence of a run without a lease: every lease has a later one.
-NO_LEASE = 0
 # How a database that is away answers. It may have carried out what it was told.
 AWAY = (InterfaceError, OperationalError)
 # Microseconds since 1970, until the year 2286.
@@ -30,6 +30,14 @@ LARGEST_FENCE = 10**16 - 1
 ARGUMENTS = (
     "pk", "field", "source", "to", "done", "failed", "filter", "exclude", "fence_field",
 )  # fmt: skip
+
+
+def mark_of(task_id: Any) -> int:
+    """Return the fence of a run without the lock: a negative number, which no lease has.
+
+    It is the same for all runs of one message; without a ``task_id`` it is random.
+    """
+    return -1 - int(sha256(ascii(task_id or new_token()).encode()).hexdigest()[:12], 16)
 
 
 class StatusGuard:
@@ -49,8 +57,8 @@ class StatusGuard:
             that is to be repeated.
         filter: a `Q` that the row must match to be claimed.
         exclude: a `Q` that the row must not match.
-        fence_field: the name of an integer field that may be null. It keeps the fence of the last
-            lease that claimed the row. A lease with an earlier fence cannot claim or finish it.
+        fence_field: the name of a `BigIntegerField` that may be null. It keeps the fence of the
+            last claim. A lease with an earlier fence cannot claim or finish the row.
 
     A run that holds the lock is the only run. So it may claim a row that is in ``to`` already,
     which a dead run has left behind; ``filter`` and ``exclude`` do not apply to such a row. But a
@@ -110,7 +118,7 @@ class StatusGuard:
                 if owner._meta.concrete_model is not model._meta.concrete_model:
                     where = f"its field {name} is in the table of {owner._meta.label}"
                     raise ValueError(f"{where}. Guard that model: the rows have the same keys")
-            if tables_of(model._base_manager.filter(self._fresh())) > 1:
+            if tables_of(QuerySet(model).filter(self._fresh())) > 1:
                 mend = "Copy what it asks for to a field of the row, or ask in the task's body"
                 raise ValueError(f"its filter or exclude joins another table. {mend}")
         except (LookupError, ValueError, FieldDoesNotExist, FieldError) as error:
@@ -134,8 +142,8 @@ class StatusGuard:
         field = model._meta.get_field(self.fence_field)
         where = f"the fence field {self.label}.{self.fence_field}"
         use = f"Use BigIntegerField(null=True), not {type(field).__name__}"
-        if not can_hold(LARGEST_FENCE, field):
-            return f"{where} cannot hold a fence, an integer of 16 digits. {use}."
+        if not can_hold(-LARGEST_FENCE, field):
+            return f"{where} cannot hold a fence, a signed integer of 16 digits. {use}."
         if not field.null and not field.has_default():
             return f"{where} must allow null: it is empty before the first run. {use}()."
         return ""
@@ -152,8 +160,7 @@ class StatusGuard:
 
     def rows(self) -> QuerySet[Model]:
         """Return all rows of the model, on the database that it is written to."""
-        manager: Manager[Model] = self.model._base_manager
-        return manager.using(router.db_for_write(self.model))
+        return QuerySet(self.model, using=router.db_for_write(self.model))
 
     def claim(self, pk: Any, fence: int | None = None) -> bool:
         """Take the row for a run that holds the lock, with one UPDATE.
@@ -166,33 +173,34 @@ class StatusGuard:
         left = Q((self.field, self.to))
         if self.fence_field is None or fence is None:
             return self._update(Q(pk=pk) & (self._fresh() | left), {self.field: self.to})
-        work = self._fresh() | (left & ~Q((self.fence_field, NO_LEASE)))
+        work = self._fresh() | (left & ~Q((f"{self.fence_field}__lt", 0)))
         earlier = Q((f"{self.fence_field}__isnull", True)) | Q((f"{self.fence_field}__lte", fence))
         changes = {self.field: self.to, self.fence_field: fence}
         return self._update(Q(pk=pk) & work & earlier, changes)
 
-    def claim_again(self, pk: Any, fence: int | None = None) -> bool:
-        """Take the row that a run without the lock has claimed: for a redelivery of its message,
-        which holds the lock. That run has died, as far as the broker knows.
+    def claim_again(self, pk: Any, fence: int | None, mark: int) -> bool:
+        """Take the row that a run without the lock has claimed with this ``mark``: for a redelivery
+        of its message, which holds the lock. That run has died, as far as the broker knows.
 
         Returns False if no such run has claimed it, and where there is no ``fence``: `claim` has
         asked for the status alone. Errors: as for `claim`.
         """
         if not (self.fence_field and fence):
             return False
-        alone = Q((self.field, self.to)) & Q((self.fence_field, NO_LEASE))
-        return self._update(Q(pk=pk) & alone, {self.fence_field: fence})
+        own = self._with(pk, fence, self.to)
+        return self._update(self._with(pk, mark, self.to), {self.fence_field: fence}, own)
 
-    def claim_alone(self, pk: Any) -> bool:
-        """Take the row for a run without a lock, from ``source`` only. Its fence is `NO_LEASE`, and
-        no run takes the row before this one has left it.
+    def claim_alone(self, pk: Any, mark: int) -> bool:
+        """Take the row for a run without a lock, from ``source`` only. Its fence is ``mark``, that
+        of `mark_of`, and no other message's run takes the row before this one has left it.
 
         Without the lock it is not known whether the run that left the row in ``to`` still lives.
-        Returns False if there is no work, or it is not known whether this run has taken the row.
-        Raises `RuntimeError` inside ``atomic()``.
+        Returns False if there is no work; and without a fence field, if it is not known whether
+        this run has taken the row. Raises `RuntimeError` inside ``atomic()``.
         """
-        fence = {self.fence_field: NO_LEASE} if self.fence_field else {}
-        return self._update(Q(pk=pk) & self._fresh(), {self.field: self.to, **fence})
+        fence = {self.fence_field: mark} if self.fence_field else {}
+        own = self._with(pk, mark, self.to) if fence else None
+        return self._update(Q(pk=pk) & self._fresh(), {self.field: self.to, **fence}, own)
 
     def finish(self, pk: Any, fence: int | None = None) -> None:
         """Give the row the status ``done``.
@@ -237,12 +245,15 @@ class StatusGuard:
             fresh &= ~self.exclude
         return fresh
 
-    def _leave(self, pk: Any, fence: int | None, status: Any) -> bool:
-        mine = Q(pk=pk)
+    def _with(self, pk: Any, fence: int | None, status: Any) -> Q:
+        which = Q(pk=pk) & Q((self.field, status))
         if self.fence_field and fence is not None:
-            mine &= Q((self.fence_field, fence))
-        left = mine & Q((self.field, status))
-        return self._update(mine & Q((self.field, self.to)), {self.field: status}, left)
+            which &= Q((self.fence_field, fence))
+        return which
+
+    def _leave(self, pk: Any, fence: int | None, status: Any) -> bool:
+        left = self._with(pk, fence, status)
+        return self._update(self._with(pk, fence, self.to), {self.field: status}, left)
 
     def _update(self, which: Q, changes: Mapping[str, Any], changed: Q | None = None) -> bool:
         """Change the row, and return whether there was one.
@@ -269,8 +280,9 @@ class StatusGuard:
 class GuardedRow:
     """The row ``pk`` of a ``guard``, on which one run works."""
 
-    def __init__(self, guard: Any, pk: Any) -> None:
+    def __init__(self, guard: Any, pk: Any, task_id: Any = None) -> None:
         self.guard, self.pk = guard, pk
+        self.mark = mark_of(task_id)  # Its fence in a run without the lock.
         self.fence: int | None = None
 
     @contextmanager
@@ -284,7 +296,7 @@ class GuardedRow:
         """
         claimed: Any = None  # Not known.
         if self.guard.fence_field:
-            self.fence = NO_LEASE if lease is None else lease.fence
+            self.fence = self.mark if lease is None else lease.fence
         try:
             claimed = self.claim(lease)
             if not claimed and lease is not None:
@@ -309,7 +321,7 @@ class GuardedRow:
         """Take the row for a run with this lease, or without the lock. Returns False if there is no
         work. Raises what the database raises."""
         if lease is None:
-            return bool(self.guard.claim_alone(self.pk))
+            return bool(self.guard.claim_alone(self.pk, self.mark))
         return bool(self.guard.claim(self.pk, self.fence))
 
     def finish(self, lease: Any) -> None:

@@ -105,7 +105,7 @@ def tables_of(rows: Any) -> int:
 
 
 def can_hold(number: int, field: Any) -> bool:
-    """Return whether ``field`` holds ``number``, a positive integer, on every database.
+    """Return whether ``field`` holds ``number`` on every database.
 
     For a field of a class that is not Django's the answer is True: only its author knows what it
     holds. Uses ``integer_field_ranges`` of Django's operations on databases.
@@ -115,13 +115,13 @@ def can_hold(number: int, field: Any) -> bool:
     kind = field.get_internal_type()
     if kind == "DecimalField":
         digits = field.max_digits
-        return digits is None or digits - (field.decimal_places or 0) >= len(str(number))
+        return digits is None or digits - (field.decimal_places or 0) >= len(str(abs(number)))
     # Not at the top: tasks are imported before Django's apps are ready, and that would be a circle.
     from django.db.backends.base.operations import BaseDatabaseOperations
 
     # The range that every database has: SQLite holds any integer in any column, others do not.
-    _, most = BaseDatabaseOperations.integer_field_ranges.get(kind, (0, 0))
-    return bool(most >= number)
+    least, most = BaseDatabaseOperations.integer_field_ranges.get(kind, (0, 0))
+    return bool(least <= number <= most)
 
 
 def close_if_cut(using: str) -> bool:

@@ -42,6 +42,7 @@ from .._values.lock_info import LockInfo
 from .._values.slots import permit_names
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable, TooManyAttempts
+from ..guards import mark_of
 from .call import HEADER, RESERVED, SERIALIZER, named_by
 from .handing import end_detached, handle_of
 from .message import free, reserved_by, tell
@@ -300,20 +301,23 @@ class LockedRequest(WorkerRequest):
         return next((each for each in seen if each is not None and is_childs(each)), None)
 
     def _fail_row(self, *, open_too: bool = False) -> None:
-        """Mark the guard's row as failed: the body cannot. A lease keeps others out: the child's,
-        or one of our own, for a message that is given up and where the row may be ``open_too``."""
-        task, guard = self._task, self._task.guard
+        """Mark the guard's row as failed: the body cannot. Its mark says that it is the message's,
+        or a lease keeps others out: the child's; or one of our own, of a message that is given up
+        and where the row may be ``open_too``."""
+        task, guard, mark = self._task, self._task.guard, mark_of(self.id)
         if guard is None:
             return
         try:
             pk = guard.pk_of(task.naming.arguments_of(self._args, self._kwargs))
+            if guard.fence_field and guard.fail(pk, mark):
+                return
             if (lease := self._lease()) is not None:
                 guard.fail(pk, lease.fence)
             elif self._given_up or open_too:
                 if (own := task.locks.acquire(self._named()[0])) is None:
                     return
                 with own:
-                    refuse(guard, pk, own.fence)
+                    refuse(guard, pk, own.fence, mark)
         except Exception:
             logger.exception("the row of %s[%s] could not be marked as failed", self.name, self.id)
 

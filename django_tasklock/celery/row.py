@@ -42,7 +42,7 @@ class Row(GuardedRow):
         if guard is not None:
             pk = guard.pk_of(task.naming.arguments_of(message.args, message.kwargs))
             self.key = guard.model, guard.field, str(pk)
-        super().__init__(guard, pk)
+        super().__init__(guard, pk, message.id if message.own else None)
 
     def __str__(self) -> str:
         return printable(f"{self.guard.label} {self.pk}")
@@ -62,16 +62,16 @@ class Row(GuardedRow):
             yield
 
     def claim(self, lease: Lease | None) -> bool:
-        """As `GuardedRow.claim`. A redelivery also takes what a run of its own may have left that
-        had no lock."""
+        """As `GuardedRow.claim`. A redelivery that has the lock also takes what a run of its own
+        may have left that had none: without it, its message waits for the lock."""
         message = self.message
         try:
             claimed = super().claim(lease)
             if not claimed and message.reserved:
                 message.over()  # A call that was refused may be of a row that was changed since.
                 claimed = super().claim(lease)
-            again = not claimed and message.attempts.again
-            return bool(self.guard.claim_again(self.pk, self.fence)) if again else claimed
+            again = lease is not None and message.attempts.again
+            return claimed or bool(again and self.guard.claim_again(self.pk, self.fence, self.mark))
         except AWAY:
             # Nobody knows whether the row was claimed. Under the lock it can be claimed again.
             message.attempts.again |= lease is None
@@ -95,7 +95,7 @@ class Row(GuardedRow):
         """As `refuse`. Raises nothing: the job fails all the same."""
         try:
             if self.guard is not None:
-                refuse(self.guard, self.pk, fence)
+                refuse(self.guard, self.pk, fence, self.mark)
         except Exception:
             logger.exception("the row of %s could not be marked as failed", self.message)
 
@@ -120,12 +120,12 @@ class Row(GuardedRow):
         return again or is_own_loss(error, lease) or ends
 
 
-def refuse(guard: StatusGuard, pk: Any, fence: int | None) -> None:
+def refuse(guard: StatusGuard, pk: Any, fence: int | None, mark: int) -> None:
     """Mark the row of a call that will not run again as failed, under the lock. ``fence``: of the
-    lease."""
+    lease. ``mark``: of its message."""
     if guard.has(pk, guard.done):
         return
-    if guard.claim(pk, fence) or guard.claim_again(pk, fence):
+    if guard.claim(pk, fence) or guard.claim_again(pk, fence, mark):
         guard.fail(pk, fence)
 
 

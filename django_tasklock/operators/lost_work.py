@@ -20,7 +20,6 @@ from django.utils.translation import gettext
 
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable
-from ..guards import NO_LEASE
 from ..stores import stores
 from .held import held_of
 from .holders import command_line
@@ -139,7 +138,7 @@ def _lost(work: Work, pk: Any, lock: str, fence: int | None) -> Problem:
             "The row is “%(status)s”, nobody holds its lock, and no run can claim it: its "
             "fence %(fence)s is larger than any lease’s now."
         )
-    elif fence == NO_LEASE and store.supports_fence:
+    elif (fence or 0) < 0 and store.supports_fence:
         kind, hint = "unknown", free
         message = gettext(
             "The row is “%(status)s”: a run without the lock has claimed it, and may be at work."

@@ -16,7 +16,7 @@ from django.db.models import Model, Q
 from .._values.lock_info import LockInfo
 from .._values.words import printable
 from ..exceptions import InvalidLockConfig
-from ..guards import NO_LEASE, StatusGuard
+from ..guards import StatusGuard
 from ..stores import stores
 from ..stores.base import BaseStore
 from .held import held_of
@@ -137,7 +137,7 @@ def _row_now(guard: StatusGuard, pk: Any, store: BaseStore) -> RowNow:
     status, fence = found if guard.fence_field else (found[0], None)
     claimed = rows.filter(Q((guard.field, guard.to))).exists()
     refused = None
-    if claimed and fence == NO_LEASE and store.supports_fence:
+    if claimed and (fence or 0) < 0 and store.supports_fence:
         refused = "a run without the lock has claimed it"
     elif not claimed:
         if not rows.filter(Q((f"{guard.field}__in", guard.source))).exists():

@@ -233,7 +233,7 @@ def test_a_redelivery_that_has_the_row_meanwhile_is_not_overwritten(
 
     def work(self: Any, job: int) -> None:
         assert not job_guard().claim(job, fence)
-        assert job_guard().claim_again(job, fence)
+        assert job_guard().claim_again(job, fence, Job.objects.get(pk=job).lock_fence)
 
     Job.objects.update(lock_fence=7)
     with outage(), pytest.raises(StatusConflict):
@@ -506,7 +506,7 @@ def test_a_run_without_the_lock_whose_claim_fails_leaves_the_holders_row(
     """In an outage of the database its message waits."""
 
     class Fails(StatusGuard):
-        def claim_alone(self, pk: Any) -> bool:
+        def claim_alone(self, pk: Any, mark: int) -> bool:
             raise error("at the claim")
 
     def work(self: Any, job: Any) -> None:

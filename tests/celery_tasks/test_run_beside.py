@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from celery.exceptions import Reject
+from celery.exceptions import Reject, WorkerLostError
 
 from django_tasklock import lock, locks
 from django_tasklock.exceptions import TooManyAttempts
@@ -16,6 +17,7 @@ from django_tasklock.operators.doctor import diagnose
 from django_tasklock.signals import lock_contended
 from django_tasklock.testing import outage
 from tests.app.models import Job
+from tests.celery_tasks.test_deaths import ends
 from tests.mailroom import Mailroom, elsewhere, killed_in_body
 from tests.steps import LONG, Meanwhile, holder
 
@@ -155,7 +157,8 @@ class TestGuard:
     def test_47_its_row_is_its_own_though_the_lock_is_free_again(
         self, room: Mailroom, why: str
     ) -> None:
-        """The next call, which has the lock, leaves it; and the doctor does not call it lost."""
+        """Who has the lock then leaves it, also a message that was delivered before, or its own
+        that was not; and the doctor does not call it lost."""
         job, runs = Job.objects.create(), []
         trouble = ExitStack()
 
@@ -163,20 +166,25 @@ class TestGuard:
             runs.append(self.request.id)
             if len(runs) == 1:
                 trouble.close()
-                task.delay(job)
-                state, marker = elsewhere(room, room.take())
-                assert (state, marker["reason"]) == ("SUCCESS", "invalid_state")
+                for redelivered in (False, True):
+                    task.delay(job)
+                    state, marker = elsewhere(room, room.take(), redelivered=redelivered)
+                    assert (state, marker["reason"]) == ("SUCCESS", "invalid_state")
+                if why == "on_outage":  # There is no note of its start.
+                    state, marker = elsewhere(room, message)
+                    assert (state, marker["reason"]) == ("SUCCESS", "invalid_state")
                 (problem,) = diagnose()
                 assert (problem.kind, problem.pk, problem.serious) == ("unknown", job, False)
             return "ran"
 
         task = room.task(work, guard=GUARD, acks_late=True, **{why: "run"})
         task.delay(job.pk)
+        message = room.take()
         with trouble:
             trouble.enter_context(
                 outage() if why == "on_outage" else lock(f"job:{job.pk}", ttl=LONG)
             )
-            assert room.deliver(room.take()) == ("SUCCESS", "ran")
+            assert room.deliver(message) == ("SUCCESS", "ran")
         job.refresh_from_db()
         assert (job.status, len(runs), [*diagnose()]) == ("done", 1, [])
 
@@ -204,6 +212,35 @@ class TestGuard:
             killed_in_body(room, message)
         state, error = room.deliver(message, redelivered=True)
         assert (state, type(error)) == ("FAILURE", TooManyAttempts)
+        job.refresh_from_db()
+        assert job.status == "failed"
+
+    @pytest.mark.parametrize("why", ["on_conflict", "on_outage"])
+    @pytest.mark.parametrize("how", ["its child died", "its time is over", "it was revoked"])
+    def test_47_its_row_is_failed_with_a_run_whose_message_does_not_come_again(
+        self, room: Mailroom, why: str, how: str
+    ) -> None:
+        """Not with another message that is over: it says whose it is."""
+        job = Job.objects.create()
+        task = room.task(guard=GUARD, acks_late=how != "its child died", **{why: "run"})
+        task.delay(job.pk)
+        message = room.take()
+        task.delay(job.pk)
+        other: Any = room.received(room.take())
+        other.time_start = 1.0
+        with outage() if why == "on_outage" else lock(f"job:{job.pk}", ttl=LONG):
+            request: Any = room.received(message)
+            killed_in_body(room, message)
+            other.terminate(Mock())
+            job.refresh_from_db()
+            assert job.status == "working"
+            if how == "its child died":
+                ends(request, WorkerLostError())
+            elif how == "its time is over":
+                request.on_timeout(soft=False, timeout=1)
+            else:
+                request.time_start = 1.0
+                request.terminate(Mock())
         job.refresh_from_db()
         assert job.status == "failed"
 

@@ -147,8 +147,9 @@ def test_explain_slots_and_a_duplicate(use_redis: UseRedis, redis_server: Any) -
         # What turns a fresh row away does not matter to one that was claimed before
         ({"status": "processing", "done_count": 1, "result_file": "a", "lock_fence": 5}, None),
         ({"status": "processing", "lock_fence": 10**16}, TOO_LARGE),
-        ({"status": "processing", "lock_fence": 0}, "a run without the lock has claimed it"),
-        ({"status": "queued", "lock_fence": 0}, None),
+        ({"status": "processing", "lock_fence": 0}, None),
+        ({"status": "processing", "lock_fence": -5}, "a run without the lock has claimed it"),
+        ({"status": "queued", "lock_fence": -5}, None),
     ],
 )
 def test_what_explain_says_of_the_row_is_what_a_claim_does(

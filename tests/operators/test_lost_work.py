@@ -17,7 +17,7 @@ from django.test.utils import isolate_apps
 from django_tasklock import lock, locks
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
-from django_tasklock.guards import StatusGuard
+from django_tasklock.guards import StatusGuard, mark_of
 from django_tasklock.operators.doctor import diagnose
 from django_tasklock.operators.lost_work import requeue, still_lost
 from django_tasklock.operators.rows import row_if_known
@@ -246,7 +246,7 @@ def test_47_a_row_of_a_run_without_the_lock_is_not_called_lost_nor_sent_again(
     runs: list[int] = []
     room.task(lambda self, job: runs.append(job), guard=fenced(), on_outage="run")
     job = Job.objects.create()
-    assert fenced().claim_alone(job.pk)
+    assert fenced().claim_alone(job.pk, mark_of(None))
     (found,), status = doctor_json("--requeue")
     assert (found["kind"], found["what"], status) == ("unknown", f"app.Job {job.pk}", 0)
     assert found["message"] == (

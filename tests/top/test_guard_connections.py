@@ -9,11 +9,10 @@ import pytest
 from django.db import InterfaceError, OperationalError, connections, transaction
 
 from django_tasklock import StatusConflict
-from django_tasklock.guards import NO_LEASE
 from tests.conftest import ProxyTo
 from tests.jobs import jobs_through_proxy
 from tests.proxy import CutProxy
-from tests.top.test_guards import guard, job, of
+from tests.top.test_guards import MARK, guard, job, of
 
 GUARD = guard()
 CUT = (OperationalError, InterfaceError)
@@ -36,10 +35,16 @@ def test_a_row_is_claimed_and_left_though_the_connection_was_cut_before_or_in_th
     def trouble() -> None:
         proxy.drop_reply(b"UPDATE") if reply_lost else proxy.cut()
 
-    row = job()
+    row, alone = job(), job()
     trouble()
     assert GUARD.claim(row.pk, 7) is True
     assert of(row) == ("working", 7)
+    trouble()
+    assert GUARD.claim_alone(alone.pk, MARK) is True
+    assert of(alone) == ("working", MARK)
+    trouble()
+    assert GUARD.claim_again(alone.pk, 7, MARK) is True
+    assert of(alone) == ("working", 7)
     trouble()
     assert getattr(GUARD, verb)(row.pk, 7) is (None if verb == "finish" else True)
     assert of(row)[0] == status
@@ -47,6 +52,7 @@ def test_a_row_is_claimed_and_left_though_the_connection_was_cut_before_or_in_th
 
 def test_a_row_of_another_run_is_no_ones_who_asks_twice(proxy: CutProxy) -> None:
     row, later, done = job(), job("working", 9), job("done", 9)
+    others = job("working", MARK - 1)
     proxy.cut()
     assert not GUARD.claim(later.pk, 7)
     for other in (later, done):
@@ -55,10 +61,17 @@ def test_a_row_of_another_run_is_no_ones_who_asks_twice(proxy: CutProxy) -> None
             GUARD.finish(other.pk, 7)
     proxy.drop_reply(b"UPDATE")
     assert not GUARD.claim(done.pk, 10)
-    # Of a claim without a lock the row does not show whose it is
+    for other in (later, done, others):
+        proxy.cut()
+        assert not GUARD.claim_alone(other.pk, MARK)
+        proxy.cut()
+        assert not GUARD.claim_again(other.pk, 7, MARK)
+    # Without a fence a row does not show whose it is
     proxy.drop_reply(b"UPDATE")
-    assert GUARD.claim_alone(row.pk) is False
-    assert [of(row), of(later), of(done)] == [("working", NO_LEASE), ("working", 9), ("done", 9)]
+    assert guard(fence_field=None).claim_alone(row.pk, MARK) is False
+    assert [of(each) for each in (row, later, done, others)] == [
+        ("working", None), ("working", 9), ("done", 9), ("working", MARK - 1)
+    ]  # fmt: skip
 
 
 def test_a_database_that_stays_away_and_a_transaction_that_is_gone_are_reported(

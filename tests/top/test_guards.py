@@ -15,7 +15,7 @@ from django.db.models import Exists, F, OuterRef, Q
 from django.test.utils import CaptureQueriesContext, isolate_apps
 
 from django_tasklock import InvalidLockConfig, StatusConflict
-from django_tasklock.guards import NO_LEASE, StatusGuard
+from django_tasklock.guards import StatusGuard, mark_of
 from tests.app.models import Job
 from tests.jobs import jobs_on
 from tests.steps import Meanwhile
@@ -23,6 +23,7 @@ from tests.waiting import until
 
 HAS_RESULT = Q(result_file__isnull=False)
 AGAIN_AND_AGAIN = {"source": ["done", "queued"]}
+MARK, OTHER = mark_of("a message"), mark_of("another")
 
 
 def guard(model: Any = "app.Job", **options: Any) -> StatusGuard:
@@ -86,32 +87,41 @@ class TestRow:
     ) -> None:
         left, row, later = job("working", 5), job("queued", 5), job()
         one = guard(**options)
-        assert [one.claim_alone(each.pk) for each in (left, row, later)] == [False, True, True]
-        one.finish(row.pk, NO_LEASE)
+        rows = left, row, later
+        assert [one.claim_alone(each.pk, MARK) for each in rows] == [False, True, True]
+        one.finish(row.pk, MARK)
         assert (of(left), of(row)[0]) == (("working", 5), "done")
         # What it works on is left to it as well, until it has ended
         assert one.claim(later.pk, 1) is (one.fence_field is None)
         if one.fence_field:
-            assert of(later) == ("working", NO_LEASE)
-            one.reopen(later.pk, NO_LEASE)
+            assert of(later) == ("working", MARK)
+            one.reopen(later.pk, MARK)
             assert one.claim(later.pk, 1) is True
 
     def test_a_row_of_a_run_without_the_lock_is_its_redeliverys_alone(self) -> None:
         one = guard()
-        row, leased, waits = job(), job("working", 4), job(fence=NO_LEASE)
-        assert one.claim_alone(row.pk) is True
-        assert [one.claim_again(each.pk, 5) for each in (row, leased, waits)] == [
-            True,
-            False,
-            False,
-        ]
-        assert [of(row), of(leased)] == [("working", 5), ("working", 4)]
+        row, leased = job(), job("working", 4)
+        waits, other = job("queued", MARK), job("working", OTHER)
+        assert one.claim_alone(row.pk, MARK) is True
+        again = [one.claim_again(each.pk, 5, MARK) for each in (row, leased, waits, other)]
+        assert again == [True, False, False, False]
+        assert [of(row), of(leased), of(other)] == [
+            ("working", 5), ("working", 4), ("working", OTHER)
+        ]  # fmt: skip
         # The run that was taken for dead does not change it
         with pytest.raises(StatusConflict):
-            one.finish(row.pk, NO_LEASE)
-        assert one.claim_again(row.pk, NO_LEASE) is one.claim_again(row.pk) is False
-        assert guard(fence_field=None).claim_again(row.pk, 5) is False
+            one.finish(row.pk, MARK)
+        assert one.claim_again(row.pk, 6, MARK) is one.claim_again(other.pk, None, OTHER) is False
+        assert guard(fence_field=None).claim_again(row.pk, 5, MARK) is False
         assert of(row) == ("working", 5)
+
+    def test_a_mark_is_a_messages_own_and_no_leases_fence(self) -> None:
+        marks = {mark_of(each) for each in ("a", "b", "a", "\ud800", None, None)}
+        assert (len(marks), max(marks) < 0) == (5, True)
+
+    def test_a_fence_that_no_run_has_written_keeps_nobody_out(self) -> None:
+        """A field may have 0 by default."""
+        assert [guard().claim(job("working", fence).pk, 5) for fence in (0, None)] == [True, True]
 
     @pytest.mark.parametrize("fence", [5, None])
     @pytest.mark.parametrize(
@@ -161,7 +171,7 @@ def test_inside_atomic_it_is_a_clear_error(verb: str) -> None:
     row = job("working")
     inside = pytest.raises(RuntimeError, match=r"app\.Job was used inside atomic\(\)")
     with inside, transaction.atomic(), transaction.atomic():
-        getattr(guard(), verb)(row.pk)
+        getattr(guard(), verb)(row.pk, 5)
     assert of(row) == ("working", None)
 
 
@@ -208,19 +218,23 @@ def test_48_of_two_without_the_lock_one_claims_though_its_filter_asks_other_rows
     one = guard(filter=Q(wanted), exclude=Q(Exists(Job.objects.filter(status="no"))))
     with jobs_on(postgres_alias), psycopg.connect(postgres_dsn) as busy:
         row = job(done_count=job("wanted").pk)
-        assert not one.claim_alone(job().pk)
+        assert not one.claim_alone(job().pk, MARK)
         busy.execute("SELECT 1 FROM app_job WHERE id = %s FOR UPDATE", [row.pk])
-        runs = [Meanwhile(lambda: one.claim_alone(row.pk)) for _ in range(2)]
+        marks = MARK, OTHER
+        runs = [Meanwhile(lambda mark=mark: one.claim_alone(row.pk, mark)) for mark in marks]  # type: ignore[misc]
         with psycopg.connect(postgres_dsn, autocommit=True) as looker:
             until(lambda: looker.execute(WAITING).rowcount == 2, "both at the row")
         busy.commit()
         assert sorted(run.result() for run in runs) == [False, True]
 
 
-def model_named(
-    called: str, base: Any = models.Model, *, proxy: bool = False, **fields: Any
-) -> Any:
-    meta = type("Meta", (), {"app_label": "app", "proxy": proxy})
+class OfNews(models.Manager[Any]):
+    def get_queryset(self) -> Any:
+        return super().get_queryset().filter(channel__name="news")
+
+
+def model_named(called: str, base: Any = models.Model, *, meta: Any = None, **fields: Any) -> Any:
+    meta = type("Meta", (), {"app_label": "app", **(meta or {})})
     return type(called, (base,), {"__module__": "tests.app.models", "Meta": meta, **fields})
 
 
@@ -231,7 +245,8 @@ def test_48_a_guard_whose_claim_is_not_one_update_is_refused_and_says_what_to_do
     to_channel = models.ForeignKey(channel, models.CASCADE, related_name="clips")
     fence = models.BigIntegerField(null=True)
     clip = model_named("Clip", status=text(), lock_fence=fence, channel=to_channel)
-    movie, proxy = model_named("Movie", clip, state=text()), model_named("Proxy", clip, proxy=True)
+    movie = model_named("Movie", clip, state=text())
+    proxy = model_named("Proxy", clip, meta={"proxy": True})
     of_child = r"its field (\w+) is in the table of app\.Clip\. Guard that model: "
     joins = "its filter or exclude joins another table. Copy what it asks for to a field of the row"
     wrong: list[tuple[Any, dict[str, Any], str]] = [
@@ -246,13 +261,18 @@ def test_48_a_guard_whose_claim_is_not_one_update_is_refused_and_says_what_to_do
     for model, options, says in wrong:
         with pytest.raises(InvalidLockConfig, match=rf"the guard of app\.\w+: .*{says}"):
             guard(model, **options).claim(1, 5)
+    base = {"base_manager_name": "of_news"}
+    fields: dict[str, Any] = {"status": text(), "lock_fence": models.BigIntegerField(null=True)}
+    joined = models.ForeignKey(channel, models.CASCADE, related_name="+")
     for model, options in (
         (proxy, {}),
+        (model_named("Based", channel=joined, of_news=OfNews(), meta=base, **fields), {}),
         (movie, {"field": "state", "fence_field": None}),
         (clip, {"filter": Q(channel=7), "exclude": Q(channel__isnull=True)}),
         (channel, {"field": "name", "fence_field": None, "exclude": Q(clips__status="x")}),
     ):
         assert guard(model, **options).model is model
+        assert "WHERE" not in str(guard(model, **options).rows().query)
 
 
 @pytest.mark.parametrize(
@@ -278,6 +298,8 @@ def test_what_cannot_be_meant_is_said(model: Any, options: dict[str, Any], says:
     [
         (models.BigIntegerField(null=True), "^$"),
         (models.BigIntegerField(), "must allow null"),
+        (models.DecimalField(null=True, max_digits=18, decimal_places=2), "^$"),
+        (models.PositiveBigIntegerField(null=True), "cannot hold a fence, a signed integer of 16"),
         (models.IntegerField(null=True), r"cannot hold a fence.*Use BigIntegerField\("),
         (models.DecimalField(null=True, max_digits=17, decimal_places=2), "cannot hold"),
     ],
