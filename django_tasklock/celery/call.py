@@ -64,8 +64,6 @@ class Call:
         self.draws_id = task_id is None
         self.anyway: bool = options.pop(ANYWAY, False)
         self.options: dict[str, Any] = options
-        # Whether the run that sends it goes on.
-        self.beside = False
         # Whether the call runs here, at once.
         self.eager = bool(task.app.conf.task_always_eager)
 
@@ -103,8 +101,7 @@ class Call:
         ours: dict[str, Any] = {"sent": time.time()}
         given = self.task.request.__dict__.get(HEADER) if self.own else None
         if given:
-            self.beside = bool(given.get(BESIDE))
-            ours |= {BESIDE: True} if self.beside else {}
+            ours |= {BESIDE: True} if given.get(BESIDE) else {}
             self.options.setdefault(SERIALIZER, given.get(SERIALIZER) or self.task.serializer)
         with suppress(Exception):  # Its run calls the project's function, and says what is wrong.
             ours |= {NAME: self.name, SLOTS: self.named[1]}

@@ -66,12 +66,11 @@ def gone_messages(jobs: Sequence[QueuedJob]) -> Iterator[tuple[QueuedJob, bool]]
         if (task := tasks.get(job.task)) is None:
             continue
         ended = task.app not in silent and has_ended(task, job.task_id)
+        silent |= {task.app} if ended is None else set()
         if ended:
             yield job, True
-            continue
-        if ended is None:
-            silent.add(task.app)
-        sought.setdefault(task.app, []).append(job)
+        else:
+            sought.setdefault(task.app, []).append(job)
     for app, some in sought.items():
         nowhere: set[str] = set()
         with suppress(Exception):  # A router of the project's.
@@ -81,8 +80,7 @@ def gone_messages(jobs: Sequence[QueuedJob]) -> Iterator[tuple[QueuedJob, bool]]
             seeker = Thread(target=_seek, args=(app, ids, queues, nowhere), daemon=True)
             seeker.start()
             seeker.join(SEEK_SECONDS)
-        found = frozenset(nowhere)
-        yield from ((job, False) for job in some if job.task_id in found)
+        yield from ((job, False) for job in some if job.task_id in nowhere)
 
 
 def _seek(app: Any, ids: set[str], queues: set[str], nowhere: set[str]) -> None:

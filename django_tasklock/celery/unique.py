@@ -34,7 +34,7 @@ from .._values.words import printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..operators.reservations import key_of
 from ..stores.base import Note
-from .call import RESERVED, Call, Send, waiting_seconds
+from .call import BESIDE, HEADER, RESERVED, Call, Send, waiting_seconds
 from .message import state_of, tell
 from .note import Skip
 from .options import TaskOptions
@@ -73,7 +73,7 @@ class Unique(Step):
         ttl = max(min(ttl, call.seconds_to_expiry()), 0.001)
         key, other = key_of(task.name, call.name), None
         try:
-            if call.beside:
+            if options["headers"][HEADER].get(BESIDE):
                 task.locks.store.set_note(Note(f"beside {call.id}", "reserved", ttl))
             other = _reserve(call, key, ttl)
         except StoreUnavailable:
