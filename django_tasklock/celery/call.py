@@ -20,6 +20,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from django.db.models import Model
 from django.utils.functional import cached_property
 from kombu.exceptions import EncodeError
+from kombu.serialization import dumps, loads
 
 from .._compat.celery import delays_natively
 from .._values.arguments import checked_name
@@ -81,9 +82,18 @@ class Call:
             given = (self.options.get("headers") or {}).get(HEADER)
             if given is None and is_of(request, self.args, self.kwargs):
                 given = request.__dict__.get(HEADER)
-            if named := named_by(given):
+            if named := named_by(self.task, given):
                 return named
-        return self.task.naming.named(self.args, self.kwargs)
+        return self.task.naming.named(*self._as_sent())
+
+    def _as_sent(self) -> Any:
+        """The arguments as the run gets them: of a tuple or an enumeration a project's function may
+        make another name than of what the serializer makes of it."""
+        if not self.task.naming.calls_project:
+            return self.args, self.kwargs
+        serializer = self.options.get(SERIALIZER) or self.task.serializer
+        kind, encoding, body = dumps((self.args, self.kwargs), serializer=serializer)
+        return loads(body, kind, encoding, accept={kind})
 
     @property
     def name(self) -> str:
@@ -150,11 +160,13 @@ def _until(task: TaskOptions, moment: Any) -> float:
     return aware.astimezone(timezone.utc).timestamp() - time.time()
 
 
-def named_by(ours: Any) -> tuple[str, int] | None:
-    """Return the lock's name, and its slots, in a message's own header. None if the header has no
-    valid ones."""
+def named_by(task: TaskOptions, ours: Any) -> tuple[str, int] | None:
+    """Return the lock's name, and its slots, by a message's own header; None if it has no valid
+    ones. A number of slots that does not depend on the call is the task's of now."""
+    now = type(task).lock_slots
     with suppress(TypeError, ValueError, KeyError):
-        return checked_name(ours[NAME]), checked_slots(ours.get(SLOTS, 1), SLOTS)
+        slots = checked_slots(ours[SLOTS], SLOTS) if callable(now) else now
+        return checked_name(ours[NAME]), slots
     return None
 
 

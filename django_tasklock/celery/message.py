@@ -125,7 +125,7 @@ class Message:
 
     def _named(self) -> tuple[str, int]:
         """The name and the slots that the message carries; of a call without, those of now."""
-        naming, carried = self.task.naming, named_by(self.ours)
+        naming, carried = self.task.naming, named_by(self.task, self.ours)
         if carried is None:
             return naming.named(self.args, self.kwargs)
         with suppress(Exception):  # The project's function: its row may be gone, or its database.
@@ -176,15 +176,9 @@ class Message:
             self.reserved.pop()
 
     def over(self) -> None:
-        """End what is reserved for the message, which does not come back, as soon as the store
-        answers. Raises nothing."""
-        try:
-            self.end_reserved()
-        except StoreUnavailable:
-            keeper = keeper_of(self.task.locks.store)
-            for key in self.reserved:
-                keeper.take_back(key, self.id, RESERVED_SECONDS)
-            self.reserved = []
+        """End what is reserved for the message, which does not come back. As `free`."""
+        free(self.task, self.reserved, self.id)
+        self.reserved = []
 
     @property
     def keeps_results(self) -> bool:
@@ -231,6 +225,16 @@ def _was_before(done: Any, moment: float) -> bool:
         zones = (timezone.utc, None) if when.tzinfo is None else (when.tzinfo,)
         return all(when.replace(tzinfo=zone).timestamp() < moment for zone in zones)
     return False
+
+
+def free(task: TaskOptions, keys: Sequence[str], task_id: str) -> None:
+    """End the reservations that a message has, as soon as the store answers. Raises nothing."""
+    store = task.locks.store
+    for key in keys:
+        try:
+            store.unreserve(key, task_id)
+        except StoreUnavailable:
+            keeper_of(store).take_back(key, task_id, RESERVED_SECONDS)
 
 
 def tell(call: Any, outcome: str, reason: str, task_id: Any = None) -> None:

@@ -18,7 +18,7 @@ from celery import Task
 from django.utils.functional import cached_property
 
 from .._compat.celery import WorkerTask, keeps_results, keeps_successes, makes_all_tasks
-from .._engine.cooling import CoolingTimes
+from .._engine.cooling import CoolingTimes, cooling_times
 from .._engine.names import (
     ArgumentNames,
     NameTemplate,
@@ -113,6 +113,8 @@ class Naming:
         signature = body_signature(cls)
         assert signature is not None
         self._task, self._slots, name = str(task.name), cls.lock_slots, cls.lock_name
+        # Whether a function of the project's names the lock, or says its slots.
+        self.calls_project = any(map(callable, (cls.lock_slots, name)))
         # Of a call's positional and keyword arguments. Raises `TypeError` as the call does.
         self.arguments_of = partial(bound_arguments, signature)
         if isinstance(name, str):
@@ -193,8 +195,7 @@ class TaskOptions(WorkerTask):
     @cached_property
     def cooling_times(self) -> CoolingTimes | None:
         """How long the lock stays taken after a run that has ended; None: not at all."""
-        times = CoolingTimes(*(getattr(self, option) for option in COOLING))
-        return times if any(times) else None
+        return cooling_times(*(getattr(self, option) for option in COOLING))
 
     @cached_property
     def keeps_results(self) -> bool:

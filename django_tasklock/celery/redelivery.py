@@ -46,7 +46,7 @@ class Redelivery(Step):
         match note.says, state:
             case "went on", _:
                 # What it sent has the same task id, and needs what is reserved.
-                _drop(message, "its run continued in another message", over=False)
+                _drop(message, "its run continued in another message", CameBack)
             case _, states.SUCCESS:
                 _drop(message, "its result is stored")
             case "started", _:
@@ -139,14 +139,13 @@ def _check_later(message: Message) -> NoReturn:
     come_back(message, RESULT_CHECK_SECONDS * 2**doublings)
 
 
-def _drop(message: Message, why: str, *, over: bool = True) -> NoReturn:
+def _drop(message: Message, why: str, end: type[Ignore] = Ignore) -> NoReturn:
     logger.info("dropped a redelivery of %s: %s", message, why)
     tell(message, "dropped", "redelivery")
     _count_part(message)
-    if not over:
-        raise CameBack(f"dropped a redelivery: {why}")
-    message.over()
-    raise Ignore(f"dropped a redelivery: {why}")
+    if end is not CameBack:
+        message.over()
+    raise end(f"dropped a redelivery: {why}")
 
 
 def _count_part(message: Message) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -43,7 +44,7 @@ from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable, TooManyAttempts
 from .call import HEADER, RESERVED, SERIALIZER, named_by
 from .handing import end_detached, handle_of
-from .message import reserved_by, tell
+from .message import free, reserved_by, tell
 from .note import Attempts, CameBack
 from .options import TaskOptions
 from .row import refuse
@@ -148,7 +149,11 @@ class LockedRequest(WorkerRequest):
             acked = getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)
             return bool(acked) or not task.acks_late
         again = task.acks_late and task.reject_on_worker_lost
-        return not (again or getattr(task, "retry_on_worker_lost", False))
+        if isinstance(error, Terminated) or not getattr(task, "retry_on_worker_lost", False):
+            return not again
+        # Celery sends a retry, and when there are none left, the message does not come back.
+        most, retries = task.max_retries, self._request_dict.get("retries") or 0
+        return most is not None and retries >= most
 
     @property
     def request_dict(self) -> dict[str, Any]:
@@ -231,7 +236,8 @@ class LockedRequest(WorkerRequest):
                 self._given_up = self._deaths >= self._task.lock_max_attempts
         if self.gone(error):
             if isinstance(error, DEATHS):
-                self._fail_row()
+                # At a time limit a greenlet has left its lock, and its row is open again.
+                self._fail_row(open_too=isinstance(error, TimeLimitExceeded))
             self._end_reserved()
         if self._given_up:
             told = SimpleNamespace(task=self._task, id=self.id, name=self._named()[0])
@@ -246,9 +252,9 @@ class LockedRequest(WorkerRequest):
     def take_back(self) -> None:
         """Take back the start of the run, in a moment."""
         if self.attempts.counts:
-            self._in_thread(self.attempts.take_back, wait=0)
+            self._in_thread(self.attempts.take_back, waits=False)
 
-    def _in_thread(self, call: Callable[[], None], wait: float = CLEAR_WAIT_SECONDS) -> None:
+    def _in_thread(self, call: Callable[[], None], *, waits: bool = True) -> None:
         def tried() -> None:
             try:
                 call()
@@ -262,13 +268,16 @@ class LockedRequest(WorkerRequest):
                 connections.close_all()
 
         # A store that does not answer must not block the worker's event loop.
-        thread = threading.Thread(target=tried, daemon=True)
-        thread.start()
-        thread.join(wait)
+        if waits:
+            thread = threading.Thread(target=tried, daemon=True)
+            thread.start()
+            thread.join(CLEAR_WAIT_SECONDS)
+        else:  # Signal handlers run in gevent's hub, where even `Thread.start` must not wait.
+            start_new_thread(tried, ())
 
     def _named(self) -> tuple[str, int]:
         """The lock's name and slots. Raises as `Naming.named` does."""
-        return named_by(self._ours) or self._task.naming.named(self._args, self._kwargs)
+        return named_by(self._task, self._ours) or self._task.naming.named(self._args, self._kwargs)
 
     def _lease(self) -> LockInfo | None:
         """The lease that the child holds for this run. None if there is none, as in a pool without
@@ -290,9 +299,9 @@ class LockedRequest(WorkerRequest):
         seen = get_seen(self._task.locks.store, [(name, is_childs) for name in names])
         return next((each for each in seen if each is not None and is_childs(each)), None)
 
-    def _fail_row(self) -> None:
+    def _fail_row(self, *, open_too: bool = False) -> None:
         """Mark the guard's row as failed: the body cannot. A lease keeps others out: the child's,
-        or, for a message that is given up, one of our own."""
+        or one of our own, for a message that is given up and where the row may be ``open_too``."""
         task, guard = self._task, self._task.guard
         if guard is None:
             return
@@ -300,22 +309,21 @@ class LockedRequest(WorkerRequest):
             pk = guard.pk_of(task.naming.arguments_of(self._args, self._kwargs))
             if (lease := self._lease()) is not None:
                 guard.fail(pk, lease.fence)
-            elif self._given_up and (own := task.locks.acquire(self._named()[0])) is not None:
-                try:
+            elif self._given_up or open_too:
+                if (own := task.locks.acquire(self._named()[0])) is None:
+                    return
+                with own:
                     refuse(guard, pk, own.fence)
-                finally:
-                    own.release()
         except Exception:
             logger.exception("the row of %s[%s] could not be marked as failed", self.name, self.id)
 
     def _end_reserved(self) -> None:
         """End what a message has reserved that will not run, or not again."""
         task = self._task
+        with suppress(TypeError, ValueError):
+            free(task, reserved_by(task, self._named()[0], self._ours), self.id)
         if self._handle is not None:
             end_detached(task, str(self._handle))
-        with suppress(TypeError, ValueError):
-            for key in reserved_by(task, self._named()[0], self._ours):
-                task.locks.store.unreserve(key, self.id)
 
 
 def combined(task: TaskOptions, given: Any) -> type[LockedRequest]:
@@ -333,7 +341,7 @@ def combined(task: TaskOptions, given: Any) -> type[LockedRequest]:
 
 
 @worker_shutting_down.connect
-def _take_back_starts(**_: object) -> None:
+def take_back_starts(**_: object) -> None:
     """Take back the starts of all runs: if they do not end in time, that is no death of theirs."""
     for request in active_requests():
         if isinstance(request, LockedRequest):

@@ -217,9 +217,8 @@ class Run:
         """
         message, error = self.message, self.error
         held = lease.held or lease.detached
-        # Without a result and an error: the message is judged once more.
-        ends = self.completed or error is not None
-        note = self._note_of_end(error) if ends else None
+        # Without a result and an error the message is judged once more.
+        note = self._note_of_end(error) if self.completed or error is not None else None
         failed = isinstance(error, Exception) and not isinstance(error, Skip)
         ended = self.completed if error is None else failed and not message.comes_back(error)
         if not (self.row.begun and ended):

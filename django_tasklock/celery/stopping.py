@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import mmap
 import os
+from typing import Any
 
-from celery.signals import worker_shutting_down
+from celery.signals import worker_init, worker_shutting_down
 
 from .._engine.lease import Lease
 from .._engine.waiting import Pause, Steps, blocking
@@ -60,3 +61,19 @@ def _wait(pause: Pause) -> Grant | Refusal | None:
 @worker_shutting_down.connect
 def _note(**_: object) -> None:
     _shared[:] = os.getpid().to_bytes(8, "big")
+
+
+@worker_init.connect
+def _hear_of_remote_shutdowns(sender: Any, **_: object) -> None:
+    """Have a worker tell that it shuts down also where no signal of the system does: after
+    ``celery control shutdown``, or the button of Flower."""
+    from celery.bootsteps import StartStopStep
+
+    class Told(StartStopStep):
+        def close(self, _: Any) -> None:  # Before the first part of the worker stops.
+            from .request import take_back_starts
+
+            _note()
+            take_back_starts()
+
+    sender.app.steps["worker"].add(Told)

@@ -20,6 +20,7 @@ reads anything, and a message that is to be skipped ends it, and tries the lock 
 from __future__ import annotations
 
 import logging
+import math
 import re
 from contextlib import suppress
 from functools import partial
@@ -81,9 +82,10 @@ class Unique(Step):
                 if call.draws_id:  # It may be reserved, and nothing is sent with this id.
                     keeper_of(task.locks.store).take_back(key, call.id, ttl)
                 raise
-        if other is not None:
+        if other is not None and not call.own:
             return _duplicate(call, other, on_duplicate)
-        call.note(**{RESERVED: key})  # Or it may be.
+        if other is None:  # Or not known.
+            call.note(**{RESERVED: key})
         try:
             return go()
         except BaseException:
@@ -120,8 +122,10 @@ def _reserve(call: Call, key: str, ttl: float) -> str | LockInfo | None:
     task, over = call.task, ""
     reserve = partial(task.locks.store.reserve, key, call.id, ttl)
     held = call.name if task.unique_while == "unfinished" and not call.own else None
+    # A message that waits would leave its job to a retry that expires, and nobody would run.
+    takes_over = call.own and call.seconds_to_expiry() == math.inf
     other = reserve(unless_held=held)
-    while isinstance(other, str) and (call.own or has_ended(task, other)):
+    while isinstance(other, str) and (takes_over or has_ended(task, other)):
         over = other
         other = reserve(over=over, unless_held=held)
     if isinstance(other, LockInfo) and not is_same_job(task, other):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -24,9 +26,16 @@ from django_tasklock.celery.note import CameBack, RunNote
 from django_tasklock.celery.options import follow_up_key
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
+from tests.inside import asked
 from tests.mailroom import Mailroom, Message
-from tests.steps import LONG, killed_in_child
+from tests.steps import LONG, in_child, killed_in_child
 from tests.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def _waits_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may need more than the second that a worker waits."""
+    monkeypatch.setattr("django_tasklock.celery.request.CLEAR_WAIT_SECONDS", LONG)
 
 
 def ends(request: Any, error: BaseException) -> None:
@@ -154,6 +163,23 @@ def test_when_a_message_is_over_what_it_reserved_ends(
     assert (task.delay(1).id != result.id) is over
 
 
+def test_a_redelivery_of_a_run_that_went_on_leaves_the_retry_what_it_reserved(
+    room: Mailroom,
+) -> None:
+    def work(self: Any, job: Any) -> Any:
+        return self.request.retries or self.retry(countdown=0)
+
+    task = room.task(work, unique_while="queued", acks_late=True)
+    task.delay(1)
+    first = room.take()
+    assert room.deliver(first)[0] == "RETRY"
+    request = room.received(first)
+    state, error = room.deliver(first, redelivered=True)
+    assert state == "IGNORED"
+    ends(request, error)
+    assert task.delay(1).id == first.id
+
+
 def test_the_row_of_a_message_that_is_given_up_has_failed(
     room: Mailroom, transactional_db: None
 ) -> None:
@@ -182,3 +208,73 @@ def test_a_message_whose_lock_was_named_by_its_row_keeps_the_name(
     assert "runs under the lock ann" in caplog.text
     named[0] = "ann"
     assert task.delay(1).id != first.id
+
+
+def test_a_function_names_the_lock_of_what_the_message_has(room: Mailroom) -> None:
+    """A tuple is a list for the run, and for whoever sends the message by name."""
+    task = room.task(lock_name=lambda job, other=None: f"job:{job}".replace(" ", ""))
+    task.delay((1, 2))
+    assert room.take().ours["name"] == "job:[1,2]"
+
+
+def test_a_message_says_its_slots_only_if_they_depend_on_the_call(room: Mailroom) -> None:
+    task = room.task(lock_slots=3)
+    task.delay(1)
+    message = room.take()
+    type(task).lock_slots = 1  # In the next release.
+    vars(task).pop("naming", None)
+    request: Any = room.received(message)
+    assert request._named() == ("job:1", 1)
+
+
+@pytest.mark.parametrize(("most", "row_is"), [(1, "at work"), (0, "x")])
+def test_a_message_that_celery_retries_for_its_dead_child_is_not_over(
+    room: Mailroom, transactional_db: None, most: int, row_is: str
+) -> None:
+    """``retry_on_worker_lost``, which is new in Celery 5.7; with and without retries left."""
+    row = Job.objects.create(status="at work")
+    guard = StatusGuard("app.Job", pk="job", source="queued", to="at work", done="done", failed="x")
+    task = room.task(guard=guard, acks_late=False, max_retries=most)
+    task.retry_on_worker_lost = True
+    task.delay(row.pk)
+    request = room.received(message := room.take())
+
+    def work() -> int:
+        asked(f"job:{row.pk}", ttl=LONG, token=message.ours["token"])
+        return os.getpid()
+
+    request.worker_pid = in_child(work)
+    ends(request, WorkerLostError())
+    row.refresh_from_db()
+    assert row.status == row_is
+
+
+@pytest.mark.slow
+def test_a_shutdown_of_a_gevent_worker_takes_all_starts_back(
+    room: Mailroom, process_env: Callable[[], dict[str, str]]
+) -> None:
+    """Its signal handlers run in the hub, which must not wait for a thread to start."""
+    pytest.importorskip("gevent")
+    source = """
+import gevent.monkey; gevent.monkey.patch_all()
+import gevent, os, signal, django; django.setup()
+from celery.signals import worker_shutting_down
+from celery.worker import state
+from django_tasklock.celery import request
+taken = []
+class Attempts:
+    counts = True
+    def take_back(self): gevent.sleep(0.01); taken.append(self)
+class Request(request.LockedRequest):
+    def __init__(self): self.attempts = Attempts()
+running = [Request(), Request()]
+state.active_requests.update(running)
+signal.signal(signal.SIGALRM, lambda *_: worker_shutting_down.send(None))
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+gevent.sleep(2)
+print(len(taken))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", source], env=process_env(), capture_output=True, check=False
+    )
+    assert done.stdout == b"2\n", done.stderr.decode()

@@ -55,6 +55,15 @@ def test_a_retry_takes_over_the_reservation_of_the_message_that_waits(room: Mail
     assert room.work_off() == [("SUCCESS", "done:1")]
 
 
+def test_a_retry_that_may_expire_takes_nothing_over(room: Mailroom) -> None:
+    """Else nobody might run: the message that waits would have left its job to the retry."""
+    task, called = retrying(room)
+    task.apply_async([1], expires=LONG)
+    assert room.deliver(room.take())[0] == "RETRY"
+    assert task.delay(1).id == called[0]
+    assert room.work_off() == [("SUCCESS", "done:1")] * 2
+
+
 @pytest.mark.parametrize("conflict", ["skip", "raise", "retry", "coalesce"])
 def test_a_retry_that_meets_the_one_it_replaces_runs(
     room: Mailroom, conflict: str, monkeypatch: pytest.MonkeyPatch
