@@ -8,6 +8,7 @@ Celery 5.7.0, kombu 5.7.0 and billiard 4.3.2; the oldest releases that we suppor
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from traceback import walk_stack
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -110,15 +111,23 @@ def delays_natively(app: Any) -> bool:
     return bool(detect_quorum_queues(app, driver)[0])
 
 
-def count_messages(app: Any) -> int:
-    """How many messages are in the queues that the app knows. Raises what the broker raises.
+def queue_of_calls(task: Any) -> str:
+    """The name of the queue of a call of ``task`` that names none, where only the task's name
+    routes it. ``Celery.send_task`` asks so. Raises what a router raises, and `KeyError`."""
+    routed = task.app.amqp.router.route({"queue": getattr(task, "queue", None)}, task.name)
+    return str(routed["queue"].name)
+
+
+def count_messages(app: Any, queues: Iterable[str]) -> int:
+    """How many messages are in ``queues``, and in those that the app knows. Raises what the broker
+    raises.
 
     A passive declaration counts them, on the transports that can. A queue that does not exist has
     none, and on Redis an empty one does not exist.
     """
     count = 0
     with app.connection_for_read() as connection:
-        for name in app.amqp.queues:
+        for name in {*queues, *app.amqp.queues}:
             try:  # RabbitMQ closes a channel on which it did not find a queue.
                 with connection.channel() as channel:
                     count += channel.queue_declare(name, passive=True).message_count

@@ -29,6 +29,7 @@ from .tabs import MOST_FINDINGS, address, counted
 
 # What a page has signed with this word is a reservation that it has shown.
 JOB = "tasklock reservation"
+SHOWN_SECONDS = 86400
 
 
 def findings(request: HttpRequest, site: admin.AdminSite, *, may_clear: bool) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def findings(request: HttpRequest, site: admin.AdminSite, *, may_clear: bool) ->
         "more": len(found) > MOST_FINDINGS,
         "gone": [row["lock_id"] for row in rows if row["lock_id"] and row["gone"]],
         "lost": [row["row"] for row in rows if row["row"]],
-        "over": [row["job"] for row in rows if row["job"]],
+        "over": [row["job"] for row in rows if row["job"] and row["ended"]],
     }
 
 
@@ -67,6 +68,7 @@ def _finding(
     return {
         "serious": problem.serious,
         "gone": problem.kind == "owner gone",
+        "ended": problem.ended,
         "kind": KINDS[problem.kind],
         "what": printable(problem.what),
         "url": _url(request, site, problem),
@@ -136,14 +138,14 @@ def end_reservations(request: HttpRequest) -> None:
     names: dict[bool, list[str]] = {True: [], False: []}
     try:
         for posted in request.POST.getlist("job"):
-            job = QueuedJob(**signing.loads(posted, salt=JOB))
+            job = QueuedJob(**signing.loads(posted, salt=JOB, max_age=SHOWN_SECONDS))
             words = gettext("Asked to end its reservation for %(message)s.")
             words %= {"message": printable(f"{job.task}[{job.task_id}]")}
             of_lock = [Lock.named(job.store, job.name)]
             LogEntry.objects.log_actions(request.user.pk, of_lock, DELETION, words)
             outcome = clear_job(job, by=user_name(request))
             names[outcome is Outcome.CLEARED].append(job.name)
-    except signing.BadSignature as error:
+    except (signing.BadSignature, TypeError) as error:  # Or it is of another release.
         raise PermissionDenied from error
     except NOT_KNOWN as error:
         messages.error(request, problem_of(error))

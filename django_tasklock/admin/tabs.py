@@ -71,7 +71,7 @@ def _count_findings() -> str | None:
     at, _ = _findings.get("count", (float("-inf"), None))
     if time.monotonic() - at > FINDINGS_SECONDS:
         try:
-            counted(sum(1 for _ in islice(diagnose(), MOST_FINDINGS + 1)))
+            counted(sum(1 for _ in islice(diagnose(messages=False), MOST_FINDINGS + 1)))
         except (*NOT_KNOWN, DatabaseError):
             counted(None)
     return _findings["count"][1]

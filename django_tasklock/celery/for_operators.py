@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from threading import Thread
 from typing import Any
 
-from .._compat.celery import count_messages, delays_natively
+from .._compat.celery import count_messages, delays_natively, queue_of_calls
 from .._values.lock_info import LockInfo
 from ..guards import StatusGuard
 from ..operators.reservations import QueuedJob, key_of
@@ -19,6 +20,10 @@ from .unique import has_ended, is_same_job
 # Two values for each argument except the key. If they give two names for one row, its lock's name
 # cannot be known from the row.
 PROBES = ("1", "2")
+
+# How long the broker and the workers may take to say where messages are: three questions to the
+# workers, each for one second.
+SEEK_SECONDS = 5.0
 
 
 def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Explanation | None:
@@ -52,36 +57,48 @@ def duplicate_of(explanation: Explanation) -> str | LockInfo | None:
 
 
 def gone_messages(jobs: Sequence[QueuedJob]) -> Iterator[tuple[QueuedJob, bool]]:
-    """Yield each job whose message has ended, with True, or is in no queue and with no worker that
-    answers, with False. What is not known is not gone."""
+    """Yield each job whose message has ended, with True, or is in no known queue and with no worker
+    that answers, with False. What is not known is not gone."""
     tasks = locked_tasks()
     sought: dict[Any, list[QueuedJob]] = {}
+    silent: set[Any] = set()  # The result backend of these apps: each question costs a timeout.
     for job in jobs:
-        task = tasks.get(job.task)
-        if task is not None and has_ended(task, job.task_id):
+        if (task := tasks.get(job.task)) is None:
+            continue
+        ended = task.app not in silent and has_ended(task, job.task_id)
+        silent |= {task.app} if ended is None else set()
+        if ended:
             yield job, True
-        elif task is not None:
+        else:
             sought.setdefault(task.app, []).append(job)
     for app, some in sought.items():
-        found: set[str] = set()
-        with suppress(Exception):  # A broker that does not answer, or cannot count.
-            found = _nowhere(app, {job.task_id for job in some})
-        yield from ((job, False) for job in some if job.task_id in found)
+        nowhere: set[str] = set()
+        with suppress(Exception):  # A router of the project's.
+            queues = {queue_of_calls(tasks[job.task]) for job in some}
+            ids = {job.task_id for job in some}
+            # A broker may never answer, and no exit waits for a daemon.
+            seeker = Thread(target=_seek, args=(app, ids, queues, nowhere), daemon=True)
+            seeker.start()
+            seeker.join(SEEK_SECONDS)
+        yield from ((job, False) for job in some if job.task_id in nowhere)
 
 
-def _nowhere(app: Any, ids: set[str]) -> set[str]:
-    """Those of some messages that are in no queue of the app, and with no worker. None of them
-    where the broker keeps delayed messages, or no worker answers."""
-    if delays_natively(app) or count_messages(app):
-        return set()
-    workers = app.control.inspect(timeout=1.0)
-    answers = workers.query_task(*ids) or {}
-    ids = ids.difference(*answers.values()) if answers else set()
-    if ids:  # Before 5.7 Celery shows here alone what waits in a worker for its ETA.
-        later = [each for answer in (workers.scheduled() or {}).values() for each in answer]
-        ids -= {each["request"]["id"] for each in later}
-    # Looked at once more: a message on its way may be in neither.
-    return set() if ids and count_messages(app) else ids
+def _seek(app: Any, ids: set[str], queues: set[str], nowhere: set[str]) -> None:
+    """Add to ``nowhere`` those of some messages that are in no known queue, and with no worker.
+    None of them where the broker keeps delayed messages, or no worker answers."""
+    with suppress(Exception):  # A broker that does not answer, or cannot count.
+        if delays_natively(app) or count_messages(app, queues):
+            return
+        workers = app.control.inspect(timeout=1.0)
+        answers = workers.query_task(*ids) or {}
+        ids = ids.difference(*answers.values()) if answers else set()
+        if ids:  # Before 5.7 Celery shows here alone what waits in a worker for its ETA.
+            later = [each for answer in (workers.scheduled() or {}).values() for each in answer]
+            ids -= {each["request"]["id"] for each in later}
+        if ids:  # Looked at once more: a message on its way may be in neither.
+            read = workers.active_queues() or {}
+            queues |= {queue["name"] for each in read.values() for queue in each}
+            nowhere |= set() if count_messages(app, queues) else ids
 
 
 def guarded_tasks() -> Iterator[GuardedTask]:

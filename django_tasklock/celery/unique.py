@@ -34,7 +34,8 @@ from .._values.owner import Owner
 from .._values.words import printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..operators.reservations import key_of
-from .call import RESERVED, Call, Send, waiting_seconds
+from ..stores.base import Note
+from .call import BESIDE, HEADER, RESERVED, Call, Send, waiting_seconds
 from .message import state_of, tell
 from .note import Skip
 from .options import TaskOptions
@@ -73,6 +74,8 @@ class Unique(Step):
         ttl = max(min(ttl, call.seconds_to_expiry()), 0.001)
         key, other = key_of(task.name, call.name), None
         try:
+            if options["headers"][HEADER].get(BESIDE):
+                task.locks.store.set_note(Note(f"beside {call.id}", "reserved", ttl))
             other = _reserve(call, key, ttl)
         except StoreUnavailable:
             if not (call.own or task.on_outage == "run"):
@@ -130,12 +133,16 @@ def _reserve(call: Call, key: str, ttl: float) -> str | LockInfo | None:
     return other
 
 
-def has_ended(task: TaskOptions, task_id: str) -> bool:
-    """Return whether the result backend says that a message has ended.
+def has_ended(task: TaskOptions, task_id: str) -> bool | None:
+    """Return whether the result backend says that a message has ended; None if it does not answer.
 
-    An id that Celery did not draw may be used again: what is stored may be of an earlier message.
+    An id that Celery did not draw may be used again: what is stored may be of an earlier message;
+    or of the run that has sent a retry, and went on. Raises `StoreUnavailable`.
     """
-    return bool(_drawn(task_id)) and state_of(task, task_id) in states.READY_STATES
+    state = state_of(task, task_id) if _drawn(task_id) else None
+    if state not in states.READY_STATES:
+        return None if state == "SILENT" else False
+    return task.locks.store.get_note(f"beside {task_id}") is None
 
 
 def is_same_job(task: TaskOptions, holder: LockInfo) -> bool:

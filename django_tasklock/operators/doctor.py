@@ -28,8 +28,10 @@ from .work import CeleryMissing, Work, tasks
 MOST_GONE = 500
 
 
-def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
+def diagnose(aliases: Sequence[str] | None = None, *, messages: bool = True) -> Iterator[Problem]:
     """Yield all that is wrong with the work and the stores behind ``aliases`` (None: all stores).
+
+    ``messages``: whether to look for those of reservations: that asks Celery's servers and workers.
 
     Nothing is asked before it is read. A store that does not answer is a problem too, and the
     others are still asked; of that store nothing more is asked: each question would cost a timeout.
@@ -46,7 +48,7 @@ def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
     for same_rows in all_work:
         yield from _answered(_rows(same_rows), silent, [work.store for work in same_rows])
     for store in (stores[alias] for alias in chosen):
-        found = chain(_locks(store), _reservations(store), _server(store))
+        found = chain(_locks(store), _reservations(store) if messages else (), _server(store))
         yield from _answered(found, silent, [store.alias])
 
 
@@ -164,16 +166,17 @@ def _message_gone(job: QueuedJob, *, ended: bool) -> Problem:
         hint = gettext("The next call finds this, and is sent. To end it now: %(command)s")
     else:
         message = gettext(
-            "It is reserved for the message %(message)s, whose duplicates are not sent. The known "
-            "queues are empty, and no worker that answers has that message."
+            "It is reserved for the message %(message)s, whose duplicates are not sent. The queues "
+            "that are known are empty, and no worker that answers has that message."
         )
         hint = gettext(
-            "If a worker died with it, the broker delivers it again, on Redis after the visibility "
-            "timeout. If it is lost, have the next call sent: %(command)s"
+            "It may be in a queue that only its call has named. If a worker died with it, the "
+            "broker delivers it again, on Redis after the visibility timeout. If it is lost, have "
+            "the next call sent: %(command)s"
         )
     return Problem(
         "reservation", job.name, message % values, hint % values,
-        serious=not ended, store=job.store, lock=job.name, task=job.task, job=job,
+        serious=False, store=job.store, lock=job.name, task=job.task, job=job, ended=ended,
     )  # fmt: skip
 
 

@@ -38,7 +38,8 @@ class Problem:
 
     What it is about, None where it is not about such a thing: the ``lock``, by its name, and its
     ``store``; ``info``, the lock's holder as it was seen; the ``task``; the row, by its ``model``
-    and ``pk``. ``work`` and ``fence`` belong to a lost row, ``job`` to a reservation.
+    and ``pk``. ``work`` and ``fence`` belong to a lost row. A reservation has its ``job``, and
+    ``ended`` if its message is known to have ended.
     """
 
     kind: str
@@ -55,6 +56,7 @@ class Problem:
     work: Work | None = None
     fence: int | None = None
     job: QueuedJob | None = None
+    ended: bool = False
 
     @property
     def sendable(self) -> bool:

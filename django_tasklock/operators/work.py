@@ -75,7 +75,7 @@ class Tasks(Protocol):
 
     def gone_messages(self, jobs: Sequence[QueuedJob]) -> Iterable[tuple[QueuedJob, bool]]:
         """Return each job whose message is known to have ended, with True; or, with False, is in no
-        queue and with no worker that answers. It may ask the workers, for two seconds."""
+        known queue and with no worker that answers. It may ask the workers, for some seconds."""
 
 
 _load: Callable[[], Tasks] | None = None

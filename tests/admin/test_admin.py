@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.core import signing
 from django.core.cache import cache
 from django.test import Client
 
 from django_tasklock import locks
 from django_tasklock._engine import history
 from django_tasklock._values.owner import owner_record
+from django_tasklock.admin import health, tabs
+from django_tasklock.celery import for_operators
 from django_tasklock.operators.reservations import key_of
 from django_tasklock.stores import stores
 from tests.admin.conftest import (
@@ -278,7 +281,9 @@ def test_health_sends_a_lost_row_again_once(room: Mailroom, client_with: UserWit
     assert "Nothing was sent" in words_of(client.post(SEND, {"row": "nonsense"}, follow=True))
 
 
-def test_health_ends_the_reservation_that_was_shown(room: Mailroom, client_with: UserWith) -> None:
+def test_health_ends_the_reservation_that_was_shown(
+    room: Mailroom, client_with: UserWith, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = room.task(unique_while="queued")
     ended(room, task.delay(1).id)
     ended(room, task.delay(2).id)
@@ -300,6 +305,35 @@ def test_health_ends_the_reservation_that_was_shown(room: Mailroom, client_with:
     ]
     assert [each.key for each in stores["default"].reservations()] == [key_of(task.name, "job:1")]
     assert client.post(SEND, {"job": "nonsense"}).status_code == 403
+    of_another_release = signing.dumps({"task": task.name}, salt=health.JOB)
+    assert client.post(SEND, {"job": of_another_release}).status_code == 403
+    monkeypatch.setattr(health, "SHOWN_SECONDS", -1)  # As after a day.
+    assert client.post(SEND, {"job": shown}).status_code == 403
+
+
+def test_reservations_that_may_be_right_are_ended_one_by_one(
+    room: Mailroom, client_with: UserWith, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their messages were not found, and may wait where nobody looks."""
+    task = room.task(unique_while="queued")
+    sent = [task.delay(job).id for job in range(2)]
+    searches: list[Any] = []
+
+    def finds_none(jobs: Any) -> Any:
+        searches.append(jobs)
+        return [(job, False) for job in jobs]
+
+    monkeypatch.setattr(for_operators, "gone_messages", finds_none)
+    client = client_with("view_lock", "delete_lock")
+    page = page_of(client.get(HEALTH))
+    assert page.count("End the reservation") == len(sent)
+    assert "End all these reservations" not in page
+
+    # A page that is not about them only has their number, and looks for no messages.
+    tabs._findings.clear()
+    searches.clear()
+    assert client.get(LIST).status_code == 200
+    assert searches == []
 
 
 def test_an_outage_is_said_and_is_no_number(

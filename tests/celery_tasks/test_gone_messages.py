@@ -6,6 +6,8 @@ As the doctor finds it: ``tests/operators/test_reservations.py``, and with worke
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from celery import states
 from celery.exceptions import NotRegistered
@@ -54,6 +56,28 @@ def test_a_stored_result_that_may_be_of_another_message_is_not_believed(
     room.app.backend.store_result(first, None, states.SUCCESS)
     assert task.delay(1).id == first
     assert room.ids() == [first]
+
+
+@pytest.mark.parametrize("state", [states.SUCCESS, states.FAILURE])
+def test_a_result_of_the_run_that_has_sent_the_waiting_retry_is_not_believed(
+    room: Mailroom, state: str
+) -> None:
+    """``retry(throw=False)``: the body goes on, and its result has the task id of the retry."""
+
+    def work(self: Any, _job: Any) -> str:
+        if self.request.retries == 0:
+            self.retry(countdown=0, throw=False)
+            if state == states.FAILURE:
+                raise ValueError("the body goes on, and fails")
+        return "done"
+
+    task = room.task(work, unique_while="queued")
+    first = task.delay(1).id
+    assert room.deliver(room.take())[0] == state
+    assert task.AsyncResult(first).state == state
+    assert task.delay(1).id == first
+    assert room.work_off() == [("SUCCESS", "done")]
+    assert task.delay(1).id != first
 
 
 @pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")

@@ -425,7 +425,7 @@ MUTANTS = [Mutant(*each) for each in (
      "other not in (None, message.id)", "False",
      RETRIES, "test_a_retry_takes_over_the_reservation_of_the_message_that_waits"),
     ("54: a result of an id that may be used again is not believed", "celery/unique.py",
-     "bool(_drawn(task_id)) and ", "",
+     " if _drawn(task_id) else None", "",
      GONE, "test_a_stored_result_that_may_be_of_another_message_is_not_believed"),
     ("51: a redelivery leaves its job to nobody", "celery/unique.py",
      " or message.attempts.again or follows", " or follows",

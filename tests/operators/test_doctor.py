@@ -18,6 +18,7 @@ from django.db import connections, models, transaction
 from django.test.utils import override_settings
 
 from django_tasklock import lock, locks
+from django_tasklock._compat.celery import queue_of_calls
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.celery import for_operators
@@ -31,6 +32,7 @@ from tests.app.models import Job
 from tests.conftest import UseCaches, UseRedis
 from tests.inside import asked
 from tests.mailroom import Mailroom, mailroom
+from tests.proxy import CutProxy
 from tests.servers import RedisServer
 from tests.steps import holder, in_child
 from tests.store_cases import own_prefix, redis_cache
@@ -214,6 +216,42 @@ def test_a_reservation_that_ends_while_its_message_is_looked_for_is_not_reported
 
     monkeypatch.setattr(for_operators, "gone_messages", starts_meanwhile)
     assert list(diagnose()) == []
+
+
+def test_a_result_backend_that_does_not_answer_is_asked_once(
+    room: Mailroom, cut_proxy: CutProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    room.app.conf.update(result_backend=cut_proxy.url)
+    task = room.task(unique_while="queued")
+    for job in range(3):
+        task.delay(job)
+    with cut_proxy.away():
+        assert list(diagnose()) == []
+    (asked_once,) = [each for each in caplog.messages if "the result backend does not say" in each]
+    assert task.name in asked_once
+
+
+def test_of_a_broker_that_never_answers_nothing_is_said(
+    use_redis: UseRedis, cut_proxy: CutProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_redis()
+    monkeypatch.setattr(for_operators, "SEEK_SECONDS", 0.1)
+    with mailroom(cut_proxy.url) as room:
+        task = room.task(unique_while="queued")
+        task.delay(1)
+        cut_proxy.pause()
+        try:
+            assert list(diagnose()) == []
+        finally:
+            cut_proxy.resume()
+
+
+@pytest.mark.filterwarnings("ignore:\\s*The 'queue' task attribute")
+def test_the_queue_of_a_task_is_that_of_its_calls(room: Mailroom) -> None:
+    room.app.conf.task_routes = {"routed": {"queue": "films"}}
+    routed, own = room.task(name="routed"), room.task(name="own", queue="videos")
+    for task, queue in ((routed, "films"), (own, "videos"), (room.task(), room.queue)):
+        assert queue_of_calls(task) == queue
 
 
 # ------------------------------------------------------------------------------ servers

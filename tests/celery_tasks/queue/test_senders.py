@@ -136,7 +136,7 @@ def test_54_the_doctor_finds_the_reservation_of_a_message_that_is_nowhere(
     stage.deliveries(later, 1)
     until(lambda: "Refusing to deserialize" in worker.text(), "the message is thrown away", 60)
     ((what, serious, message),) = reservations(stage)
-    assert (what, serious) == ("job:1", True)
+    assert (what, serious) == ("job:1", False)
     assert f"queued[{gone}]" in message
     assert called(stage, "tasks.queued.delay(1)") == [gone]
 
@@ -147,6 +147,30 @@ call_command("locks", "clear", "--queued", "job:1", interactive=False)
 """)
     assert called(stage, "tasks.queued.delay(1)") != [gone]
     assert reservations(stage) == []
+
+
+@pytest.mark.parametrize("said_by", ["the call", "task_routes"])
+def test_the_doctor_looks_into_the_queues_of_the_task_and_of_the_workers(
+    on_stage: OnStage, said_by: str
+) -> None:
+    """The process of the doctor does not know the queue by itself."""
+    stage = on_stage("redis")
+    queue, job, gate = f"{stage.queue}-videos", stage.job(), stage.gate()
+    if said_by == "task_routes":
+        stage.conf["task_routes"] = {"queued": {"queue": queue}}
+    option = f", queue={queue!r}" if said_by == "the call" else ""
+    worker = stage.worker(options=("-Q", queue), conf={"worker_prefetch_multiplier": 1})
+    script = [{"gate": str(gate)}]
+    first, waits = called(
+        stage,
+        f"tasks.queued.apply_async([{job}, {script}]{option})",
+        f"tasks.queued.apply_async([{stage.job()}]{option})",
+    )
+    stage.started(job)
+    assert reservations(stage) == []
+    gate.touch()
+    until(lambda: f"[{waits}] succeeded" in worker.text(), "what has waited has run", 60)
+    assert first != waits
 
 
 def called(stage: Stage, *calls: str) -> list[str]:
