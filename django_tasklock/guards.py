@@ -142,11 +142,17 @@ class StatusGuard:
         field = model._meta.get_field(self.fence_field)
         where = f"the fence field {self.label}.{self.fence_field}"
         use = f"Use BigIntegerField(null=True), not {type(field).__name__}"
-        if not can_hold(-LARGEST_FENCE, field):
-            return f"{where} cannot hold a fence, a signed integer of 16 digits. {use}."
+        if not can_hold(LARGEST_FENCE, field):
+            return f"{where} cannot hold a fence, an integer of 16 digits. {use}."
         if not field.null and not field.has_default():
             return f"{where} must allow null: it is empty before the first run. {use}()."
         return ""
+
+    @property
+    def holds_marks(self) -> bool:
+        """Whether the row shows that a run without the lock works on it: see `mark_of`."""
+        name = self.fence_field
+        return name is not None and can_hold(-LARGEST_FENCE, self.model._meta.get_field(name))
 
     def pk_of(self, arguments: Mapping[str, Any]) -> Any:
         """Return the primary key from a call's ``arguments``, a mapping of names to values.

@@ -110,9 +110,9 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[che
         except InvalidLockConfig as wrong:
             yield _said(who, wrong, id="django_tasklock.E006")
         alone = "run" in (task.on_conflict, task.on_outage)
-        if alone and task.guard and not (task.guard.fence_field and store.supports_fence):
+        if alone and task.guard and not (task.guard.holds_marks and store.supports_fence):
             what = "it may run without its lock, and no fence keeps its row from the next run."
-            hint = "Give its guard a fence_field, and the task a lock_store that has fences."
+            hint = "Give its guard a BigIntegerField as fence_field, and a lock_store with fences."
             yield _said(who, what, hint, id="django_tasklock.W010")
     ttl = configured[task.lock_store].ttl if task.lock_ttl is None else task.lock_ttl
     limit = task.time_limit or task.app.conf.task_time_limit

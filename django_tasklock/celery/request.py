@@ -252,8 +252,7 @@ class LockedRequest(WorkerRequest):
 
     def take_back(self) -> None:
         """Take back the start of the run, in a moment."""
-        if self.attempts.counts:
-            self._in_thread(self.attempts.take_back, waits=False)
+        self._in_thread(self.attempts.take_back, waits=False)
 
     def _in_thread(self, call: Callable[[], None], *, waits: bool = True) -> None:
         def tried() -> None:

@@ -70,7 +70,7 @@ class Row(GuardedRow):
             if not claimed and message.reserved:
                 message.over()  # A call that was refused may be of a row that was changed since.
                 claimed = super().claim(lease)
-            again = lease is not None and message.attempts.again
+            again = lease is not None and (message.attempts.again or message.request.retries)
             return claimed or bool(again and self.guard.claim_again(self.pk, self.fence, self.mark))
         except AWAY:
             # Nobody knows whether the row was claimed. Under the lock it can be claimed again.
@@ -123,9 +123,8 @@ class Row(GuardedRow):
 def refuse(guard: StatusGuard, pk: Any, fence: int | None, mark: int) -> None:
     """Mark the row of a call that will not run again as failed, under the lock. ``fence``: of the
     lease. ``mark``: of its message."""
-    if guard.has(pk, guard.done):
-        return
-    if guard.claim(pk, fence) or guard.claim_again(pk, fence, mark):
+    done = guard.has(pk, guard.done)
+    if not done and (guard.claim(pk, fence) or guard.claim_again(pk, fence, mark)):
         guard.fail(pk, fence)
 
 

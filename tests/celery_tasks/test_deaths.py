@@ -263,7 +263,6 @@ from celery.worker import state
 from django_tasklock.celery import request
 taken = []
 class Attempts:
-    counts = True
     def take_back(self): gevent.sleep(0.01); taken.append(self)
 class Request(request.LockedRequest):
     def __init__(self): self.attempts = Attempts()

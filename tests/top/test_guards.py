@@ -299,7 +299,7 @@ def test_what_cannot_be_meant_is_said(model: Any, options: dict[str, Any], says:
         (models.BigIntegerField(null=True), "^$"),
         (models.BigIntegerField(), "must allow null"),
         (models.DecimalField(null=True, max_digits=18, decimal_places=2), "^$"),
-        (models.PositiveBigIntegerField(null=True), "cannot hold a fence, a signed integer of 16"),
+        (models.PositiveBigIntegerField(null=True), "^$"),
         (models.IntegerField(null=True), r"cannot hold a fence.*Use BigIntegerField\("),
         (models.DecimalField(null=True, max_digits=17, decimal_places=2), "cannot hold"),
     ],
