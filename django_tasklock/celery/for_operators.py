@@ -20,7 +20,6 @@ from .unique import has_ended, is_same_job
 # Two values for each argument except the key. If they give two names for one row, its lock's name
 # cannot be known from the row.
 PROBES = ("1", "2")
-
 # How long the broker and the workers may take to say where messages are: three questions to the
 # workers, each for one second.
 SEEK_SECONDS = 5.0

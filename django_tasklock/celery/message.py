@@ -32,12 +32,6 @@ from .options import TaskOptions, follow_up_key
 
 logger = logging.getLogger("django_tasklock")
 
-# The header in which a quorum queue of RabbitMQ counts how often it has delivered a message.
-DELIVERY_COUNT = "x-delivery-count"
-
-# After how long an outage what is reserved has ended by itself.
-RESERVED_SECONDS = 86400.0
-
 
 class Origin(Enum):
     """Where a call comes from, which says what becomes of it if its process dies."""
@@ -95,8 +89,8 @@ class Message:
         # What may be reserved for this message. Each is ended once: if the task id is used again, a
         # later reservation is another message's.
         self.reserved = reserved_by(task, self.name, self.ours) if self.queued else []
-        count = headers.get(DELIVERY_COUNT)
-        # How often a queue that counts deliveries has delivered the message before.
+        count = headers.get("x-delivery-count")
+        # How often a quorum queue of RabbitMQ has delivered the message before.
         self.deliveries = count if type(count) is int else 0
         delivery = request.delivery_info or {}
         marked = self.ours.get("copy") or delivery.get("redelivered")
@@ -234,7 +228,8 @@ def free(task: TaskOptions, keys: Sequence[str], task_id: str) -> None:
         try:
             store.unreserve(key, task_id)
         except StoreUnavailable:
-            keeper_of(store).take_back(key, task_id, RESERVED_SECONDS)
+            # After a day's outage what is reserved has ended by itself.
+            keeper_of(store).take_back(key, task_id, 86400.0)
 
 
 def tell(call: Any, outcome: str, reason: str, task_id: Any = None) -> None:
