@@ -29,6 +29,8 @@ from .tabs import MOST_FINDINGS, address, counted
 
 # What a page has signed with this word is a reservation that it has shown.
 JOB = "tasklock reservation"
+# How old a page may be whose button is pressed.
+SHOWN_SECONDS = 86400
 
 
 def findings(request: HttpRequest, site: admin.AdminSite, *, may_clear: bool) -> dict[str, Any]:
@@ -137,7 +139,7 @@ def end_reservations(request: HttpRequest) -> None:
     names: dict[bool, list[str]] = {True: [], False: []}
     try:
         for posted in request.POST.getlist("job"):
-            job = QueuedJob(**signing.loads(posted, salt=JOB, max_age=86400))
+            job = QueuedJob(**signing.loads(posted, salt=JOB, max_age=SHOWN_SECONDS))
             words = gettext("Asked to end its reservation for %(message)s.")
             words %= {"message": printable(f"{job.task}[{job.task_id}]")}
             of_lock = [Lock.named(job.store, job.name)]

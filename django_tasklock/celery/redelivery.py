@@ -18,7 +18,7 @@ from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from .message import Message, state_of, tell
 from .note import CameBack
-from .requeue import come_back
+from .requeue import FIRST_DELAY_SECONDS, come_back
 from .row import is_own_loss
 from .run import Run, Step
 
@@ -27,8 +27,6 @@ logger = logging.getLogger("django_tasklock")
 # After this time a redelivery checks again whether the first run has stored its result; doubled
 # with each check.
 RESULT_CHECK_SECONDS = 1.0
-# The delay of a message whose run lost its lease and starts over.
-RESTART_DELAY_SECONDS = 0.5
 
 
 class Redelivery(Step):
@@ -130,7 +128,7 @@ class Redelivery(Step):
         # With a fence a later run has claimed the row. If it is gone, the work is left.
         unfinished = not run.completed or run.row.fence is not None
         if message.attempts.counts and unfinished and (holder is None or lease.slot is not None):
-            come_back(message, RESTART_DELAY_SECONDS, "lease_lost")
+            come_back(message, FIRST_DELAY_SECONDS, "lease_lost")
         lease.assert_held()
 
 
