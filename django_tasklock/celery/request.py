@@ -22,7 +22,7 @@ from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import Reject, Retry, Terminated, TimeLimitExceeded, WorkerLostError
-from celery.signals import worker_process_shutdown, worker_shutting_down
+from celery.signals import worker_process_shutdown
 from celery.worker.request import Request
 from django.db import connections
 from kombu.serialization import registry  # type: ignore[attr-defined]
@@ -341,14 +341,6 @@ def combined(task: TaskOptions, given: Any) -> type[LockedRequest]:
     if issubclass(given, LockedRequest):
         return given
     return type(given.__name__, (LockedRequest, given), {"__module__": given.__module__})
-
-
-@worker_shutting_down.connect
-def take_back_starts(**_: object) -> None:
-    """Take back the starts of all runs: if they do not end in time, that is no death of theirs."""
-    for request in active_requests():
-        if isinstance(request, LockedRequest):
-            request.take_back()
 
 
 @worker_process_shutdown.connect

@@ -59,8 +59,15 @@ def _wait(pause: Pause) -> Grant | Refusal | None:
 
 
 @worker_shutting_down.connect
-def _note(**_: object) -> None:
+def _shut_down(**_: object) -> None:
+    # Here, because only a worker is to import it.
+    from .._compat.celery_worker import active_requests
+
     _shared[:] = os.getpid().to_bytes(8, "big")
+    # If they do not end in time, that is no death of theirs.
+    for request in active_requests():
+        if hasattr(request, "take_back"):
+            request.take_back()
 
 
 @worker_init.connect
@@ -71,9 +78,6 @@ def _hear_of_remote_shutdowns(sender: Any, **_: object) -> None:
 
     class Told(StartStopStep):
         def close(self, _: Any) -> None:  # Before the first part of the worker stops.
-            from .request import take_back_starts
-
-            _note()
-            take_back_starts()
+            _shut_down()
 
     sender.app.steps["worker"].add(Told)
