@@ -57,7 +57,7 @@ class StatusGuard:
             that is to be repeated.
         filter: a `Q` that the row must match to be claimed.
         exclude: a `Q` that the row must not match.
-        fence_field: the name of a `BigIntegerField` that may be null. It keeps the fence of the
+        fence_field: the name of a ``BigIntegerField`` that may be null. It keeps the fence of the
             last claim. A lease with an earlier fence cannot claim or finish the row.
 
     A run that holds the lock is the only run. So it may claim a row that is in ``to`` already,
