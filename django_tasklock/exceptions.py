@@ -44,7 +44,7 @@ class TaskLockError(Exception):
         self.args = tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
 
     def __str__(self) -> str:
-        return self._text.format_map(vars(self)) or super().__str__()
+        return self._text.format(self) or super().__str__()
 
 
 class LockNotAcquired(TaskLockError):
@@ -101,7 +101,7 @@ class LeaseLost(TaskLockError):
 
     name: str
     reason: str = "the lease is over"
-    _text = "the lease on {name!r} is lost: {reason}"
+    _text = "the lease on {0.name!r} is lost: {0.reason}"
 
 
 @dataclass(eq=False, repr=False)
@@ -113,7 +113,7 @@ class StoreUnavailable(TaskLockError):
 
     store: str
     reason: str = "no answer"
-    _text = "the lock store {store!r} is unavailable: {reason}"
+    _text = "the lock store {0.store!r} is unavailable: {0.reason}"
 
 
 @dataclass(eq=False, repr=False)
@@ -125,7 +125,7 @@ class ListingNotSupported(TaskLockError):
 
     store: str
     what: str = "list its locks"
-    _text = "the lock store {store!r} cannot {what}"
+    _text = "the lock store {0.store!r} cannot {0.what}"
 
 
 @dataclass(eq=False, repr=False)
@@ -140,7 +140,7 @@ class RequeueFailed(TaskLockError):
     task: str
     task_id: str
     reason: str
-    _text = "{task}[{task_id}] could not be requeued, and will not run: {reason}"
+    _text = "{0.task}[{0.task_id}] could not be requeued, and will not run: {0.reason}"
 
 
 @dataclass(eq=False, repr=False)
@@ -152,7 +152,7 @@ class StatusConflict(TaskLockError):
 
     model: str
     pk: Any
-    _text = "{model} {pk!r} was changed meanwhile: its status or fence is not this run's"
+    _text = "{0.model} {0.pk!r} was changed meanwhile: its status or fence is not this run's"
 
 
 @dataclass(eq=False, repr=False)
@@ -164,7 +164,7 @@ class TooManyAttempts(TaskLockError):
     task: str
     task_id: str
     runs: int
-    _text = "{task}[{task_id}] was started {runs} times and never ended"
+    _text = "{0.task}[{0.task_id}] was started {0.runs} times and never ended"
 
 
 class InvalidLockConfig(ImproperlyConfigured):

@@ -15,6 +15,7 @@ from typing import Any
 import kombu
 import kombu.pools
 import redis
+from billiard.einfo import ExceptionInfo
 from celery import Celery, _state
 from celery.app.trace import build_tracer
 
@@ -174,3 +175,18 @@ def killed_in_body(room: Mailroom, message: Message, **options: Any) -> None:
         room.deliver(message, **options)
 
     killed_in_child(dies)
+
+
+def ends(request: Any, error: BaseException) -> None:
+    """Tell the request, as the pool does, that its run ended with this error."""
+    try:
+        raise error
+    except type(error):
+        request.on_failure(ExceptionInfo())
+
+
+def coalesced(outcome: tuple[str, Any]) -> str:
+    """The task id of the message that does the job instead."""
+    state, marker = outcome
+    assert (state, marker["reason"]) == ("SUCCESS", "coalesced")
+    return str(marker["holder"])

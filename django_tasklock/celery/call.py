@@ -34,7 +34,7 @@ ANYWAY = "tasklock_anyway"
 # The message header with what a message must keep when it is requeued. It is a wire format:
 # ``sent``, ``token``, ``copy``, ``tries``, and the keys below.
 HEADER = "tasklock"
-# The lock's name, and how many calls may hold it at once, if that is more than one.
+# The lock's name, and how many calls may hold it at once: read where a function says that.
 NAME, SLOTS = "name", "slots"
 # The key that the call has reserved.
 RESERVED = "reserved"
@@ -89,11 +89,12 @@ class Call:
     def _as_sent(self) -> Any:
         """The arguments as the run gets them: of a tuple or an enumeration a project's function may
         make another name than of what the serializer makes of it."""
-        if not self.task.naming.calls_project:
-            return self.args, self.kwargs
-        serializer = self.options.get(SERIALIZER) or self.task.serializer
-        kind, encoding, body = dumps((self.args, self.kwargs), serializer=serializer)
-        return loads(body, kind, encoding, accept={kind})
+        if self.task.naming.calls_project:
+            serializer = self.options.get(SERIALIZER) or self.task.serializer
+            with suppress(EncodeError):  # `publish` says what to do.
+                kind, encoding, body = dumps((self.args, self.kwargs), serializer=serializer)
+                return loads(body, kind, encoding, accept={kind})
+        return self.args, self.kwargs
 
     @property
     def name(self) -> str:

@@ -233,8 +233,8 @@ def free(task: TaskOptions, keys: Sequence[str], task_id: str) -> None:
 
 
 def tell(call: Any, outcome: str, reason: str, task_id: Any = None) -> None:
-    """Send `task_not_run`. ``call``: a message, or a call that is sent. One
-    that is given up is an event of the history, too.
+    """Send `task_not_run`. ``call``: a message, or a call that is sent. One that is given up is an
+    event of the history, too.
 
     ``outcome`` and ``reason`` are of the closed sets that django_tasklock/signals.py has.
     """

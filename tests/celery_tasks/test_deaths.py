@@ -15,7 +15,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from billiard.einfo import ExceptionInfo
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
 from celery.signals import worker_shutting_down
 from celery.worker import state
@@ -28,7 +27,7 @@ from django_tasklock.celery.options import follow_up_key
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
 from tests.inside import asked
-from tests.mailroom import Mailroom, Message
+from tests.mailroom import Mailroom, Message, ends
 from tests.steps import LONG, in_child, killed_in_child
 from tests.waiting import until
 
@@ -40,14 +39,6 @@ EXITS = [(SystemExit(), False)] if hasattr(Request, "_worker_lost_info") else []
 def _waits_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may need more than the second that a worker waits."""
     monkeypatch.setattr("django_tasklock.celery.request.CLEAR_WAIT_SECONDS", LONG)
-
-
-def ends(request: Any, error: BaseException) -> None:
-    """Tell the request, as the pool does, that its run ended with this error."""
-    try:
-        raise error
-    except type(error):
-        request.on_failure(ExceptionInfo())
 
 
 def note_of(request: Any) -> RunNote:

@@ -12,8 +12,7 @@ import pytest
 from celery import states
 from celery.exceptions import NotRegistered
 
-from tests.celery_tasks.test_unique_retries import coalesced
-from tests.mailroom import Mailroom
+from tests.mailroom import Mailroom, coalesced
 from tests.proxy import CutProxy
 
 in_both_modes = pytest.mark.parametrize("mode", ["queued", "unfinished"])

@@ -17,8 +17,7 @@ from django_tasklock.operators.doctor import diagnose
 from django_tasklock.signals import lock_contended
 from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.celery_tasks.test_deaths import ends
-from tests.mailroom import Mailroom, elsewhere, killed_in_body
+from tests.mailroom import Mailroom, elsewhere, ends, killed_in_body
 from tests.steps import LONG, Meanwhile, holder
 
 GUARD = StatusGuard(

@@ -16,16 +16,9 @@ from celery.exceptions import Retry
 
 from django_tasklock import lock
 from django_tasklock.stores import stores
-from tests.mailroom import Mailroom, elsewhere
+from tests.mailroom import Mailroom, coalesced, elsewhere
 from tests.seeds import drawn_seed
 from tests.steps import LONG
-
-
-def coalesced(outcome: tuple[str, Any]) -> str:
-    """The task id of the message that does the job instead."""
-    state, marker = outcome
-    assert (state, marker["reason"]) == ("SUCCESS", "coalesced")
-    return str(marker["holder"])
 
 
 def retrying(room: Mailroom, **options: Any) -> tuple[Any, list[str]]:

@@ -331,7 +331,7 @@ MUTANTS = [Mutant(*each) for each in (
      "return most is not None and retries >= most", "return False",
      DEATHS, "test_a_message_that_celery_retries_for_its_dead_child_is_not_over"),
     ("50: a function names the lock of what the message has", "celery/call.py",
-     "        if not self.task.naming.calls_project:\n", "        if True:\n",
+     "        if self.task.naming.calls_project:\n", "        if False:\n",
      DEATHS, "test_a_function_names_the_lock_of_what_the_message_has"),
     ("50: slots that do not depend on the call are those of now", "celery/call.py",
      "checked_slots(ours[SLOTS], SLOTS) if callable(now) else now", "ours[SLOTS]",
