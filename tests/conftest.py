@@ -187,10 +187,6 @@ def own_redis_server() -> Iterator[RedisServer]:
     """A Redis for this test alone, to be paused, killed and started again."""
     try:
         with own_redis(needs_own=True) as server:
-            # django-redis keeps a pool for each URL, with the options that it was made with: an
-            # earlier server of other tests may have had this port.
-            for url in [url for url in ConnectionFactory._pools if url.startswith(server.url)]:
-                del ConnectionFactory._pools[url]
             yield server
     except NoRedis as error:
         needs.missing(str(error))
@@ -397,6 +393,9 @@ def use_caches() -> Iterator[UseCaches]:
         def use(
             caches: dict[str, Any], tasklock: dict[str, Any] | None = None, **others: Any
         ) -> None:
+            # django-redis keeps a pool for each URL, with the options of the cache that was the
+            # first to use it: those of another test, or of an earlier server on the same port.
+            ConnectionFactory._pools.clear()
             stack.enter_context(override_settings(CACHES=caches, TASKLOCK=tasklock, **others))
 
         yield use
