@@ -260,7 +260,7 @@ class LockedRequest(WorkerRequest):
                 call()
             except Exception as error:
                 logger.warning(
-                    "could not clear the lock of %s[%s], which ends with its ttl: %s", self.name,
+                    "could not clean up after %s[%s], whose lock ends with its ttl: %s", self.name,
                     self.id, error, exc_info=not isinstance(error, StoreUnavailable),
                 )  # fmt: skip
             finally:
