@@ -42,7 +42,8 @@ class Table:
         self.cells = {(name, how): self.call(name, how) for how in SITUATIONS for name in WAYS}
         waits = [cell for (_, how), cell in self.cells.items() if how == "waits"]
         for cell in waits:
-            stage.deliveries(cell.results[0].id, 1, "prerun")
+            # The first has perhaps not asked for its lock yet; the second comes after a refusal.
+            stage.deliveries(cell.results[0].id, 2, "prerun")
         stage.redis.delete(*(stage.lock_key(f"job:{cell.job}") for cell in waits))
         self.left = ""
         try:
