@@ -18,6 +18,7 @@ import redis
 from billiard.einfo import ExceptionInfo
 from celery import Celery, _state
 from celery.app.trace import build_tracer
+from celery.result import denied_join_result
 
 from django_tasklock.celery import LockedTask
 from django_tasklock.celery.request import LockedRequest
@@ -56,6 +57,18 @@ class Mailroom:
         self.app.finalize()
         for name in [name for name in self.app.tasks if not name.startswith("celery.")]:
             self.app.tasks.pop(name)
+
+    @contextlib.contextmanager
+    def results_on(self, url: str) -> Iterator[None]:
+        """Results are kept on this Redis meanwhile, and nobody listens to them, as in a task:
+        an `AsyncResult` that the garbage collector finds later would connect to unsubscribe."""
+        self.app.conf.update(result_backend=url)
+        results: Any = self.app.backend
+        try:
+            with denied_join_result():
+                yield
+        finally:
+            results.client.connection_pool.disconnect()
 
     def task(self, work: Any = None, **options: Any) -> Any:
         """A task that locks ``job:{job}``; its body is called with the bound task and the job."""

@@ -83,13 +83,13 @@ def test_a_result_of_the_run_that_has_sent_the_waiting_retry_is_not_believed(
 def test_a_result_backend_that_does_not_answer_changes_nothing(
     room: Mailroom, cut_proxy: CutProxy
 ) -> None:
-    room.app.conf.update(result_backend=cut_proxy.url)
     task = room.task(unique_while="queued")
-    first = task.delay(1).id
-    refused(room, first)
-    with cut_proxy.away():
-        assert task.delay(1).id == first
-    assert task.delay(1).id != first
+    with room.results_on(cut_proxy.url):
+        first = task.delay(1).id
+        refused(room, first)
+        with cut_proxy.away():
+            assert task.delay(1).id == first
+        assert task.delay(1).id != first
 
 
 def test_a_message_that_comes_after_all_leaves_the_job_to_the_one_in_its_place(

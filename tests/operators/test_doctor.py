@@ -221,12 +221,12 @@ def test_a_reservation_that_ends_while_its_message_is_looked_for_is_not_reported
 def test_a_result_backend_that_does_not_answer_is_asked_once(
     room: Mailroom, cut_proxy: CutProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room.app.conf.update(result_backend=cut_proxy.url)
     task = room.task(unique_while="queued")
-    for job in range(3):
-        task.delay(job)
-    with cut_proxy.away():
-        assert list(diagnose()) == []
+    with room.results_on(cut_proxy.url):
+        for job in range(3):
+            task.delay(job)
+        with cut_proxy.away():
+            assert list(diagnose()) == []
     (asked_once,) = [each for each in caplog.messages if "the result backend does not say" in each]
     assert task.name in asked_once
 
