@@ -12,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ JAR = Path("/usr/share/java/zookeeper.jar")
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 START_SECONDS = 60.0
 STARTS = 3
-"""how often to try to start an ensemble"""
+"""how often to try to start servers"""
 TICK_MS = 200
 """sessions may be as short as two ticks"""
 JVM = (
@@ -167,42 +167,48 @@ def own_zookeeper(
     *, sync: bool = False, jvm: Sequence[str] = (), **directives: object
 ) -> Iterator[ZooKeeper]:
     """A server for the time of the block."""
-    with tempfile.TemporaryDirectory(prefix="tasklock-zookeeper-") as folder:
-        server = ZooKeeper(Path(folder) / "alone", free_port(), directives, sync=sync, jvm=jvm)
-        with _running([server]):
-            yield server
+
+    def make(folder: Path) -> list[ZooKeeper]:
+        return [ZooKeeper(folder / "alone", free_port(), directives, sync=sync, jvm=jvm)]
+
+    with _running(make) as (server,):
+        yield server
 
 
 @contextlib.contextmanager
 def ensemble(size: int = 3) -> Iterator[list[ZooKeeper]]:
     """So many servers that elect a leader, for the time of the block."""
-    with tempfile.TemporaryDirectory(prefix="tasklock-zookeeper-") as folder:
-        for tries_left in reversed(range(STARTS)):
-            directives: dict[str, object] = {"initLimit": 50, "syncLimit": 10}
-            for number in range(1, size + 1):
-                directives[f"server.{number}"] = f"127.0.0.1:{free_port()}:{free_port()}"
-            servers = [
-                ZooKeeper(Path(folder) / f"{tries_left}-{number}", free_port(), directives, number)
-                for number in range(1, size + 1)
-            ]
-            try:
-                _start(servers)
-                break
-            except RuntimeError:
-                # One of nine ports may have been taken before it was used.
-                for server in servers:
-                    server.stop()
-                if not tries_left:
-                    raise
-        with _ending(servers):
-            yield servers
+
+    def make(folder: Path) -> list[ZooKeeper]:
+        numbers = range(1, size + 1)
+        directives: dict[str, object] = {"initLimit": 50, "syncLimit": 10}
+        for number in numbers:
+            directives[f"server.{number}"] = f"127.0.0.1:{free_port()}:{free_port()}"
+        return [ZooKeeper(folder / str(each), free_port(), directives, each) for each in numbers]
+
+    with _running(make) as servers:
+        yield servers
 
 
 @contextlib.contextmanager
-def _running(servers: Sequence[ZooKeeper]) -> Iterator[None]:
-    with _ending(servers):
-        _start(servers)
-        yield
+def _running(make: Callable[[Path], list[ZooKeeper]]) -> Iterator[list[ZooKeeper]]:
+    """The servers that are made in a folder, for the time of the block.
+
+    Java takes a second to bind a port, and others may take it meanwhile, as the port of their end
+    of a connection too: other servers are made then.
+    """
+    with tempfile.TemporaryDirectory(prefix="tasklock-zookeeper-") as folder:
+        for tries_left in reversed(range(STARTS)):
+            servers = make(Path(folder) / str(tries_left))
+            with _ending(servers):
+                try:
+                    _start(servers)
+                except RuntimeError:
+                    if not tries_left:
+                        raise
+                    continue
+                yield servers
+                return
 
 
 def _start(servers: Sequence[ZooKeeper]) -> None:
