@@ -255,7 +255,6 @@ import gevent.monkey; gevent.monkey.patch_all()
 import gevent, os, signal, django; django.setup()
 from celery.signals import worker_shutting_down
 from celery.worker import state
-from celery.worker.request import Request
 from django_tasklock.celery import request
 taken = []
 class Attempts:
