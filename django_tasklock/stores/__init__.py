@@ -10,9 +10,10 @@ from django.core.signals import setting_changed
 from django.utils.functional import cached_property
 from django.utils.module_loading import import_string
 
+from .._values.interruptions import interrupts
 from ..conf import SETTING, StoreSettings, configured_stores, warn_unless_installed
 from ..exceptions import InvalidLockConfig, TaskLockError
-from .base import BaseStore, interrupts
+from .base import BaseStore
 
 __all__ = ["StoreHandler", "stores"]
 

@@ -8,12 +8,10 @@ speed alone, or to have a wait queue or a history. ``docs/howto/store-of-your-ow
 from __future__ import annotations
 
 import builtins
-import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from traceback import walk_tb
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from .._values.event import Event
@@ -622,16 +620,6 @@ class BaseStore(ABC):
     def _noting(self, note: Note, expect: str | Held | Foreign) -> Change:
         record = note_record(note.text, note.key) if note.text else None
         return Change(note_name(note.key), expect, record, note.ttl if note.text else None)
-
-
-def interrupts(error: BaseException) -> bool:
-    """Whether an exception was raised into a call from outside, by a signal handler, such as a soft
-    time limit: its traceback leads through a handler that is installed."""
-    handlers: list[Any] = [*map(signal.getsignal, signal.valid_signals())]
-    # A handler may be a function, a method, a partial, or an object that is called.
-    inner = [getattr(each, "func", type(each).__call__) for each in handlers if callable(each)]
-    codes = {getattr(each, "__code__", None) for each in (*handlers, *inner)} - {None}
-    return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
 
 
 def _shown(entry: Entry) -> Held | Foreign:

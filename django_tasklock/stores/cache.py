@@ -17,12 +17,13 @@ from django.core.cache.backends.memcached import BaseMemcachedCache
 from django.core.exceptions import SynchronousOnlyOperation
 
 from .._values import clock
+from .._values.interruptions import interrupts
 from .._values.processes import OfProcess
 from .._values.tokens import new_token
 from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable
 from . import records
-from .base import ATTEMPTS, BaseStore, Extension, Note, interrupts
+from .base import ATTEMPTS, BaseStore, Extension, Note
 from .records import FREE, Change, Done, Entry, Held, Record, fits, is_note, is_there
 
 # How much of a lease must be left for a change of it (of a short lease: a quarter). It must be

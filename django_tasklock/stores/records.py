@@ -140,6 +140,32 @@ def fits(change: Change, there: Entry | None) -> bool:
     return isinstance(expect, Foreign) and there.digest == expect.digest
 
 
+def after(change: Change, there: Entry | None, fence: int | None, least: int = 0) -> Entry | None:
+    """Return what is under a change's name when the change, which `fits`, is made; None: nothing.
+
+    Args:
+        change: that is made.
+        there: what is under its name before.
+        fence: of the lease, if it is a new one; None: the store has no fences.
+        least: the fence of a lease that is written, or found to be there already, is made this
+            number if it is smaller.
+
+    ``left`` is the change's ttl. The caller notes when a new lease ``began``.
+    """
+    name, expect, record, ttl = change
+    if record is None:
+        return None
+    if not isinstance(record, Mapping):  # `KEEP`
+        if there is None or there.record is None or ttl is None:
+            return there
+        return there._replace(left=ttl)
+    if there is None or not (isinstance(expect, Held) or is_there(change, there)):
+        there = Entry(name, record, ttl, fence)
+    if there.fence is not None:
+        there = there._replace(fence=max(there.fence, least))
+    return there._replace(record=record, left=ttl)
+
+
 def undoing(changes: Iterable[Change]) -> list[Change]:
     """Return the changes that remove the new records which these have made."""
     return [

@@ -11,10 +11,11 @@ from django.db import DEFAULT_DB_ALIAS, Error, IntegrityError, connections
 from django.db.backends.signals import connection_created
 
 from ..._compat.django_database import is_above_databases
+from ..._values.interruptions import interrupts
 from ..._values.tokens import chance
 from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
-from ..base import ATTEMPTS, BaseStore, interrupts
+from ..base import ATTEMPTS, BaseStore
 from ..records import (
     FREE,
     KEEP,

@@ -20,10 +20,10 @@ from ..._compat import redis as compat
 from ..._compat.native_threads import this_thread
 from ..._compat.redis import NotSent, pack
 from ..._values import clock
+from ..._values.interruptions import interrupts
 from ..._values.processes import OfProcess
 from ..._values.tokens import chance
 from ...exceptions import StoreUnavailable
-from ..base import interrupts
 from .replicas import ReplicaWait
 
 # The limit for connect, send and read where neither the cache nor the store has one: otherwise a

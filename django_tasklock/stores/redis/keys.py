@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 
 from ..._values.arguments import is_name
+from ..._values.interruptions import interrupts
 from ..._values.lock_info import Keyed
 from ..._values.slots import LARGEST_SLOTS, base_of
 from ...exceptions import InvalidLockConfig
-from ..base import interrupts
 from ..records import is_note
 
 

@@ -1,0 +1,77 @@
+"""What stays right when a signal handler raises an exception between any two instructions.
+
+Celery's soft time limit and Ctrl-C are such handlers. A lock that a thread holds at that moment
+stays held; so does that within a ``threading.Event``, a ``Condition`` or a ``queue.Queue``. What is
+here holds no lock for a moment: each step is one call of a function in C, in which no handler runs.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import suppress
+from traceback import walk_tb
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class _Lock(Protocol):
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+
+
+class Bell:
+    """Wakes a thread that sleeps, or is about to: a lock that is held, and is released to ring.
+
+    One thread sleeps by it. Any other may ring, and several may at the same time.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: _Lock | None = None) -> None:
+        """``lock``: which nothing holds; None: one of this thread, or greenlet."""
+        self._lock = threading.Lock() if lock is None else lock
+        self._lock.acquire()
+
+    def ring(self) -> None:
+        """Wake the thread, now or when it next sleeps. Raises nothing."""
+        with suppress(RuntimeError):  # It was rung already.
+            self._lock.release()
+
+    def sleep(self, seconds: float) -> bool:
+        """Return when it is rung, or after so long. Returns whether it was rung."""
+        return self._lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
+
+
+class Box(Generic[T]):
+    """Holds one thing at most. Of several threads that put, the first one's stays; of several that
+    take, one gets it."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        # `setdefault`, `pop` and `get` of a dict are one step each.
+        self._held: dict[str, T] = {}
+
+    def put(self, thing: T) -> T:
+        """Put a thing in, if there is none. Returns the one that is there now."""
+        return self._held.setdefault("", thing)
+
+    def take(self) -> T | None:
+        """Take out what is there; None: nothing is."""
+        return self._held.pop("", None)
+
+    def look(self) -> T | None:
+        """What is there; None: nothing is."""
+        return self._held.get("")
+
+
+def interrupts(error: BaseException) -> bool:
+    """Whether an exception was raised into a call from outside, by a signal handler, such as a soft
+    time limit: its traceback leads through a handler that is installed."""
+    handlers: list[Any] = [*map(signal.getsignal, signal.valid_signals())]
+    # A handler may be a function, a method, a partial, or an object that is called.
+    inner = [getattr(each, "func", type(each).__call__) for each in handlers if callable(each)]
+    codes = {getattr(each, "__code__", None) for each in (*handlers, *inner)} - {None}
+    return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
