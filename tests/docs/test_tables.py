@@ -41,6 +41,7 @@ from django_tasklock.stores.memory import MemoryStore
 from django_tasklock.stores.quorum import QuorumStore
 from django_tasklock.stores.redis import RedisStore
 from django_tasklock.stores.zookeeper import ZooKeeperStore
+from tests.docs import every_file
 from tests.pages import DOCS, ROOT, code, section, table
 
 STORES = (RedisStore, RedisClusterStore, CacheStore, DatabaseStore, ZooKeeperStore, QuorumStore,
@@ -50,7 +51,6 @@ OPTIONS_OF = {
     "acquire": AcquireOptions.__annotations__, "acquire_all": AcquireAllOptions.__annotations__,
 }  # fmt: skip
 API = DOCS / "reference/api.md"
-ARCHITECTURE = DOCS / "explanation/architecture.md"
 CHECKS = DOCS / "reference/checks.md"
 COMMAND = DOCS / "reference/command.md"
 METRICS = DOCS / "operations/metrics.md"
@@ -270,23 +270,19 @@ def test_the_texts_of_what_stores_find_are_the_codes() -> None:
         assert any(re.fullmatch(f"(?:…: )?{each}", text) for each in known), identity
 
 
-def listed_files(title: str) -> set[str]:
-    """The Python files under a heading of the architecture, one or more of a room in a line."""
-    lines = re.findall(r"^\* (`.+?): ", section(ARCHITECTURE, title), re.MULTILINE)
-    return {name for line in lines for name in code(line) if name.endswith(".py")}
+def test_the_page_of_all_files_is_what_their_docstrings_say() -> None:
+    assert every_file.PAGE.read_text("utf-8") == every_file.text(), (
+        "run python -m tests.docs.every_file"
+    )
 
 
-def test_the_architecture_has_a_line_for_every_file() -> None:
-    package = ROOT / "django_tasklock"
-    there: dict[str, set[str]] = {"The top": {"__init__.py", "management/commands/locks.py"}}
-    for path in package.rglob("*.py"):
-        room, _, name = str(path.relative_to(package)).partition("/")
-        if not name and room != "__init__.py":
-            there["The top"].add(room)
-        elif room not in ("management", "migrations") and path.name != "__init__.py":
-            there.setdefault(f"`{room}/`", set()).add(name)
-    there["`stores/`"].add("__init__.py")
-    assert {title: listed_files(title) for title in there} == there
+def test_a_file_says_in_a_sentence_what_is_in_it() -> None:
+    silent = [
+        path
+        for path in every_file.PACKAGE.rglob("*.py")
+        if path.read_text("utf-8") and not every_file.first_sentence(path).endswith((".", "?"))
+    ]
+    assert silent == []
 
 
 @pytest.mark.parametrize("name", TABLES)
