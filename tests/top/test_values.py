@@ -1,4 +1,4 @@
-"""The clock of leases, and the name of who acts."""
+"""The clock of leases, the name of who acts, and what a signal handler may interrupt."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from django_tasklock._values.interruptions import Bell, Box
 from django_tasklock._values.owner import strand_name
 from tests.steps import all_of
 
@@ -49,3 +50,25 @@ def test_threads_and_asyncio_tasks_of_one_name_are_told_apart() -> None:
     for names in (all_of(*[of_thread] * 8), asyncio.run(of_tasks())):
         assert len({*names}) == 8
         assert all("one-" in name for name in names)
+
+
+def test_a_bell_wakes_who_sleeps_and_who_is_about_to() -> None:
+    bell = Bell()
+    assert not bell.sleep(0.01), "nobody has rung"
+    bell.ring()
+    bell.ring()
+    assert bell.sleep(20), "it was rung before"
+    assert not bell.sleep(0.01), "twice before one sleep is once"
+    sleeper, ringer = all_of(lambda: bell.sleep(20), bell.ring)
+    assert sleeper is True
+    assert ringer is None
+
+
+def test_of_many_who_put_into_a_box_the_first_ones_stays_and_of_many_who_take_one_gets_it() -> None:
+    box = Box[object]()
+    assert box.look() is None
+    put = all_of(*[lambda: box.put(object())] * 8)
+    assert {*put} == {box.look()}
+    taken = all_of(*[box.take] * 8)
+    assert [each for each in taken if each is not None] == [put[0]]
+    assert box.look() is None
