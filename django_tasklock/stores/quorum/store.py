@@ -1,16 +1,13 @@
-"""Leases that a majority of several stores has granted (Redlock)."""
+"""The store of a quorum: a lock is held if a majority of several stores holds it (Redlock)."""
 
 from __future__ import annotations
 
 import builtins
-import os
 import time
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
-from math import inf
 from typing import Any, ClassVar
 
 from ..._values.tokens import chance, new_token
@@ -19,23 +16,20 @@ from ...exceptions import StoreUnavailable
 from .. import stores
 from ..base import BaseStore, Extension, Finding
 from ..records import FREE, KEEP, Change, Done, Entry, Held, is_note, left_of, undoing
-from .members import MOST_WAITING, Answers, Member, ask
+from .members import MOST_WAITING, Answers, Member, call_all, members_of
+from .vote import Column, Vote, entry_of, kept_for
 
 LEAST_MEMBERS = 3
 DEFAULT_LONGEST_TTL_SECONDS, DEFAULT_TIMEOUT_SECONDS = 300.0, 1.0
-# A holder counts its ttl from before the call, by its own clock. A member counts from when it is
-# asked, by its own, which may be faster by this share. So it keeps a lease for so much longer, and
-# for the rounding of a server that counts in milliseconds.
-DRIFT, ROUNDING_SECONDS = 0.01, 0.002
-# How often a caller asks when callers of the same moment have split the members among them; and the
-# longest pause before it asks again, which grows each time.
+# How often the members vote when callers of the same moment have split them; and the longest pause
+# before they vote again, which grows each time.
 ATTEMPTS, PAUSE_SECONDS = 12, 0.01
 
 
 class QuorumStore(BaseStore):
     """A lock is held if a majority of the members, which are stores of other aliases, holds it.
 
-    All members are asked at the same time. Of five, any two may be dead, cut off or silent; if a
+    All members are called at the same time. Of five, any two may be dead, cut off or silent; if a
     third is, no lock is granted, and calls raise `StoreUnavailable`, which says why for each.
 
     What it promises depends on the clocks of the members and of the hosts: docs/howto/quorum.md.
@@ -66,8 +60,7 @@ class QuorumStore(BaseStore):
         self.majority = self.size // 2 + 1
         # The last tokens whose removal was begun here.
         self._over: deque[str] = deque(maxlen=MOST_WAITING)
-        # By process: a forked child has none of its parent's threads.
-        self._members: dict[int, tuple[Member, ...]] = {}
+        self._members = members_of(self._stores)
 
     def _aliases(self) -> Sequence[str]:
         """The members' aliases. None is a quorum's: to make its store would make this one again."""
@@ -84,10 +77,9 @@ class QuorumStore(BaseStore):
         return [*given]
 
     @property
-    def members(self) -> tuple[Member, ...]:
+    def members(self) -> Sequence[Member]:
         """The members, with threads of this process."""
-        process, made = os.getpid(), self._members
-        return made.get(process) or made.setdefault(process, tuple(map(Member, self._stores)))
+        return self._members.own()
 
     # Writing.
 
@@ -98,54 +90,48 @@ class QuorumStore(BaseStore):
         release and a clear that is right. Of processes that adopt a lease at the same moment, it
         may be that none has a majority; the lease ends by its ttl then.
         """
-        records = (each.record for each in changes if not is_note(each.name))
-        tokens = [record["token"] for record in records if isinstance(record, Mapping)]
-        mark = (tokens or [new_token()])[0]
-        changes = [self._as_member(change, mark) for change in changes]
+        changes = self._for_members(changes)
         # Before any member is told: see `_give`.
-        removed = (each.expect for each in changes if each.record is None)
+        removed = [each.expect for each in changes if each.record is None]
         self._over += [expect.token for expect in removed if isinstance(expect, Held)]
-        undo = undoing(changes)
-        removes = all(each.record is None for each in changes)
-        for attempt in range(1, ATTEMPTS + 1):
-            given, failed = self._vote(changes, least_fence, is_new=bool(undo))
-            made, refused = _said(given, True), _said(given, False)
-            answered = len(given) >= self.majority
-            # What a majority of the answers has removed, if it was there, no majority has now.
-            maybe = len(made) + len(failed) if removes and answered and made else len(made)
-            if maybe >= self.majority:
-                entries = self._agreed(changes, undo, made)
-                self._give_again(changes, entries, refused)
+        for pause in _pauses():
+            vote = self._vote(changes, least_fence)
+            if vote.carried:
+                entries = vote.entries(self._of_one_fence(vote))
+                self._give_again(vote, entries)
                 return Done(True, entries)
-            if undo:
-                self._tell([member for member in self.members if member not in refused], undo)
-            # That a lease is lost must not depend on the members that have not answered. But a lock
-            # is not granted if some of those that have answered hold it.
-            lost = len(refused) > self.size - self.majority
-            if not (lost or (answered and refused and (undo or removes))):
-                raise self._unavailable(failed)
-            columns = zip(*(done.entries for done in refused.values()), strict=True)
-            if not undo or max(len(_leading(each)) for each in columns) >= self.majority:
+            self._undo(vote)
+            if not vote.decided:
+                raise self._unavailable(vote.failed)
+            if not vote.split:
                 break
-            time.sleep(chance.uniform(0, PAUSE_SECONDS * attempt))
-        return Done(False, self._entries(changes, refused))
+            time.sleep(pause)
+        return Done(False, vote.entries(vote.refused))
 
-    def _as_member(self, change: Change, mark: str) -> Change:
-        """The change as the members are to make it. A new note has a version, ``mark``: one of the
-        same text that is there already is another one, and is not removed with it."""
-        if change.expect == FREE and isinstance(change.record, Mapping) and is_note(change.name):
-            change = change._replace(record={**change.record, "version": mark})
-        name, ttl, longest = change.name, change.ttl, self.longest_ttl
-        if ttl is not None and longest is not None and ttl > longest and not is_note(name):
-            raise ValueError(
-                f"ttl must be at most {longest:g} s (LONGEST_TTL of the lock store "
-                f"{self.alias!r}), not {ttl:g} s"
-            )
-        return change if ttl is None else change._replace(ttl=_lasting(ttl))
+    def _for_members(self, changes: Sequence[Change]) -> Sequence[Change]:
+        """The changes as the members are to make them. A new note has a version: one of the same
+        text that is there already is another one, and is not removed with it."""
+        leases = [each.record for each in changes if not is_note(each.name)]
+        tokens = [record["token"] for record in leases if isinstance(record, Mapping)]
+        version = tokens[0] if tokens else new_token()
+        theirs = []
+        for name, expect, record, ttl in changes:
+            if is_note(name):
+                if expect == FREE and isinstance(record, Mapping):
+                    record = {**record, "version": version}
+            elif ttl is not None and self.longest_ttl is not None and ttl > self.longest_ttl:
+                raise ValueError(
+                    f"ttl must be at most {self.longest_ttl:g} s (LONGEST_TTL of the lock store "
+                    f"{self.alias!r}), not {ttl:g} s"
+                )
+            theirs.append(Change(name, expect, record, None if ttl is None else kept_for(ttl)))
+        return theirs
 
-    def _vote(self, changes: Sequence[Change], least_fence: int, *, is_new: bool) -> Answers:
+    def _vote(self, changes: Sequence[Change], least_fence: int) -> Vote:
+        is_new = bool(undoing(changes))
+
         def vote(member: Member) -> Done:
-            done: Done = member.store.put(changes, least_fence)
+            done = member.store.put(changes, least_fence)
             # After the grant: a server that was restarted before says so now.
             if is_new and done.made and (seconds := self._waits(member)):
                 raise StoreUnavailable(
@@ -155,48 +141,48 @@ class QuorumStore(BaseStore):
 
         # A member that is late keeps what it is not told to remove, or to replace, until its end.
         everyone = not is_new and all(each.record != KEEP for each in changes)
-        return ask(self.members, vote, self.timeout, self.majority, everyone=everyone)
+        answers = call_all(self.members, vote, self.timeout, self.majority, everyone=everyone)
+        return Vote(changes, answers, self.majority)
 
     def _waits(self, member: Member) -> float:
         """Seconds until all leases are over that a member may have forgotten in a restart."""
-        up = None if self.longest_ttl is None else member.store.uptime()
-        if up is None or self.longest_ttl is None:
+        if self.longest_ttl is None:
             return 0.0
-        return max(0.0, _lasting(self.longest_ttl) - up)
+        up = member.store.uptime()
+        return 0.0 if up is None else max(0.0, kept_for(self.longest_ttl) - up)
 
-    def _agreed(
-        self, changes: Sequence[Change], undo: Sequence[Change], made: dict[Member, Done]
-    ) -> builtins.list[Entry | None]:
-        """What is under the names, once a majority has the greatest fence that a member granted.
+    def _of_one_fence(self, vote: Vote) -> Mapping[Member, Done]:
+        """The answers of the members that have made the changes, once a majority has the greatest
+        fence that a member granted.
 
         The next majority has a member in common with this one. So each later lease gets a greater
         fence, however much the members' clocks differ.
         """
-        leases = {each.name for each in changes if isinstance(each.record, Mapping)}
-        entries = chain(*(done.entries for done in made.values()))
-        fences = {each.fence for each in entries if each and each.fence and each.name in leases}
-        if len(fences) > 1:
-            again = self._tell([*made], changes, max(fences), self.majority)
-            made = _said(again.given, True)
-            if len(made) < self.majority:
-                if undo:
-                    self._tell(self.members, undo)
-                raise self._unavailable(again.failed)
-        return self._entries(changes, made)
+        leases = {each.name for each in vote.changes if isinstance(each.record, Mapping)}
+        granted = [entry for done in vote.made.values() for entry in done.entries if entry]
+        fences = {entry.fence for entry in granted if entry.fence and entry.name in leases}
+        if len(fences) < 2:
+            return vote.made
+        again = self._tell([*vote.made], vote.changes, max(fences), self.majority)
+        second = Vote(vote.changes, again, self.majority)
+        if not second.carried:
+            self._undo(vote)
+            raise self._unavailable(second.failed)
+        return second.made
 
-    def _give_again(
-        self,
-        changes: Sequence[Change],
-        entries: Sequence[Entry | None],
-        refused: Mapping[Member, Done],
-    ) -> None:
+    def _undo(self, vote: Vote) -> None:
+        """Remove what is new, also at members of which it is not known whether they have it."""
+        if vote.new:
+            self._tell([*vote.made, *vote.failed], vote.new)
+
+    def _give_again(self, vote: Vote, entries: Sequence[Entry | None]) -> None:
         """Give a lease that was extended to the members that have lost it, so that it outlives the
         loss of all, one after the other. A majority has it without these."""
-        without = [member for member, done in refused.items() if not any(done.entries)]
-        for change, entry in zip(changes, entries, strict=True):
-            if without and entry is not None and change.record == KEEP and change.ttl:
+        lost = [member for member, done in vote.refused.items() if not any(done.entries)]
+        for change, entry in zip(vote.changes, entries, strict=True):
+            if lost and entry is not None and change.record == KEEP and change.ttl:
                 again = Change(entry.name, FREE, entry.record, change.ttl)
-                ask(without, partial(self._give, again, entry), self.timeout, 0)
+                call_all(lost, partial(self._give, again, entry), self.timeout, 0)
 
     def _give(self, again: Change, entry: Entry, member: Member) -> None:
         """Give a lease to a member, unless its release has overtaken the extension. One that comes
@@ -204,42 +190,11 @@ class QuorumStore(BaseStore):
         if entry.token not in self._over:
             member.store.put([again], entry.fence or 0)
 
-    def _entries(
-        self, changes: Sequence[Change], answers: Mapping[Member, Done]
-    ) -> builtins.list[Entry | None]:
-        """What most of some members say is there."""
-        columns = zip(*(done.entries for done in answers.values()), strict=True)
-        unknown = self.size - len(answers)
-        pairs = zip(changes, columns, strict=True)
-        return [self._entry(column, change.name, unknown) for change, column in pairs]
-
-    def _entry(
-        self, column: Iterable[Entry | None], name: str, unknown: int, least: int = 1
-    ) -> Entry | None:
-        """What most members say is under a name, if it is so many; ``unknown`` have not answered.
-
-        It ends when fewer than a majority have it: those that have not answered may have it for
-        longer than all others. Its fence is one that a majority has.
-        """
-        same = _leading(column)
-        if len(same) < least:
-            return None
-        at = min(max(1, self.majority - unknown), len(same)) - 1
-        left = sorted(map(left_of, same), reverse=True)[at]
-        fence = sorted((each.fence or 0 for each in same), reverse=True)[at]
-        records = [each.record for each in same if each.record is not None]
-        if records:  # What is left for its holder.
-            left = max(0.0, (left - ROUNDING_SECONDS) / (1 + DRIFT))
-        # Some may have missed that the lease was detached, or adopted.
-        versions = Counter(record.get("version") for record in records)
-        record = max(
-            records,
-            key=lambda record: (versions[record.get("version")], record.get("at", 0)),
-            default=None,
-        )
-        began = min((each.began for each in same if each.began is not None), default=None)
-        ends = None if left == inf else left
-        return Entry(name, record, ends, fence or None, same[0].digest, began)
+    def _tell(
+        self, members: Sequence[Member], changes: Sequence[Change], fence: int = 0, enough: int = 0
+    ) -> Answers:
+        """Have some members make changes."""
+        return call_all(members, lambda each: each.store.put(changes, fence), self.timeout, enough)
 
     def extend_many(self, batch: Sequence[Extension]) -> Sequence[bool | None]:
         said: builtins.list[bool | None] = []
@@ -253,12 +208,12 @@ class QuorumStore(BaseStore):
     # Reading.
 
     def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
-        given, failed = ask(
+        answers = call_all(
             self.members, lambda member: member.store.get(names), self.timeout, self.majority
         )
-        self._assert_answered(failed)
-        columns = zip(names, zip(*given.values(), strict=True), strict=True)
-        return [self._held(column, name, len(failed)) for name, column in columns]
+        self._assert_answered(answers.failed)
+        columns = zip(names, zip(*answers.given.values(), strict=True), strict=True)
+        return [self._held(name, column, answers.failed) for name, column in columns]
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         # In the caller's thread, one member after the other: no other call has to wait meanwhile.
@@ -271,12 +226,13 @@ class QuorumStore(BaseStore):
             except StoreUnavailable as error:
                 failed[member] = error.reason
         self._assert_answered(failed)
-        held = [self._held(column, name, len(failed)) for name, column in found.items()]
-        yield from sorted((entry for entry in held if entry is not None), key=left_of)
+        held = [self._held(name, column, failed) for name, column in found.items()]
+        yield from sorted(filter(None, held), key=left_of)
 
-    def _held(self, column: Iterable[Entry | None], name: str, unknown: int) -> Entry | None:
+    def _held(self, name: str, column: Column, failed: Mapping[Member, str]) -> Entry | None:
         """What holds a lock: members that have not answered may have it too."""
-        return self._entry(column, name, unknown, max(1, self.majority - unknown))
+        enough = self.majority - len(failed)
+        return entry_of(name, column, enough, least=enough)
 
     def _assert_answered(self, failed: Mapping[Member, str]) -> None:
         if self.size - len(failed) < self.majority:
@@ -305,40 +261,19 @@ class QuorumStore(BaseStore):
         self._assert_answered(failed)
 
     def close_idle(self) -> None:
-        for member in self._members.pop(os.getpid(), ()):
-            member.end()
-
-    # Asking.
-
-    def _tell(
-        self, members: Sequence[Member], changes: Sequence[Change], fence: int = 0, enough: int = 0
-    ) -> Answers:
-        """Have some members make changes."""
-        return ask(members, lambda member: member.store.put(changes, fence), self.timeout, enough)
+        old, self._members = self._members, members_of(self._stores)
+        for member in old.own():
+            member.stop()
 
     def _unavailable(self, failed: Mapping[Member, str]) -> StoreUnavailable:
-        reasons = [f"{member.alias}: {reason}" for member, reason in failed.items()]
-        return StoreUnavailable(
-            self.alias,
-            f"{self.size - len(failed)} of its {self.size} members answered, and {self.majority} "
-            f"must agree; {'; '.join(sorted(reasons))}",
-        )
+        answered = f"{self.size - len(failed)} of its {self.size} members answered"
+        reasons = sorted(f"{member.alias}: {reason}" for member, reason in failed.items())
+        must = f"{answered}, and {self.majority} must agree; {'; '.join(reasons)}"
+        return StoreUnavailable(self.alias, must)
 
 
-def _lasting(ttl: float) -> float:
-    return ttl + ttl * DRIFT + ROUNDING_SECONDS
-
-
-def _said(answers: Mapping[Member, Done], made: bool) -> dict[Member, Done]:
-    return {member: done for member, done in answers.items() if done.made is made}
-
-
-def _leading(entries: Iterable[Entry | None]) -> Sequence[Entry]:
-    """Return the entries of the holder that most members have, a lease or other code's value; of
-    several, the same one for everybody who asks. Empty if no member has any."""
-    found: dict[tuple[str, str], list[Entry]] = {}
-    for entry in entries:
-        if entry is not None:
-            token = "" if entry.record is None else entry.record["token"]
-            found.setdefault((token, entry.digest or ""), []).append(entry)
-    return max(found.items(), key=lambda each: (len(each[1]), each[0]), default=("", ()))[1]
+def _pauses() -> Iterator[float]:
+    """Yield one for each vote, drawn at random: callers that have split the members are not to meet
+    again."""
+    for attempt in range(1, ATTEMPTS + 1):
+        yield chance.uniform(0, PAUSE_SECONDS * attempt)
