@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from math import ceil, inf
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from django.core.cache import BaseCache, InvalidCacheKey, caches
 from django.core.cache.backends.db import DatabaseCache
@@ -24,7 +24,7 @@ from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable
 from . import records
 from .base import ATTEMPTS, BaseStore, Extension, Note
-from .records import FREE, Change, Done, Entry, Held, Record, fits, is_note, is_there
+from .records import FREE, Change, Done, Entry, Held, Record, after, fits, is_note, is_there
 
 # How much of a lease must be left for a change of it (of a short lease: a quarter). It must be
 # longer than the time between reading a record and writing it.
@@ -47,6 +47,8 @@ NO_SUCH_NAME = "the cache cannot hold a lock of this name"
 NOT_WRITTEN = "the database did not write what the cache was given"
 
 T = TypeVar("T")
+# Whether a change was made, and what is there now.
+Made: TypeAlias = tuple[bool, Entry | None]
 
 
 class CacheStore(BaseStore):
@@ -106,7 +108,15 @@ class CacheStore(BaseStore):
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
         if len(changes) > 1:
             return self.put_in_turn(changes, [(self.put, [at]) for at in range(len(changes))])
-        made, entry = self._make(changes[0])
+        (change,) = changes
+        if change.record is None:
+            made, entry = self._remove(change)
+        elif not isinstance(change.record, Mapping):
+            made, entry = self._extend(change)
+        elif change.expect == FREE:
+            made, entry = self._add(change, change.record)
+        else:
+            made, entry = self._rewrite(change, change.record)
         return Done(made, [entry])
 
     def release(self, name: str, token: str, note: Note | None = None) -> bool:
@@ -125,74 +135,98 @@ class CacheStore(BaseStore):
             for each in batch
         ]
 
-    def _make(self, change: Change) -> tuple[bool, Entry | None]:
-        """Make one change. Returns whether it was made, and what is there now."""
-        name, expect, record, ttl = change
-        if expect == FREE and isinstance(record, Mapping):
-            return self._add(change, record)
-        lease = expect if isinstance(expect, Held) and not is_note(name) else None
-        entry = self._entry(name)
-        # Several adopt one version of a lease, or find its owner dead, at the same time. If each
-        # changed what it has read, the last would hit the lease of the first.
-        races = lease and (lease.version or (record is None and lease.token not in self._own))
-        if lease and races and fits(change, entry) and not is_there(change, entry):
-            if not self._is_first(lease):
-                return False, entry
-            entry = self._entry(name)
-        if not fits(change, entry) or (lease and entry and not self._lasts(entry)):
-            return False, entry
-        if record is None:
-            deleted = entry is None or self._delete(name)
-            self._own.pop(lease.token if lease else "", None)
-            return deleted, None
-        if not isinstance(record, Mapping):
-            if ttl is not None and entry is not None and entry.record is not None:
-                entry = self._write(name, entry.record, ttl, own=lease is not None)
-            return True, entry
-        if lease and entry and entry.record:
-            record = {**record, "at": entry.record.get("at")}  # The lease has begun once.
-        return True, self._write(name, record, ttl, own=False)
-
-    def _add(self, change: Change, record: Record) -> tuple[bool, Entry | None]:
-        name, _, _, ttl = change
-        key, lifetime = self._key(name), self._lifetime(ttl)
+    def _add(self, change: Change, record: Record) -> Made:
+        """Add a record where there is none. One that is there already gets its ttl, if it will last
+        for the margin: another token may have the key by then."""
+        key, lifetime = self._key(change.name), self._lifetime(change.ttl)
         for _ in range(ATTEMPTS):
-            until, text = _lasting(record, ttl)
+            until, text = _lasting(record, change.ttl)
             if self._call(lambda: self.cache.add(key, text, lifetime)):  # noqa: B023
                 if not self._keeps:
                     self._assert_keeps(key, text, lifetime, until)
-                return True, self._written(name, record, ttl, until)
-            entry = self._entry(name)
+                added = Entry(change.name, record, change.ttl)
+                self._remember(added, until)
+                return True, added
+            entry = self._entry(change.name)
             if entry is not None:
-                again = is_there(change, entry) and (is_note(name) or self._lasts(entry))
-                return again, self._write(name, record, ttl, own=True) if again else entry
+                if not is_there(change, entry) or not self._lasts(entry):
+                    return False, entry
+                return True, self._write(change, entry, own=True)
             # It expired between the two calls, or it cannot be written.
             self._assert_writes()
         raise StoreUnavailable(self.alias, f"the cache neither adds nor finds {key!r}")
 
-    def _write(self, name: str, record: Record, ttl: float | None, *, own: bool) -> Entry:
-        """Write a record over what is there. ``own``: this process holds the lease from now on."""
-        key, (until, text) = self._key(name), _lasting(record, ttl)
-        self._call(lambda: self.cache.set(key, text, self._lifetime(ttl)))
+    def _extend(self, change: Change) -> Made:
+        """Give what is there another end, if there is a ttl; otherwise only look at it."""
+        may, entry = self._may_change(change)
+        own = isinstance(change.expect, Held)
+        return may, self._write(change, entry, own=own) if may else entry
+
+    def _remove(self, change: Change) -> Made:
+        """Remove what is there. Several find the owner of a lease dead at the same moment, and one
+        of them removes the lease: the last would hit that of the first."""
+        lease = _lease_of(change)
+        alone = lease is not None and lease.token not in self._own
+        may, entry = self._may_change(change, alone=alone)
+        if not may or entry is None:
+            return may, entry
+        deleted = self._delete(change.name)
+        self._own.pop(entry.token or "", None)
+        return deleted, None
+
+    def _rewrite(self, change: Change, record: Record) -> Made:
+        """Write over what is there. Several adopt one version of a lease at the same moment, and
+        one of them writes."""
+        lease = _lease_of(change)
+        may, entry = self._may_change(change, alone=lease is not None and lease.version is not None)
+        if not may:
+            return False, entry
+        if lease is not None and entry is not None and entry.record is not None:
+            # The lease has begun once.
+            change = change._replace(record={**record, "at": entry.record.get("at")})
+        return True, self._write(change, entry, own=False)
+
+    def _may_change(self, change: Change, *, alone: bool = False) -> Made:
+        """Whether a change may be made, and what is there before it. A lease must last for the
+        margin. ``alone``: of several callers that change the same lease, one may."""
+        lease, entry = _lease_of(change), self._entry(change.name)
+        if alone and lease is not None and fits(change, entry) and not is_there(change, entry):
+            if not self._is_first(lease):
+                return False, entry
+            entry = self._entry(change.name)
+        lasts = lease is None or entry is None or self._lasts(entry)
+        return lasts and fits(change, entry), entry
+
+    def _write(self, change: Change, there: Entry | None, *, own: bool) -> Entry | None:
+        """Write what is there after a change. ``own``: this process holds the lease from now on."""
+        entry = after(change, there, None)
+        if entry is None or entry.record is None or entry is there:
+            return entry  # It stays as it is.
+        key, (until, text) = self._key(entry.name), _lasting(entry.record, entry.left)
+        self._call(lambda: self.cache.set(key, text, self._lifetime(entry.left)))
         if self._is_database and self._found(key) != text:
             raise StoreUnavailable(self.alias, NOT_WRITTEN)
-        self._own.pop(record["token"], None)
-        return self._written(name, record, ttl, until if own else None)
+        self._own.pop(entry.record["token"], None)
+        if own:
+            self._remember(entry, until)
+        return entry
 
-    def _written(self, name: str, record: Record, ttl: float | None, until: float | None) -> Entry:
-        if until is not None and ttl is not None and not is_note(name):
-            if len(self._own) >= TIDY_AFTER:
-                for token in [each for each, last in [*self._own.items()] if last < clock.now()]:
-                    self._own.pop(token, None)
-            self._own[record["token"]] = until - _margin(ttl)
-        return Entry(name, record, ttl)
+    def _remember(self, lease: Entry, until: float) -> None:
+        """Keep in mind until when this process, which holds a lease, may change it."""
+        if lease.left is None or is_note(lease.name):
+            return
+        if len(self._own) >= TIDY_AFTER:
+            for token in [each for each, last in [*self._own.items()] if last < clock.now()]:
+                self._own.pop(token, None)
+        self._own[str(lease.token)] = until - _margin(lease.left)
 
     def _lasts(self, entry: Entry) -> bool:
         """Whether a lease will last for long enough to change it: by this process's clock if it is
-        its own, and otherwise by the wall clocks of the two hosts."""
+        its own, and otherwise by the wall clocks of the two hosts. A note may be changed at any
+        time."""
         if (last := self._own.get(entry.token or "")) is not None:
             return clock.now() <= last
-        if entry.left is None or entry.record is None:
+        if entry.left is None or entry.record is None or is_note(entry.name):
             return True
         return entry.left >= _margin(entry.left + time.time() - entry.record.get("at", 0.0))
 
@@ -312,6 +346,12 @@ class CacheStore(BaseStore):
             if isinstance(error, InvalidCacheKey):
                 raise ValueError(f"{NO_SUCH_NAME}: {error}") from error
             raise StoreUnavailable(self.alias, str(error) or type(error).__name__) from error
+
+
+def _lease_of(change: Change) -> Held | None:
+    """The lease that a change expects; None: it expects none."""
+    name, expect, _, _ = change
+    return expect if isinstance(expect, Held) and not is_note(name) else None
 
 
 def _margin(ttl: float) -> float:
