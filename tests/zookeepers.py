@@ -20,7 +20,7 @@ import kazoo.protocol.connection
 import kazoo.retry
 from kazoo.client import KazooClient
 
-from django_tasklock.stores.zookeeper import _Link
+from django_tasklock.stores.zookeeper.store import _Link
 from tests import needs
 from tests.servers import free_port, start_process
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from django_tasklock import StoreUnavailable, locks
-from django_tasklock.stores import zookeeper
 from django_tasklock.stores.base import Grant
 from django_tasklock.stores.records import FREE, Change
 from django_tasklock.stores.zookeeper import ZooKeeperStore
+from django_tasklock.stores.zookeeper import store as store_module
 from tests.conftest import ProxyTo, UseCaches, UseZooKeeper
 from tests.inside import new_token, owner_record
 from tests.proxy import CutProxy
@@ -114,7 +114,7 @@ def test_a_thread_that_could_not_be_started_is_an_outage(
     use_zookeeper()
     lease = taken("video:1")
     with monkeypatch.context() as patched:
-        patched.setattr(zookeeper, "_start", lambda work: False)
+        patched.setattr(store_module, "_start", lambda work: False)
         with pytest.raises(StoreUnavailable, match="cannot start a thread"):
             locks.is_locked("video:1")
     assert lease.release()

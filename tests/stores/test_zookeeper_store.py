@@ -15,10 +15,11 @@ import pytest
 from kazoo.security import make_digest_acl
 
 from django_tasklock import InvalidLockConfig, Lease, StoreUnavailable, locks
-from django_tasklock.stores import stores, zookeeper
+from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 from django_tasklock.stores.records import FREE, Change, Held, Record, digest_of
-from django_tasklock.stores.zookeeper import ZooKeeperStore
+from django_tasklock.stores.zookeeper import ZooKeeperStore, nodes
+from django_tasklock.stores.zookeeper import store as store_module
 from tests.agent import run_python
 from tests.conftest import UseCaches, UseZooKeeper
 from tests.eager_task import assert_an_eager_task_locks_and_guards
@@ -101,13 +102,13 @@ class TestNodes:
 
     def test_every_name_is_a_node_of_its_own_and_other_nodes_are_no_locks(self) -> None:
         for name in ("a/b", "..", ".", "a%2Fb", "%clock", "é锁", "n" * 200, "~", " note", " a b"):
-            node = zookeeper._quoted(name)
+            node = nodes._quoted(name)
             assert node.isascii()
             assert "/" not in node
-            assert node not in (".", "..", zookeeper.CLOCK)
-            assert zookeeper._name_of(node) == name
+            assert node not in (".", "..", nodes.CLOCK)
+            assert nodes.name_of(node) == name
         for node in ("%clock", "%ff", "a b", "é", "a%2fb", "a%20b", "x" * 201, ""):
-            assert zookeeper._name_of(node) is None
+            assert nodes.name_of(node) is None
 
     @pytest.mark.nightly
     @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
@@ -137,7 +138,7 @@ class TestNodes:
         self, store: ZooKeeperStore, other: Any
     ) -> None:
         lease = taken("video:1", ttl=LONG)
-        other.delete(f"{store.prefix}/{zookeeper.CLOCK}")
+        other.delete(f"{store.prefix}/{nodes.CLOCK}")
         assert lease.extend(LONG)
         other.delete(store.prefix, recursive=True)
         assert locks.list() == []
@@ -148,7 +149,7 @@ class TestNodes:
         self, store: ZooKeeperStore, other: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A look removes nothing."""
-        monkeypatch.setattr(zookeeper, "SWEEP_CHANCE", 0.0)
+        monkeypatch.setattr(store_module, "SWEEP_CHANCE", 0.0)
         elsewhere(store, other, 0.01)
         until(lambda: not locks.is_locked("video:1"))
         assert locks.list() == []
@@ -156,9 +157,9 @@ class TestNodes:
         for number in range(20):
             store.set_note(Note(f"note {number}", "text", 0.01))
         until(lambda: not locks.is_locked("video:1"))
-        monkeypatch.setattr(zookeeper, "SWEEP_CHANCE", 1.0)
+        monkeypatch.setattr(store_module, "SWEEP_CHANCE", 1.0)
         kept = taken("kept")
-        left = {zookeeper.CLOCK, "%20sweeping", "kept"}
+        left = {nodes.CLOCK, "%20sweeping", "kept"}
         until(lambda: {*other.get_children(store.prefix)} == left)
         assert kept.release()
 
@@ -180,7 +181,7 @@ class TestEnds:
     ) -> None:
         elsewhere(store, other, LONG)
         assert locks.acquire("video:1") is None
-        store._link.heard -= zookeeper.KNOWN_SECONDS - 1
+        store._link.heard -= store_module.KNOWN_SECONDS - 1
         store._link.written += 3600_000
         assert locks.acquire("video:1") is None
         assert (holder("video:1").ttl or 0) > LONG / 2
@@ -193,7 +194,7 @@ class TestEnds:
         """Its holder has extended it at the last moment, or somebody else has taken the lock."""
         token = elsewhere(store, other, 0.1) if over else new_token()
         time.sleep(0.2)
-        real = zookeeper._Call.commit
+        real = store_module._Call.commit
         meant: list[Any] = []
 
         def commit(call: Any, requests: Any) -> Any:
@@ -206,7 +207,7 @@ class TestEnds:
             return real(call, requests)
 
         other.ensure_path(store.prefix)
-        monkeypatch.setattr(zookeeper._Call, "commit", commit)
+        monkeypatch.setattr(store_module._Call, "commit", commit)
         assert locks.acquire("video:1") is None
         assert meant
         assert holder("video:1").token == token
@@ -224,16 +225,16 @@ class TestEnds:
         if verb == "clear foreign":
             other.delete(path, recursive=True)
             other.create(path, foreign)
-        real, following = zookeeper._Call.send, list[Lease]()
+        real, following = store_module._Call.send, list[Lease]()
 
         def send(call: Any, requests: Any) -> Any:
-            is_late = call._link is late._link and any(path in request for request in requests)
+            is_late = call.link is late._link and any(path in request for request in requests)
             if is_late and not following:
                 other.delete(path, recursive=True)
                 following.append(taken("video:1", ttl=LONG))
             return real(call, requests)
 
-        monkeypatch.setattr(zookeeper._Call, "send", send)
+        monkeypatch.setattr(store_module._Call, "send", send)
         if verb == "sweep":
             late._sweep()
         elif verb == "clear foreign":

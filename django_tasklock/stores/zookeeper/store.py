@@ -1,36 +1,19 @@
-"""Locks in ZooKeeper: one persistent node for each, which ends by the leader's clock.
-
-::
-
-    /PREFIX/NAME          a lock, or a note; NAME is percent-quoted
-    /PREFIX/NAME/CHILD    made and deleted with it; CHILD is random, and stands in its data too
-    /PREFIX/%clock        written with each change: it tells the leader's time, and the transaction
-
-The version of a node begins at 0 again in each new node. A change that arrives late, when the next
-lease's node has the same version, would hit that one. So each change of a node names its child as
-well: without that one the transaction is refused. And no node is deleted that has another child.
-
-A client cannot ask ZooKeeper for the time. But the leader stamps each node with the time of its
-last change. So a lease ends ``lasts`` seconds after that stamp, and whoever finds one that looks
-over writes to ``%clock`` first, and compares the two stamps. No lease ends by a client's clock.
-"""
+"""The store in ZooKeeper: its clients, its calls, each in a thread of its own, and its settings."""
 
 from __future__ import annotations
 
 import atexit
 import builtins
-import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain, repeat
+from itertools import repeat
 from math import inf
 from queue import Empty, SimpleQueue
-from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
-from urllib.parse import quote, unquote
+from typing import Any, ClassVar, TypeVar
 
 try:
     from kazoo.client import KazooClient
@@ -42,20 +25,16 @@ from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from .._compat.native_threads import are_patched, start_thread, this_thread
-from .._values import clock
-from .._values.arguments import LONGEST_TTL_SECONDS, is_name, is_token
-from .._values.tokens import chance, new_token
-from ..conf import StoreSettings
-from ..exceptions import StoreUnavailable
-from . import records
-from .base import BaseStore, Finding
-from .records import FREE, KEEP, Change, Done, Entry, Held, is_note
+from ..._compat.native_threads import are_patched, start_thread, this_thread
+from ..._values import clock
+from ..._values.processes import OfProcess
+from ..._values.tokens import chance, new_token
+from ...conf import StoreSettings
+from ...exceptions import StoreUnavailable
+from ..base import BaseStore, Finding
+from ..records import FREE, Change, Done, Entry, fits, is_note, left_of, new_record
+from .nodes import CLOCK, Found, Node, Request, delete, granted, name_of, node_of, path_of, plan
 
-# No quoted name begins so.
-CLOCK = "%clock"
-# In a record's text: how many seconds after the node's last change it ends, and the node's child.
-LASTS, CHILD = "lasts", "child"
 # What the leader's clock shows is worked out from the last write for so long.
 KNOWN_SECONDS = 10.0
 # Nodes that are asked for before the first answer is waited for.
@@ -91,23 +70,9 @@ TLS = (
 DEFAULT_TIMEOUT_SECONDS = 5.0
 
 T = TypeVar("T")
-# A verb of kazoo's transactions, a path, and what else it takes.
-Request: TypeAlias = tuple[Any, ...]
 
-
-class _Node(NamedTuple):
-    """What was read of one name."""
-
-    entry: Entry | None
-    """None: there is no node, or it is over"""
-    version: int | None = None
-    """None: there is no node"""
-    child: str | None = None
-    """None: there is no node, or that of another program"""
-
-    @property
-    def is_over(self) -> bool:
-        return self.entry is None and self.version is not None
+# A forked child neither closes the clients of its parent nor leaves them to the garbage collector.
+_inherited: list[tuple[_Link, _Link]] = []
 
 
 class _Link:
@@ -167,10 +132,10 @@ def _start(work: Callable[[], None]) -> bool:
 class _Call:
     """One call of the store: how long it may still take, and the requests that it makes."""
 
-    def __init__(self, store: ZooKeeperStore) -> None:
-        self._link, self._prefix, self.path = store._link, store.prefix, store.key
-        self._clock = f"{store.prefix}/{CLOCK}"
-        self._deadline = clock.now() + store.seconds
+    def __init__(self, link: _Link, prefix: str, seconds: float) -> None:
+        self.link, self._prefix = link, prefix
+        self._clock = f"{prefix}/{CLOCK}"
+        self._deadline = clock.now() + seconds
         self.client: Any = None
         # Whether a transaction was sent whose answer was lost.
         self.sent = False
@@ -179,7 +144,7 @@ class _Call:
         """What ``work`` returns; it is done again if the connection was cut."""
         while True:
             try:
-                self.client = self._link.connected(self._deadline)
+                self.client = self.link.connected(self._deadline)
                 return work(self)
             except (*CUT, zk.NoNodeError) as error:
                 if clock.now() >= self._deadline:
@@ -187,45 +152,64 @@ class _Call:
                 if isinstance(error, zk.NoNodeError):
                     self.make_clock()
 
-    def got(self, result: Any) -> Any:
-        """The answer to a request. Raises what kazoo raises."""
-        return result.get(timeout=max(0.001, self._deadline - clock.now()))
+    def make_clock(self) -> None:
+        self._got(self.client.ensure_path_async(self._clock))
 
     def names(self) -> list[str]:
         """Of all locks and notes."""
         synced = self.client.sync_async(self._prefix)
         asked = self.client.get_children_async(self._prefix)
-        self.got(synced)
-        return [name for name in map(_name_of, self.got(asked)) if name is not None]
+        self._got(synced)
+        return [name for name in map(name_of, self._got(asked)) if name is not None]
 
-    def read(self, names: Sequence[str]) -> list[_Node]:
+    def read(self, names: Sequence[str]) -> list[Node]:
         """The nodes of some names."""
         # The server that is asked may be a moment behind: it is to know what was done until now.
         synced = self.client.sync_async(self._prefix)
-        asked = [self.client.get_async(self.path(name)) for name in names]
-        self.got(synced)
+        asked = [self.client.get_async(path_of(self._prefix, name)) for name in names]
+        self._got(synced)
         found = [self._found(result) for result in asked]
-        passed = clock.now() - self._link.heard
+        passed = clock.now() - self.link.heard
         # If the leader's clock is not known, every node that ends looks over.
-        moment = self._link.written + passed * 1000 if passed < KNOWN_SECONDS else inf
-        nodes = [*map(_node, names, found, repeat(moment))]
+        moment = self.link.written + passed * 1000 if passed < KNOWN_SECONDS else inf
+        nodes = [*map(node_of, names, found, repeat(moment))]
         if any(node.is_over for node in nodes):
-            moment = self._learn(self.got(self.client.set_async(self._clock, b"")))
-            nodes = [*map(_node, names, found, repeat(moment))]
+            moment = self._learn(self._got(self.client.set_async(self._clock, b"")))
+            nodes = [*map(node_of, names, found, repeat(moment))]
         return nodes
 
-    def send(self, requests: Sequence[Request]) -> Any:
-        """Make changes in one step. Returns what is `got`: a result, or an error, for each."""
-        transaction = self.client.transaction()
-        for verb, *arguments in requests:
-            getattr(transaction, verb)(*arguments)
-        return transaction.commit_async()
+    def put(self, changes: Sequence[Change]) -> Done:
+        """Make all changes, or none."""
+        while True:
+            sent, nodes = self.sent, self.read([change.name for change in changes])
+            there = [node.entry for node in nodes]
+            for change, entry in zip(changes, there, strict=True):
+                # What is gone was removed by the transaction whose answer was lost.
+                is_removed = sent and entry is None and change.record is None
+                if not (is_removed or fits(change, entry)):
+                    return Done(False, there)
+            requests: list[Request] = []
+            goals: list[Entry | None] = []
+            for change, node in zip(changes, nodes, strict=True):
+                its, goal = plan(change, node, path_of(self._prefix, change.name))
+                requests += its
+                goals.append(goal)
+            stat = self.commit(requests) if requests else None
+            if stat is not None or not requests:
+                return Done(True, [granted(goal, stat) for goal in goals])
+
+    def remove_over(self, names: Sequence[str]) -> None:
+        """Delete the nodes of some names that are over."""
+        for name, node in zip(names, self.read(names), strict=True):
+            if node.is_over:
+                # Nobody waits for the answer, which may be that the lock was taken meanwhile.
+                self.send(delete(path_of(self._prefix, name), node))
 
     def commit(self, requests: Sequence[Request]) -> Any:
         """Make changes in one step, and write to the clock. Returns the stat of the clock; None if
         others have changed the nodes since they were read."""
         self.sent = True
-        results = self.got(self.send([*requests, ("set_data", self._clock, b"")]))
+        results = self._got(self.send([*requests, ("set_data", self._clock, b"")]))
         self.sent = False
         errors = [each for each in results if isinstance(each, Exception)]
         error = next((each for each in errors if not isinstance(each, UNDONE)), None)
@@ -236,112 +220,27 @@ class _Call:
             raise error
         return None
 
-    def make_clock(self) -> None:
-        self.got(self.client.ensure_path_async(self._clock))
+    def send(self, requests: Sequence[Request]) -> Any:
+        """Make changes in one step. Returns what is `_got`: a result, or an error, for each."""
+        transaction = self.client.transaction()
+        for verb, *arguments in requests:
+            getattr(transaction, verb)(*arguments)
+        return transaction.commit_async()
 
-    def _learn(self, stat: Any) -> float:
-        self._link.written, self._link.heard = stat.mtime, clock.now()
-        return float(stat.mtime)
+    def _got(self, result: Any) -> Any:
+        """The answer to a request. Raises what kazoo raises."""
+        return result.get(timeout=max(0.001, self._deadline - clock.now()))
 
-    def _found(self, result: Any) -> tuple[bytes, Any] | None:
+    def _found(self, result: Any) -> Found:
         try:
-            data, stat = self.got(result)
+            data, stat = self._got(result)
         except zk.NoNodeError:
             return None
         return data, stat
 
-
-def _node(name: str, found: tuple[bytes, Any] | None, moment: float) -> _Node:
-    """The node that was found, as it is at a moment by the leader's clock."""
-    if found is None:
-        return _Node(None)
-    data, stat = found
-    record = dict(records.record_of(data) or {})
-    lasts, child = record.pop(LASTS, None), record.pop(CHILD, None)
-    is_number = type(lasts) in (int, float) and 0 < lasts <= LONGEST_TTL_SECONDS
-    has_child = type(child) is str and is_token(child) and stat.numChildren
-    if not record or not has_child or not (lasts is None or is_number):
-        digest = records.digest_of(data)
-        return _Node(Entry(name, None, None, digest=digest), stat.version)
-    # The stamps are cut off to whole milliseconds: one more must have passed.
-    left = None if lasts is None else min(lasts, lasts + (stat.mtime + 1 - moment) / 1000)
-    if left is not None and left <= 0:
-        return _Node(None, stat.version, child)
-    fence = None if is_note(name) else stat.czxid
-    return _Node(Entry(name, record, left, fence, None, stat.ctime / 1000), stat.version, child)
-
-
-def _to(verb: str, path: str, node: _Node, *data: bytes) -> list[Request]:
-    """The requests that check, write or delete a node, if it is the one that was read, as it was
-    read."""
-    also = "delete" if verb == "delete" else "check"
-    child = [] if node.child is None else [(also, f"{path}/{node.child}", 0)]
-    return [*child, (verb, path, *data, node.version)]
-
-
-def _plan(change: Change, node: _Node, path: str) -> tuple[list[Request], Entry | None]:
-    """What makes a change that fits, for `_Call.commit`, and what is there then.
-
-    The requests are refused if the node is not as it was read. A new lease has not yet ``began``.
-    """
-    name, expect, record, ttl = change
-    there, is_new = node.entry, node.version is None
-    keeps = record == KEEP
-    if keeps and (there is None or there.record is None or ttl is None):
-        # No request checks that there is no node: one is made and removed in the same step.
-        none: list[Request] = [("create", path, b""), ("delete", path, 0)]
-        return none if is_new else _to("check", path, node), there
-    new = there.record if keeps and there else record
-    is_same = keeps or isinstance(expect, Held) or records.is_there(change, there)
-    if there is not None and isinstance(new, Mapping) and is_same:
-        goal = there._replace(record=new, left=ttl)
-        return _to("set_data", path, node, _data(goal, node.child)), goal
-    requests = [] if is_new else _to("delete", path, node)
-    if not isinstance(new, Mapping):
-        return requests, None
-    goal, child = Entry(name, new, ttl), new_token()
-    made = [("create", path, _data(goal, child)), ("create", f"{path}/{child}", b"")]
-    return [*requests, *made], goal
-
-
-def _data(entry: Entry, child: str | None) -> bytes:
-    ends = {} if entry.left is None else {LASTS: entry.left}
-    return records.text_of_record({**(entry.record or {}), **ends, CHILD: child}).encode("ascii")
-
-
-def _put(call: _Call, changes: Sequence[Change]) -> Done:
-    while True:
-        sent, nodes = call.sent, call.read([change.name for change in changes])
-        live = [node.entry for node in nodes]
-        made = all(
-            records.fits(change, entry) or (sent and entry is None and change.record is None)
-            for change, entry in zip(changes, live, strict=True)
-        )
-        plans = [
-            _plan(change, node, call.path(change.name))
-            for change, node in zip(changes, nodes, strict=True)
-        ]
-        requests = [*chain(*(requests for requests, _ in plans))]
-        if not made or not requests:
-            return Done(made, live)
-        stat = call.commit(requests)
-        if stat is not None:
-            return Done(True, [_granted(goal, stat) for _, goal in plans])
-
-
-def _granted(goal: Entry | None, stat: Any) -> Entry | None:
-    """The entry as it was written; ``stat``: of the clock, written in the same step."""
-    if goal is None or goal.began is not None:
-        return goal
-    fence = None if is_note(goal.name) else stat.mzxid
-    return goal._replace(fence=fence, began=stat.mtime / 1000)
-
-
-def _remove_over(names: Sequence[str], call: _Call) -> None:
-    for name, node in zip(names, call.read(names), strict=True):
-        if node.is_over:
-            # Nobody waits for the answer, which may be that the lock was taken meanwhile.
-            call.send(_to("delete", call.path(name), node))
+    def _learn(self, stat: Any) -> float:
+        self.link.written, self.link.heard = stat.mtime, clock.now()
+        return float(stat.mtime)
 
 
 class ZooKeeperStore(BaseStore):
@@ -378,7 +277,7 @@ class ZooKeeperStore(BaseStore):
                 'the option HOSTS must be a str like "zk1:2181,zk2:2181/chroot", and AUTH a list '
                 'of pairs like ("digest", "user:password")'
             ) from None
-        self._arguments = {
+        arguments = {
             "hosts": options["HOSTS"],
             # A server that is silent for so long is given up, and another one asked.
             "timeout": self.seconds,
@@ -387,20 +286,19 @@ class ZooKeeperStore(BaseStore):
             "default_acl": CREATOR_ALL_ACL if auth else OPEN_ACL_UNSAFE,
             **{option.lower(): options[option] for option in TLS if option in options},
         }
-        # By process, and whether it is the renewal thread's own: see `this_thread`. The parent's
-        # are not closed, nor left to the garbage collector, in a child that has inherited them.
-        self._links: dict[tuple[int, bool], _Link] = {}
+        # For all threads; for the renewal thread where the others are greenlets: see `this_thread`.
+        self._links = OfProcess(lambda: (_Link(arguments), _Link(arguments)), _inherited.append)
         weakref.finalize(self, _close, self._links).atexit = False
 
     @property
     def _link(self) -> _Link:
-        of = os.getpid(), this_thread.renews and are_patched()
-        return self._links.get(of) or self._links.setdefault(of, _Link(self._arguments))
+        common, of_renewal = self._links.own()
+        return of_renewal if this_thread.renews and are_patched() else common
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
         if chance.random() < SWEEP_CHANCE:
             _start(self._sweep)
-        return self._call(lambda call: _put(call, changes))
+        return self._call(lambda call: call.put(changes))
 
     def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
         return self._call(lambda call: [node.entry for node in call.read(names)])
@@ -412,13 +310,13 @@ class ZooKeeperStore(BaseStore):
             if name.startswith(prefix) and is_note(name) == is_note(prefix)
         ]
         found: builtins.list[Entry] = []
-        for start in range(0, len(names), BATCH):
-            found += filter(None, self.get(names[start : start + BATCH]))
-        return iter(sorted(found, key=records.left_of))
+        for batch in _batches(names):
+            found += filter(None, self.get(batch))
+        return iter(sorted(found, key=left_of))
 
     def key(self, name: str) -> str:
         """The path of a lock's node, without the chroot."""
-        return f"{self.prefix}/{_quoted(name)}"
+        return path_of(self.prefix, name)
 
     def check(self) -> Iterable[Finding]:
         self._call(_Call.make_clock)
@@ -429,12 +327,11 @@ class ZooKeeperStore(BaseStore):
 
     def _sweep(self) -> None:
         """Remove what is over, so that it does not pile up; unless a process did so just now."""
-        mine = Change(SWEEPING, FREE, records.new_record(new_token(), {}), SWEEP_SECONDS)
+        mine = Change(SWEEPING, FREE, new_record(new_token(), {}), SWEEP_SECONDS)
         with suppress(StoreUnavailable):
-            if self._call(lambda call: _put(call, [mine])).made:
-                names = self._call(_Call.names)
-                for start in range(0, len(names), BATCH):
-                    self._call(partial(_remove_over, names[start : start + BATCH]))
+            if self._call(lambda call: call.put([mine])).made:
+                for batch in _batches(self._call(_Call.names)):
+                    self._call(partial(_Call.remove_over, names=batch))
 
     def _call(self, work: Callable[[_Call], T]) -> T:
         """Return what ``work`` returns, or raise `StoreUnavailable`.
@@ -444,7 +341,7 @@ class ZooKeeperStore(BaseStore):
         it would leave a request in a queue, and each answer after that would be late by one.
         A call whose caller was interrupted goes on to its end.
         """
-        call = _Call(self)
+        call = _Call(self._link, self.prefix, self.seconds)
         answers: SimpleQueue[T | BaseException] = SimpleQueue()
 
         def run() -> None:
@@ -465,19 +362,11 @@ class ZooKeeperStore(BaseStore):
         raise StoreUnavailable(self.alias, reason) from answer
 
 
-def _quoted(name: str) -> str:
-    """A name as that of a node."""
-    # ZooKeeper takes no node "." or "..".
-    return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe=":@+,=#")
+def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for first in range(0, len(names), BATCH):
+        yield names[first : first + BATCH]
 
 
-def _name_of(child: str) -> str | None:
-    """The name that a node below the prefix stands for; None: none."""
-    name = unquote(child)
-    return name if _quoted(name) == child and (is_note(name) or is_name(name)) else None
-
-
-def _close(links: Mapping[tuple[int, bool], _Link]) -> None:
-    for (process, _), link in [*links.items()]:
-        if process == os.getpid():
-            link.close()
+def _close(links: OfProcess[tuple[_Link, _Link]]) -> None:
+    for link in links.own():
+        link.close()

@@ -1,0 +1,5 @@
+"""Locks in ZooKeeper: one persistent node for each, which ends by the leader's clock."""
+
+from .store import ZooKeeperStore
+
+__all__ = ["ZooKeeperStore"]
