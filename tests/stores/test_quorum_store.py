@@ -234,6 +234,17 @@ class TestMajority:
         assert stores["b"].clear("video:1")
         assert quorum().extend_many(batch) == [False, True]
 
+    def test_what_a_majority_may_have_had_is_released(
+        self, in_memory: None, silent: Callable[[str], None]
+    ) -> None:
+        """One has removed it, two have lost it, and two do not answer."""
+        lease = taken("video:1")
+        for alias in "cd":
+            assert stores[alias].clear("video:1")
+        silent("ab")
+        assert quorum().release("video:1", lease.token)
+        assert not quorum().release("video:1", lease.token)
+
     def test_an_extension_gives_the_lease_again_to_members_that_have_lost_it(
         self, in_memory: None
     ) -> None:
