@@ -26,7 +26,8 @@ from .._values import clock
 from .._values.lock_info import LockInfo
 from .._values.tokens import chance
 from ..exceptions import StoreUnavailable
-from ..stores.base import BaseStore, CannotSubscribe, Grant, Question, Refusal, Waiter
+from ..stores.base import BaseStore, CannotSubscribe, Grant, Refusal, Waiter
+from ..stores.waiter import Question
 from .keeper import Entry
 
 R = TypeVar("R")

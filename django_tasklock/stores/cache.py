@@ -23,7 +23,8 @@ from .._values.tokens import new_token
 from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable
 from . import records
-from .base import ATTEMPTS, BaseStore, Extension, Note
+from .base import BaseStore, Extension, Note
+from .contract import ATTEMPTS
 from .records import FREE, Change, Done, Entry, Held, Record, after, fits, is_note, is_there
 
 # How much of a lease must be left for a change of it (of a short lease: a quarter). It must be

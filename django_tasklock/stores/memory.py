@@ -5,38 +5,26 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import Any, ClassVar
+from typing import ClassVar
 from weakref import WeakSet, WeakValueDictionary
 
 from .._compat.native_threads import NativeRLock, new_rlock
 from .._values import clock
 from .._values.event import Event
+from .._values.interruptions import Bell
 from .._values.owner import SINCE, Owner
 from .._values.processes import OfProcess
 from .._values.slots import base_of
 from .._values.tokens import chance
 from ..conf import StoreSettings
-from .base import BaseStore, Finding, Grant, Question, Refusal
-from .history import is_about
-from .records import (
-    KEEP,
-    Change,
-    Done,
-    Entry,
-    Held,
-    Record,
-    fits,
-    is_note,
-    is_there,
-    left_of,
-    waiter_of,
-)
+from .base import BaseStore
+from .contract import Finding
+from .event_text import is_about
+from .records import Change, Done, Entry, Note, Record, after, fits, is_note, left_of, waiter_of
+from .waiter import Grant, Question, Refusal
 
 logger = logging.getLogger("django_tasklock")
 
@@ -64,16 +52,14 @@ def today() -> float:
 
 @dataclass(slots=True)
 class Kept:
-    """A record, until a moment that comes as soon as one of two clocks says so.
+    """An entry, until a moment that comes as soon as one of two clocks says so.
 
     The real clock counts beside the one that a test may set, so that the store agrees with
     `Lease.held`, which goes by it, and so that a lease taken in a future that a test has left again
     does not last until that future.
     """
 
-    record: Record
-    fence: int
-    began: float
+    entry: Entry
     ends: tuple[float, float]
     """on `today`, on `clock.now`"""
 
@@ -168,8 +154,10 @@ class MemoryStore(BaseStore):
         with self.guard:
             return [self._entry(name) for name in names]
 
-    def waiter(self, *question: Any, **by_name: Any) -> MemoryWaiter:
-        return MemoryWaiter(self, Question(*question, **by_name))
+    def waiter(
+        self, names: Sequence[str], token: str, ttl: float, owner: Record, note: Note | None = None
+    ) -> MemoryWaiter:
+        return MemoryWaiter(self, Question(names, token, ttl, owner, note))
 
     def waiters(self, name: str, limit: int = 100) -> list[Owner]:
         with self.guard:
@@ -198,7 +186,7 @@ class MemoryStore(BaseStore):
 
     def granted(self, entry: Entry, *, noted: bool = False) -> Grant:
         kept = self._kept.get(entry.name)
-        if kept is None or kept.fence != entry.fence:  # It is over already.
+        if kept is None or kept.entry.fence != entry.fence:  # It is over already.
             return Grant(entry.name, entry.fence, noted, lambda: 0.0)
         return Grant(entry.name, entry.fence, noted, kept.left)
 
@@ -208,19 +196,11 @@ class MemoryStore(BaseStore):
 
     def _make(self, change: Change, there: Entry | None, least_fence: int) -> None:
         """Make a change that fits what is there."""
-        name, expect, record, ttl = change
-        kept = self._there(name)
-        if record is None:
-            self._kept.pop(name, None)  # Whoever looks there next hands it over.
-        elif isinstance(record, Mapping):
-            if kept is None or not (isinstance(expect, Held) or is_there(change, there)):
-                kept = self._keep(name, record, ttl)
-            kept.record, kept.ends = record, _ends(ttl)
-            kept.fence = max(kept.fence, least_fence)
-            MemoryStore.last_fence = max(self.last_fence, kept.fence)
-            self._wake(name)
-        elif record == KEEP and kept is not None and ttl is not None:
-            kept.ends = _ends(ttl)
+        new = after(change, there, self._next_fence(), least_fence)
+        if new is None:
+            self._kept.pop(change.name, None)  # Whoever looks there next hands it over.
+        elif new is not there:
+            self._keep(new)
 
     def _there(self, name: str) -> Kept | None:
         """What is under the name: the lease of the first waiter, if the last one is over."""
@@ -232,34 +212,37 @@ class MemoryStore(BaseStore):
         if first is None:
             return None
         # In this order: after an interruption it finds itself the holder when it looks.
-        kept = self._keep(name, first.record, first.question.ttl)
-        self._wake(name)
+        kept = self._keep(Entry(name, first.record, first.question.ttl, self._next_fence()))
         self.queue.pop(first.token, None)
         return kept
 
-    def _keep(self, name: str, record: Record, ttl: float | None) -> Kept:
-        """Put a new lease, or a note, under a name that is free."""
+    def _next_fence(self) -> int:
+        return max(self.last_fence + 1, int(today() * 1_000_000))
+
+    def _keep(self, entry: Entry) -> Kept:
+        """Put an entry under its name, and have those look who wait for this lock."""
         if chance.random() < TIDY_CHANCE:
             self._kept = {old: each for old, each in self._kept.items() if each.left() > 0}
-        now = today()
-        fence = MemoryStore.last_fence = max(self.last_fence + 1, int(now * 1_000_000))
-        kept = self._kept[name] = Kept(record, fence, now, _ends(ttl))
-        return kept
-
-    def _wake(self, name: str) -> None:
-        """Have those look who wait for the lock, of which there is news."""
-        for waiter in self.waiting_for(name):
+        MemoryStore.last_fence = max(self.last_fence, entry.fence or 0)
+        now, seconds = today(), left_of(entry)
+        ends = now + seconds, clock.now() + seconds
+        kept = self._kept.get(entry.name)
+        if kept is None or entry.began is None:
+            kept = self._kept[entry.name] = Kept(entry._replace(began=now), ends)
+        else:  # The grant of the lease looks there how much is left of it.
+            kept.entry, kept.ends = entry, ends
+        for waiter in self.waiting_for(entry.name):
             waiter.wake()
+        return kept
 
     def _entry(self, name: str) -> Entry | None:
         kept = self._there(name)
         if kept is None:
             return None
         waiting = self.waiting_for(name)
-        return Entry(
-            name, kept.record, max(0.0, kept.left()), kept.fence, None, kept.began, len(waiting),
-            waiting[0].record[SINCE] if waiting else None,
-        )  # fmt: skip
+        since = waiting[0].record[SINCE] if waiting else None
+        left = max(0.0, kept.left())
+        return kept.entry._replace(left=left, waiters=len(waiting), waiting_since=since)
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         with self.guard:
@@ -280,9 +263,7 @@ class MemoryWaiter:
         # What held the locks when it was last told.
         self._told: list[Record | None] = []
         self._waker: Callable[[], None] | None = None
-        # Not a threading.Event, which an exception from a signal handler may leave locked.
-        self._wakeup = threading.Lock()
-        self._wakeup.acquire()
+        self._bell = Bell()
 
     def ask(self) -> Grant | Refusal:
         store = self._store
@@ -305,13 +286,12 @@ class MemoryWaiter:
             left = deadline - clock.now()
             if news is not None or left <= 0 or self.cut:
                 return news
-            self._wakeup.acquire(timeout=min(left, LOOK_SECONDS))
+            self._bell.sleep(min(left, LOOK_SECONDS))
 
     def wake_by(self, wake: Callable[[], None]) -> float:
-        with self._store.guard:
-            self._waker = wake
-            if self._wakeup.acquire(blocking=False):
-                wake()
+        self._waker = wake
+        if self._bell.sleep(0):
+            wake()
         # The first one looks for all whether a lease is over.
         return OTHERS_LOOK_SECONDS if self.ahead else LOOK_SECONDS
 
@@ -326,10 +306,10 @@ class MemoryWaiter:
 
     def wake(self) -> None:
         """Have it look for news. For the store."""
+        # In this order: a waker that is set between the two is called for the bell.
+        self._bell.ring()
         if self._waker is not None:
             self._waker()
-        with suppress(RuntimeError):  # It is about to look.
-            self._wakeup.release()
 
     def _news(self) -> Grant | Refusal | None:
         """What it was handed, or who holds the locks now if that has changed. The caller holds the
@@ -342,13 +322,7 @@ class MemoryWaiter:
         told, self._told = self._told, [entry.record for entry in holders]
         if told == self._told or not holders:
             return None
-        return Refusal(tuple(map(self._store.info, holders)))
+        return self._store.refused(holders)
 
     def _holders(self) -> list[Entry]:
         return [entry for entry in self._store.get(self.question.names) if entry is not None]
-
-
-def _ends(ttl: float | None) -> tuple[float, float]:
-    """When what has this ttl from now on is over, on `today` and on `clock.now`; None: never."""
-    seconds = inf if ttl is None else ttl
-    return today() + seconds, clock.now() + seconds

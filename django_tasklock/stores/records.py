@@ -51,6 +51,17 @@ _begins = re.compile(r'\{(\\?)"token\1"').search
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
+class Note(NamedTuple):
+    """A text that a store keeps under a key for some time, to recognise redeliveries."""
+
+    key: str
+    """any text; it never meets a lock's name"""
+    text: str
+    """an empty text means that there is no note: the store removes the one that is there"""
+    ttl: float
+    """seconds for which the note is kept"""
+
+
 class Held(NamedTuple):
     """Expect this lease; with a version, this very record of it."""
 
@@ -164,6 +175,11 @@ def after(change: Change, there: Entry | None, fence: int | None, least: int = 0
     if there.fence is not None:
         there = there._replace(fence=max(there.fence, least))
     return there._replace(record=record, left=ttl)
+
+
+def exactly(entry: Entry) -> Held | Foreign:
+    """Return what a change expects that is made only to what was found."""
+    return Foreign(entry.digest or "") if entry.token is None else Held(entry.token)
 
 
 def undoing(changes: Iterable[Change]) -> list[Change]:

@@ -79,13 +79,9 @@ def outage(store: str = DEFAULT_ALIAS) -> Iterator[None]:
 def _verbs(store: BaseStore) -> list[str]:
     """The methods of the contract that ask the server. What the store leaves to the defaults calls
     one of the others, or says that it cannot be done."""
-    contract = [
-        name
-        for name, method in vars(BaseStore).items()
-        if callable(method) and not name.startswith("_") and name not in NO_VERBS
-    ]
-    own = type(store)
-    return [each for each in contract if getattr(own, each) is not getattr(BaseStore, each)]
+    contract = [name for name in dir(BaseStore) if not name.startswith("_")]
+    own = [name for name in contract if getattr(type(store), name) is not getattr(BaseStore, name)]
+    return [name for name in own if callable(getattr(store, name)) and name not in NO_VERBS]
 
 
 def _raiser(alias: str) -> Callable[..., Any]:

@@ -36,6 +36,7 @@ from django_tasklock.operators.problems import KINDS
 from django_tasklock.stores.base import BaseStore
 from django_tasklock.stores.cache import CacheStore
 from django_tasklock.stores.cluster import RedisClusterStore
+from django_tasklock.stores.contract import Contract
 from django_tasklock.stores.database import DatabaseStore
 from django_tasklock.stores.memory import MemoryStore
 from django_tasklock.stores.quorum import QuorumStore
@@ -46,7 +47,7 @@ from tests.pages import DOCS, ROOT, code, section, table
 
 STORES = (RedisStore, RedisClusterStore, CacheStore, DatabaseStore, ZooKeeperStore, QuorumStore,
           MemoryStore)  # fmt: skip
-FLAGS = [name for name, kind in BaseStore.__annotations__.items() if "bool" in kind]
+FLAGS = [name for name, kind in Contract.__annotations__.items() if "bool" in kind]
 OPTIONS_OF = {
     "acquire": AcquireOptions.__annotations__, "acquire_all": AcquireAllOptions.__annotations__,
 }  # fmt: skip

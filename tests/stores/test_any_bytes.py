@@ -22,7 +22,7 @@ from django_tasklock.celery.bursts import Burst
 from django_tasklock.celery.note import RunNote
 from django_tasklock.cli.tables import json_row, lock_cells
 from django_tasklock.models import Lock
-from django_tasklock.stores.history import event_of, text_of
+from django_tasklock.stores.event_text import event_of, text_of
 from django_tasklock.stores.records import (
     Entry,
     digest_of,

@@ -155,7 +155,7 @@ class TestAtOnce:
         key, token = database_store.key("video:1"), new_token()
         read, now = store_module._read(late, [key])
         assert not database_store.release("video:1", token)
-        row = store_module.Row(key, token, expires=now + DAY, began=now, fence=now)
+        row = store_module.LockRow(key, token, expires=now + DAY, began=now, fence=now)
         assert not store_module._write(late, read, [row])
         assert database_store.find("video:1") is None
         late.close()

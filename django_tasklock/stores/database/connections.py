@@ -54,7 +54,7 @@ _inherited: list[Connection] = []
 
 
 class Connection:
-    """One connection; whoever has taken it from `Connections` has it alone.
+    """One connection; whoever has taken it from `DatabaseConnections` has it alone.
 
     ``answered``: whether a statement had an answer since it was taken.
     """
@@ -138,7 +138,7 @@ class Connection:
                 self._wrapper.close()
 
 
-class Connections:
+class DatabaseConnections:
     """The connections of one store in this process, for all of its threads: as many as there are
     calls at the same time."""
 

@@ -15,27 +15,27 @@ from ..._values.interruptions import interrupts
 from ..._values.tokens import chance
 from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
-from ..base import ATTEMPTS, BaseStore
+from ..base import BaseStore
+from ..contract import ATTEMPTS
 from ..records import (
     FREE,
-    KEEP,
     LONGEST_NOTE_NAME,
     Change,
     Done,
     Entry,
     Held,
+    after,
     digest_of,
     fits,
     is_note,
-    is_there,
     record_of,
     text_of_record,
 )
-from .connections import Connection, Connections
+from .connections import Connection, DatabaseConnections
 
 T = TypeVar("T")
 
-# The table of the model `LeaseRow`, and its columns in the order of `Row`.
+# The table of the model `LeaseRow`, and its columns in the order of `LockRow`.
 TABLE = "django_tasklock_lease"
 COLUMNS = "name, token, version, record, expires, began, fence"
 
@@ -57,7 +57,7 @@ SWEEP_CHANCE = 1 / 64
 FIRST_CHARACTER, LAST_CHARACTER = "!", "\U0010ffff"
 
 
-class Row(NamedTuple):
+class LockRow(NamedTuple):
     """One row. It outlives its record, so that the next lease's fence is greater."""
 
     key: str
@@ -93,7 +93,7 @@ class DatabaseStore(BaseStore):
                 f"its KEY_PREFIX must have at most {most} characters: a column has no room"
             )
         seconds = settings.seconds("TIMEOUT", DEFAULT_TIMEOUT_SECONDS)
-        self._connections = Connections(self.database, seconds)
+        self._connections = DatabaseConnections(self.database, seconds)
         connection_created.connect(self._connected)
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
@@ -110,13 +110,13 @@ class DatabaseStore(BaseStore):
         return found
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        after = "AND (expires > %s OR (expires = %s AND name > %s)) "
-        after += f"ORDER BY expires, name LIMIT {ROWS_AT_ONCE}"
+        rest = "AND (expires > %s OR (expires = %s AND name > %s)) "
+        rest += f"ORDER BY expires, name LIMIT {ROWS_AT_ONCE}"
         seen: set[str] = set()
         end, key = 0, ""
-        while rows := self._run(partial(self._live, COLUMNS, prefix, after, [end, end, key])):
+        while rows := self._run(partial(self._live, COLUMNS, prefix, rest, [end, end, key])):
             for now, key, *columns in rows:
-                row, name = Row(key, *columns), key[len(self.key("")) :]
+                row, name = LockRow(key, *columns), key[len(self.key("")) :]
                 # One that was extended comes again.
                 if key not in seen and (entry := _entry(name, row, now)):
                     yield entry
@@ -142,7 +142,7 @@ class DatabaseStore(BaseStore):
             if not (made or (is_early and all(each.record is None for each in changes))):
                 return Done(False, there)
             new = [
-                _changed(change, rows.get(key, Row(key)), entry, now, least_fence)
+                _changed(change, rows.get(key, LockRow(key)), entry, now, least_fence)
                 for change, key, entry in zip(changes, keys, there, strict=True)
             ]
             if _write(connection, rows, new):
@@ -190,7 +190,7 @@ class DatabaseStore(BaseStore):
             self.close_idle()
 
 
-def _read(connection: Connection, keys: Sequence[str]) -> tuple[dict[str, Row], int]:
+def _read(connection: Connection, keys: Sequence[str]) -> tuple[dict[str, LockRow], int]:
     """Read rows that may be there, and the database's clock."""
     sql = (
         f"SELECT {connection.now}, {COLUMNS} FROM (SELECT 1 AS one) AS clock "
@@ -198,11 +198,11 @@ def _read(connection: Connection, keys: Sequence[str]) -> tuple[dict[str, Row], 
     )
     found = connection.run(sql, keys).fetchall()
     # Without any row there is one of NULLs, for the clock.
-    rows = [Row(*columns) for _, *columns in found if columns[0] is not None]
+    rows = [LockRow(*columns) for _, *columns in found if columns[0] is not None]
     return {row.key: row for row in rows}, found[0][0]
 
 
-def _write(connection: Connection, read: Mapping[str, Row], rows: Sequence[Row]) -> bool:
+def _write(connection: Connection, read: Mapping[str, LockRow], rows: Sequence[LockRow]) -> bool:
     """Write all rows, or none if any of them is not as it was read.
 
     Those that do not change are written too, or others might change them before the commit. In the
@@ -216,7 +216,7 @@ def _write(connection: Connection, read: Mapping[str, Row], rows: Sequence[Row])
     return made
 
 
-def _write_row(connection: Connection, read: Row | None, row: Row) -> bool:
+def _write_row(connection: Connection, read: LockRow | None, row: LockRow) -> bool:
     if read is not None:
         sql = (
             f"UPDATE {TABLE} SET token = %s, version = %s, record = %s, expires = %s, began = %s, "
@@ -240,28 +240,28 @@ def _sweep(connection: Connection) -> None:
         connection.run(f"DELETE FROM {TABLE} WHERE name IN ({_marks(keys)}) AND {old}", keys)
 
 
-def _changed(change: Change, row: Row, there: Entry | None, now: int, least_fence: int) -> Row:
+def _changed(
+    change: Change, row: LockRow, there: Entry | None, now: int, least_fence: int
+) -> LockRow:
     """The row after a change that fits."""
-    record, new_fence = change.record, max(now, row.fence + 1)
-    if record is None:
-        return Row(row.key, fence=new_fence if there is None else row.fence)
-    if isinstance(record, Mapping) and not is_there(change, there):
-        row = row._replace(
-            token=record["token"],
-            version=record.get("version", ""),
-            record=text_of_record(record),
-        )
-        if not isinstance(change.expect, Held):  # A new lease.
-            row = row._replace(began=now, fence=new_fence)
-    elif there is None:
+    new_fence = max(now, row.fence + 1)
+    if change.record is None:
+        return LockRow(row.key, fence=new_fence if there is None else row.fence)
+    entry = after(change, there, new_fence, least_fence)
+    if entry is None or entry is there or entry.record is None:
         return row
-    if record != KEEP or change.ttl is not None:
-        end = NEVER if change.ttl is None else now + round(change.ttl * MICROSECONDS)
-        row = row._replace(expires=end)
-    return row._replace(fence=max(row.fence, least_fence))
+    return LockRow(
+        key=row.key,
+        token=entry.record["token"],
+        version=entry.record.get("version", ""),
+        record=text_of_record(entry.record),
+        expires=NEVER if entry.left is None else now + round(entry.left * MICROSECONDS),
+        began=now if entry.began is None else row.began,
+        fence=row.fence if entry.fence is None else entry.fence,
+    )
 
 
-def _entry(name: str, row: Row | None, now: int) -> Entry | None:
+def _entry(name: str, row: LockRow | None, now: int) -> Entry | None:
     """What the row says of the lock or the note ``name``; None: nothing is there."""
     if row is None or row.expires <= now:
         return None

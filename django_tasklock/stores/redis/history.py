@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 from ..._values.event import Event
 from ...conf import StoreSettings
 from ...exceptions import ListingNotSupported, StoreUnavailable
-from ..history import event_of, is_about, text_of, text_of_task_id
+from ..event_text import event_of, is_about, text_of, text_of_task_id
 from .connections import Client
 
 logger = logging.getLogger("django_tasklock")

@@ -15,7 +15,7 @@ from ..._values.lock_info import LockInfo
 from ..._values.owner import SINCE, Owner
 from ...conf import StoreSettings
 from ...exceptions import ListingNotSupported, StoreUnavailable
-from ..base import BaseStore, Extension, Finding, Grant, Note, Question, Refusal
+from ..base import BaseStore, Extension, Finding, Grant, Note, Refusal
 from ..records import (
     ANY,
     Change,
@@ -31,6 +31,7 @@ from ..records import (
     record_of,
     waiter_of,
 )
+from ..waiter import Question
 from .caches import SOCKET_TIMEOUT_OPTION, Encoding, served, timeouts
 from .check import findings
 from .connections import Client, MayHaveRun, Script, milliseconds

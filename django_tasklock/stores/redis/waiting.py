@@ -18,8 +18,8 @@ from ..._values.arguments import LONGEST_TTL_SECONDS
 from ..._values.slots import slot_of
 from ..._values.tokens import TOKEN_CHARACTERS
 from ...exceptions import StoreUnavailable
-from ..base import CannotSubscribe, Grant, Question, Refusal
 from ..records import new_record
+from ..waiter import CannotSubscribe, Grant, Question, Refusal
 from .connections import Script, milliseconds
 from .listener import Hearing, Listener
 

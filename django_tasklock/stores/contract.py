@@ -1,0 +1,212 @@
+"""What a store's author writes: three methods, and what a store may have beside them.
+
+`Contract.put`, `Contract.get` and `Contract.list` are the three; the values that they take and
+return are in ``records.py``. A store is a subclass of `BaseStore`, which makes every verb of them.
+``docs/howto/store-of-your-own.md`` shows one; `django_tasklock.testing.StoreContract` tests one.
+"""
+
+from __future__ import annotations
+
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .._values.event import Event
+from .._values.lock_info import LockInfo
+from .._values.owner import Owner
+from ..conf import StoreSettings
+from ..exceptions import ListingNotSupported
+from .records import Change, Done, Entry, Note, Record, info_of
+from .waiter import Waiter
+
+# How often what is under a name is looked at anew, where others change it meanwhile.
+ATTEMPTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about the live server that an operator should know, from `BaseStore.check`."""
+
+    id: str
+    """a stable word, such as "eviction\""""
+    serious: bool
+    """whether locks may be lost, or held by two at once"""
+    message: str
+    """what is wrong, as the rest of a sentence that begins with the store; without a full stop"""
+    hint: str = ""
+    """what to do, in sentences; may be empty"""
+
+
+class Contract(ABC):
+    """What a store must have, and what it may have.
+
+    All threads of a process share one store. It only stores: waiting, signals, logs and renewal
+    belong to the service. Every method raises `StoreUnavailable` when the server does not answer,
+    and nothing else for whatever its server or client did. Names, tokens, ttls (seconds) and owners
+    were checked before.
+    """
+
+    atomic_release: ClassVar[bool] = True
+    """a change compares and writes in one step on the server"""
+    puts_together: ClassVar[bool] = True
+    """so do several changes of one `put`. Otherwise they are made one after the other"""
+    supports_listing: ClassVar[bool] = True
+    """`list` works"""
+    supports_fence: ClassVar[bool] = True
+    """a new lease has a number, greater than that of every earlier lease of its lock"""
+    fences_are_times: ClassVar[bool] = False
+    """they are microseconds since the epoch, by the server's clock, or a little more"""
+    supports_waiting: ClassVar[bool] = False
+    """`waiter` returns a `Waiter`, which is handed the lock without polling"""
+    supports_history: bool = False
+    """`record` and `events` work; False also where the settings have turned the history off"""
+    uses_cache: ClassVar[bool] = False
+    """the locks are keys of the cache that CACHE names; the system checks look at that cache"""
+    known_options: ClassVar[frozenset[str]] = frozenset({"TAKEOVER"})
+    """the keys that OPTIONS may have, beside those of the base classes"""
+    longest_ttl: float | None = None
+    """the longest ttl that a lease can have, in seconds. None if there is no limit"""
+
+    def __init__(self, settings: StoreSettings) -> None:
+        """Make the store of one alias.
+
+        Args:
+            settings: of the alias, from the setting TASKLOCK.
+
+        Raises `InvalidLockConfig` for an unknown option, and for a wrong value of one.
+        """
+        self.settings = settings
+        self.alias = settings.alias
+        known: set[str] = set()
+        for each in type(self).__mro__:
+            known |= vars(each).get("known_options", frozenset())
+        unknown = sorted(settings.options.keys() - known)
+        if unknown:
+            raise settings.wrong(
+                f"it has no option {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+            )
+        self.takeover: bool = settings.option(
+            "TAKEOVER", True, lambda given: isinstance(given, bool), "a bool"
+        )
+        """Whether a lock whose owner is known to be dead is taken at once. Off for work that
+        leaves subprocesses behind."""
+
+    # The three methods of a store.
+
+    @abstractmethod
+    def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
+        """Make all changes, or none; each is of another name.
+
+        Args:
+            changes: see `Change`. `fits` says whether one can be made, `after` what is there then.
+            least_fence: the fence of each lease that is written, or found to be there already, is
+                made this number if it is smaller. For `QuorumStore`, whose members have several
+                clocks. A store without ``fences_are_times`` ignores it, and is no member.
+
+        Returns:
+            Whether they were made, and what is there now.
+        """
+
+    @abstractmethod
+    def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
+        """What is under each of some names; None: nothing."""
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """What is under the names that begin with ``prefix``, each once, the soonest to end first.
+
+        Without a space at its beginning these are locks, and no notes. Of notes, those whose names
+        begin with `LISTED` can be listed. Other code's keys need not be found.
+
+        Raises `ListingNotSupported`.
+        """
+        raise ListingNotSupported(self.alias)
+
+    # What a store may have beside these.
+
+    def waiter(
+        self, names: Sequence[str], token: str, ttl: float, owner: Record, note: Note | None = None
+    ) -> Waiter | None:
+        """A waiter, for the arguments of `acquire`. It is not in the wait queue before it asks.
+
+        The permits of one name have one queue. None: this store has no wait queues.
+        """
+        return None
+
+    def waiters(self, name: str, limit: int = 100) -> builtins.list[Owner]:
+        """Who is in the wait queue of a lock, or of the permits of ``name``; the next one first.
+
+        Each owner has ``waiting_since`` where the store knows it.
+        """
+        return []
+
+    def record(self, events: Sequence[Event]) -> None:
+        """Keep some events, the oldest first, and forget the oldest of all beyond a limit.
+
+        Called from a thread that nobody waits for. What it raises is dropped with the events.
+        """
+        raise NotImplementedError(f"the store {type(self).__name__} does not implement record()")
+
+    def events(
+        self, name: str | None = None, task_id: str | None = None, limit: int = 100
+    ) -> builtins.list[Event]:
+        """The events that are kept, the last one that was recorded first.
+
+        Args:
+            name: only those of this lock and of its permits; None: of all locks.
+            task_id: only those whose owner is the task with this id; None: of all owners.
+            limit: how many to return at most.
+
+        Raises `ListingNotSupported`.
+        """
+        raise ListingNotSupported(self.alias, "keep a history of its locks")
+
+    def endless(self, prefix: str = "") -> Iterator[LockInfo]:
+        """Every key that is a lock and never expires, other code's included, in no order.
+
+        Raises `ListingNotSupported`.
+        """
+        return (self.info(entry) for entry in self.list(prefix) if entry.left is None)
+
+    def check(self) -> Iterable[Finding]:
+        """What is wrong with the live server, for ``check --deploy`` and the doctor.
+
+        Raises `StoreUnavailable` if it does not answer.
+        """
+        self.get(["check"])
+        return ()
+
+    def uptime(self) -> float | None:
+        """For how many seconds the server has been up, if it may forget leases in a restart.
+
+        `QuorumStore` asks right after a grant, and does not count a member that was restarted
+        lately. As a restart cuts all connections, it is enough to look at each new one. None: the
+        server forgets no lease.
+        """
+        return None
+
+    def close_idle(self) -> None:  # noqa: B027  Most stores have nothing to close.
+        """Close the connections that no call uses now. Later calls connect again.
+
+        Called when the settings have changed, as in tests: soon nobody refers to this store.
+        """
+
+    def keyed(self, name: str) -> str:
+        """The name, with whatever this thread must say so that all others find the same lock.
+
+        The service calls it once for a lease, in the thread that asks for it, and gives the result
+        to every later call about it. It is for stores whose physical keys depend on the thread, as
+        with a KEY_FUNCTION for tenants. Returns a `str` that is equal to ``name``; for what this
+        method has returned, that. Asks no server.
+        """
+        return name
+
+    def key(self, name: str) -> str:
+        """What the store calls a lock."""
+        prefix = self.settings.key_prefix
+        return f"{prefix}:{name}" if prefix else name
+
+    def info(self, entry: Entry) -> LockInfo:
+        """What there is to know of a lock that was found."""
+        return info_of(entry, self.alias, self.key(entry.name))

@@ -1,0 +1,110 @@
+"""Notes and reservations: texts that a store keeps under keys of their own, beside its locks.
+
+By notes tasks recognise a redelivery, by reservations they keep duplicates out of the queue. Both
+are records under names with a space, which no lock has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .._values.lock_info import LockInfo
+from ..exceptions import StoreUnavailable
+from .contract import ATTEMPTS, Contract
+from .records import (
+    ANY,
+    FREE,
+    KEEP,
+    LISTED,
+    Change,
+    Foreign,
+    Held,
+    Note,
+    exactly,
+    note_name,
+    note_record,
+    text_of_note,
+)
+
+
+class Reserved(NamedTuple):
+    """A reservation: the key is reserved for the text."""
+
+    key: str
+    text: str
+    ttl: float | None
+    """seconds left; None: it never ends"""
+
+
+class Notes(Contract):
+    """The verbs of notes and reservations."""
+
+    def keyed_note(self, key: str) -> str:
+        """`keyed`, for the key of a note or a reservation."""
+        return self.keyed(note_name(key))
+
+    def get_note(self, key: str) -> str | None:
+        """The text of a note or a reservation; None: there is none."""
+        return text_of_note(self.get([note_name(key)])[0])
+
+    def set_note(self, note: Note) -> None:
+        """Write a note, over the note or the reservation that may be there; with an empty text,
+        remove it."""
+        self.put([noting(note, ANY)])
+
+    def reserve(
+        self, key: str, text: str, ttl: float, *, over: str = "", unless_held: str | None = None
+    ) -> str | LockInfo | None:
+        """Reserve a key for a text, unless it is reserved for another one.
+
+        Args:
+            key: any text; notes and reservations share their keys.
+            text: a key that is reserved for this text already is reserved anew.
+            ttl: seconds from now.
+            over: a text that counts as none: it is written over.
+            unless_held: the name of a lock; while it is held, no new reservation is made.
+
+        Returns:
+            None if the key is reserved for the text now. Otherwise what is in the way: the other
+            text, or what holds the lock ``unless_held``.
+        """
+        note = Note(key, text, ttl)
+        expect: str | Held | Foreign = FREE
+        free = [] if unless_held is None else [Change(unless_held, FREE, KEEP)]
+        for _ in range(ATTEMPTS):
+            done = self.put([noting(note, expect), *free])
+            if done.made:
+                return None
+            entry, *locks = done.entries
+            there = text_of_note(entry)
+            if there == text:
+                free = []  # It is reserved already, held or not.
+            elif there is not None and there != over:
+                return there
+            elif locks and locks[0] is not None:
+                return self.info(locks[0])
+            # Nothing, a text that counts as none, or a value that nobody should write there.
+            expect = FREE if entry is None else exactly(entry)
+        raise StoreUnavailable(self.alias, "a reservation could not be written over another one")
+
+    def unreserve(self, key: str, text: str) -> bool:
+        """End a reservation, or remove a note, if it has this text. Returns False if it has not."""
+        return self.put([Change(note_name(key), Held(note_record(text)["token"]), None)]).made
+
+    def reservations(self) -> Iterator[Reserved]:
+        """Live reservations whose keys begin with `LISTED_KEY_PREFIX`, the soonest to end first.
+
+        Raises `ListingNotSupported`.
+        """
+        for entry in self.list(LISTED):
+            text = text_of_note(entry)
+            if text is not None and entry.record is not None:
+                yield Reserved(entry.record.get("key", str(entry.name)[1:]), text, entry.left)
+
+
+def noting(note: Note, expect: str | Held | Foreign) -> Change:
+    """Return the change that writes a note, or removes it."""
+    if not note.text:
+        return Change(note_name(note.key), expect, None)
+    return Change(note_name(note.key), expect, note_record(note.text, note.key), note.ttl)
