@@ -6,30 +6,16 @@ A store overrides a verb for speed alone. What it must have is in ``contract.py`
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from ..exceptions import StoreUnavailable
 from .contract import ATTEMPTS, Finding
 from .notes import Notes, Reserved, noting
-from .records import (
-    ANY,
-    FREE,
-    KEEP,
-    Change,
-    Done,
-    Entry,
-    Foreign,
-    Held,
-    Note,
-    Record,
-    exactly,
-    new_record,
-    undoing,
-)
+from .records import ANY, FREE, KEEP, Change, Done, Entry, Foreign, Held, Note, Record, new_record
 from .waiter import CannotSubscribe, Grant, Refusal, Waiter
 
 __all__ = [
@@ -40,9 +26,6 @@ __all__ = [
 # How many locks are granted in one step: servers bound the size of a script's call, of a statement,
 # and of a transaction.
 MOST_TOGETHER = 500
-
-# Changes that are made together: by what, and their places among all.
-Part: TypeAlias = tuple[Callable[[Sequence[Change]], Done], Sequence[int]]
 
 
 class Extension(NamedTuple):
@@ -202,17 +185,16 @@ class BaseStore(Notes):
             return self.put([Change(name, Held(token), None)]).made
         if digest is not None:
             return self.put([Change(name, Foreign(digest), None)]).made
-        left: Held | Foreign | None = None
+        left = None
         for _ in range(ATTEMPTS):
             entry = self.get([name])[0]
             if entry is None:
                 return False
-            there = exactly(entry)
-            if there == left:
-                return False  # It cannot be removed.
-            if self.put([Change(name, there, None)]).made:
+            if entry.itself == left:
+                return False  # The store leaves it to its end.
+            if self.put([Change(name, entry.itself, None)]).made:
                 return True
-            left = there
+            left = entry.itself
         raise StoreUnavailable(self.alias, f"{name} changes hands too fast to be cleared")
 
     def find(self, name: str) -> LockInfo | None:
@@ -242,19 +224,3 @@ class BaseStore(Notes):
         Raises `ListingNotSupported`.
         """
         return sum(1 for _ in self.list(prefix))
-
-    # For a store that does not put several changes together.
-
-    def put_in_turn(self, changes: Sequence[Change], parts: Iterable[Part]) -> Done:
-        """`put`, part by part, for a store that does not put all together."""
-        found: dict[int, Entry | None] = {}
-        # First what is looked at and stays: a refusal there leaves nothing to undo.
-        for put, places in sorted(parts, key=lambda part: changes[part[1][0]].record != KEEP):
-            done = put([changes[place] for place in places])
-            if not done.made:
-                for undo in undoing(changes[place] for place in found):
-                    self.put([undo])
-                names = [change.name for change in changes]
-                return done if len(places) == len(names) else Done(False, self.get(names))
-            found |= zip(places, done.entries, strict=True)
-        return Done(True, [found[place] for place in range(len(changes))])

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from .._values.event import Event
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from ..conf import StoreSettings
 from ..exceptions import ListingNotSupported
-from .records import Change, Done, Entry, Note, Record, info_of
+from .records import KEEP, Change, Done, Entry, Note, Record, info_of, undoing
 from .waiter import Waiter
 
 # How often what is under a name is looked at anew, where others change it meanwhile.
 ATTEMPTS = 100
+
+# Changes that are made together: by what, and their places among all.
+Part: TypeAlias = tuple[Callable[[Sequence[Change]], Done], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,3 +213,17 @@ class Contract(ABC):
     def info(self, entry: Entry) -> LockInfo:
         """What there is to know of a lock that was found."""
         return info_of(entry, self.alias, self.key(entry.name))
+
+    def put_in_turn(self, changes: Sequence[Change], parts: Iterable[Part]) -> Done:
+        """`put`, part by part, for a store that does not put all together."""
+        found: dict[int, Entry | None] = {}
+        # First what is looked at and stays: a refusal there leaves nothing to undo.
+        for put, places in sorted(parts, key=lambda part: changes[part[1][0]].record != KEEP):
+            done = put([changes[place] for place in places])
+            if not done.made:
+                for undo in undoing(changes[place] for place in found):
+                    self.put([undo])
+                names = [change.name for change in changes]
+                return done if len(places) == len(names) else Done(False, self.get(names))
+            found |= zip(places, done.entries, strict=True)
+        return Done(True, [found[place] for place in range(len(changes))])

@@ -30,17 +30,14 @@ def is_about(event: Event, name: str | None, task_id: str | None) -> bool:
 def text_of(event: Event) -> str:
     """The text of an event, without its store and its time."""
     written: dict[str, Any] = {"kind": event.kind, "name": event.name}
-    for field in ("seconds", "by", "reason"):
-        if (value := getattr(event, field)) is not None:
-            written[field] = value
+    written |= _present({"seconds": event.seconds, "by": event.by, "reason": event.reason})
     if event.count > 1:
         written["count"] = event.count
         if event.since is not None:
             written["within"] = round(max(0.0, (event.at - event.since).total_seconds()), 3)
-    for who in ("owner", "holder"):
-        if (owner := getattr(event, who)) is not None:
-            values = owner.as_dict().items()
-            written[who] = {name: value for name, value in values if value is not None}
+    written["owner"] = _present(event.owner.as_dict())
+    if event.holder is not None:
+        written["holder"] = _present(event.holder.as_dict())
     return _encode(written)
 
 
@@ -54,37 +51,47 @@ def event_of(text: bytes, store: str, at: bytes) -> Event | None:
     is not as it was written here: anybody may have written it."""
     try:
         read = json.loads(text) if len(text) <= MAX_EVENT_BYTES else None
+        if type(read) is not dict or not _is_ours(read):
+            return None
         moment = EPOCH + timedelta(seconds=float(at))
+        within = read.get("within")
+        since = None if within is None else moment - timedelta(seconds=within)
     except (ValueError, OverflowError, RecursionError):
         return None
-    if type(read) is not dict:
+    owner, holder = _owner(read.get("owner")), _owner(read.get("holder"))
+    if owner is None or (holder is None and read.get("holder") is not None):
         return None
-    get = read.get
-    kind, name, seconds, by, reason = map(get, ("kind", "name", "seconds", "by", "reason"))
-    owner, holder = _owner(get("owner")), _owner(get("holder"))
-    count, within = get("count", 1), get("within")
-    if (
-        kind in KINDS
+    return Event(
+        read["kind"], read["name"], store, moment, owner, holder, read.get("seconds"),
+        read.get("by"), read.get("reason"), read.get("count", 1), since,
+    )  # fmt: skip
+
+
+def _is_ours(read: dict[str, Any]) -> bool:
+    """Whether each field but the owners is one that could have been written here."""
+    name, count = read.get("name"), read.get("count", 1)
+    return (
+        read.get("kind") in KINDS
         and type(name) is str
         and is_name(name)
-        and owner is not None
-        and (holder is not None or get("holder") is None)
-        and all(each is None or _is_duration(each) for each in (seconds, within))
         and type(count) is int
         and 0 < count <= MOST_COUNTED
-        and all(each is None or (type(each) is str and is_remark(each)) for each in (by, reason))
-    ):
-        try:
-            since = None if within is None else moment - timedelta(seconds=within)
-        except OverflowError:  # Before the year 1.
-            return None
-        return Event(kind, name, store, moment, owner, holder, seconds, by, reason, count, since)
-    return None
+        and all(_is_duration(read.get(each)) for each in ("seconds", "within"))
+        and all(_is_remark(read.get(each)) for each in ("by", "reason"))
+    )
 
 
 def _is_duration(value: Any) -> bool:
-    return type(value) in _NUMBERS and 0 <= value <= LONGEST_TTL_SECONDS
+    return value is None or (type(value) in _NUMBERS and 0 <= value <= LONGEST_TTL_SECONDS)
+
+
+def _is_remark(value: Any) -> bool:
+    return value is None or (type(value) is str and is_remark(value))
 
 
 def _owner(read: Any) -> Owner | None:
     return Owner.of_anybody(read) if type(read) is dict else None
+
+
+def _present(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -202,16 +202,13 @@ class MemoryStore(BaseStore):
         elif new is not there:
             self._keep(new)
 
-    def _there(self, name: str) -> Kept | None:
-        """What is under the name: the lease of the first waiter, if the last one is over."""
-        kept = self._kept.get(name)
-        if kept is not None and kept.left() > 0:
-            return kept
+    def _hand_over(self, name: str) -> Kept | None:
+        """Give a lock that has ended to its first waiter. Returns that one's lease, if any."""
         self._kept.pop(name, None)
         first = next(iter(self.waiting_for(name)), None)
         if first is None:
             return None
-        # In this order: after an interruption it finds itself the holder when it looks.
+        # In this order: after an interruption the waiter finds itself the holder when it looks.
         kept = self._keep(Entry(name, first.record, first.question.ttl, self._next_fence()))
         self.queue.pop(first.token, None)
         return kept
@@ -236,7 +233,9 @@ class MemoryStore(BaseStore):
         return kept
 
     def _entry(self, name: str) -> Entry | None:
-        kept = self._there(name)
+        kept = self._kept.get(name)
+        if kept is None or kept.left() <= 0:
+            kept = self._hand_over(name)
         if kept is None:
             return None
         waiting = self.waiting_for(name)

@@ -12,20 +12,7 @@ from typing import NamedTuple
 from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable
 from .contract import ATTEMPTS, Contract
-from .records import (
-    ANY,
-    FREE,
-    KEEP,
-    LISTED,
-    Change,
-    Foreign,
-    Held,
-    Note,
-    exactly,
-    note_name,
-    note_record,
-    text_of_note,
-)
+from .records import ANY, FREE, KEEP, LISTED, Change, Expected, Held, Note, note_name, note_record
 
 
 class Reserved(NamedTuple):
@@ -46,7 +33,8 @@ class Notes(Contract):
 
     def get_note(self, key: str) -> str | None:
         """The text of a note or a reservation; None: there is none."""
-        return text_of_note(self.get([note_name(key)])[0])
+        entry = self.get([note_name(key)])[0]
+        return None if entry is None else entry.text
 
     def set_note(self, note: Note) -> None:
         """Write a note, over the note or the reservation that may be there; with an empty text,
@@ -70,14 +58,14 @@ class Notes(Contract):
             text, or what holds the lock ``unless_held``.
         """
         note = Note(key, text, ttl)
-        expect: str | Held | Foreign = FREE
+        expect: Expected = FREE
         free = [] if unless_held is None else [Change(unless_held, FREE, KEEP)]
         for _ in range(ATTEMPTS):
             done = self.put([noting(note, expect), *free])
             if done.made:
                 return None
             entry, *locks = done.entries
-            there = text_of_note(entry)
+            there = None if entry is None else entry.text
             if there == text:
                 free = []  # It is reserved already, held or not.
             elif there is not None and there != over:
@@ -85,7 +73,7 @@ class Notes(Contract):
             elif locks and locks[0] is not None:
                 return self.info(locks[0])
             # Nothing, a text that counts as none, or a value that nobody should write there.
-            expect = FREE if entry is None else exactly(entry)
+            expect = FREE if entry is None else entry.itself
         raise StoreUnavailable(self.alias, "a reservation could not be written over another one")
 
     def unreserve(self, key: str, text: str) -> bool:
@@ -98,12 +86,12 @@ class Notes(Contract):
         Raises `ListingNotSupported`.
         """
         for entry in self.list(LISTED):
-            text = text_of_note(entry)
-            if text is not None and entry.record is not None:
-                yield Reserved(entry.record.get("key", str(entry.name)[1:]), text, entry.left)
+            if entry.record is not None and entry.text is not None:
+                key = entry.record.get("key", str(entry.name)[1:])
+                yield Reserved(key, entry.text, entry.left)
 
 
-def noting(note: Note, expect: str | Held | Foreign) -> Change:
+def noting(note: Note, expect: Expected) -> Change:
     """Return the change that writes a note, or removes it."""
     if not note.text:
         return Change(note_name(note.key), expect, None)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from hashlib import sha1, sha256
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from .._values.arguments import LONGEST_NAME_CHARACTERS, LONGEST_TTL_SECONDS, is_token
 from .._values.lock_info import LockInfo
@@ -75,6 +75,10 @@ class Foreign(NamedTuple):
     digest: str
 
 
+Expected: TypeAlias = str | Held | Foreign
+"""`FREE`, `ANY`, or what must be under a name"""
+
+
 class Change(NamedTuple):
     """One conditional write.
 
@@ -83,7 +87,7 @@ class Change(NamedTuple):
     """
 
     name: str
-    expect: str | Held | Foreign
+    expect: Expected
     """`FREE`, `ANY`, or what must be there"""
     record: Record | str | None
     """None: nothing is there afterwards. `KEEP`: what is there stays"""
@@ -116,6 +120,16 @@ class Entry(NamedTuple):
     def token(self) -> str | None:
         """Of the lease that is there; None: it is other code's value."""
         return None if self.record is None else self.record["token"]
+
+    @property
+    def text(self) -> str | None:
+        """Of the note that is there; None: it is none of ours."""
+        return None if self.record is None else self.record.get("text")
+
+    @property
+    def itself(self) -> Expected:
+        """What a change expects that is made to nothing else."""
+        return Held(self.record["token"]) if self.record else Foreign(self.digest or "")
 
 
 class Done(NamedTuple):
@@ -175,11 +189,6 @@ def after(change: Change, there: Entry | None, fence: int | None, least: int = 0
     if there.fence is not None:
         there = there._replace(fence=max(there.fence, least))
     return there._replace(record=record, left=ttl)
-
-
-def exactly(entry: Entry) -> Held | Foreign:
-    """Return what a change expects that is made only to what was found."""
-    return Foreign(entry.digest or "") if entry.token is None else Held(entry.token)
 
 
 def undoing(changes: Iterable[Change]) -> list[Change]:
@@ -301,12 +310,6 @@ def note_record(text: str, key: str = "") -> Record:
     """
     record = {"token": _token_of(text), "text": text}
     return {**record, "key": key} if key and f" {key}" != note_name(key) else record
-
-
-def text_of_note(entry: Entry | None) -> str | None:
-    """Return the text of a note; None if there is none, or the value is other code's."""
-    record = None if entry is None else entry.record
-    return None if record is None else record.get("text")
 
 
 def _token_of(text: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
@@ -37,14 +37,17 @@ class LocksInMemory:
 class InMemory(AbstractContextManager[LocksInMemory]):
     """What `locks_in_memory` returns."""
 
-    def __init__(self) -> None:
-        self._block = _in_block()
-
     def __enter__(self) -> LocksInMemory:
-        return self._block.__enter__()
+        self._settings = override_settings(**{SETTING: _in_memory()})
+        self._settings.enable()
+        return LocksInMemory()
 
-    def __exit__(self, *exc: Any) -> bool | None:
-        return self._block.__exit__(*exc)
+    def __exit__(self, *_exc: object) -> None:
+        try:
+            # Whoever still holds a lease, or waits, must not go on with it in a later test.
+            MemoryStore.clear_all()
+        finally:
+            self._settings.disable()
 
     def __call__(self, test: Callable[P, R]) -> Callable[P, R]:
         """Return ``test`` with a block of its own for each call."""
@@ -81,26 +84,14 @@ def locks_in_memory() -> InMemory:
     return InMemory()
 
 
-@contextmanager
-def _in_block() -> Iterator[LocksInMemory]:
-    with override_settings(**{SETTING: _in_memory()}):
-        try:
-            yield LocksInMemory()
-        finally:
-            # Whoever still holds a lease, or waits, must not go on with it in a later test.
-            MemoryStore.clear_all()
-
-
 def _in_memory() -> dict[str, dict[str, Any]]:
-    return {
-        alias: {
-            "BACKEND": MEMORY_STORE,
-            "KEY_PREFIX": settings.key_prefix,
-            "TTL": settings.ttl,
-            # The others are for a server.
-            "OPTIONS": {
-                option: value for option, value in settings.options.items() if option == "TAKEOVER"
-            },
-        }
-        for alias, settings in configured_stores().items()
-    }
+    """The same aliases, each in memory."""
+    found = {}
+    for alias, settings in configured_stores().items():
+        # The other options are for a server.
+        options = {key: value for key, value in settings.options.items() if key == "TAKEOVER"}
+        found[alias] = {
+            "BACKEND": MEMORY_STORE, "KEY_PREFIX": settings.key_prefix, "TTL": settings.ttl,
+            "OPTIONS": options,
+        }  # fmt: skip
+    return found

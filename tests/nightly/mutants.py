@@ -643,7 +643,7 @@ MUTANTS = [Mutant(*each) for each in (
     ("the permits of a name are in one slot of a cluster", CLUSTER,
      'base_of(name.rpartition(" ")[2], 1)', 'name.rpartition(" ")[2]',
      CLUSTERS, "test_permits_and_the_reservation_of_a_job_are_beside_the_lock"),
-    ("changes in several slots are undone where one is refused", "stores/base.py",
+    ("changes in several slots are undone where one is refused", "stores/contract.py",
      "                    self.put([undo])\n", "                    pass\n",
      CLUSTERS, "test_what_was_made_is_undone_where_a_later_change_is_refused"),
 )]

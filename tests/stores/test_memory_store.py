@@ -172,7 +172,7 @@ class TestInterruptedHandOver:
         sys.version_info >= (3, 12),
         reason="Python does not always report their opcodes from 3.12 on, and never from 3.13 on",
     )
-    @pytest.mark.parametrize("step", ["_make", "_there", "_keep", "wake"])
+    @pytest.mark.parametrize("step", ["_make", "_hand_over", "_keep", "wake"])
     def test_the_waiter_has_the_lock_soon_all_the_same(self, step: str) -> None:
         """Wherever the handler of a signal raises in one of the steps of a hand-over."""
         number, where = 0, [""]

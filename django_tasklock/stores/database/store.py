@@ -240,14 +240,12 @@ def _sweep(connection: Connection) -> None:
         connection.run(f"DELETE FROM {TABLE} WHERE name IN ({_marks(keys)}) AND {old}", keys)
 
 
-def _changed(
-    change: Change, row: LockRow, there: Entry | None, now: int, least_fence: int
-) -> LockRow:
+def _changed(change: Change, row: LockRow, there: Entry | None, now: int, least: int) -> LockRow:
     """The row after a change that fits."""
     new_fence = max(now, row.fence + 1)
     if change.record is None:
         return LockRow(row.key, fence=new_fence if there is None else row.fence)
-    entry = after(change, there, new_fence, least_fence)
+    entry = after(change, there, new_fence, least)
     if entry is None or entry is there or entry.record is None:
         return row
     return LockRow(
