@@ -78,7 +78,7 @@ class BaseStore(Notes):
         raise StoreUnavailable(self.alias, f"{names[0]} changes hands too fast")
 
     def _put_lease(self, lease: Change, note: Note | None) -> tuple[Done, bool]:
-        """Put a lease, and the note unless its key has another text. Returns whether it has not."""
+        """Put a lease, and the note unless its key has another text; whether the note is there."""
         if note is not None:
             done = self.put([lease, noting(note, FREE)])
             if done.made or done.entries[0] is not None:

@@ -10,13 +10,13 @@ from .._values.arguments import LONGEST_TTL_SECONDS, is_name, is_remark
 from .._values.event import KINDS, Event
 from .._values.owner import Owner
 from .._values.slots import LARGEST_SLOTS, base_of
+from .records import is_number
 
 # Of an event's text.
 MAX_EVENT_BYTES = 8192
 MOST_COUNTED = 10**9
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
-_NUMBERS = frozenset({int, float})
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -82,7 +82,7 @@ def _is_ours(read: dict[str, Any]) -> bool:
 
 
 def _is_duration(value: Any) -> bool:
-    return value is None or (type(value) in _NUMBERS and 0 <= value <= LONGEST_TTL_SECONDS)
+    return value is None or is_number(value, LONGEST_TTL_SECONDS)
 
 
 def _is_remark(value: Any) -> bool:

@@ -244,14 +244,16 @@ def _is_ours(read: dict[str, Any]) -> bool:
         and is_token(token) is not None
         and all(type(each) is str for each in texts)
         and ("text" not in read or token == _token_of(texts[1]))
-        and all(
-            each is None or (type(each) in _NUMBERS and 0 <= each <= MAX_TIMESTAMP_SECONDS)
-            for each in moments
-        )
-        and (ttl is None or (type(ttl) in _NUMBERS and 0 < ttl <= LONGEST_TTL_SECONDS))
+        and all(each is None or is_number(each, MAX_TIMESTAMP_SECONDS) for each in moments)
+        and (ttl is None or (is_number(ttl, LONGEST_TTL_SECONDS) and ttl > 0))
         and (renew is None or renew is True or renew is False)
         and Owner.of_anybody(read) is not None
     )
+
+
+def is_number(value: Any, most: float) -> bool:
+    """Whether a value is a number from 0 to ``most``."""
+    return type(value) in _NUMBERS and 0 <= value <= most
 
 
 def digest_of(value: bytes) -> str:

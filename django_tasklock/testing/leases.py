@@ -17,7 +17,7 @@ from .steps import (
     LONG_SECONDS,
     ROUNDING_SECONDS,
     TIMEOUT_SECONDS,
-    Contract,
+    ContractTests,
     Holder,
     a_lease,
     asked,
@@ -42,7 +42,7 @@ ODD_NAMES = (
 """legal names that break careless code"""
 
 
-class Granting(Contract):
+class Granting(ContractTests):
     """The contract of `acquire`."""
 
     def test_a_lock_is_granted_to_one_holder(self) -> None:
@@ -125,7 +125,7 @@ class Granting(Contract):
         assert fences == (grow if store.supports_fence else [None] * 4)
 
 
-class Holding(Contract):
+class Holding(ContractTests):
     """The contract of `release`, `extend` and `clear`."""
 
     def test_release_ends_the_lease_once(self) -> None:
@@ -205,7 +205,7 @@ def _late_and_following(store: BaseStore) -> tuple[Holder, Holder]:
     return late, eventually_granted(store, late.name)
 
 
-class Waiting(Contract):
+class Waiting(ContractTests):
     """The contract of `waiter` and `waiters`, of a store with ``supports_waiting``."""
 
     def test_a_waiter_of_a_lock_that_is_not_held_is_granted_it(self) -> None:
@@ -258,7 +258,7 @@ class Waiting(Contract):
         assert following.waiter.leave() is None
 
 
-class Outages(Contract):
+class Outages(ContractTests):
     """The contract of all verbs while the server does not answer."""
 
     def test_an_outage_is_store_unavailable(self) -> None:

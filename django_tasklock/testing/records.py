@@ -12,7 +12,7 @@ from ..stores.records import ANY, FREE, KEEP, Change, Entry, Foreign, Held, Reco
 from .steps import (
     LONG_SECONDS,
     ROUNDING_SECONDS,
-    Contract,
+    ContractTests,
     a_lease,
     assert_describes,
     assert_held_by,
@@ -26,7 +26,7 @@ from .steps import (
 SHORT_SECONDS = LONG_SECONDS / 3
 
 
-class Putting(Contract):
+class Putting(ContractTests):
     """The contract of `put` and `get`, of which all verbs are made."""
 
     def test_a_record_is_put_where_nothing_is(self) -> None:
@@ -171,7 +171,7 @@ def there(store: BaseStore, name: str) -> Entry:
     return entry
 
 
-class Noting(Contract):
+class Noting(ContractTests):
     """By notes tasks recognise a redelivery, by reservations they keep duplicates out of the queue.
     Both are records under names that no lock has."""
 
@@ -202,7 +202,7 @@ def new_key() -> str:
     return f"run videos.tasks.процесс {new_name()}:".ljust(240, "n")
 
 
-class Seeing(Contract):
+class Seeing(ContractTests):
     """The contract of `find`; and of `list`, and `walk`, `page` and `count`, which are made of it,
     of a store with ``supports_listing``."""
 

@@ -29,7 +29,7 @@ ROUNDING_SECONDS = 2.5
 """how long a lock may outlive its lease, in a store that counts whole seconds"""
 
 
-class Contract:
+class ContractTests:
     """What a subclass must and may define."""
 
     def make_store(self) -> BaseStore:

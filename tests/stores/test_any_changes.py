@@ -1,8 +1,12 @@
-"""Changes in any order and on any condition: each store does with them what a dict would."""
+"""Changes in any order and on any condition: each store does with them what a dict would.
+
+Whether a change can be made, and what is there then, is said by `fits` and `after`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 import pytest
@@ -10,7 +14,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_tasklock.stores.base import BaseStore
-from django_tasklock.stores.records import ANY, FREE, KEEP, Change, Entry, Held, Record
+from django_tasklock.stores.records import (
+    ANY,
+    FREE,
+    KEEP,
+    Change,
+    Entry,
+    Expected,
+    Foreign,
+    Held,
+    Record,
+    after,
+    fits,
+)
 from django_tasklock.testing.steps import LONG_SECONDS, new_name
 
 TOKENS, VERSIONS = ("a" * 22, "b" * 22), (None, "v" * 22, "w" * 22)
@@ -104,3 +120,60 @@ def test_any_changes(atomic_store: BaseStore, puts: list[list[Step]]) -> None:
 def lease_in(entries: Sequence[Entry | None]) -> list[Lease | None]:
     records = [None if entry is None else entry.record for entry in entries]
     return [each and Lease(each["token"], each.get("version")) for each in records]  # type: ignore[misc]
+
+
+OLD, LEAST, NEW = 5, 7, 9
+A: Record = {"token": TOKENS[0], "at": 1.0}
+A_LATER: Record = {**A, "version": "v" * 22}
+B: Record = {"token": TOKENS[1], "at": 1.0}
+A_LEASE = Entry("name", A, 20.0, OLD, began=3.0)
+OTHER_CODES = Entry("name", None, 20.0, digest="d")
+EXPECTS: list[Expected] = [
+    FREE, ANY, Held(TOKENS[0]), Held(TOKENS[0], "v" * 22), Held(TOKENS[1]), Foreign("d"),
+    Foreign("e"),
+]  # fmt: skip
+RECORDS: list[Record | str | None] = [A, A_LATER, B, KEEP, None]
+THERE = [None, A_LEASE, A_LEASE._replace(record=A_LATER), OTHER_CODES]
+
+
+class TestAfter:
+    """What is there after each kind of change that fits what was there."""
+
+    def test_nothing_if_it_removes(self) -> None:
+        for expect, there in product(EXPECTS, THERE):
+            assert after(Change("name", expect, None), there, NEW) is None
+
+    def test_the_same_if_it_keeps_but_for_the_ttl_of_a_lease(self) -> None:
+        for expect, there in product(EXPECTS, THERE):
+            assert after(Change("name", expect, KEEP), there, NEW, LEAST) is there
+            kept = after(Change("name", expect, KEEP, LONG_SECONDS), there, NEW, LEAST)
+            is_lease = there is not None and there.record is not None
+            assert kept == (there._replace(left=LONG_SECONDS) if is_lease and there else there)
+
+    @pytest.mark.parametrize("ttl", [LONG_SECONDS, None])
+    def test_its_record_if_it_writes_one(self, ttl: float | None) -> None:
+        fitting = 0
+        for expect, record, there in product(EXPECTS, (A, A_LATER, B), THERE):
+            change = Change("name", expect, record, ttl)
+            if not fits(change, there):
+                continue
+            entry = after(change, there, NEW)
+            assert entry is not None
+            assert (entry.name, entry.record, entry.left) == ("name", record, ttl)
+            assert entry.digest is None
+            is_same = there is not None and (isinstance(expect, Held) or there.record == record)
+            assert (entry.fence, entry.began) == ((OLD, 3.0) if is_same else (NEW, None))
+            fitting += 1
+        assert fitting == 36
+
+    def test_the_fence_of_what_is_written_is_at_least_the_number_that_is_asked_for(self) -> None:
+        same, new = Change("name", FREE, A, 1.0), Change("name", ANY, B, 1.0)
+        for least, fences in ((0, (OLD, NEW)), (LEAST, (LEAST, NEW)), (NEW + 1, (NEW + 1,) * 2)):
+            entries = [after(change, A_LEASE, NEW, least) for change in (same, new)]
+            assert tuple(entry and entry.fence for entry in entries) == fences
+
+    def test_without_fences_there_is_none(self) -> None:
+        for there in (None, A_LEASE._replace(fence=None), OTHER_CODES):
+            entry = after(Change("name", ANY, B, 1.0), there, None, LEAST)
+            assert entry is not None
+            assert entry.fence is None

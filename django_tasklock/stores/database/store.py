@@ -27,7 +27,6 @@ from ..records import (
     after,
     digest_of,
     fits,
-    is_note,
     record_of,
     text_of_record,
 )
@@ -255,7 +254,7 @@ def _changed(change: Change, row: LockRow, there: Entry | None, now: int, least:
         record=text_of_record(entry.record),
         expires=NEVER if entry.left is None else now + round(entry.left * MICROSECONDS),
         began=now if entry.began is None else row.began,
-        fence=row.fence if entry.fence is None else entry.fence,
+        fence=entry.fence or 0,
     )
 
 
@@ -267,8 +266,7 @@ def _entry(name: str, row: LockRow | None, now: int) -> Entry | None:
     entry = Entry(name, record, None if row.expires == NEVER else left)
     if record is None:
         return entry._replace(digest=digest_of(row.record.encode()))
-    fence = None if is_note(name) else row.fence
-    return entry._replace(fence=fence, began=row.began / MICROSECONDS)
+    return entry._replace(fence=row.fence, began=row.began / MICROSECONDS)
 
 
 def _marks(values: Sequence[Any]) -> str:

@@ -11,7 +11,7 @@ from django_tasklock.stores.base import Grant, Refusal
 from django_tasklock.stores.records import Held
 from django_tasklock.testing.steps import (
     LONG_SECONDS,
-    Contract,
+    ContractTests,
     Queued,
     granted,
     needs,
@@ -25,7 +25,7 @@ from django_tasklock.testing.steps import (
 __all__ = ["Queueing"]
 
 
-class Queueing(Contract):
+class Queueing(ContractTests):
     """More of the contract of `waiter` and `waiters`."""
 
     def test_a_lease_that_ends_by_itself_makes_room_for_the_first_waiter(self) -> None:

@@ -9,7 +9,7 @@ from django_tasklock._values.event import KINDS, Event
 from django_tasklock._values.owner import Owner
 from django_tasklock.exceptions import ListingNotSupported
 from django_tasklock.stores.base import BaseStore
-from django_tasklock.testing.steps import Contract, granted, needs, new_name
+from django_tasklock.testing.steps import ContractTests, granted, needs, new_name
 
 __all__ = ["Recording"]
 
@@ -28,7 +28,7 @@ def an_event(store: BaseStore, name: str, **fields: Any) -> Event:
     return Event(name=name, store=store.alias, **filled)
 
 
-class Recording(Contract):
+class Recording(ContractTests):
     """The contract of `record` and `events`, for stores that have them."""
 
     def make_recording_store(self) -> BaseStore:

@@ -14,7 +14,7 @@ from django_tasklock.testing.steps import (
     LONG_SECONDS,
     ROUNDING_SECONDS,
     TIMEOUT_SECONDS,
-    Contract,
+    ContractTests,
     granted,
     listing,
     new_name,
@@ -23,7 +23,7 @@ from django_tasklock.testing.steps import (
 __all__ = ["Reserving"]
 
 
-class Reserving(Contract):
+class Reserving(ContractTests):
     """The contract of notes of grants and releases, and of `reserve`, `unreserve` and
     `reservations`."""
 

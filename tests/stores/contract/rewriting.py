@@ -7,7 +7,7 @@ from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.records import Held
 from django_tasklock.testing.steps import (
     LONG_SECONDS,
-    Contract,
+    ContractTests,
     assert_held_by,
     granted,
     in_threads,
@@ -21,7 +21,7 @@ __all__ = ["Rewriting"]
 SHORT_SECONDS = LONG_SECONDS / 3
 
 
-class Rewriting(Contract):
+class Rewriting(ContractTests):
     """The contract of `rewrite`."""
 
     def test_a_rewritten_lease_is_the_same_lease_with_another_owner(self) -> None:

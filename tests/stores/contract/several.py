@@ -8,7 +8,7 @@ from django_tasklock._values.tokens import new_token
 from django_tasklock.stores.base import Grant, Refusal
 from django_tasklock.testing.steps import (
     LONG_SECONDS,
-    Contract,
+    ContractTests,
     Holder,
     assert_held_by,
     granted,
@@ -20,7 +20,7 @@ from django_tasklock.testing.steps import (
 __all__ = ["TakingSeveral"]
 
 
-class TakingSeveral(Contract):
+class TakingSeveral(ContractTests):
     """The contract of `acquire` for the permits of a name, and of `acquire_all`."""
 
     def test_the_first_free_one_of_several_permits_is_granted(self) -> None:

@@ -8,7 +8,7 @@ from django_tasklock.exceptions import ListingNotSupported
 from django_tasklock.stores.base import Extension, Finding
 from django_tasklock.testing.steps import (
     LONG_SECONDS,
-    Contract,
+    ContractTests,
     assert_describes,
     assert_held_by,
     granted,
@@ -21,7 +21,7 @@ from django_tasklock.testing.steps import (
 __all__ = ["OtherVerbs"]
 
 
-class OtherVerbs(Contract):
+class OtherVerbs(ContractTests):
     """The contract of `extend_many`, `walk`, `endless`, `close_idle` and `check`."""
 
     def test_a_batch_is_extended_each_on_its_own(self) -> None:
