@@ -100,9 +100,8 @@ class BaseStore(Notes):
         """
         if not self.puts_together or len(tokens) > MOST_TOGETHER:
             return None
-        done = self.put([
-            Change(name, FREE, new_record(token, owner), ttl) for name, token in tokens.items()
-        ])  # fmt: skip
+        records = {name: new_record(token, owner) for name, token in tokens.items()}
+        done = self.put([Change(name, FREE, record, ttl) for name, record in records.items()])
         there = [entry for entry in done.entries if entry is not None]
         if done.made:
             return [self.granted(entry) for entry in there]

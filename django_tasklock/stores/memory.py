@@ -96,8 +96,8 @@ class MemoryStore(BaseStore):
         super().__init__(settings)
         self._kept: dict[str, Kept] = {}
         self._events: deque[Event] = deque(maxlen=HISTORY_EVENTS)
-        # Those who wait, by their tokens, in the order in which they came. One whose caller is gone
-        # is not among them any more.
+        # The waiters, by their tokens, in the order in which they came. One whose caller is gone is
+        # not among them any more.
         self._queue = OfProcess[WeakValueDictionary[str, MemoryWaiter]](WeakValueDictionary)
         # The process that knows that it has no copies of the leases of the one that forked it.
         self._process = os.getpid()
@@ -161,8 +161,7 @@ class MemoryStore(BaseStore):
 
     def waiters(self, name: str, limit: int = 100) -> list[Owner]:
         with self.guard:
-            waiting = [(each.question.names[0], each.record) for each in self.queue.values()]
-        queue = [record for first, record in waiting if base_of(first, record.get("slots")) == name]
+            queue = [waiter.record for waiter in self.queue.values() if waiter.base == name]
         return [*map(waiter_of, queue[:limit])]
 
     def record(self, events: Sequence[Event]) -> None:
@@ -177,12 +176,9 @@ class MemoryStore(BaseStore):
         return found[:limit]
 
     def check(self) -> Iterable[Finding]:
-        yield Finding(
-            "memory",
-            True,
-            "it keeps its locks in memory: they exclude within one process only",
-            "It is for tests. Use a store that all processes share, such as one on Redis.",
-        )
+        what = "it keeps its locks in memory: they exclude within one process only"
+        mend = "It is for tests. Use a store that all processes share, such as one on Redis."
+        yield Finding("memory", True, what, mend)
 
     def granted(self, entry: Entry, *, noted: bool = False) -> Grant:
         kept = self._kept.get(entry.name)
@@ -191,14 +187,14 @@ class MemoryStore(BaseStore):
         return Grant(entry.name, entry.fence, noted, kept.left)
 
     def waiting_for(self, name: str) -> list[MemoryWaiter]:
-        """Who may have this lock, the next one first. The caller holds the guard."""
+        """The waiters that may have this lock, the next one first. The caller holds the guard."""
         return [waiter for waiter in self.queue.values() if name in waiter.question.names]
 
     def _make(self, change: Change, there: Entry | None, least_fence: int) -> None:
         """Make a change that fits what is there."""
         new = after(change, there, self._next_fence(), least_fence)
         if new is None:
-            self._kept.pop(change.name, None)  # Whoever looks there next hands it over.
+            self._kept.pop(change.name, None)  # The next call that looks there hands it over.
         elif new is not there:
             self._keep(new)
 
@@ -217,7 +213,7 @@ class MemoryStore(BaseStore):
         return max(self.last_fence + 1, int(today() * 1_000_000))
 
     def _keep(self, entry: Entry) -> Kept:
-        """Put an entry under its name, and have those look who wait for this lock."""
+        """Put an entry under its name, and wake the waiters of this lock."""
         if chance.random() < TIDY_CHANCE:
             self._kept = {old: each for old, each in self._kept.items() if each.left() > 0}
         MemoryStore.last_fence = max(self.last_fence, entry.fence or 0)
@@ -257,6 +253,7 @@ class MemoryWaiter:
 
     def __init__(self, store: MemoryStore, question: Question) -> None:
         self._store, self.question, self.token = store, question, question.token
+        self.base = base_of(question.names[0], question.owner.get("slots"))
         self.record = {**question.owner, "token": self.token, "at": today(), SINCE: today()}
         self.cut, self.ahead = False, 0
         # What held the locks when it was last told.
@@ -291,7 +288,7 @@ class MemoryWaiter:
         self._waker = wake
         if self._bell.sleep(0):
             wake()
-        # The first one looks for all whether a lease is over.
+        # The first waiter looks for all of them whether a lease is over.
         return OTHERS_LOOK_SECONDS if self.ahead else LOOK_SECONDS
 
     def leave(self) -> Grant | None:

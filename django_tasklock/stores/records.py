@@ -143,12 +143,11 @@ class Done(NamedTuple):
 
 def is_there(change: Change, there: Entry | None) -> bool:
     """Whether the record of a change is under its name already."""
-    new, old = change.record, None if there is None else there.record
-    return (
-        isinstance(new, Mapping)
-        and old is not None
-        and (new["token"], new.get("version")) == (old["token"], old.get("version"))
-    )
+    new = change.record
+    if not isinstance(new, Mapping) or there is None or there.record is None:
+        return False
+    old = there.record
+    return (new["token"], new.get("version")) == (old["token"], old.get("version"))
 
 
 def fits(change: Change, there: Entry | None) -> bool:

@@ -1,5 +1,4 @@
-"""What a test puts its code into, a lock that somebody else holds or an outage; and what it asserts
-of locks."""
+"""A lock that somebody else holds, an outage, and what a test asserts of locks."""
 
 from __future__ import annotations
 

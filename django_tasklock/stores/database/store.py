@@ -225,7 +225,7 @@ def _write_row(connection: Connection, read: LockRow | None, row: LockRow) -> bo
         return bool(connection.run(sql, parameters).rowcount)
     try:
         connection.run(f"INSERT INTO {TABLE} ({COLUMNS}) VALUES ({_marks(row)})", row)
-    except IntegrityError:  # Somebody else was quicker.
+    except IntegrityError:  # Another caller was quicker.
         return False
     return True
 
@@ -247,15 +247,10 @@ def _changed(change: Change, row: LockRow, there: Entry | None, now: int, least:
     entry = after(change, there, new_fence, least)
     if entry is None or entry is there or entry.record is None:
         return row
-    return LockRow(
-        key=row.key,
-        token=entry.record["token"],
-        version=entry.record.get("version", ""),
-        record=text_of_record(entry.record),
-        expires=NEVER if entry.left is None else now + round(entry.left * MICROSECONDS),
-        began=now if entry.began is None else row.began,
-        fence=entry.fence or 0,
-    )
+    record, text = entry.record, text_of_record(entry.record)
+    ends = NEVER if entry.left is None else now + round(entry.left * MICROSECONDS)
+    began, fence = now if entry.began is None else row.began, entry.fence or 0
+    return LockRow(row.key, record["token"], record.get("version", ""), text, ends, began, fence)
 
 
 def _entry(name: str, row: LockRow | None, now: int) -> Entry | None:
