@@ -40,9 +40,9 @@ class Extension(NamedTuple):
 class BaseStore(Notes):
     """Where locks live: what every store is a subclass of.
 
-    It makes the verbs, and a subclass the three methods: see `Contract`. Every method raises
-    `StoreUnavailable` when the server does not answer, and nothing else for whatever its server or
-    client did.
+    It makes the verbs, and a subclass the three methods: see ``stores/contract.py``. Every method
+    raises `StoreUnavailable` when the server does not answer, and nothing else for whatever its
+    server or client did.
     """
 
     def acquire(

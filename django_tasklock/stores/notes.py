@@ -12,7 +12,7 @@ from typing import NamedTuple
 from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable
 from .contract import ATTEMPTS, Contract
-from .records import ANY, FREE, KEEP, LISTED, Change, Expected, Held, Note, note_name, note_record
+from .records import ANY, FREE, KEEP, LISTED, Change, Foreign, Held, Note, note_name, note_record
 
 
 class Reserved(NamedTuple):
@@ -58,7 +58,7 @@ class Notes(Contract):
             text, or what holds the lock ``unless_held``.
         """
         note = Note(key, text, ttl)
-        expect: Expected = FREE
+        expect: str | Held | Foreign = FREE
         free = [] if unless_held is None else [Change(unless_held, FREE, KEEP)]
         for _ in range(ATTEMPTS):
             done = self.put([noting(note, expect), *free])
@@ -91,7 +91,7 @@ class Notes(Contract):
                 yield Reserved(key, entry.text, entry.left)
 
 
-def noting(note: Note, expect: Expected) -> Change:
+def noting(note: Note, expect: str | Held | Foreign) -> Change:
     """Return the change that writes a note, or removes it."""
     if not note.text:
         return Change(note_name(note.key), expect, None)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from hashlib import sha1, sha256
 from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from .._values.arguments import LONGEST_NAME_CHARACTERS, LONGEST_TTL_SECONDS, is_token
 from .._values.lock_info import LockInfo
@@ -75,10 +75,6 @@ class Foreign(NamedTuple):
     digest: str
 
 
-Expected: TypeAlias = str | Held | Foreign
-"""`FREE`, `ANY`, or what must be under a name"""
-
-
 class Change(NamedTuple):
     """One conditional write.
 
@@ -87,7 +83,7 @@ class Change(NamedTuple):
     """
 
     name: str
-    expect: Expected
+    expect: str | Held | Foreign
     """`FREE`, `ANY`, or what must be there"""
     record: Record | str | None
     """None: nothing is there afterwards. `KEEP`: what is there stays"""
@@ -127,7 +123,7 @@ class Entry(NamedTuple):
         return None if self.record is None else self.record.get("text")
 
     @property
-    def itself(self) -> Expected:
+    def itself(self) -> Held | Foreign:
         """What a change expects that is made to nothing else."""
         return Held(self.record["token"]) if self.record else Foreign(self.digest or "")
 

@@ -20,7 +20,6 @@ from django_tasklock.stores.records import (
     KEEP,
     Change,
     Entry,
-    Expected,
     Foreign,
     Held,
     Record,
@@ -128,7 +127,7 @@ A_LATER: Record = {**A, "version": "v" * 22}
 B: Record = {"token": TOKENS[1], "at": 1.0}
 A_LEASE = Entry("name", A, 20.0, OLD, began=3.0)
 OTHER_CODES = Entry("name", None, 20.0, digest="d")
-EXPECTS: list[Expected] = [
+EXPECTS: list[str | Held | Foreign] = [
     FREE, ANY, Held(TOKENS[0]), Held(TOKENS[0], "v" * 22), Held(TOKENS[1]), Foreign("d"),
     Foreign("e"),
 ]  # fmt: skip
