@@ -41,8 +41,6 @@ Address = tuple[str, int]
 # Not to be changed: two processes that disagree about it would not exclude each other. A list reads
 # the index of each bucket; the locks can be on as many masters as there are buckets.
 BUCKETS = 64
-SLOTS_OF_A_CLUSTER = 16384
-
 # The hash tag of each bucket's keys: the smallest number whose slot is in the bucket's part of all
 # slots, so that masters with as many slots have as many buckets.
 _NUMBERS = (
@@ -51,8 +49,8 @@ _NUMBERS = (
     "62 71 79 53 143 48 40"
 )
 TAGS = _NUMBERS.split()
-# The slot of each bucket, in ascending order: Redis's CRC16 of its tag.
-SLOTS = [crc_hqx(tag.encode(), 0) % SLOTS_OF_A_CLUSTER for tag in TAGS]
+# The slot of each bucket, in ascending order: Redis's CRC16 of its tag. A cluster has 16384 slots.
+SLOTS = [crc_hqx(tag.encode(), 0) % 16384 for tag in TAGS]
 
 # The options: the URL of a node, or a list of URLs of some; arguments of redis-py's connections,
 # such as ``ssl_ca_certs``.
@@ -180,8 +178,7 @@ class Nodes:
     def _client(self, address: Address) -> Client:
         found = self._clients.get(address)
         if found is None:
-            host, port = address
-            options = {**self.options, "host": host, "port": port}
+            options = {**self.options, "host": address[0], "port": address[1]}
             made = Client(self.alias, self.pool, options, **OF_RENEWAL)
             found = self._clients.setdefault(address, made)
         return found
