@@ -36,8 +36,6 @@ LONGEST_MARK = 64
 # the largest that the system calls take
 LARGEST_PID = 2**31 - 1
 LARGEST_START_TICKS = 2**63 - 1
-# What the processes of one machine have in common, since its boot, in one namespace of each kind.
-OF_MACHINE = ("host", "boot", "pidns", "timens")
 # The kernel rounds starts: those of one process may differ by so much.
 SAME_START_TICKS = 2
 # How long a process goes by what it has last read of itself.
@@ -159,7 +157,8 @@ class Owner:
         return (
             None not in (self.pid, self.start, self.boot, self.pidns)
             and self.mark is None
-            and all(getattr(self, name) == here[name] for name in OF_MACHINE)
+            and (self.host, self.boot, self.pidns, self.timens)
+            == (here["host"], here["boot"], here["pidns"], here["timens"])
         )
 
     def alive(self) -> bool | None:
