@@ -75,6 +75,14 @@ def bucket_of(name: str) -> int:
     return crc_hqx(base_of(name.rpartition(" ")[2], 1).encode(), 0) % BUCKETS
 
 
+def _by_bucket(things: Iterable[T], names: Iterable[str]) -> dict[int, list[T]]:
+    """Some things, by the buckets of their names."""
+    parts: dict[int, list[T]] = {}
+    for thing, name in zip(things, names, strict=True):
+        parts.setdefault(bucket_of(name), []).append(thing)
+    return parts
+
+
 class Nodes:
     """The masters of a cluster: which of them has which slot, and how they are reached.
 
@@ -269,16 +277,16 @@ class RedisClusterStore(BaseStore):
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
         parts: builtins.list[Part] = []
-        for bucket, places in self._by_bucket([change.name for change in changes]):
-            parts.append((partial(bucket.put, least_fence=least_fence), places))
+        names = [change.name for change in changes]
+        for number, places in _by_bucket(range(len(changes)), names).items():
+            parts.append((partial(self.buckets[number].put, least_fence=least_fence), places))
         return self.put_in_turn(changes, parts)
 
     def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
-        found: dict[int, Entry | None] = {}
-        for bucket, places in self._by_bucket(names):
-            entries = bucket.get([names[place] for place in places])
-            found |= zip(places, entries, strict=True)
-        return [found[place] for place in range(len(names))]
+        found: dict[str, Entry | None] = {}
+        for number, part in _by_bucket(names, names).items():
+            found |= zip(part, self.buckets[number].get(part), strict=True)
+        return [found[name] for name in names]
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         lists = [bucket.list(prefix) for bucket in self.buckets]
@@ -292,23 +300,21 @@ class RedisClusterStore(BaseStore):
         return super().release(name, token, note)
 
     def extend_many(self, batch: Sequence[Extension]) -> Sequence[bool | None]:
-        done: dict[int, bool] = {}
+        done: dict[Extension, bool] = {}
         masters = self.nodes.masters or self.nodes.learned()
         silent: set[Address | None] = set()
-        for bucket, places in self._by_bucket([each.name for each in batch]):
-            master = masters.get(bucket.client.slot)
+        for number, part in _by_bucket(batch, [each.name for each in batch]).items():
+            master = masters.get(SLOTS[number])
             if master in silent:
                 continue  # Each question to it would take as long as the first one.
             try:
-                answers = bucket.extend_many([batch[place] for place in places])
+                done |= zip(part, self.buckets[number].extend_many(part), strict=True)
             except StoreUnavailable as error:
                 silent.add(master)
                 failure = error
-            else:
-                done |= zip(places, answers, strict=True)
         if batch and not done:
             raise failure
-        return [done.get(place) for place in range(len(batch))]
+        return [done.get(each) for each in batch]
 
     def count(self, prefix: str = "") -> int:
         return sum(bucket.count(prefix) for bucket in self.buckets)
@@ -348,10 +354,3 @@ class RedisClusterStore(BaseStore):
     def _one_of_each_master(self) -> dict[Address, _Bucket]:
         masters = self.nodes.learned()
         return {masters[slot]: self.buckets[SLOTS.index(slot)] for slot in masters}
-
-    def _by_bucket(self, names: Sequence[str]) -> builtins.list[tuple[_Bucket, builtins.list[int]]]:
-        """The buckets of some names, each with the places of its own among them."""
-        places: dict[int, builtins.list[int]] = {}
-        for place, name in enumerate(names):
-            places.setdefault(bucket_of(name), []).append(place)
-        return [(self.buckets[number], part) for number, part in places.items()]
