@@ -108,13 +108,13 @@ class Keyed(str):
 
     A cache's KEY_FUNCTION may look at the thread, for its tenant. So the key is made once, in the
     caller's thread, and a lease, a note or a `LockInfo` keeps it. Everybody else takes this for the
-    plain name: it is equal to it. ``alias`` is that of the store; any other store makes a key of
-    its own.
+    plain name: it is equal to it.
     """
 
     __slots__ = ("alias", "key")
 
     alias: str
+    """of the store; any other store makes a key of its own"""
     key: str
 
     @classmethod
