@@ -25,7 +25,7 @@ from .._values.slots import base_of
 from .._values.tokens import chance
 from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable
-from .base import BaseStore, Extension, Finding, Note, Part
+from .base import BaseStore, Extension, Finding, Note
 from .records import Change, Done, Entry, left_of
 from .redis.caches import Encoding, timeouts
 from .redis.check import findings
@@ -276,7 +276,7 @@ class RedisClusterStore(BaseStore):
     # The three methods of a store.
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
-        parts: builtins.list[Part] = []
+        parts = []
         names = [change.name for change in changes]
         for number, places in _by_bucket(range(len(changes)), names).items():
             parts.append((partial(self.buckets[number].put, least_fence=least_fence), places))
