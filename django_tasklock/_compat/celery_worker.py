@@ -21,11 +21,11 @@ class WorkerRequest(Request):
 
     Celery lets a task name its class (``Task.Request``), and documents a few methods to override.
     For each task it makes a subclass, whose ``execute_using_pool`` and ``on_success`` call no
-    ``super()``. The attributes below are private.
+    ``super()``. The attributes below are private: ``_request_dict`` has the message's headers,
+    which are sent on to the pool child.
     """
 
     _request_dict: dict[str, Any]
-    """the message's headers, which are sent on to the pool child"""
     _args: list[Any]
     _kwargs: dict[str, Any]
     _already_cancelled: bool

@@ -10,9 +10,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 
 
-def add_without_transaction(
-    model_admin: Any, request: HttpRequest, form_url: str, extra_context: dict[str, Any]
-) -> HttpResponse:
+def add_without_transaction(admin: Any, request: HttpRequest, *shown: Any) -> HttpResponse:
     """As ``ModelAdmin.add_view``, which opens a transaction for a POST."""
-    answer: HttpResponse = model_admin._changeform_view(request, None, form_url, extra_context)
+    answer: HttpResponse = admin._changeform_view(request, None, *shown)
     return answer

@@ -12,10 +12,11 @@ gevent this uses the documented ``gevent.monkey.get_original``, and of eventlet
 
 from __future__ import annotations
 
+import _thread
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 # A new thread is not waited for any longer.
 LONGEST_BEGINNING_SECONDS = 1.0
@@ -32,21 +33,9 @@ class _OfThread(threading.local):
 this_thread = _OfThread()
 
 
-class NativeLock(Protocol):
-    """What ``_thread.allocate_lock()`` returns."""
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
-    def release(self) -> None: ...
-    def locked(self) -> bool: ...
-    def __enter__(self) -> bool: ...
-    def __exit__(self, *exc: object) -> None: ...
-
-
-class NativeRLock(Protocol):
-    """What ``_thread.RLock()`` returns. Greenlets of one thread are one to it."""
-
-    def __enter__(self) -> bool: ...
-    def __exit__(self, *exc: object) -> None: ...
+NativeLock: TypeAlias = threading.Lock
+# Greenlets of one thread are one to it.
+NativeRLock: TypeAlias = threading.RLock
 
 
 def _original(name: str) -> Any:
@@ -57,8 +46,6 @@ def _original(name: str) -> Any:
     eventlet = sys.modules.get("eventlet.patcher")
     if eventlet is not None:
         return getattr(eventlet.original("_thread"), name)
-    import _thread
-
     return getattr(_thread, name)
 
 
@@ -76,8 +63,6 @@ def new_rlock() -> NativeRLock:
 
 def are_patched() -> bool:
     """Whether gevent or eventlet has made greenlets of this process's threads."""
-    import _thread
-
     return _thread.start_new_thread.__module__ != "_thread"
 
 

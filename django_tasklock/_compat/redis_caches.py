@@ -19,15 +19,17 @@ VALKEY_OPTIONS = frozenset({"parser_class", "retry", "credential_provider"})
 
 
 class RawCache(NamedTuple):
-    """How a cache reaches Redis, makes its keys, and writes a text."""
+    """How a cache reaches Redis, makes its keys, and writes a text.
+
+    ``pool`` is of redis-py, and None if a key may have a server of its own, as with the
+    ShardClient. ``dumps`` makes what the cache would write for a text, but not compressed: a cache
+    reads that too. ``prepends``: ``make_key`` puts the same text before each key, as Django's own.
+    """
 
     pool: Any
-    """of redis-py; None if a key may have a server of its own, as with the ShardClient"""
     dumps: Callable[[str], Any]
-    """makes what the cache would write for a text, but not compressed: a cache reads that too"""
     make_key: Callable[[str], str]
     prepends: bool
-    """whether ``make_key`` puts the same text before each key, as Django's own does"""
 
 
 def raw_cache(cache: Any) -> RawCache | None:

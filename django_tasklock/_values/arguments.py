@@ -9,7 +9,7 @@ version within memcached's 250 bytes and DatabaseCache's 255 characters.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from math import isfinite
 from typing import Any, TypeVar
 
@@ -48,13 +48,8 @@ def is_remark(text: str) -> bool:
 
 def checked_name(name: Any) -> str:
     """Return ``name``. Raises `TypeError` or `ValueError` if it cannot name a lock."""
-    text = _typed("a lock's name", name, str, "a str")
-    if not is_name(text):
-        raise ValueError(
-            f"a lock's name must have 1 to {LONGEST_NAME_CHARACTERS} printable characters and no "
-            f"spaces, not {text!r:.100} ({len(text)} characters)"
-        )
-    return text
+    rule = f"1 to {LONGEST_NAME_CHARACTERS} printable characters and no spaces"
+    return _text("a lock's name", name, is_name, rule)
 
 
 def checked_several(names: Any) -> None:
@@ -71,13 +66,8 @@ def checked_template(name: Any) -> str:
 def checked_remark(what: str, text: Any) -> str:
     """Return ``text``, which may be empty: an operator's name, or a reason. Raises `TypeError` or
     `ValueError` if it is too long, or would not be safe on a terminal."""
-    remark = _typed(what, text, str, "a str")
-    if not is_remark(remark):
-        raise ValueError(
-            f"{what} must have at most {LONGEST_TEXT_BYTES} bytes of UTF-8, and only printable "
-            f"characters, not {text!r:.255}"
-        )
-    return remark
+    rule = f"at most {LONGEST_TEXT_BYTES} bytes of UTF-8, and only printable characters"
+    return _text(what, text, is_remark, rule)
 
 
 def checked_token(token: Any) -> str:
@@ -147,6 +137,13 @@ def _typed(what: str, value: Any, kind: type[T] | tuple[type[T], ...], called: s
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"{what} must be {called}, not {type(value).__name__}: {value!r:.100}")
     return value
+
+
+def _text(what: str, value: Any, fits: Callable[[str], bool], rule: str) -> str:
+    text = _typed(what, value, str, "a str")
+    if not fits(text):
+        raise ValueError(f"{what} must have {rule}, not {text!r:.255} ({len(text)} characters)")
+    return text
 
 
 def _number(what: str, value: Any) -> float:

@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 
 from .arguments import checked_ttl
 
-MINUTE_SECONDS, HOUR_SECONDS, DAY_SECONDS = 60, 3600, 86400
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
 _PLAIN = re.compile(_NUMBER).fullmatch
@@ -39,14 +38,11 @@ def duration(seconds: float) -> str:
     seconds = max(0.0, seconds)
     if seconds < 1:
         return f"{int(seconds * 10) / 10:.1f}s"
-    whole = int(seconds)
-    if whole < MINUTE_SECONDS:
-        return f"{whole}s"
-    if whole < HOUR_SECONDS:
-        return f"{whole // MINUTE_SECONDS}m{whole % MINUTE_SECONDS:02d}s"
-    if whole < DAY_SECONDS:
-        return f"{whole // HOUR_SECONDS}h{whole % HOUR_SECONDS // MINUTE_SECONDS:02d}m"
-    return f"{whole // DAY_SECONDS}d{whole % DAY_SECONDS // HOUR_SECONDS:02d}h"
+    for unit, smaller in ("dh", "hm", "ms"):
+        units, rest = divmod(int(seconds), UNIT_SECONDS[unit])
+        if units:
+            return f"{units}{unit}{rest // UNIT_SECONDS[smaller]:02d}{smaller}"
+    return f"{int(seconds)}s"
 
 
 def age(acquired_at: datetime) -> float:

@@ -61,9 +61,8 @@ def task_link(task_id: str | None) -> str:
 
 def row_url(site: admin.AdminSite, request: HttpRequest, model: type[Model], pk: Any) -> str | None:
     """Return the address of a row's page; None if the site has none, or the user may not see it."""
-    if not site.is_registered(model) or not site.get_model_admin(model).has_view_permission(
-        request
-    ):
+    shown = site.is_registered(model) and site.get_model_admin(model).has_view_permission(request)
+    if not shown:
         return None
     view = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
     return reverse(view, args=[quote(pk)], current_app=site.name)

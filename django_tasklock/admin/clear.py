@@ -7,10 +7,12 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.models import DELETION, LogEntry
+from django.contrib.messages import INFO, SUCCESS, WARNING
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from .._engine.service import locks
 from .._values.lock_info import LockInfo
@@ -23,19 +25,15 @@ from .reading import NOT_KNOWN, problem_of
 
 NAMES_PER_MESSAGE = 5
 SAID: Mapping[Outcome, tuple[Any, int]] = {
-    Outcome.CLEARED: (gettext_lazy("Cleared: %(names)s."), messages.SUCCESS),
-    Outcome.CHANGED_HANDS: (
-        gettext_lazy("Left alone, because it changed hands: %(names)s."),
-        messages.WARNING,
-    ),
-    Outcome.NOT_LOCKED: (gettext_lazy("Not locked any more: %(names)s."), messages.INFO),
+    Outcome.CLEARED: (_("Cleared: %(names)s."), SUCCESS),
+    Outcome.CHANGED_HANDS: (_("Left alone, because it changed hands: %(names)s."), WARNING),
+    Outcome.NOT_LOCKED: (_("Not locked any more: %(names)s."), INFO),
 }
 
 
 def user_name(request: HttpRequest) -> str:
     """Return the name under which the user clears and holds locks."""
-    user: Any = request.user
-    return recorded(user.get_username())
+    return recorded(request.user.get_username())
 
 
 def question_about(lock: Any) -> SafeString:
@@ -57,10 +55,12 @@ def clear(request: HttpRequest, seen: Sequence[Lock]) -> None:
     try:
         for lock in seen:
             if lock.info is None:
-                names[_missed(lock)].append(lock.name)
+                gone = locks.using(lock.store).get(lock.name) is None
+                names[Outcome.NOT_LOCKED if gone else Outcome.CHANGED_HANDS].append(lock.name)
             else:
                 by_store.setdefault(lock.store, []).append(lock.info)
-                _log(request, lock.info)
+                words = gettext("Asked to clear it. %(sentence)s")
+                log(request, lock, words % {"sentence": sentence(lock.info)})
         for alias, infos in by_store.items():
             for info, outcome in clear_all(locks.using(alias), infos, by=user_name(request)):
                 names[outcome].append(info.name)
@@ -68,8 +68,8 @@ def clear(request: HttpRequest, seen: Sequence[Lock]) -> None:
         messages.error(request, problem_of(error))
     for outcome, some in names.items():
         if some:
-            words, level = SAID[outcome]
-            messages.add_message(request, level, words % {"names": listed_names(some)})
+            said, level = SAID[outcome]
+            messages.add_message(request, level, said % {"names": listed_names(some)})
 
 
 def listed_names(names: Sequence[str]) -> str:
@@ -81,14 +81,8 @@ def listed_names(names: Sequence[str]) -> str:
     return gettext("%(names)s and %(count)d more") % {"names": listed, "count": more}
 
 
-def _log(request: HttpRequest, info: LockInfo) -> None:
-    words = gettext("Asked to clear it. %(sentence)s") % {"sentence": sentence(info)}
+def log(request: HttpRequest, lock: Any, words: str) -> None:
+    """Write into the admin's log what the user wants to end: a lease, or a reservation."""
     # Of the lock and not of the lease: so all entries of a lock are together.
-    of_lock = [Lock.named(info.store, info.name)]
+    of_lock = [Lock.named(lock.store, lock.name)]
     LogEntry.objects.log_actions(request.user.pk, of_lock, DELETION, words)
-
-
-def _missed(lock: Lock) -> Outcome:
-    """What became of a lease that does not hold the lock any more."""
-    gone = locks.using(lock.store).get(lock.name) is None
-    return Outcome.NOT_LOCKED if gone else Outcome.CHANGED_HANDS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.admin.utils import quote
 from django.http import HttpRequest
 from django.utils.translation import gettext, gettext_noop
 
@@ -74,7 +73,7 @@ def _cells(request: HttpRequest, event: Event) -> dict[str, str]:
         "kind": gettext(event.kind),
         "times": f"\N{MULTIPLICATION SIGN} {event.count}" if event.count > 1 else seconds,
         "name": printable(event.name),
-        "url": address(request, "change", quote(lock_id), store=event.store),
+        "url": address(request, "change", lock_id, store=event.store),
         "who": who(event.owner),
         "task": shortened(event.owner.task or ""),
         "task_id": task_link(event.owner.task_id),

@@ -6,8 +6,7 @@ from itertools import islice
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, DELETION, LogEntry
-from django.contrib.admin.utils import quote
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.core import signing
 from django.core.exceptions import PermissionDenied
 from django.db import Error as DatabaseError
@@ -22,7 +21,7 @@ from ..operators.lost_work import requeue, still_lost
 from ..operators.problems import KINDS, Problem
 from ..operators.reservations import QueuedJob, clear_job
 from .cells import row_url
-from .clear import listed_names, user_name
+from .clear import listed_names, log, user_name
 from .reading import NOT_KNOWN, problem_of
 from .rows import lock_of
 from .tabs import MOST_FINDINGS, address, counted
@@ -76,7 +75,7 @@ def _finding(
         "message": printable(problem.message),
         "hint": printable(problem.hint),
         "lock_id": lock_id,
-        "clear_url": address(request, "delete", quote(lock_id)) if lock_id else "",
+        "clear_url": address(request, "delete", lock_id) if lock_id else "",
         "row": row,
         "job": job,
     }
@@ -89,7 +88,7 @@ def _url(request: HttpRequest, site: admin.AdminSite, problem: Problem) -> str |
     if problem.lock is None or problem.store is None:
         return None
     lock_id = Lock.named(problem.store, problem.lock).id
-    return address(request, "change", quote(lock_id), store=problem.store)
+    return address(request, "change", lock_id, store=problem.store)
 
 
 def _may_send(request: HttpRequest, site: admin.AdminSite, model: Any) -> bool:
@@ -141,9 +140,7 @@ def end_reservations(request: HttpRequest) -> None:
         for posted in request.POST.getlist("job"):
             job = QueuedJob(**signing.loads(posted, salt=JOB, max_age=SHOWN_SECONDS))
             words = gettext("Asked to end its reservation for %(message)s.")
-            words %= {"message": printable(f"{job.task}[{job.task_id}]")}
-            of_lock = [Lock.named(job.store, job.name)]
-            LogEntry.objects.log_actions(request.user.pk, of_lock, DELETION, words)
+            log(request, job, words % {"message": printable(f"{job.task}[{job.task_id}]")})
             outcome = clear_job(job, by=user_name(request))
             names[outcome is Outcome.CLEARED].append(job.name)
     except (signing.BadSignature, TypeError) as error:  # Or it is of another release.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 
 from .._engine.service import locks
 from .._values.words import printable, read_ttl
@@ -25,22 +25,20 @@ class HoldForm(forms.ModelForm):  # type: ignore[type-arg]
 
     by = ""
 
-    store = forms.ChoiceField(label=gettext_lazy("Store"))
-    name = forms.CharField(label=gettext_lazy("Name"))
+    store = forms.ChoiceField(label=_("Store"))
+    name = forms.CharField(label=_("Name"))
     duration = forms.CharField(
-        label=gettext_lazy("Duration"),
+        label=_("Duration"),
         initial="2h",
-        help_text=gettext_lazy("30s, 10m, 2h, 1d, 1h30m, or a number of seconds."),
+        help_text=_("30s, 10m, 2h, 1d, 1h30m, or a number of seconds."),
     )
     reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        required=False,
-        help_text=gettext_lazy("For those who find the lock held."),
+        label=_("Reason"), required=False, help_text=_("For those who find the lock held.")
     )
     wait = forms.BooleanField(
-        label=gettext_lazy("Wait for the lock"),
+        label=_("Wait for the lock"),
         required=False,
-        help_text=gettext_lazy("At most 20 seconds, in the lock’s wait queue."),
+        help_text=_("At most 20 seconds, in the lock’s wait queue."),
     )
 
     class Meta:

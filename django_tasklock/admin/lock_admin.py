@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from django.contrib import admin, messages
 from django.contrib.admin.actions import delete_selected
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -58,6 +58,7 @@ def needs(permission: str) -> Callable[[Any], Any]:
     return decorate
 
 
+@admin.register(Lock)
 class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Live locks, from their store. ``view_lock`` sees, ``delete_lock`` clears and holds."""
 
@@ -143,7 +144,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             said["permits_url"] = address(request, "changelist", q=f"{lock.name}#*")
         if self.has_delete_permission(request):
             said["hold_url"] = address(request, "add", name=lock.name, store=lock.store)
-            said["clear_url"] = address(request, "delete", quote(lock.pk)) if info else None
+            said["clear_url"] = address(request, "delete", lock.pk) if info else None
         return said
 
     def _row(self, request: HttpRequest, info: LockInfo) -> str:
@@ -181,7 +182,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         """Django's own view asks; the lease in the address is cleared here, and no later one."""
         lock = seen_lock(unquote(object_id))
         if lock.info and lock.pk != unquote(object_id):
-            return HttpResponseRedirect(address(request, "delete", quote(lock.pk)))
+            return HttpResponseRedirect(address(request, "delete", lock.pk))
         if lock.info is None or request.method == "POST":
             clear(request, [lock])
             return HttpResponseRedirect(address(request, "changelist"))
@@ -206,7 +207,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def response_add(self, request: HttpRequest, obj: Lock, *args: Any) -> HttpResponse:
         words = gettext("“%(name)s” is held: jobs that need it are skipped or wait.")
         messages.success(request, words % {"name": printable(obj.name)})
-        return HttpResponseRedirect(address(request, "change", quote(obj.pk)))
+        return HttpResponseRedirect(address(request, "change", obj.pk))
 
     # ------------------------------------------------------------------------ the other tabs
 
@@ -235,9 +236,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             send_again(request, self.admin_site)
         return HttpResponseRedirect(address(request, "health"))
 
-    def _page(
-        self, request: HttpRequest, view: str, title: str, context: dict[str, Any]
-    ) -> HttpResponse:
+    def _page(self, request: HttpRequest, view: str, title: str, context: Any) -> HttpResponse:
         request.current_app = self.admin_site.name
         said = self.admin_site.each_context(request) | {"opts": self.opts, "media": self.media}
         said |= _frame(request, view, title, read(chosen_alias(request))) | context

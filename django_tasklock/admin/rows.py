@@ -82,14 +82,11 @@ class LockChangeList(ChangeList):
     """Narrows `Rows` to a state, and orders them: what needs attention first, then by name."""
 
     root_queryset: Rows  # type: ignore[assignment]
-    reading: Reading
-    states: list[dict[str, Any]]
 
-    def get_queryset(  # type: ignore[override]
-        self, request: HttpRequest, exclude_parameters: Any = None
-    ) -> Rows:
+    def get_queryset(self, request: HttpRequest, *_: Any) -> Rows:  # type: ignore[override]
         self.filter_specs, self.has_filters, self.has_active_filters = [], False, False
-        self.reading, self.states = self.root_queryset.reading, []
+        self.reading = self.root_queryset.reading
+        self.states: list[dict[str, Any]] = []
         rows: list[Any] = sorted(self.root_queryset, key=_order)
         chosen = request.GET.get("state", "")
         chosen = chosen if chosen in STATES else ""

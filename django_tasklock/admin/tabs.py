@@ -6,6 +6,7 @@ import time
 from itertools import islice
 from typing import Any
 
+from django.contrib.admin.utils import quote
 from django.db import Error as DatabaseError
 from django.http import HttpRequest
 from django.urls import reverse
@@ -42,7 +43,7 @@ def address(request: HttpRequest, view: str, *args: str, **query: str) -> str:
         query = {"store": request.GET["store"], **query}
     assert request.resolver_match is not None
     site = request.resolver_match.namespace
-    url = reverse(f"admin:django_tasklock_lock_{view}", args=args, current_app=site)
+    url = reverse(f"admin:django_tasklock_lock_{view}", args=[*map(quote, args)], current_app=site)
     return f"{url}?{urlencode(query)}" if query else url
 
 

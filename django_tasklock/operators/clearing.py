@@ -11,9 +11,9 @@ from .._engine.service import LockService
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 
+# If more are cleared, that is one event, of the name "*": the history keeps some thousands, of all
+# locks together.
 MOST_EVENTS = 100
-"""if more are cleared, that is one event, of the name "*": the history keeps some thousands, of all
-locks together"""
 
 
 class Outcome(Enum):

@@ -35,8 +35,8 @@ LOOKS_PER_ROW = 3
 LOOK_PAUSE_SECONDS = 0.1
 REQUEUED_SECONDS = 60.0  # in which the same row's task is not sent a second time
 
+# A store's alias, and the name of a lock in it.
 NamedLock = tuple[str, str]
-"""a store's alias, and the name of a lock in it"""
 
 
 def requeue(problem: Problem) -> tuple[bool, str | None]:
@@ -157,15 +157,11 @@ def _nameless(same_rows: Sequence[Work], count: int) -> Problem:
     guard, tasks = same_rows[0].guard, ", ".join(work.task for work in same_rows)
     message = gettext("Rows in “%(status)s”, perhaps lost: %(count)d. Their locks are not known.")
     hint = gettext("Use only the guard’s argument in the lock_name of %(tasks)s.")
+    values = {"status": guard.to, "count": count, "tasks": tasks}
     return Problem(
-        "unknown",
-        guard.label,
-        message % {"status": guard.to, "count": count},
-        hint % {"tasks": tasks},
-        serious=False,
-        task=same_rows[0].task,
-        model=guard.model,
-    )
+        "unknown", guard.label, message % values, hint % values,
+        serious=False, task=same_rows[0].task, model=guard.model,
+    )  # fmt: skip
 
 
 def _locks_of(same_rows: Sequence[Work], pk: Any) -> list[NamedLock]:

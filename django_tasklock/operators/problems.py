@@ -14,6 +14,7 @@ from .._values.lock_info import LockInfo
 from .reservations import QueuedJob
 from .work import Work
 
+# The page's words for the kinds of problems; the command prints the kinds themselves.
 KINDS: Mapping[str, str | Promise] = {
     "lost work": gettext_lazy("lost work"),
     "fence": gettext_lazy("fence"),
@@ -24,7 +25,6 @@ KINDS: Mapping[str, str | Promise] = {
     "settings": gettext_lazy("settings"),
     "server": gettext_lazy("server"),
 }
-"""The page's words for the kinds of problems; the command prints the kinds themselves."""
 
 
 @dataclass(frozen=True, slots=True)

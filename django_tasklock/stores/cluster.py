@@ -7,9 +7,10 @@ import heapq
 import time
 from binascii import crc_hqx
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from operator import methodcaller
 from typing import Any, TypeVar
 
 from redis import ConnectionPool
@@ -40,7 +41,16 @@ Address = tuple[str, int]
 # Not to be changed: two processes that disagree about it would not exclude each other. A list reads
 # the index of each bucket; the locks can be on as many masters as there are buckets.
 BUCKETS = 64
-SLOTS_OF_A_CLUSTER = 16384
+# The hash tag of each bucket's keys: the smallest number whose slot is in the bucket's part of all
+# slots, so that masters with as many slots have as many buckets.
+_NUMBERS = (
+    "10 18 113 342 29 21 3 122 69 61 72 162 50 58 153 43 11 19 112 343 28 20 2 123 68 60 73 163 51 "
+    "59 152 42 12 102 111 119 133 23 1 9 173 63 70 78 52 142 49 41 13 103 110 118 132 22 0 8 172 "
+    "62 71 79 53 143 48 40"
+)
+TAGS = _NUMBERS.split()
+# The slot of each bucket, in ascending order: Redis's CRC16 of its tag. A cluster has 16384 slots.
+SLOTS = [crc_hqx(tag.encode(), 0) % 16384 for tag in TAGS]
 
 # The options: the URL of a node, or a list of URLs of some; arguments of redis-py's connections,
 # such as ``ssl_ca_certs``.
@@ -56,27 +66,6 @@ PAUSE_SECONDS = 0.01, 0.05
 PASSING = errors.AskError, errors.TryAgainError, errors.ClusterDownError, errors.ConnectionError
 
 
-def _slot_of(text: str) -> int:
-    # Redis's CRC16.
-    return crc_hqx(text.encode(), 0) % SLOTS_OF_A_CLUSTER
-
-
-def _tags() -> list[str]:
-    """For each bucket the smallest number whose slot is in the bucket's part of all slots, so that
-    masters with as many slots have as many buckets."""
-    tags: dict[int, str] = {}
-    for number in map(str, count()):
-        tags.setdefault(_slot_of(number) * BUCKETS // SLOTS_OF_A_CLUSTER, number)
-        if len(tags) == BUCKETS:
-            break
-    return [tags[bucket] for bucket in range(BUCKETS)]
-
-
-TAGS = _tags()
-# The slot of each bucket, in ascending order.
-SLOTS = [*map(_slot_of, TAGS)]
-
-
 def bucket_of(name: str) -> int:
     """The bucket of a lock or a note, by a number from 0 on.
 
@@ -84,6 +73,14 @@ def bucket_of(name: str) -> int:
     is in that of the job's lock, whose name is the last word of the key.
     """
     return crc_hqx(base_of(name.rpartition(" ")[2], 1).encode(), 0) % BUCKETS
+
+
+def _by_bucket(things: Iterable[T], names: Iterable[str]) -> dict[int, list[T]]:
+    """Some things, by the buckets of their names."""
+    parts: dict[int, list[T]] = {}
+    for thing, name in zip(things, names, strict=True):
+        parts.setdefault(bucket_of(name), []).append(thing)
+    return parts
 
 
 class Nodes:
@@ -108,55 +105,50 @@ class Nodes:
         given = settings.options.get(LOCATION_OPTION)
         urls: Any = [given] if isinstance(given, str) else given
         try:
-            read = [parse_url(url) for url in urls]  # type: ignore[no-untyped-call]
-            self._seeds = [(each.pop("host"), each.pop("port", 6379)) for each in read]
-            # A cluster has no database but 0.
-            if any(each.pop("db", 0) or each != read[0] for each in read) or not read:
-                raise ValueError
-        except (AttributeError, KeyError, TypeError, ValueError):
+            self._seeds = _addresses_in(urls)
+            self._said_by = self._seeds[0]
+        except (AttributeError, LookupError, TypeError, ValueError):
             # Without the value, which may have a password in it.
             raise settings.wrong(
                 f"the option {LOCATION_OPTION} must be the URL of a node of the cluster, such as "
-                "redis://host:7000 or rediss://user:password@host:7000, or a list of URLs. All "
-                "must have the same scheme, user, password and query, which are used for every node"
+                "redis://host:7000, or of several, with the same scheme, user, password and query"
             ) from None
-        self._said_by = self._seeds[0]
-        # Releases of redis-py before version 8 have no timeout.
-        default = {"socket_timeout": DEFAULT_SOCKET_TIMEOUT_SECONDS}
         try:
-            kwargs = default | settings.options.get(POOL_OPTION, {})
-            self.pool = ConnectionPool.from_url(urls[0], **kwargs)
+            self.pool = ConnectionPool.from_url(urls[0], **settings.options.get(POOL_OPTION, {}))
             connection = self._client(self._said_by).new_connection()
         except (TypeError, ValueError, OSError) as error:
-            raise settings.wrong(
-                f"the option {POOL_OPTION} must be a dict of arguments for redis-py's connections: "
-                f"{error}"
-            ) from error
+            what = f"the option {POOL_OPTION} must be a dict of arguments of redis-py's connections"
+            raise settings.wrong(f"{what}: {error}") from error
         self._patience: float = connection.socket_timeout or DEFAULT_SOCKET_TIMEOUT_SECONDS
 
-    def ask(self, slot: int, question: Callable[[Client], T]) -> T:
-        """What ``question`` returns for the client of the node that has a slot.
+    def call(self, slot: int, send: Callable[[Client], T]) -> T:
+        """What ``send`` returns for the client of the node that has a slot.
 
-        While the cluster changes it is asked again, for about the socket's timeout. Raises
+        While the cluster changes it is sent again, for about the socket's timeout. Raises
         `StoreUnavailable`.
         """
-        patience = RENEWAL_PATIENCE_SECONDS if this_thread.renews else self._patience
-        give_up = clock.now() + min(patience, self._patience)
+        patience = self._patience
+        if this_thread.renews:
+            patience = min(patience, RENEWAL_PATIENCE_SECONDS)
+        give_up = clock.now() + patience
         while True:
             try:
-                return question(self._node(slot))
+                return send(self._node(slot))
             except StoreUnavailable as error:
                 self._forget(slot)
-                passes = isinstance(error.__cause__, PASSING) and not isinstance(error, MayHaveRun)
-                if not passes or clock.now() >= give_up:
+                cause = error.__cause__
+                if not isinstance(cause, PASSING) or isinstance(error, MayHaveRun):
                     raise
+                if clock.now() >= give_up:
+                    reason = f"no node served the slot {slot} for {patience:g} s: {cause}"
+                    raise StoreUnavailable(self.alias, reason) from cause
             time.sleep(chance.uniform(*PAUSE_SECONDS))
 
     def _node(self, slot: int) -> Client:
         masters = self.masters or self.learned()
         if slot not in masters:
-            error = f"no node of the cluster serves the slot {slot}"
-            raise StoreUnavailable(self.alias, error) from errors.ClusterDownError(error)
+            error = errors.ClusterDownError("it has no master")
+            raise StoreUnavailable(self.alias, str(error)) from error
         return self._client(masters[slot])
 
     def learned(self) -> Mapping[int, Address]:
@@ -165,18 +157,19 @@ class Nodes:
         Raises `StoreUnavailable`, after the socket's timeout and at most as long once more.
         """
         give_up = clock.now() + self._patience
-        known = {*self._seeds, *self._clients}
-        for address in sorted(known, key=lambda each: self._failed.get(each, 0.0)):
+        addresses = {*self._seeds, *self._clients}
+        for address in sorted(addresses, key=lambda each: self._failed.get(each, 0.0)):
             try:
                 ranges = self._client(address).command("CLUSTER", "SLOTS")
             except StoreUnavailable as error:
-                self._failed[address], failure = clock.now(), error
+                self._failed[address] = clock.now()
+                failure = error
                 if clock.now() >= give_up:
                     break
                 continue
             masters: dict[int, Address] = {}
             for first, last, (host, port, *_), *_ in ranges:
-                # Without a host it is the one that was asked.
+                # Without a host it is the node that was asked.
                 master = (host or b"").decode() or address[0], port
                 masters |= {slot: master for slot in SLOTS if first <= slot <= last}
             # Nodes that have left the cluster are forgotten.
@@ -193,8 +186,7 @@ class Nodes:
     def _client(self, address: Address) -> Client:
         found = self._clients.get(address)
         if found is None:
-            host, port = address
-            options = {**self.options, "host": host, "port": port}
+            options = {**self.options, "host": address[0], "port": address[1]}
             made = Client(self.alias, self.pool, options, **OF_RENEWAL)
             found = self._clients.setdefault(address, made)
         return found
@@ -206,33 +198,51 @@ class Nodes:
             self._failed[address] = clock.now()
 
 
+def _addresses_in(urls: Any) -> list[Address]:
+    """The hosts and ports in some URLs. Raises anything for what are none, or differ otherwise."""
+    read = [parse_url(url) for url in urls]  # type: ignore[no-untyped-call]
+    addresses = [(each.pop("host"), each.pop("port", 6379)) for each in read]
+    for each in read:
+        # A cluster has no database but 0.
+        if each.pop("db", 0) or each != read[0]:
+            raise ValueError
+    return addresses
+
+
 class _SlotClient(Client):
     """Runs scripts at the node that has one slot, wherever that is by then."""
 
-    def __init__(self, nodes: Nodes, slot: int) -> None:
+    def __init__(self, nodes: Nodes) -> None:
         super().__init__(nodes.alias, nodes.pool, nodes.options)
-        self._nodes, self._slot = nodes, slot
+        self.nodes, self.slot = nodes, SLOTS[0]
 
     def run(self, *script: Any, **how: Any) -> Any:
-        return self._nodes.ask(self._slot, lambda node: node.run(*script, **how))
+        return self.nodes.call(self.slot, methodcaller("run", *script, **how))
 
     def commands(self, *commands: Any, **how: Any) -> list[Any]:
-        return self._nodes.ask(self._slot, lambda node: node.commands(*commands, **how))
+        return self.nodes.call(self.slot, methodcaller("commands", *commands, **how))
 
 
 class _Bucket(RedisStore):
     """The locks of one slot. All of its keys have the same hash tag."""
 
-    uses_cache = False
+    client: _SlotClient
     known_options = frozenset({LOCATION_OPTION, POOL_OPTION})
 
-    def __init__(self, settings: StoreSettings, nodes: Nodes, number: int) -> None:
-        self._nodes, self._tag, self.slot = nodes, f"{{{TAGS[number]}}}", SLOTS[number]
-        super().__init__(settings)
-
     def _server(self) -> tuple[Client, Encoding, Keys]:
-        client, tagged = _SlotClient(self._nodes, self.slot), BaseStore.key(self, self._tag)
-        return client, Encoding(str), Keys(str, tagged, self.alias, prepends=True)
+        return _SlotClient(Nodes(self.settings)), Encoding(str), self._keys_of_bucket(0)
+
+    def beside(self, number: int) -> _Bucket:
+        """Another bucket: it has keys and a client of its own, and all else from this one."""
+        bucket = copy(self)
+        bucket.client = copy(self.client)
+        bucket.client.slot = SLOTS[number]
+        bucket.keys = self._keys_of_bucket(number)
+        return bucket
+
+    def _keys_of_bucket(self, number: int) -> Keys:
+        tagged = BaseStore.key(self, f"{{{TAGS[number]}}}")
+        return Keys(str, tagged, self.alias, prepends=True)
 
 
 class RedisClusterStore(BaseStore):
@@ -256,29 +266,31 @@ class RedisClusterStore(BaseStore):
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
         if set("{}") & set(settings.key_prefix):
-            raise settings.wrong(
-                f"its KEY_PREFIX must have no braces, not {settings.key_prefix!r}: the store puts "
-                "braces into the keys, which choose the slot"
-            )
-        self.nodes = Nodes(settings)
-        self.buckets = [_Bucket(settings, self.nodes, number) for number in range(BUCKETS)]
-        self.supports_history = self.buckets[0].supports_history
+            what = f"its KEY_PREFIX must have no braces, not {settings.key_prefix!r}"
+            raise settings.wrong(f"{what}: the store puts its own into the keys, to choose slots")
+        first = _Bucket(settings)
+        self.nodes = first.client.nodes
+        self.buckets = [first.beside(number) for number in range(BUCKETS)]
+        self.supports_history = first.supports_history
 
     # The three methods of a store.
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
-        parts = self._by_bucket([change.name for change in changes])
-        puts = [(partial(bucket.put, least_fence=least_fence), places) for bucket, places in parts]
-        return self.put_in_turn(changes, puts)
+        parts = []
+        names = [change.name for change in changes]
+        for number, places in _by_bucket(range(len(changes)), names).items():
+            parts.append((partial(self.buckets[number].put, least_fence=least_fence), places))
+        return self.put_in_turn(changes, parts)
 
     def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
-        found: dict[int, Entry | None] = {}
-        for bucket, places in self._by_bucket(names):
-            found |= zip(places, bucket.get([names[place] for place in places]), strict=True)
-        return [found[place] for place in range(len(names))]
+        found: dict[str, Entry | None] = {}
+        for number, part in _by_bucket(names, names).items():
+            found |= zip(part, self.buckets[number].get(part), strict=True)
+        return [found[name] for name in names]
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        return heapq.merge(*(bucket.list(prefix) for bucket in self.buckets), key=left_of)
+        lists = [bucket.list(prefix) for bucket in self.buckets]
+        return heapq.merge(*lists, key=left_of)
 
     # Verbs that have a script of their own.
 
@@ -288,21 +300,21 @@ class RedisClusterStore(BaseStore):
         return super().release(name, token, note)
 
     def extend_many(self, batch: Sequence[Extension]) -> Sequence[bool | None]:
-        done: dict[int, bool] = {}
-        masters, silent = self.nodes.masters or self.nodes.learned(), set()
-        for bucket, places in self._by_bucket([each.name for each in batch]):
-            master = masters.get(bucket.slot)
+        done: dict[Extension, bool] = {}
+        masters = self.nodes.masters or self.nodes.learned()
+        silent: set[Address | None] = set()
+        for number, part in _by_bucket(batch, [each.name for each in batch]).items():
+            master = masters.get(SLOTS[number])
             if master in silent:
                 continue  # Each question to it would take as long as the first one.
             try:
-                part = bucket.extend_many([batch[place] for place in places])
-                done |= zip(places, part, strict=True)
+                done |= zip(part, self.buckets[number].extend_many(part), strict=True)
             except StoreUnavailable as error:
                 silent.add(master)
                 failure = error
         if batch and not done:
             raise failure
-        return [done.get(place) for place in range(len(batch))]
+        return [done.get(each) for each in batch]
 
     def count(self, prefix: str = "") -> int:
         return sum(bucket.count(prefix) for bucket in self.buckets)
@@ -340,13 +352,5 @@ class RedisClusterStore(BaseStore):
         self.nodes.close_idle()
 
     def _one_of_each_master(self) -> dict[Address, _Bucket]:
-        return {
-            master: self.buckets[SLOTS.index(slot)] for slot, master in self.nodes.learned().items()
-        }
-
-    def _by_bucket(self, names: Sequence[str]) -> builtins.list[tuple[_Bucket, builtins.list[int]]]:
-        """The buckets of some names, each with the places of its own among them."""
-        places: dict[int, builtins.list[int]] = {}
-        for place, name in enumerate(names):
-            places.setdefault(bucket_of(name), []).append(place)
-        return [(self.buckets[number], part) for number, part in places.items()]
+        masters = self.nodes.learned()
+        return {masters[slot]: self.buckets[SLOTS.index(slot)] for slot in masters}

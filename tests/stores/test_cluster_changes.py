@@ -105,6 +105,25 @@ class TestMovingSlots:
         assert locks.acquire(NAME) is None
         assert lease.release()
 
+    def test_nodes_that_do_not_agree_are_named(
+        self, changing: Cluster, use_caches: UseCaches
+    ) -> None:
+        """And not the store, as where `RedisStore` has met a cluster."""
+        use(changing, use_caches, SOCKET_TIMEOUT=0.3)
+        masters = changing.masters
+        owner = changing.master_of(SLOT)
+        try:
+            for node in masters:
+                other = another(changing, node) if node is owner else owner
+                node.run("CLUSTER", "SETSLOT", SLOT, "NODE", other.id)
+            with pytest.raises(
+                StoreUnavailable, match=rf"no node served the slot {SLOT} for 0.3 s"
+            ):
+                locks.acquire(NAME)
+        finally:
+            for node in masters:
+                node.run("CLUSTER", "SETSLOT", SLOT, "NODE", owner.id)
+
 
 @pytest.mark.slow
 class TestFailover:

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import StringIO
+from typing import Any
 
 import pytest
 from django.core.management import call_command
 
 from django_tasklock import StoreUnavailable, locks
+from django_tasklock._values.processes import OfProcess
 from django_tasklock._values.tokens import new_token
 from django_tasklock.operators.reservations import key_of
 from django_tasklock.stores import stores
@@ -66,6 +68,40 @@ class TestKeys:
         masters = [redis_cluster.master_of(slot) for slot in SLOTS]
         of_each = [masters[bucket_of(name)] for name in MANY_NAMES]
         assert min(map(of_each.count, redis_cluster.masters)) > len(MANY_NAMES) / 5
+
+
+def test_a_bucket_is_keys_and_a_client(
+    redis_cluster: Cluster, use_caches: UseCaches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a process has of its own, such as connections and listeners, is not there 64 times."""
+    declared: list[object] = []
+    made: list[object] = []
+    begin = OfProcess.__init__
+
+    def count(self: OfProcess[Any], make: Callable[[], Any], *leave: Any) -> None:
+        def make_and_count() -> Any:
+            made.append(make())
+            return made[-1]
+
+        declared.append(self)
+        begin(self, make_and_count, *leave)
+
+    monkeypatch.setattr(OfProcess, "__init__", count)
+    use_caches({}, {"default": redis_cluster.settings() | {"KEY_PREFIX": own_prefix()}})
+    store = stores["default"]
+    assert isinstance(store, RedisClusterStore)
+    token = new_token()
+    assert isinstance(store.acquire(["video:1"], token, LONG, {}), Grant)
+    # Connections to a node that says who has the slot, and to the master that has it.
+    assert 0 < len(made) <= 2
+    assert store.count() == 1
+    assert store.release("video:1", token)
+    masters = len(redis_cluster.masters)
+    assert len(made) <= masters + 1
+    assert len(declared) < BUCKETS / 2
+    first = store.buckets[0]
+    assert all(each.encoding is first.encoding for each in store.buckets)
+    assert len({each.keys.index for each in store.buckets}) == BUCKETS
 
 
 class TestSeveralBuckets:

@@ -46,6 +46,16 @@ def channels(server: RedisServer) -> int:
     return len(redis.Redis.from_url(server.url).pubsub_channels())
 
 
+def test_there_are_listeners_only_where_somebody_waits() -> None:
+    store: Any = stores["default"]
+    assert taken("video:1").release()
+    store.close_idle()
+    assert store._listeners.look() is None
+    taken("video:1")
+    connection()
+    assert store._listeners.look() is store.listeners
+
+
 def test_a_connection_that_nobody_has_read_for_a_while_is_not_used(
     own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ def findings(
     master of a cluster, where nobody waits in a queue. Raises `StoreUnavailable`.
     """
     made = compat.make_connection(client.pool, compat.connection_options(client.pool))
-    if made.socket_timeout is None:
+    if made.socket_timeout is None and not in_cluster:
         what = (
             "its cache has no socket timeout: if the server hangs, a call of the cache waits for "
             "ever, but a call of the locks does not"

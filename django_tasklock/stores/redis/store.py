@@ -256,7 +256,7 @@ class RedisStore(BaseStore):
 
     def close_idle(self) -> None:
         self.client.close_idle()
-        for listener in self.listeners:
+        for listener in self._listeners.look() or ():
             listener.close_idle()
 
     def keyed(self, name: str) -> str:
