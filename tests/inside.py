@@ -12,7 +12,7 @@ import pytest
 from django_tasklock import Lease, LockInfo
 from django_tasklock._engine import history, waiting
 from django_tasklock._engine import keeper as keeper_module
-from django_tasklock._engine.acquiring import Ask, How
+from django_tasklock._engine.acquiring import Acquiring, How
 from django_tasklock._engine.keeper import keeper_of
 from django_tasklock._engine.lease import Use
 from django_tasklock._engine.waiting import blocking
@@ -39,8 +39,10 @@ def asked(
 ) -> Lease | LockInfo:  # fmt: skip
     """What becomes of a task's question for its lock."""
     use = Use()
-    ask = Ask(How(**options), name, use, use.record(task, task_id), token=token, note=note)
-    won = blocking(ask.take())
+    acquiring = Acquiring(
+        How(**options), name, use, use.record(task, task_id), token=token, note=note
+    )
+    won = blocking(acquiring.steps())
     return won.alone() if isinstance(won, Lease) else won
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -68,10 +67,10 @@ async def drive(alias: str, steps: Steps[T], undo: Callable[[], object]) -> T:
         news = loop.create_future()
         step = _submit(alias, "asking", partial(_advance, steps, pause, partial(wake, news)))
         try:
-            pause, seconds, result = await asyncio.wrap_future(step)
+            pause, result = await asyncio.wrap_future(step)
             if pause is None:
                 return result
-            await asyncio.wait([news], timeout=None if seconds == math.inf else seconds)
+            await asyncio.wait([news], timeout=pause.seconds)
         except GeneratorExit:
             _soon(partial(give_up, step))
             raise
@@ -100,18 +99,17 @@ def _pool(alias: str, what: str) -> OfProcess[ThreadPoolExecutor]:
 
 def _advance(
     steps: Steps[Any], pause: Pause | None, wake: Callable[[], None]
-) -> tuple[Pause | None, float, Any]:
-    """Go on with the steps after a pause, or begin with them. Returns the next pause and after how
-    many seconds it ends, at most; or None, any number, and what the steps return."""
+) -> tuple[Pause | None, Any]:
+    """Begin with the steps, or go on after a pause. Returns the next pause, which is over when its
+    seconds are, or ``wake`` is called; or None, and what the steps return."""
     waiter = None if pause is None else pause.waiter
     try:
-        pause = advance(steps, partial(waiter.wait, 0) if waiter else lambda: None)
+        pause = advance(steps, partial(waiter.wait, 0)) if waiter else next(steps)
     except StopIteration as end:
-        return None, 0.0, end.value
-    seconds = min(pause.seconds, OWNER_CHECK_SECONDS) if pause.watched else pause.seconds
-    if pause.waiter is not None:
-        seconds = min(seconds, pause.waiter.wake_by(wake))
-    return pause, seconds, None
+        return None, end.value
+    look = OWNER_CHECK_SECONDS if pause.watched else pause.seconds
+    next_look = pause.seconds if pause.waiter is None else pause.waiter.wake_by(wake)
+    return pause._replace(seconds=min(pause.seconds, look, next_look)), None
 
 
 def _submit(alias: str, what: str, call: Callable[[], T]) -> Future[T]:

@@ -30,7 +30,7 @@ from .._values.lock_info import LockInfo
 from .._values.owner import strand_name
 from .._values.signatures import is_generator, signature_of
 from ..exceptions import LockNotAcquired
-from .acquiring import Ask, How, acquire_all, is_own
+from .acquiring import Acquiring, How, acquire_all, is_own
 from .aio import drive, finish
 from .lease import Lease, Use
 from .names import NameTemplate
@@ -290,7 +290,7 @@ class LockContext(Generic[Held]):
         won: Any = {}
         if isinstance(name, str):
             won = shared.get(name) or (
-                yield from Ask(how, name, use, template=self.template).take()
+                yield from Acquiring(how, name, use, template=self.template).steps()
             )
         elif wanted := [each for each in name if each not in shared]:
             templates = dict(zip(name, self.template or (), strict=False))

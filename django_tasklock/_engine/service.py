@@ -33,7 +33,7 @@ from ..signals import lock_held
 from ..stores import stores
 from ..stores.base import BaseStore, Refusal
 from ..stores.records import Held
-from .acquiring import Ask, How, acquire_all, clear
+from .acquiring import Acquiring, How, acquire_all, clear
 from .aio import drive, finish, in_thread
 from .history import note_event, write_events
 from .keeper import Entry, keeper_of
@@ -142,7 +142,7 @@ class LockService:
 
     def _acquiring(self, name: str, use: Use, options: AcquireOptions) -> Steps[Lease | LockInfo]:
         check_known("acquire", options, AcquireOptions.__annotations__)
-        return Ask(How(self.alias, **options), name, use).take()
+        return Acquiring(How(self.alias, **options), name, use).steps()
 
     def acquire_all(
         self, names: builtins.list[str] | tuple[str, ...], **options: Unpack[AcquireAllOptions]
@@ -337,7 +337,7 @@ class LockService:
         store, use = self.store, Use()
         record = operator_record(checked_remark("by", by), checked_remark("a reason", reason))
         how = How(self.alias, checked_ttl(ttl), wait)
-        won = blocking(Ask(how, name, use, record).take())
+        won = blocking(Acquiring(how, name, use, record).steps())
         if isinstance(won, LockInfo):
             return Refusal((won,))
         now, key = datetime.now(timezone.utc), store.key(won.name)

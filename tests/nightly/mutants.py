@@ -134,7 +134,7 @@ MUTANTS = [Mutant(*each) for each in (
      "held = [store.release(name, entry.token) for name in names]", "held = [False]",
      "engine/test_no_answer.py", "test_each_call_that_gets_no_answer and block-unanswered"),
     ("of several leases one that was lost is no success", "_engine/acquiring.py",
-     "        if lost is None:\n", "        if True:\n",
+     "            if not lost:\n", "            if True:\n",
      "engine/test_several.py", "test_lease_that_is_lost_meanwhile_is_a_refusal"),
 
     ("release changes that very lease", f"{LUA}/release.lua",
@@ -252,10 +252,10 @@ MUTANTS = [Mutant(*each) for each in (
      "redis.call('SET', key, value, 'PX', ttl)", "redis.call('SET', key, value)",
      WALKS, "test_scripts_take_the_steps_of_the_model"),
     ("the lock of a dead process is taken at once", "_engine/waiting.py",
-     "if takeovers < MAX_TAKEOVERS and self._take_over_any(answer):", "if False:",
+     "            if not self._takes_over(answer):\n", "            if True:\n",
      TAKEOVER, "test_lock_of_a_killed_process_is_taken_at_once"),
     ("the run of a message gets no second permit", "_engine/acquiring.py",
-     "                if same:\n", "                if False:\n",
+     "if holder is not None and self._is_other_run(holder):", "if False:",
      "engine/test_slots.py", "test_the_run_of_a_message_gets_no_second_permit"),
     ("a takeover ends the dead one's lease alone", "_engine/acquiring.py",
      "if now is not None and (now.token, now.owner) != (holder.token, holder.owner):",
@@ -593,9 +593,9 @@ MUTANTS = [Mutant(*each) for each in (
      "stores/test_full_redis.py",
      "test_39_what_is_held_is_extended_renewed_and_released"),
     ("case 42: a last question before a waiter gives up", "_engine/waiting.py",
-     "                    grant = yield from self._hear(answer, asked)\n",
-     ("                    grant = yield from self._hear(answer, asked)\n"
-     "                    if grant is None and self._left() <= 0:\n"
+     "                    grant = yield from self._wait(answer, asked, queued)\n",
+     ("                    grant = yield from self._wait(answer, asked, queued)\n"
+     "                    if grant is None and clock.now() >= self.deadline:\n"
      "                        return answer, asked\n"),
      WAITING, "test_42_a_waiter_gets_the_lock_at_the_end_of_its_wait"),
     ("case 43: a cache that keeps nothing grants nothing", "stores/cache.py",
