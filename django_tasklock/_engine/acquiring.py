@@ -130,7 +130,7 @@ class Acquiring:
                 return self.refused(answer.holder)
             return self.granted(answer, asked, met)
         except BaseException as error:
-            # The lock may have been handed over just before. The waiter leaves, and the keeper
+            # The lock may have been handed over just before: the waiter leaves, and the keeper
             # gives the token back.
             if waiter is not None:
                 waiter.quit()
@@ -206,25 +206,18 @@ class Acquiring:
         """Whether there is no use in waiting for this holder."""
         if self.how.slots == 1:
             return is_own(holder, self.how.store, self.use.strand)
-        return self._is_other_run(holder)
+        return is_other_run(holder, self.entry)
 
     def _unless_it_runs(self, grant: Grant) -> Grant | Refusal:
-        """Release a permit while another run of the same message has one, as a plain lock would
-        have excluded this run: here another permit was free."""
+        """Release a permit if another run of the same message has one. A plain lock would have
+        excluded this run; here another permit was free."""
         store, entry = self.keeper.store, self.entry
         if "task_id" in entry.record:
             for holder in store.find_many(entry.names):
-                if holder is not None and self._is_other_run(holder):
+                if holder is not None and is_other_run(holder, entry):
                     store.release(grant.name, entry.token)
                     return Refusal((holder,))
         return grant
-
-    def _is_other_run(self, holder: LockInfo) -> bool:
-        """Whether the holder of a permit is another run of the same message."""
-        record, owner = self.entry.record, holder.owner
-        if owner.task_id is None or owner.task_id != record.get("task_id") or INSIDE in record:
-            return False
-        return holder.token != self.entry.token and owner.alive() is not False
 
     def _tell(self, signal: Signal, **said: Any) -> None:
         tell(
@@ -285,15 +278,13 @@ def _at_once(several: Sequence[Acquiring]) -> dict[str, Lease]:
         pairs = zip(several, grants, strict=True)
         return {each.name: each.granted(grant, asked) for each, grant in pairs}
     except BaseException as error:
-        for each in several[1:]:
+        for each in several:
             each.keeper.give_up(each.entry)
         first.failed(error)
         raise
 
 
-def _in_turn(
-    several: Sequence[Acquiring], began: float
-) -> Steps[dict[str, Lease] | LockInfo]:  # fmt: skip
+def _in_turn(several: Sequence[Acquiring], began: float) -> Steps[dict[str, Lease] | LockInfo]:
     """Acquire one after the other. All callers do that in one order, so that no two of them wait
     for each other. While one is waited for, the leases of the others are renewed."""
     how, leases = several[0].how, dict[str, Lease]()
@@ -308,11 +299,18 @@ def _in_turn(
 
 
 def is_own(holder: LockInfo, alias: str, strand: str) -> bool:
-    """Whether a block of this very thread or task has the lock, so that to wait for it is in
-    vain."""
+    """Whether a block of this very thread or task has the lock, so that to wait is in vain."""
     own = None if holder.token is None else keeper_of(stores[alias]).table.get(holder.token)
     use = None if own is None or own.bare else own.of()
     return isinstance(use, Use) and use.strand == strand
+
+
+def is_other_run(holder: LockInfo, own: Entry) -> bool:
+    """Whether another run of the same message has the permit."""
+    task_id, owner = own.record.get("task_id"), holder.owner
+    if task_id is None or task_id != owner.task_id or INSIDE in own.record:
+        return False
+    return holder.token != own.token and owner.alive() is not False
 
 
 def clear(

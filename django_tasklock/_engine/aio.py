@@ -1,4 +1,4 @@
-"""Calls to stores for code on an event loop: none blocks the loop, and who waits holds no thread.
+"""Calls to stores for code on an event loop: none blocks the loop, and a waiter holds no thread.
 
 A call takes a round trip, and is made in one of a few threads of its store: a silent store delays
 no other one, and many questions delay no release. The threads start when they are needed, and stay.
@@ -48,11 +48,11 @@ async def drive(alias: str, steps: Steps[T], undo: Callable[[], object]) -> T:
     pause: Pause | None = None
     result: T
 
-    def wake(news: asyncio.Future[None]) -> None:
+    def wake(woken: asyncio.Future[None]) -> None:
         try:
-            loop.call_soon_threadsafe(_set, news)
+            loop.call_soon_threadsafe(_set, woken)
         except RuntimeError:
-            # The loop is closed. What is perhaps handed over just now is passed on.
+            # The loop is closed. The waiter passes on what is perhaps handed over just now.
             _submit(alias, "releasing", steps.close)
 
     def give_up(step: Future[Any]) -> None:
@@ -64,13 +64,13 @@ async def drive(alias: str, steps: Steps[T], undo: Callable[[], object]) -> T:
             undo()
 
     while True:
-        news = loop.create_future()
-        step = _submit(alias, "asking", partial(_advance, steps, pause, partial(wake, news)))
+        woken = loop.create_future()
+        step = _submit(alias, "asking", partial(_advance, steps, pause, partial(wake, woken)))
         try:
             pause, result = await asyncio.wrap_future(step)
             if pause is None:
                 return result
-            await asyncio.wait([news], timeout=pause.seconds)
+            await asyncio.wait([woken], timeout=pause.seconds)
         except GeneratorExit:
             _soon(partial(give_up, step))
             raise
@@ -146,6 +146,6 @@ def _call_and_close(call: Callable[[], T]) -> T:
                 cache.close()
 
 
-def _set(news: asyncio.Future[None]) -> None:
-    if not news.done():
-        news.set_result(None)
+def _set(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -59,6 +59,10 @@ FRESH_SHARE = 0.5
 MAX_TAKEOVERS = 100
 
 
+# What a pause may bring: see `Waiter.wait`.
+News: TypeAlias = "Grant | Refusal | None"
+
+
 class Pause(NamedTuple):
     """What the steps wait for: news of a waiter, or only that some time passes.
 
@@ -70,8 +74,8 @@ class Pause(NamedTuple):
     waiter: Waiter | None = None
     watched: bool = False
 
-    def wait(self) -> Grant | Refusal | None:
-        """Wait in this thread. Returns what `Waiter.wait` returns."""
+    def wait(self) -> News:
+        """Wait in this thread."""
         if self.waiter is None:
             time.sleep(self.seconds)
             return None
@@ -79,12 +83,10 @@ class Pause(NamedTuple):
         return self.waiter.wait(min(self.seconds, look))
 
 
-Steps = Generator[Pause, "Grant | Refusal | None", R]
+Steps = Generator[Pause, News, R]
 
 
-def blocking(
-    steps: Steps[R], wait: Callable[[Pause], Grant | Refusal | None] = Pause.wait
-) -> R:  # fmt: skip
+def blocking(steps: Steps[R], wait: Callable[[Pause], News] = Pause.wait) -> R:
     """Make the steps in this thread. ``wait``: waits for a pause as `Pause.wait` does; what it
     raises ends the steps. Returns, or raises, what they do."""
     try:
@@ -97,7 +99,7 @@ def blocking(
         steps.close()  # A signal's exception may come just between two steps.
 
 
-def advance(steps: Steps[Any], hear: Callable[[], Grant | Refusal | None]) -> Pause:
+def advance(steps: Steps[Any], hear: Callable[[], News]) -> Pause:
     """Make the steps up to the next pause, with the news that ``hear`` returns, or what it raises.
     Raises `StopIteration` with what they return in the end."""
     try:
@@ -135,7 +137,7 @@ def ask(
     """
     for _ in range(1 + MAX_LATE_GRANTS):
         asked = clock.now()
-        answer: Grant | Refusal | None = None
+        answer: News = None
         queued: Waiter | None = None
         if waiter is not None and (joins or waiter.ready):
             with suppress(CannotSubscribe):  # The next question tries again to subscribe.

@@ -255,7 +255,7 @@ MUTANTS = [Mutant(*each) for each in (
      "            if not self._takes_over(answer):\n", "            if True:\n",
      TAKEOVER, "test_lock_of_a_killed_process_is_taken_at_once"),
     ("the run of a message gets no second permit", "_engine/acquiring.py",
-     "if holder is not None and self._is_other_run(holder):", "if False:",
+     "if holder is not None and is_other_run(holder, entry):", "if False:",
      "engine/test_slots.py", "test_the_run_of_a_message_gets_no_second_permit"),
     ("a takeover ends the dead one's lease alone", "_engine/acquiring.py",
      "if now is not None and (now.token, now.owner) != (holder.token, holder.owner):",
