@@ -36,20 +36,20 @@ from .keeper import Entry, Keeper, keeper_of
 from .lease import Lease, Use, tell
 from .waiting import Attempt, Steps, always_late, ask, refuse_on_loop
 
-# Who waited longer, and got the lock, is an event.
+# A caller that got its lock after a longer wait is an event.
 LONG_WAIT_SECONDS = 1.0
-# A lease that has less than this share of its ttl left, when several are taken, is extended.
+# Of several leases, one with less than this share of its ttl left is extended in the end.
 FULL_SHARE = 0.95
 BY_TAKEOVER = "takeover, its owner being gone"
 BY_WORKER = "the worker, whose pool child is dead"
 BY_RUN = "its own run, which had lost it"
-# What a clear is counted as, that is not an operator's.
+# A clear that is not an operator's is counted as one of these.
 CAUSES = {BY_TAKEOVER: "takeover", BY_WORKER: "worker", BY_RUN: "run"}
 
 
 @dataclass(slots=True)
 class How:
-    """How locks are taken: the options of `lock`, checked when this is made.
+    """How a lock is acquired: the options of `lock`, checked when this is made.
 
     ``store`` is an alias, ``ttl`` None for the store's. Raises `TypeError` or `ValueError` for a
     wrong option.
@@ -347,6 +347,6 @@ def _take_over(store: BaseStore, holder: LockInfo) -> bool:
     # refuse, because its process ended before they answered its release.
     if clear(store, holder.name, holder.token, None, holder, by=BY_TAKEOVER):
         return True
-    # Somebody else has cleared it, or is about to: in a plain cache, that process may die over it.
+    # Another process has cleared it, or is about to. In a plain cache it may die over that.
     now = store.find(holder.name)
     return now is None or now.token != holder.token

@@ -53,9 +53,9 @@ LONGEST_SILENCE_SECONDS = 30.0
 # So many grants in a row may come so late that their lease is over, before the store counts as
 # unavailable.
 MAX_LATE_GRANTS = 4
-# A lease that is handed over later than after this share of its ttl is asked for once more.
+# If a lease is handed over later than after this share of its ttl, its waiter asks once more.
 FRESH_SHARE = 0.5
-# So many dead owners in a row are taken over from without a wait.
+# From so many dead owners in a row a caller takes over without a wait.
 MAX_TAKEOVERS = 100
 
 
