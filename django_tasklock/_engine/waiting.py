@@ -1,4 +1,4 @@
-"""Waiting for a lock: the steps of whoever waits, in a thread or on an event loop.
+"""Asking a store for a lock, and waiting for it: in a thread, or on an event loop.
 
 What waits is a generator of its steps. It yields a `Pause` where it has to wait, and gets the news
 of it; between two pauses it calls the store, which blocks for a round trip. `blocking` does all of
