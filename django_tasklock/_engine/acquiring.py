@@ -27,13 +27,14 @@ from .._values.slots import checked_slots, permit_names
 from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
 from ..exceptions import StoreUnavailable
-from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavailable
+from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavailable, tell
 from ..stores import stores
 from ..stores.base import BaseStore, Grant, Note, Refusal
 from .cooling import Cooling, CoolingTimes, cooling_times
 from .history import note_event
-from .keeper import Entry, Keeper, keeper_of
-from .lease import Lease, Use, tell
+from .keeper import Keeper, keeper_of
+from .lease import Lease, Use
+from .own_token import OwnToken
 from .waiting import Attempt, Steps, always_late, refuse_on_loop
 
 # Who waited longer, and got the lock, is an event.
@@ -105,7 +106,7 @@ class Ask:
     note: Note | None = None
     began: float = field(init=False)
     keeper: Keeper = field(init=False)
-    entry: Entry = field(init=False)
+    entry: OwnToken = field(init=False)
 
     def begin(self) -> None:
         """Put the token into the table of its store, before it is sent.
@@ -132,7 +133,7 @@ class Ask:
         self.began, self.keeper = clock.now(), keeper_of(store)
         of = ref(self.use, self.keeper.vanished.append)
         keyed = tuple(map(store.keyed, names))
-        self.entry = Entry(of, keyed, token, ttl, record, note, how.renew)
+        self.entry = OwnToken(of, keyed, token, ttl, record, note, how.renew)
         self.keeper.enter(self.entry)
 
     def take(self) -> Steps[Lease | LockInfo]:
@@ -303,7 +304,7 @@ def _release_all(use: Use) -> None:
     """Release what was taken for nothing; what cannot be released now is given up."""
     for lease in use.leases:
         lease.cool(None)
-    use.leave(failed=True)
+    use.end(failed=True)
 
 
 def _in_vain(keeper: Keeper, who: object, holder: LockInfo) -> bool:

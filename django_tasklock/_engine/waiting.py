@@ -27,7 +27,7 @@ from .._values.lock_info import LockInfo
 from .._values.tokens import chance
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore, CannotSubscribe, Grant, Question, Refusal, Waiter
-from .keeper import Entry
+from .own_token import OwnToken
 
 R = TypeVar("R")
 
@@ -142,7 +142,7 @@ class Attempt:
     """
 
     store: BaseStore
-    entry: Entry
+    entry: OwnToken
     deadline: float | None
     take_over: Callable[[LockInfo], bool]
     in_vain: Callable[[LockInfo], bool]
