@@ -145,7 +145,7 @@ class Jobs:
             self.pause()
             again = RETRY_SECONDS
         except BaseException:
-            pass  # A mistake of a store, or of a signal's receiver.
+            pass  # A mistake of a store, whose lease ends by itself, or of a signal's receiver.
         if again is not None:
             self.later(job, again, about_note=heap is self.notes)
         heappop(heap)

@@ -173,9 +173,8 @@ class Keeper:
                 if own.due < now + LOOK_SECONDS:
                     self.jobs.wake()
 
-    def extend(self, own: OwnToken, ttl: float) -> bool | None:
-        """Extend a lease for its holder. Returns whether it is still held; None: somebody has ended
-        it meanwhile, or its end has come. Raises `StoreUnavailable`."""
+    def extend(self, own: OwnToken, ttl: float) -> bool:
+        """Extend a lease for its holder. Returns whether it was. Raises `StoreUnavailable`."""
         before, ends, held = own.ttl, math.inf, None
         call = own.begin_call()
         try:
@@ -194,7 +193,9 @@ class Keeper:
                 # Again: another extension may have been made meanwhile, and this one after it.
                 own.ttl, own.until = before, min(own.until, ends)
             del call  # An exception refers to this frame.
-        return held
+        if held is False:
+            self.lost(own, "the store no longer has it")
+        return bool(held)
 
     def look(self) -> float:
         """Look after all tokens. Returns when the next lease is to be extended."""
@@ -327,19 +328,11 @@ class Keeper:
 
     def _give_back(self, own: OwnToken, looks: Iterator[float]) -> float | None:
         """The job of a token that is given up."""
-        held: bool | None = None
-        try:
-            if clock.now() < own.until:
-                held = self.give_back(own)
-        except StoreUnavailable:
-            raise
-        except BaseException:
-            pass  # A store's mistake: the lease ends by itself.
-        if held is False and own.since is None:
-            return next(looks, None)  # The command of the interrupted call may be on its way.
-        self.forget(own)
-        if held:
-            self.released(own)
+        if clock.now() < own.until:
+            if self.give_back(own):
+                self.released(own)
+            elif own.since is None:
+                return next(looks, None)  # The command of the interrupted call may be on its way.
         return None
 
     def _begin_to_give_back(self) -> None:

@@ -189,12 +189,8 @@ class Lease:
         and its new deadline then, unless a later call succeeds. Raises `TypeError` or `ValueError`
         for a wrong ``ttl``.
         """
-        keeper, own = self._keeper, self._own
-        ttl = own.ttl if ttl is None else checked_ttl(ttl)
-        held = keeper.extend(own, ttl) if self.held else None
-        if held is False:
-            keeper.lost(own, "the store no longer has it")
-        return bool(held)
+        ttl = self.ttl if ttl is None else checked_ttl(ttl)
+        return self.held and self._keeper.extend(self._own, ttl)
 
     def release(self, _note: Note | None = None) -> bool:
         """Give the lock back, or let it cool (``hold_at_least``, ``cooldown``).
