@@ -23,7 +23,7 @@ ENGINE = tuple(
     f"django_tasklock/{name}.py"
     for name in (
         "_engine/lock", "_engine/service", "_engine/acquiring", "_engine/keeper", "_engine/jobs",
-        "_engine/lease", "_engine/waiting", "_engine/cooling", "celery/run",
+        "_engine/own_token", "_engine/lease", "_engine/waiting", "_engine/cooling", "celery/run",
         "stores/redis/listener", "stores/redis/waiting",
     )
 )  # fmt: skip
