@@ -108,4 +108,4 @@ def cached_once(
         return keep(made) if isinstance(won, LockInfo) or won.held else made
     finally:
         # Without an answer the lock is released later.
-        use.leave(failed=True)
+        use.end(failed=True)

@@ -72,7 +72,7 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
             if lease.held or lease.ended_well or error.name != name:
                 raise
         finally:
-            use.leave(failed=False, quiet=True)
+            use.end(failed=False, quiet=True)
 
 
 def wait_to_lead(

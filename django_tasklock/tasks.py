@@ -159,10 +159,10 @@ class _Run:
         except GeneratorExit:
             raise  # Nobody waits for the end of a coroutine that was closed.
         except BaseException:
-            self.use.leave(failed=True)
+            self.use.end(failed=True)
             raise
         # With a row, that says whether the result counts.
-        self.use.leave(failed=not claimed, quiet=self.row is not None)
+        self.use.end(failed=not claimed, quiet=self.row is not None)
 
 
 async def _finish(call: Callable[..., Any], *args: Any) -> Any:

@@ -27,13 +27,14 @@ from .._values.slots import checked_slots, permit_names
 from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
 from ..exceptions import StoreUnavailable
-from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavailable
+from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavailable, tell
 from ..stores import stores
 from ..stores.base import BaseStore, Grant, Note, Question, Refusal
 from .cooling import Cooling, CoolingTimes, cooling_times
 from .history import note_event
-from .keeper import Entry, Keeper, keeper_of
-from .lease import Lease, Use, tell
+from .keeper import Keeper, keeper_of
+from .lease import Lease, Use
+from .own_token import OwnToken
 from .waiting import Attempt, Steps, always_late, ask, refuse_on_loop
 
 # A caller that got its lock after a longer wait is an event.
@@ -105,7 +106,7 @@ class Acquiring:
     note: Note | None = None
     began: float = field(init=False)
     keeper: Keeper = field(init=False)
-    entry: Entry = field(init=False)
+    entry: OwnToken = field(init=False)
 
     def steps(self) -> Steps[Lease | LockInfo]:
         """Acquire the lock. Returns the lease, or what held the lock in the end.
@@ -163,7 +164,7 @@ class Acquiring:
         self.began, self.keeper = clock.now(), keeper_of(store)
         of = ref(self.use, self.keeper.vanished.append)
         keyed = tuple(map(store.keyed, names))
-        self.entry = Entry(of, keyed, token, ttl, record, note, how.renew)
+        self.entry = OwnToken(of, keyed, token, ttl, record, note, how.renew)
         self.keeper.enter(self.entry)
 
     def granted(self, grant: Grant, since: float, met: LockInfo | None = None) -> Lease:
@@ -252,7 +253,7 @@ def acquire_all(
             won = stores[how.store].find(lost[0]) or unknown
         for lease in use.leases:
             lease.cool(None)
-        use.leave(failed=True)  # What cannot be released now is given up.
+        use.end(failed=True)  # What cannot be released now is given up.
         return won
     except BaseException:
         use.drop()  # Before the error, which refers to the block, is forgotten.
@@ -305,7 +306,7 @@ def is_own(holder: LockInfo, alias: str, strand: str) -> bool:
     return isinstance(use, Use) and use.strand == strand
 
 
-def is_other_run(holder: LockInfo, own: Entry) -> bool:
+def is_other_run(holder: LockInfo, own: OwnToken) -> bool:
     """Whether another run of the same message has the permit."""
     task_id, owner = own.record.get("task_id"), holder.owner
     if task_id is None or task_id != owner.task_id or INSIDE in own.record:

@@ -198,7 +198,7 @@ class LockContext(Generic[Held]):
         return held
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._last().leave(failed=kind is not None)
+        self._last().end(failed=kind is not None)
 
     async def __aenter__(self) -> Held:
         self._check_block()
@@ -211,7 +211,7 @@ class LockContext(Generic[Held]):
         use = self._last()
         # A coroutine that is closed cannot wait: the renewal thread gives its leases back.
         if not isinstance(error, GeneratorExit):
-            call = functools.partial(use.leave, failed=error is not None)
+            call = functools.partial(use.end, failed=error is not None)
             await finish(self._how.store, call)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
