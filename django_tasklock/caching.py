@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from asgiref.sync import iscoroutinefunction
 from django.core.cache import caches
 
-from ._engine.acquiring import Ask, How
+from ._engine.acquiring import Acquiring, How
 from ._engine.lease import Lease, Use
 from ._engine.names import make_name
 from ._engine.waiting import blocking
@@ -93,7 +93,7 @@ def cached_once(
     name = make_name("cached", cache, key, *([] if usual else [version]))
     use, patience = Use(), wait if value is _MISSING else 0
     try:
-        won = blocking(Ask(How(store, wait=patience, renew=True), name, use).take())
+        won = blocking(Acquiring(How(store, wait=patience, renew=True), name, use).steps())
     except StoreUnavailable as error:
         logger.warning("computing %s without a lock: %s", printable(name), printable(error))
         return keep(produce())
@@ -108,4 +108,4 @@ def cached_once(
         return keep(made) if isinstance(won, LockInfo) or won.held else made
     finally:
         # Without an answer the lock is released later.
-        use.leave(failed=True)
+        use.end(failed=True)

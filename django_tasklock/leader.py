@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 
-from ._engine.acquiring import Ask, How
+from ._engine.acquiring import Acquiring, How
 from ._engine.lease import Lease, Use
 from ._engine.waiting import blocking
 from ._values.arguments import checked_name, checked_ttl
@@ -72,7 +72,7 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
             if lease.held or lease.ended_well or error.name != name:
                 raise
         finally:
-            use.leave(failed=False, quiet=True)
+            use.end(failed=False, quiet=True)
 
 
 def wait_to_lead(
@@ -86,7 +86,7 @@ def wait_to_lead(
     how, answered = How(store, ttl, wait=None, renew=True), True
     while True:
         try:
-            won = blocking(Ask(how, name, use, use.record(task, group=group)).take())
+            won = blocking(Acquiring(how, name, use, use.record(task, group=group)).steps())
         except StoreUnavailable as error:
             if answered:
                 logger.warning("waiting to lead %s: %s", name, printable(error))

@@ -42,6 +42,10 @@ decorator, view or task; None for a name that was given as it is. ``cause``, ``o
 connection of another thread.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from django.dispatch import Signal
 
 __all__ = [
@@ -57,6 +61,16 @@ lock_lost = Signal()
 lock_cleared = Signal()
 lock_held = Signal()
 task_not_run = Signal()
+
+# The class `LockService`, which says so itself: it stands above all that sends signals.
+senders: list[Any] = []
+
+
+def tell(signal: Signal, **said: Any) -> None:
+    """Send a signal of a lock's life."""
+    if signal.receivers:
+        signal.send_robust(senders[0], **said)
+
 
 # The outcomes of ``task_not_run``, each with its reasons.
 OUTCOMES = {

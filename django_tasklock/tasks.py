@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
-from ._engine.acquiring import Ask, How
+from ._engine.acquiring import Acquiring, How
 from ._engine.aio import drive
 from ._engine.lease import Lease, Use
 from ._engine.names import NameTemplate, bound_arguments
@@ -87,7 +87,7 @@ def locked(
             lock_name = fill(*args, **kwargs) if callable(name) else fill(arguments)
             template = f"{task}:{{lock_name}}" if callable(name) else name
             task_id = getattr(getattr(arguments.get("context"), "task_result", None), "id", None)
-            steps = Ask(how, lock_name, use, use.record(task, task_id), template).take()
+            steps = Acquiring(how, lock_name, use, use.record(task, task_id), template).steps()
             skip = partial(skipped, store, lock_name, task, task_id)
             row = None if guard is None else GuardedRow(guard, guard.pk_of(arguments))
             return _Run(lock_name, use, steps, skip, on_conflict, row)
@@ -159,10 +159,10 @@ class _Run:
         except GeneratorExit:
             raise  # Nobody waits for the end of a coroutine that was closed.
         except BaseException:
-            self.use.leave(failed=True)
+            self.use.end(failed=True)
             raise
         # With a row, that says whether the result counts.
-        self.use.leave(failed=not claimed, quiet=self.row is not None)
+        self.use.end(failed=not claimed, quiet=self.row is not None)
 
 
 async def _finish(call: Callable[..., Any], *args: Any) -> Any:

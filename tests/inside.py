@@ -10,11 +10,12 @@ from weakref import WeakValueDictionary
 import pytest
 
 from django_tasklock import Lease, LockInfo
-from django_tasklock._engine import history, waiting
+from django_tasklock._engine import history, jobs, waiting
 from django_tasklock._engine import keeper as keeper_module
-from django_tasklock._engine.acquiring import Ask, How
+from django_tasklock._engine.acquiring import Acquiring, How
 from django_tasklock._engine.keeper import keeper_of
 from django_tasklock._engine.lease import Use
+from django_tasklock._engine.own_token import OwnToken
 from django_tasklock._engine.waiting import blocking
 from django_tasklock._values import clock, processes
 from django_tasklock._values import owner as owner_module
@@ -29,7 +30,7 @@ __all__ = [
     "COOLING", "MARK", "Owner", "as_before_a_checkpoint", "ask_again_after", "asked", "clock",
     "forget_all", "fork_untold", "give_up", "given_up", "is_renewed", "keep_events_for", "kept",
     "look_often", "looks_before", "new_token", "note", "owner_record", "poll_after",
-    "queue_events_in", "read_handle", "write_events",
+    "queue_events_in", "read_handle", "unreserve_later", "write_events",
 ]  # fmt: skip
 
 
@@ -39,21 +40,28 @@ def asked(
 ) -> Lease | LockInfo:  # fmt: skip
     """What becomes of a task's question for its lock."""
     use = Use()
-    ask = Ask(How(**options), name, use, use.record(task, task_id), token=token, note=note)
-    won = blocking(ask.take())
+    acquiring = Acquiring(
+        How(**options), name, use, use.record(task, task_id), token=token, note=note
+    )
+    won = blocking(acquiring.steps())
     return won.alone() if isinstance(won, Lease) else won
 
 
 def kept(alias: str = "default") -> int:
     """How many tokens and notes the thread of a store looks after."""
     keeper = keeper_of(stores[alias])
-    return len(keeper.table) + len(keeper.new_jobs) + len(keeper.jobs)
+    return len(keeper.table) + len(keeper.jobs)
 
 
 def give_up(lease: Lease, note: Note | None = None) -> None:
     """Leave a lease to that thread, as a call does that was interrupted."""
-    lease._entry.note = note
+    lease._own.note = note
     lease.give_up()
+
+
+def unreserve_later(key: str, text: str) -> None:
+    """Leave a note to that thread, as a call does that got no answer."""
+    keeper_of(stores["default"]).unreserve_later(key, text, 600.0)
 
 
 def ask_again_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
@@ -63,7 +71,7 @@ def ask_again_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
 
 def look_often(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Have stores' threads look so often for what nobody refers to any more."""
-    monkeypatch.setattr(keeper_module, "LOOK_SECONDS", seconds)
+    monkeypatch.setattr(jobs, "LOOK_SECONDS", seconds)
 
 
 def as_before_a_checkpoint(monkeypatch: pytest.MonkeyPatch, fields: Mapping[str, Any]) -> None:
@@ -80,18 +88,17 @@ def poll_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
 
 def forget_all() -> None:
     """Have all stores' threads forget what they look after."""
-    for keeper in keeper_module._keepers():
-        for kept in (keeper.table, keeper.new_jobs, keeper.jobs, keeper.events):
+    for each in jobs.all_jobs():
+        for kept in (each.tokens, each.unanswered, each.new, each.planned, each.notes):
             kept.clear()
+        history.history_of(each.store).events.clear()
 
 
 def is_renewed(*names: str) -> bool:
     """Whether a lease on one of these locks, or on any, is to be extended by this process."""
-    entries = [
-        entry for keeper in keeper_module._keepers() for entry in list(keeper.table.values())
-    ]
-    found = [entry for entry in entries if entry.renew and entry.granted]
-    return any(not names or {*names} & {*entry.names} for entry in found)
+    tokens = [own for each in jobs.all_jobs() for own in list(each.tokens.values())]
+    found = [own for own in tokens if own.renew and own.since is not None]
+    return any(not names or {*names} & {*own.names} for own in found)
 
 
 def looks_before(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
@@ -99,7 +106,7 @@ def looks_before(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     method = getattr(Lease, verb)
 
     def called(lease: Lease) -> object:
-        lease._keeper.work()
+        lease._keeper.jobs.work()
         return method(lease)
 
     monkeypatch.setattr(Lease, verb, called)
@@ -107,20 +114,20 @@ def looks_before(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
 
 def given_up(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What the store's threads, or callers, are about to give up, each time anew."""
-    entries: list[object] = []
+    tokens: list[object] = []
     give_up = keeper_module.Keeper.give_up
 
-    def noted(keeper: keeper_module.Keeper, entry: keeper_module.Entry) -> bool:
-        entries.append(entry)
-        return give_up(keeper, entry)
+    def noted(keeper: keeper_module.Keeper, own: OwnToken, **options: bool) -> None:
+        tokens.append(own)
+        give_up(keeper, own, **options)
 
     monkeypatch.setattr(keeper_module.Keeper, "give_up", noted)
-    return entries
+    return tokens
 
 
 def queue_events_in(queue: deque[Any]) -> None:
     """Have the events wait there until they are written."""
-    keeper_of(stores["default"]).events = queue
+    history.history_of(stores["default"]).events = queue
 
 
 def note(kind: Kind, name: str, owner: Mapping[str, Any] | Owner) -> None:

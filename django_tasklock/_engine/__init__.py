@@ -1,7 +1,4 @@
 """The lock service and its parts: acquire, wait, renew, release."""
 
-from . import lease
-from .service import LockService
-
-# The signals are sent by what stands below it.
-lease.sender = LockService
+# Whoever imports a part of it has the sender of the signals, too.
+from .service import LockService as LockService

@@ -1,10 +1,10 @@
-"""Acquiring: the token, the owner's record, the question, and the takeover from a dead owner."""
+"""Acquiring a lock: the token, the owner's record, the question, the takeover from a dead owner."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -27,29 +27,30 @@ from .._values.slots import checked_slots, permit_names
 from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
 from ..exceptions import StoreUnavailable
-from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavailable
+from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavailable, tell
 from ..stores import stores
-from ..stores.base import BaseStore, Grant, Note, Refusal
+from ..stores.base import BaseStore, Grant, Note, Question, Refusal
 from .cooling import Cooling, CoolingTimes, cooling_times
 from .history import note_event
-from .keeper import Entry, Keeper, keeper_of
-from .lease import Lease, Use, tell
-from .waiting import Attempt, Steps, always_late, refuse_on_loop
+from .keeper import Keeper, keeper_of
+from .lease import Lease, Use
+from .own_token import OwnToken
+from .waiting import Attempt, Steps, always_late, ask, refuse_on_loop
 
-# Who waited longer, and got the lock, is an event.
+# A caller that got its lock after a longer wait is an event.
 LONG_WAIT_SECONDS = 1.0
-# A lease that has less than this share of its ttl left, when several are taken, is extended.
+# Of several leases, one with less than this share of its ttl left is extended in the end.
 FULL_SHARE = 0.95
 BY_TAKEOVER = "takeover, its owner being gone"
 BY_WORKER = "the worker, whose pool child is dead"
 BY_RUN = "its own run, which had lost it"
-# What a clear is counted as, that is not an operator's.
+# A clear that is not an operator's is counted as one of these.
 CAUSES = {BY_TAKEOVER: "takeover", BY_WORKER: "worker", BY_RUN: "run"}
 
 
 @dataclass(slots=True)
 class How:
-    """How locks are taken: the options of `lock`, checked when this is made.
+    """How a lock is acquired: the options of `lock`, checked when this is made.
 
     ``store`` is an alias, ``ttl`` None for the store's. Raises `TypeError` or `ValueError` for a
     wrong option.
@@ -75,7 +76,8 @@ class How:
             checked_ttl(self.ttl)
         if self.store != DEFAULT_ALIAS:
             checked_alias(self.store)
-        checked_flag("renew", self.renew)
+        if self.renew is not True:
+            checked_flag("renew", self.renew)
         if self.reentrant is not False:
             checked_flag("reentrant", self.reentrant)
         if type(self.slots) is not int or self.slots != 1:
@@ -86,9 +88,8 @@ class How:
 
 
 @dataclass(slots=True)
-class Ask:
-    """One question for a lock, of a block or call that has a `Use`, and what is done with the
-    answer.
+class Acquiring:
+    """One acquire of a lock, for a block or call that has a `Use`.
 
     ``record``: the owner's; None: that of the caller; it is changed. ``template``: what the name
     was filled from. ``token``: one that `new_token` made, for a process that releases what another
@@ -105,7 +106,37 @@ class Ask:
     note: Note | None = None
     began: float = field(init=False)
     keeper: Keeper = field(init=False)
-    entry: Entry = field(init=False)
+    entry: OwnToken = field(init=False)
+
+    def steps(self) -> Steps[Lease | LockInfo]:
+        """Acquire the lock. Returns the lease, or what held the lock in the end.
+
+        Raises `StoreUnavailable`, besides what `begin` raises.
+        """
+        self.begin()
+        how, entry, store = self.how, self.entry, self.keeper.store
+        question = Question(entry.names, entry.token, entry.ttl, entry.record, entry.note)
+        waiter = None if how.wait == 0 else store.waiter(*question)
+        met = None
+        try:
+            answer, asked, queued = ask(store, question, waiter)
+            if isinstance(answer, Refusal):
+                deadline = math.inf if how.wait is None else self.began + how.wait
+                attempt = Attempt(store, question, waiter, deadline, _take_over, self._in_vain)
+                answer, asked = yield from attempt.steps(answer, asked, queued)
+                met = attempt.met
+            if isinstance(answer, Grant) and how.slots > 1:
+                answer = self._unless_it_runs(answer)
+            if isinstance(answer, Refusal):
+                return self.refused(answer.holder)
+            return self.granted(answer, asked, met)
+        except BaseException as error:
+            # The lock may have been handed over just before: the waiter leaves, and the keeper
+            # gives the token back.
+            if waiter is not None:
+                waiter.quit()
+            self.failed(error)
+            raise
 
     def begin(self) -> None:
         """Put the token into the table of its store, before it is sent.
@@ -114,7 +145,8 @@ class Ask:
         store cannot let the lock cool, and what `refuse_on_loop` raises.
         """
         how, name, note = self.how, self.name, self.note
-        refuse_on_loop(how.wait)
+        if how.wait != 0:
+            refuse_on_loop()
         if type(name) is not str or not is_name(name):
             checked_name(name)
         token = new_token() if self.token is None else checked_token(self.token)
@@ -132,36 +164,8 @@ class Ask:
         self.began, self.keeper = clock.now(), keeper_of(store)
         of = ref(self.use, self.keeper.vanished.append)
         keyed = tuple(map(store.keyed, names))
-        self.entry = Entry(of, keyed, token, ttl, record, note, how.renew)
+        self.entry = OwnToken(of, keyed, token, ttl, record, note, how.renew)
         self.keeper.enter(self.entry)
-
-    def take(self) -> Steps[Lease | LockInfo]:
-        """Take the lock. Returns the lease, or what held the lock in the end.
-
-        Raises `StoreUnavailable`, besides what `begin` raises.
-        """
-        self.begin()
-        how, entry, store = self.how, self.entry, self.keeper.store
-        deadline = None if how.wait is None else self.began + how.wait
-        in_vain = partial(_in_vain, self.keeper, self.use.strand)
-        if how.slots > 1:
-            in_vain = partial(_is_same_run, entry.record, entry.token)
-        attempt = Attempt(store, entry, deadline, partial(_take_over, store), in_vain)
-        try:
-            answer, since = yield from attempt.take()
-            if isinstance(answer, Grant) and how.slots > 1 and "task_id" in entry.record:
-                # A plain lock excludes another run of the message. Here another permit was free.
-                others = [other for other in entry.names if other != answer.name]
-                same = [info for info in store.find_many(others) if info and in_vain(info)]
-                if same:
-                    store.release(answer.name, entry.token)
-                    answer = Refusal((same[0],))
-            if isinstance(answer, Refusal):
-                return self.refused(answer.holder)
-            return self.granted(answer, since, attempt.met)
-        except BaseException as error:
-            self.failed(error)
-            raise
 
     def granted(self, grant: Grant, since: float, met: LockInfo | None = None) -> Lease:
         """Return the lease, which began at ``since``, on `clock.now`. ``met``: the holder for
@@ -199,6 +203,23 @@ class Ask:
         if isinstance(error, StoreUnavailable):
             self._tell(lock_unavailable, error=error)
 
+    def _in_vain(self, holder: LockInfo) -> bool:
+        """Whether there is no use in waiting for this holder."""
+        if self.how.slots == 1:
+            return is_own(holder, self.how.store, self.use.strand)
+        return is_other_run(holder, self.entry)
+
+    def _unless_it_runs(self, grant: Grant) -> Grant | Refusal:
+        """Release a permit if another run of the same message has one. A plain lock would have
+        excluded this run; here another permit was free."""
+        store, entry = self.keeper.store, self.entry
+        if "task_id" in entry.record:
+            for holder in store.find_many(entry.names):
+                if holder is not None and is_other_run(holder, entry):
+                    store.release(grant.name, entry.token)
+                    return Refusal((holder,))
+        return grant
+
     def _tell(self, signal: Signal, **said: Any) -> None:
         tell(
             signal, name=self.name, store=self.how.store, template=self.template,
@@ -209,71 +230,88 @@ class Ask:
 def acquire_all(
     how: How, names: Sequence[str], use: Use, templates: Mapping[str, str]
 ) -> Steps[dict[str, Lease] | LockInfo]:
-    """Take several locks, all or none, with one ``wait``. Returns the leases by name, or what held
-    one of the locks. ``templates``: what the names were filled from, by name. Raises as
-    `Ask.take` does.
+    """Acquire several locks, all or none, with one ``wait``. Returns the leases by name, or what
+    held one of the locks. ``templates``: what the names were filled from, by name. Raises as
+    `Acquiring.steps` does.
 
-    They are taken in sorted order: no two callers wait for each other. While one is waited for, the
-    leases of the others are renewed, and in the end they are extended. If one is lost all the same,
-    the others are released, and that one counts as held.
+    If a lease is lost before all are there, the others are released, and that one counts as held.
     """
     began, in_order = clock.now(), sorted(set(map(checked_name, names)))
-    each = replace(how, renew=how.renew or len(in_order) > 1)
+    several = [Acquiring(how, name, use, template=templates.get(name)) for name in in_order]
     try:
-        leases: dict[str, Lease] = {}
-        if len(in_order) > 1:
-            leases = _all_at_once([
-                Ask(how, name, use, template=templates.get(name)) for name in in_order
-            ])  # fmt: skip
-        for name in in_order[len(leases) :]:
-            if how.wait is not None:
-                each.wait = max(0.0, how.wait - (clock.now() - began))
-            won = yield from Ask(each, name, use, template=templates.get(name)).take()
-            if isinstance(won, LockInfo):
-                _release_all(use)
+        leases = {} if len(several) == 1 else _at_once(several)
+        won = leases or (yield from _in_turn(several, began))
+        if isinstance(won, dict):
+            for lease in won.values():
+                lease.renewed(how.renew)
+                if lease.remaining < lease.ttl * FULL_SHARE:
+                    lease.extend()
+            lost = [lease.name for lease in won.values() if not lease.held]
+            if not lost:
                 return won
-            leases[name] = won
-        for lease in leases.values():
-            lease.renewed(how.renew)
-            if lease.remaining < lease.ttl * FULL_SHARE:
-                lease.extend()
-        lost = next((lease for lease in leases.values() if not lease.held), None)
-        if lost is None:
-            return leases
-        _release_all(use)
-        holder = stores[lost.store].find(lost.name)
-        return holder or LockInfo(lost.name, 0.0, None, None, Owner(), lost.store, "")
+            unknown = LockInfo(lost[0], 0.0, None, None, Owner(), how.store, "")
+            won = stores[how.store].find(lost[0]) or unknown
+        for lease in use.leases:
+            lease.cool(None)
+        use.end(failed=True)  # What cannot be released now is given up.
+        return won
     except BaseException:
         use.drop()  # Before the error, which refers to the block, is forgotten.
         raise
 
 
-def _all_at_once(asks: Sequence[Ask]) -> dict[str, Lease]:
-    """Ask for all in one round trip. Returns no lease where the store cannot do that, or one of
-    the locks is held: then they are asked for one after the other."""
-    for ask in asks:
-        ask.begin()
-    store, first, asked = asks[0].keeper.store, asks[0].entry, clock.now()
+def _at_once(several: Sequence[Acquiring]) -> dict[str, Lease]:
+    """Ask for all in one round trip. Returns no lease where the store cannot do that, or one of the
+    locks is held."""
+    for each in several:
+        each.begin()
+    first, asked = several[0], clock.now()
+    store, ttl = first.keeper.store, first.entry.ttl
     try:
-        tokens = {ask.entry.name: ask.entry.token for ask in asks}
-        found = store.acquire_all(tokens, first.ttl, first.record)
-        if found is None or isinstance(found, Refusal):
-            for ask in asks:
-                ask.keeper.forget(ask.entry)
+        tokens = {each.entry.name: each.entry.token for each in several}
+        grants = store.acquire_all(tokens, ttl, first.entry.record)
+        if grants is None or isinstance(grants, Refusal):
+            for each in several:
+                each.keeper.forget(each.entry)
             return {}
-        if clock.now() >= asked + first.ttl:
-            raise always_late(store, first.ttl)
-        return {ask.name: ask.granted(one, asked) for ask, one in zip(asks, found, strict=True)}
+        if clock.now() >= asked + ttl:
+            raise always_late(store, ttl)
+        pairs = zip(several, grants, strict=True)
+        return {each.name: each.granted(grant, asked) for each, grant in pairs}
     except BaseException as error:
-        for ask in asks[1:]:
-            ask.keeper.give_up(ask.entry)
-        asks[0].failed(error)
+        for each in several:
+            each.keeper.give_up(each.entry)
+        first.failed(error)
         raise
 
 
-def is_own(holder: LockInfo, alias: str, who: object) -> bool:
+def _in_turn(several: Sequence[Acquiring], began: float) -> Steps[dict[str, Lease] | LockInfo]:
+    """Acquire one after the other. All callers do that in one order, so that no two of them wait
+    for each other. While one is waited for, the leases of the others are renewed."""
+    how, leases = several[0].how, dict[str, Lease]()
+    for each in several:
+        left = None if how.wait is None else max(0.0, how.wait - (clock.now() - began))
+        each.how = replace(how, wait=left, renew=how.renew or len(several) > 1)
+        won = yield from each.steps()
+        if isinstance(won, LockInfo):
+            return won
+        leases[each.name] = won
+    return leases
+
+
+def is_own(holder: LockInfo, alias: str, strand: str) -> bool:
     """Whether a block of this very thread or task has the lock, so that to wait is in vain."""
-    return _in_vain(keeper_of(stores[alias]), who, holder)
+    own = None if holder.token is None else keeper_of(stores[alias]).table.get(holder.token)
+    use = None if own is None or own.bare else own.of()
+    return isinstance(use, Use) and use.strand == strand
+
+
+def is_other_run(holder: LockInfo, own: OwnToken) -> bool:
+    """Whether another run of the same message has the permit."""
+    task_id, owner = own.record.get("task_id"), holder.owner
+    if task_id is None or task_id != owner.task_id or INSIDE in own.record:
+        return False
+    return holder.token != own.token and owner.alive() is not False
 
 
 def clear(
@@ -299,25 +337,6 @@ def clear(
     return True
 
 
-def _release_all(use: Use) -> None:
-    """Release what was taken for nothing; what cannot be released now is given up."""
-    for lease in use.leases:
-        lease.cool(None)
-    use.leave(failed=True)
-
-
-def _in_vain(keeper: Keeper, who: object, holder: LockInfo) -> bool:
-    entry = None if holder.token is None else keeper.table.get(holder.token)
-    use = None if entry is None or entry.bare else entry.of()
-    return isinstance(use, Use) and use.strand == who
-
-
-def _is_same_run(record: Mapping[str, Any], token: str, holder: LockInfo) -> bool:
-    """Whether the holder of a permit is another run of the same message."""
-    same = record.get("task_id") == holder.owner.task_id is not None and not record.get(INSIDE)
-    return same and holder.token != token and holder.owner.alive() is not False
-
-
 def _take_over(store: BaseStore, holder: LockInfo) -> bool:
     """Clear the lock if its owner is known to be dead. Returns whether to ask again."""
     if not store.takeover or holder.token is None or holder.owner.alive() is not False:
@@ -329,6 +348,6 @@ def _take_over(store: BaseStore, holder: LockInfo) -> bool:
     # refuse, because its process ended before they answered its release.
     if clear(store, holder.name, holder.token, None, holder, by=BY_TAKEOVER):
         return True
-    # Somebody else has cleared it, or is about to: in a plain cache, that process may die over it.
+    # Another process has cleared it, or is about to. In a plain cache it may die over that.
     now = store.find(holder.name)
     return now is None or now.token != holder.token

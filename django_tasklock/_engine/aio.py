@@ -1,4 +1,4 @@
-"""Calls to stores for code on an event loop: none blocks the loop, and who waits holds no thread.
+"""Calls to stores for code on an event loop: none blocks the loop, and a waiter holds no thread.
 
 A call takes a round trip, and is made in one of a few threads of its store: a silent store delays
 no other one, and many questions delay no release. The threads start when they are needed, and stay.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -49,11 +48,11 @@ async def drive(alias: str, steps: Steps[T], undo: Callable[[], object]) -> T:
     pause: Pause | None = None
     result: T
 
-    def wake(news: asyncio.Future[None]) -> None:
+    def wake(woken: asyncio.Future[None]) -> None:
         try:
-            loop.call_soon_threadsafe(_set, news)
+            loop.call_soon_threadsafe(_set, woken)
         except RuntimeError:
-            # The loop is closed. What is perhaps handed over just now is passed on.
+            # The loop is closed. The waiter passes on what is perhaps handed over just now.
             _submit(alias, "releasing", steps.close)
 
     def give_up(step: Future[Any]) -> None:
@@ -65,13 +64,13 @@ async def drive(alias: str, steps: Steps[T], undo: Callable[[], object]) -> T:
             undo()
 
     while True:
-        news = loop.create_future()
-        step = _submit(alias, "asking", partial(_advance, steps, pause, partial(wake, news)))
+        woken = loop.create_future()
+        step = _submit(alias, "asking", partial(_advance, steps, pause, partial(wake, woken)))
         try:
-            pause, seconds, result = await asyncio.wrap_future(step)
+            pause, result = await asyncio.wrap_future(step)
             if pause is None:
                 return result
-            await asyncio.wait([news], timeout=None if seconds == math.inf else seconds)
+            await asyncio.wait([woken], timeout=pause.seconds)
         except GeneratorExit:
             _soon(partial(give_up, step))
             raise
@@ -100,18 +99,17 @@ def _pool(alias: str, what: str) -> OfProcess[ThreadPoolExecutor]:
 
 def _advance(
     steps: Steps[Any], pause: Pause | None, wake: Callable[[], None]
-) -> tuple[Pause | None, float, Any]:
-    """Go on with the steps after a pause, or begin with them. Returns the next pause and after how
-    many seconds it ends, at most; or None, any number, and what the steps return."""
+) -> tuple[Pause | None, Any]:
+    """Begin with the steps, or go on after a pause. Returns the next pause, which is over when its
+    seconds are, or ``wake`` is called; or None, and what the steps return."""
     waiter = None if pause is None else pause.waiter
     try:
-        pause = advance(steps, partial(waiter.wait, 0) if waiter else lambda: None)
+        pause = advance(steps, partial(waiter.wait, 0)) if waiter else next(steps)
     except StopIteration as end:
-        return None, 0.0, end.value
-    seconds = min(pause.seconds, OWNER_CHECK_SECONDS) if pause.watched else pause.seconds
-    if pause.waiter is not None:
-        seconds = min(seconds, pause.waiter.wake_by(wake))
-    return pause, seconds, None
+        return None, end.value
+    look = OWNER_CHECK_SECONDS if pause.watched else pause.seconds
+    next_look = pause.seconds if pause.waiter is None else pause.waiter.wake_by(wake)
+    return pause._replace(seconds=min(pause.seconds, look, next_look)), None
 
 
 def _submit(alias: str, what: str, call: Callable[[], T]) -> Future[T]:
@@ -148,6 +146,6 @@ def _call_and_close(call: Callable[[], T]) -> T:
                 cache.close()
 
 
-def _set(news: asyncio.Future[None]) -> None:
-    if not news.done():
-        news.set_result(None)
+def _set(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

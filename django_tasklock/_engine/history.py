@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -20,18 +21,35 @@ from .._values import clock
 from .._values.event import Event, Kind
 from .._values.lock_info import LockInfo
 from .._values.owner import HELD_BY, Owner, recorded
+from .._values.processes import own_of
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore
-from .keeper import keeper_of
+from .jobs import jobs_of
 
 logger = logging.getLogger("django_tasklock")
 
 # How long events come together before they are written.
 BATCH_SECONDS = 1.0
+# Of more events that come together the oldest are dropped.
+MOST_EVENTS = 2000
 # The fields of an owner that are for people: those for programs take half of the room.
 SHOWN = (
     "host", "pid", "task", "task_id", "thread", "held_by", "reason", "mark", "slots",
 )  # fmt: skip
+
+
+class History:
+    """What one process has noted for one store."""
+
+    def __init__(self, store: BaseStore) -> None:
+        # What is written next, and not before this moment.
+        self.events: deque[Any] = deque(maxlen=MOST_EVENTS)
+        self.writes_at = 0.0
+
+
+def history_of(store: BaseStore) -> History:
+    """The history of a store."""
+    return own_of(store, "_history", History)
 
 
 def note_event(
@@ -49,16 +67,16 @@ def note_event(
     """
     if not store.supports_history:
         return
-    keeper, now = keeper_of(store), clock.now()
-    keeper.events.append((time.time(), kind, name, owner, holder, fields))
-    if now >= keeper.writes_at:
-        keeper.writes_at = now + BATCH_SECONDS
-        keeper.later(partial(write_events, store), BATCH_SECONDS)
+    history, now = history_of(store), clock.now()
+    history.events.append((time.time(), kind, name, owner, holder, fields))
+    if now >= history.writes_at:
+        history.writes_at = now + BATCH_SECONDS
+        jobs_of(store).later(partial(write_events, store), BATCH_SECONDS)
 
 
 def write_events(store: BaseStore) -> None:
     """Write the events that are not written yet, in the calling thread. Raises nothing."""
-    events, found = keeper_of(store).events, dict[object, Event]()
+    events, found = history_of(store).events, dict[object, Event]()
     with suppress(IndexError):  # Another thread may empty it at the same time.
         while True:
             noted = events.popleft()

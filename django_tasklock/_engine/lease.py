@@ -1,53 +1,54 @@
-"""`Lease`: what the holder of a lock has; and `Use`: what one block holds."""
+"""What the holder of a lock has, and what one block holds: `Lease`, and `Use`.
+
+A `Lease` is the public face of an `OwnToken`, which has one state:
+
+    ASKED ---refused---> forgotten
+      |
+      +------granted---> HELD ---release---> RELEASED ---.
+      |                   | |`---detach----> DETACHED ---+--- the store had it no more ---> LOST
+      |                   | `--- its ttl is over, or the store has it no more ------------> LOST
+      |                   |                              |
+      | no answer, or     | nobody refers                | no answer, or
+      | interrupted       V to it                        | interrupted
+      `---------------> GIVEN UP <-----------------------'
+                          `--- given back, or over by then ---> forgotten
+
+Each caller makes the passages of its own calls. The store's thread finds what nobody refers to, and
+gives back. The thread or a caller, whoever sees it first, makes that from HELD to LOST. Out of HELD
+one of them gets: `Keeper.passes`.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import math
 from functools import partial
-from os import getpid
 from typing import Any, NoReturn
 from weakref import ref
-
-from django.dispatch import Signal
 
 from .._compat.running_task import running_task
 from .._values import clock
 from .._values.arguments import checked_ttl
 from .._values.handle import Handle, new_mark
 from .._values.lock_info import key_of
-from .._values.owner import INSIDE, MARK, Owner, owner_record, strand_name
+from .._values.owner import INSIDE, Owner, owner_record, strand_name
 from .._values.slots import base_of, slot_of
 from .._values.words import printable
 from ..exceptions import LeaseLost, StoreUnavailable
-from ..signals import lock_lost, lock_released
 from ..stores.base import Note
-from ..stores.records import Held
 from .aio import finish
 from .cooling import Cooling, check_lasts
-from .history import note_event
-from .keeper import RAN_OUT, Entry, Keeper
+from .keeper import RAN_OUT, Keeper
+from .own_token import DETACHED, GIVEN_UP, HELD, RELEASED, OwnToken
 
 logger = logging.getLogger("django_tasklock")
 
-# The states of a lease. It begins as held, and leaves that for good.
-HELD, RELEASED, LOST, GIVEN_UP, DETACHED = "held", "released", "lost", "given up", "detached"
+# Why a lease does not hold its lock that is not lost, by its state.
 WHY = {
     HELD: "it belongs to the parent of this forked process",
     RELEASED: "it was released",
     GIVEN_UP: "its release was interrupted",
     DETACHED: "it was detached",
 }
-
-# That of the signals: the class `LockService`. It is above this module; the package puts it here.
-sender: Any = None
-
-
-def tell(signal: Signal, **said: Any) -> None:
-    """Send a signal of a lock's life."""
-    if signal.receivers:
-        signal.send_robust(sender, **said)
 
 
 class Lease:
@@ -72,30 +73,19 @@ class Lease:
     """
 
     __slots__ = (
-        "__weakref__", "_entry", "_keeper", "_open", "_reason", "_since", "_state",
-        "fence", "name", "store", "template", "token",
+        "__weakref__", "_keeper", "_own", "fence", "name", "store", "template", "token",
     )  # fmt: skip
 
     def __init__(
-        self,
-        keeper: Keeper,
-        entry: Entry,
-        store: str,
-        fence: int | None,
-        template: str | None = None,
+        self, keeper: Keeper, own: OwnToken, store: str, fence: int | None, template: str | None
     ) -> None:
-        self._keeper, self._entry, self.store = keeper, entry, store
-        self.name, self.token = entry.names[0], entry.token
+        self._keeper, self._own, self.store = keeper, own, store
+        self.name, self.token = own.names[0], own.token
         self.fence, self.template = fence, template
-        self._since = clock.now()
-        self._state, self._reason = HELD, ""
-        # Has one item while the lease may leave `HELD`: who removes it makes that step. No lock:
-        # an exception from a signal handler would leave it locked.
-        self._open: list[None] = [None]
-        entry.holder = ref(self)
+        own.lease = ref(self)
 
     def __repr__(self) -> str:
-        return f"<Lease {self.name!r} fence={self.fence} {self._state}>"
+        return f"<Lease {self.name!r} fence={self.fence} {self._own.state}>"
 
     def __copy__(self) -> Lease:
         return self
@@ -114,39 +104,37 @@ class Lease:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         use = Use()
         use.leases.append(self)
-        use.leave(failed=kind is not None)
+        use.end(failed=kind is not None)
 
     @property
     def ttl(self) -> float:
         """The length of the last grant or extension, in seconds."""
-        return self._entry.ttl
+        return self._own.ttl
 
     @property
     def renew(self) -> bool:
         """Whether the lease is extended by itself."""
-        return self._entry.renew
+        return self._own.renew
 
     @property
     def slot(self) -> int | None:
         """The number of the permit, from 1; None for the lease of a plain lock."""
-        return slot_of(self.name, self._entry.record.get("slots"))
+        return slot_of(self.name, self._own.record.get("slots"))
 
     @property
     def owner(self) -> Owner:
         """The owner that is recorded with the lease."""
-        return Owner.from_record(self._entry.record)
+        return Owner.from_record(self._own.record)
 
     @property
     def held(self) -> bool:
         """Whether the lease still holds the lock, by this process's clock."""
-        entry = self._entry
-        if self._state != HELD or entry.given_up:
+        own = self._own
+        if own.state != HELD or self._keeper.inherited:
             return False
-        if self._keeper.process != getpid() or self._keeper.table.get(self.token) is not entry:
-            return False
-        if clock.now() < entry.until and (entry.left is None or entry.left() > 0):
+        if clock.now() < own.until and (own.left is None or own.left() > 0):
             return True
-        self.lost(RAN_OUT)
+        self._keeper.lost(own, RAN_OUT)
         return False
 
     @property
@@ -154,30 +142,30 @@ class Lease:
         """The seconds that are left; 0.0 if the lease is not held."""
         if not self.held:
             return 0.0
-        left = self._entry.until - clock.now()
-        if self._entry.left is not None:
-            left = min(left, self._entry.left())
+        left = self._own.until - clock.now()
+        if self._own.left is not None:
+            left = min(left, self._own.left())
         return max(0.0, left)
 
     @property
     def detached(self) -> bool:
         """Whether the lease goes on without this process."""
-        return self._state == DETACHED
+        return self._own.state == DETACHED
 
     @property
     def ended_well(self) -> bool:
         """Whether the holder has released the lease, or has detached it."""
-        return self._state in (RELEASED, DETACHED)
+        return self._own.state in (RELEASED, DETACHED)
 
     @property
     def inherited(self) -> bool:
         """Whether it belongs to the parent of this forked process."""
-        return self._keeper.process != getpid()
+        return self._keeper.inherited
 
     @property
     def base_name(self) -> str:
         """The name that the caller gave: of a permit that of all of them."""
-        return base_of(self.name, self._entry.record.get("slots"))
+        return base_of(self.name, self._own.record.get("slots"))
 
     def is_here(self) -> bool:
         """Whether this thread finds the lock under the same key."""
@@ -185,7 +173,7 @@ class Lease:
 
     def is_of_a_block(self) -> bool:
         """Whether the block that took the lease still goes on."""
-        use = self._entry.of()
+        use = self._own.of()
         return isinstance(use, Use) and self in use.leases
 
     def assert_held(self) -> None:
@@ -201,31 +189,8 @@ class Lease:
         and its new deadline then, unless a later call succeeds. Raises `TypeError` or `ValueError`
         for a wrong ``ttl``.
         """
-        keeper, entry = self._keeper, self._entry
-        ttl = entry.ttl if ttl is None else checked_ttl(ttl)
-        if not self.held:
-            return False
-        before, ends, held = entry.ttl, math.inf, None
-        call = entry.begin_call()
-        try:
-            # First: an extension by the renewal thread, meanwhile, is to ask for the same.
-            entry.ttl = ttl
-            if entry.is_next(call, entry.until) and self._state == HELD:
-                ends = clock.now() + ttl
-                # Before the call: who is interrupted may come to no later instruction.
-                entry.until = min(entry.until, ends)
-                keeper.plan(entry)
-                held = keeper.store.extend(self.name, self.token, ttl)
-                if held:
-                    entry.until = ends
-        finally:
-            if held is None:
-                # Again: another extension may have been made meanwhile, and this one after it.
-                entry.ttl, entry.until = before, min(entry.until, ends)
-            del call  # An exception refers to this frame.
-        if held is False:
-            self.lost("the store no longer has it")
-        return bool(held)
+        ttl = self.ttl if ttl is None else checked_ttl(ttl)
+        return self.held and self._keeper.extend(self._own, ttl)
 
     def release(self, _note: Note | None = None) -> bool:
         """Give the lock back, or let it cool (``hold_at_least``, ``cooldown``).
@@ -237,29 +202,23 @@ class Lease:
         thread releases it as soon as the store answers, and it ends at its deadline at the latest.
         A later call asks the store again.
         """
-        keeper, entry = self._keeper, self._entry
+        keeper, own = self._keeper, self._own
         try:
-            if self._state == GIVEN_UP:
-                return keeper.give_back(entry)
-            if not self.held or not self._leave(RELEASED):
+            if own.state == GIVEN_UP:
+                return keeper.give_back(own)
+            if not self.held or not keeper.passes(own, RELEASED):
                 return False
             if _note is not None:
                 # As the renewal thread, which has no tenant, can write it.
-                entry.note = _note._replace(key=keeper.store.keyed_note(_note.key))
-            entry.renew = False
-            if entry.cooling is not None or not keeper.store.atomic_release:
-                # An extension that is under way would write the lease again.
-                call = entry.begin_call()
-                entry.is_next(call, entry.until)
-            released = keeper.give_back(entry)
+                own.note = _note._replace(key=keeper.store.keyed_note(_note.key))
+            released = keeper.release(own)
         except BaseException:
             self.give_up()
             raise
-        keeper.forget(entry)
-        if not released:
-            self._tell_lost("the store no longer had it at its release")
-        elif lock_released.receivers:
-            self.given_back()
+        if released:
+            keeper.released(own)
+        else:
+            keeper.gone(own, "the store no longer had it at its release")
         return released
 
     def detach(self, ttl: float | None = None) -> str:
@@ -280,71 +239,58 @@ class Lease:
         wrong ``ttl``, and `StoreUnavailable`. After that, and if any other exception interrupts the
         call, the lease is given up, as by an interrupted `release`.
         """
-        keeper, entry = self._keeper, self._entry
-        ttl = entry.ttl if ttl is None else checked_ttl(ttl)
+        keeper, own = self._keeper, self._own
+        ttl = own.ttl if ttl is None else checked_ttl(ttl)
         if self.held:
             check_lasts("ttl", ttl, keeper.store)
-        record, slots = entry.record, entry.record.get("slots")
-        handle = Handle(
-            self.store, self.name, self.token, self.fence, new_mark(), float(entry.ttl), slots
-        )
+        last, slots, mark = float(own.ttl), own.record.get("slots"), new_mark()
+        handle = Handle(self.store, self.name, self.token, self.fence, mark, last, slots)
         try:
-            if not self.held or not self._leave(DETACHED):
+            if not self.held or not keeper.passes(own, DETACHED):
                 raise LeaseLost(self.name, self._why())
-            entry.renew = False
-            call = entry.begin_call()
-            if not entry.is_next(call, entry.until):
-                raise StoreUnavailable(self.store, "it does not answer an extension of the lease")
-            # Until then it may be in the store, if it has to be given up.
-            entry.until = max(entry.until, clock.now() + ttl)
-            # No process has to live for the lease any more. Whoever adopts it expects this very
-            # version of the record, and replaces it in one step: of several, one does.
-            marked = {**record, "ttl": ttl, "renew": False, MARK: handle.mark}
-            held = Held(self.token)
-            detached = keeper.store.rewrite(self.name, held, ttl, marked, handle.mark)
+            detached = keeper.detach(own, ttl, mark)
         except LeaseLost:
             raise
         except BaseException:
             self.give_up()
             raise
-        keeper.forget(entry)
-        if detached is None:
-            self._tell_lost("the store no longer had it when it was detached")
-            raise LeaseLost(self.name, self._reason)
+        if not detached:
+            keeper.gone(own, "the store no longer had it when it was detached")
+            raise LeaseLost(self.name, own.reason)
+        keeper.forget(own)
         return str(handle)
 
     def renewed(self, renew: bool) -> None:
         """Have the lease be extended by itself from now on, or not any more."""
-        if self._entry.renew is not renew:
-            self._entry.renew = renew
-            self._keeper.plan(self._entry)
+        if self._own.renew is not renew:
+            self._own.renew = renew
+            self._keeper.plan(self._own)
 
     def cool(self, cooling: Cooling | None) -> None:
         """Have the lock stay taken after the release of this lease."""
-        self._entry.cooling = cooling
+        self._own.cooling = cooling
 
     def end_block(self, *, failed: bool) -> None:
         """Note how what was done under the lease has ended: that says how long its lock cools."""
-        if self._entry.cooling is not None:
-            self._entry.cooling.ended(failed=failed)
+        if self._own.cooling is not None:
+            self._own.cooling.ended(failed=failed)
 
     def alone(self) -> Lease:
         """Have the lease belong to whoever refers to it, and to no block any more."""
-        if self._state == HELD:
-            self._entry.of, self._entry.bare = ref(self, self._keeper.vanished.append), True
+        if self._own.state == HELD:
+            self._own.of, self._own.bare = ref(self, self._keeper.vanished.append), True
         return self
 
-    def held_again(self, adopted: Lease) -> None:
+    def adopted_again(self, adopted: Lease) -> None:
         """This process has adopted the lease, which it had detached."""
-        before, self._entry = self._entry, adopted._entry
-        entry = self._entry
-        entry.of, entry.bare, entry.holder = before.of, before.bare, ref(self)
-        self._state, self._open = HELD, [None]
+        before, own = self._own, adopted._own
+        self._own, own.lease, own.since = own, ref(self), before.since
+        own.of, own.bare = before.of, before.bare  # Last: if that is interrupted, it is given up.
 
     def outlives(self) -> None:
         """Have the lease go on without this process, until its end: an operator's hold."""
-        if self._leave(DETACHED):
-            self._keeper.forget(self._entry)
+        if self._keeper.passes(self._own, DETACHED):
+            self._keeper.forget(self._own)
 
     async def aextend(self, ttl: float | None = None) -> bool:
         """`extend`, made in a thread. It may have been done if the caller is cancelled."""
@@ -355,45 +301,11 @@ class Lease:
         return await finish(self.store, self.release)
 
     def give_up(self) -> None:
-        """Have the lease given back by the renewal thread, unless it is over."""
-        if self._keeper.give_up(self._entry):
-            self._state = GIVEN_UP
-            note_event(self._keeper.store, "given up", self.name, self._entry.record)
-
-    def given_back(self) -> None:
-        """Send `lock_released`: the lease was released, perhaps by the renewal thread."""
-        held = clock.now() - self._since
-        tell(lock_released, lease=self, template=self.template, held=held)
-
-    def lost(self, reason: str) -> None:
-        """Note that the lease is lost, and send `lock_lost`: once, and for good."""
-        if self._state == HELD and self._leave(LOST):
-            self._keeper.forget(self._entry)
-            self._tell_lost(reason)
-
-    def _leave(self, state: str) -> bool:
-        """Leave `HELD`. True for the one caller that did it."""
-        try:
-            self._open.pop()
-        except IndexError:
-            return False
-        self._state = state
-        return True
+        """Have the lease given back by the store's thread, unless it is over."""
+        self._keeper.give_up(self._own, noted=True)
 
     def _why(self) -> str:
-        return self._reason or WHY[GIVEN_UP if self._entry.given_up else self._state]
-
-    def _tell_lost(self, reason: str) -> None:
-        self._state, self._reason = LOST, reason
-        note_event(self._keeper.store, "lost", self.name, self._entry.record, reason=reason)
-        told = partial(
-            tell, lock_lost, lease=self, reason=reason, template=self.template,
-            cause="expired" if reason == RAN_OUT else "gone", held=clock.now() - self._since,
-        )  # fmt: skip
-        if asyncio._get_running_loop() is None:
-            told()
-        else:  # A receiver must not block the loop.
-            self._keeper.later(told)
+        return self._own.reason or WHY[self._own.state]
 
 
 class Use:
@@ -438,7 +350,7 @@ class Use:
             return record if group is None else record | {"group": group}
         return owner_record(*self.job, self.strand) | {INSIDE: True}
 
-    def leave(self, *, failed: bool, quiet: bool | None = None) -> None:
+    def end(self, *, failed: bool, quiet: bool | None = None) -> None:
         """Release the leases at the end of a block, the last one first, whatever becomes of others.
 
         Once the store has not answered, the rest is given up: each of them might wait as long.
@@ -477,6 +389,6 @@ class Use:
     def drop(self) -> None:
         """Give up what was not released. The locks do not cool."""
         for lease in reversed(self.leases):
-            if lease._state == HELD:
+            if lease._own.state == HELD:
                 lease.cool(None)
                 lease.give_up()

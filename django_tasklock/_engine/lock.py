@@ -30,7 +30,7 @@ from .._values.lock_info import LockInfo
 from .._values.owner import strand_name
 from .._values.signatures import is_generator, signature_of
 from ..exceptions import LockNotAcquired
-from .acquiring import Ask, How, acquire_all, is_own
+from .acquiring import Acquiring, How, acquire_all, is_own
 from .aio import drive, finish
 from .lease import Lease, Use
 from .names import NameTemplate
@@ -198,7 +198,7 @@ class LockContext(Generic[Held]):
         return held
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._last().leave(failed=kind is not None)
+        self._last().end(failed=kind is not None)
 
     async def __aenter__(self) -> Held:
         self._check_block()
@@ -211,7 +211,7 @@ class LockContext(Generic[Held]):
         use = self._last()
         # A coroutine that is closed cannot wait: the renewal thread gives its leases back.
         if not isinstance(error, GeneratorExit):
-            call = functools.partial(use.leave, failed=error is not None)
+            call = functools.partial(use.end, failed=error is not None)
             await finish(self._how.store, call)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -290,7 +290,7 @@ class LockContext(Generic[Held]):
         won: Any = {}
         if isinstance(name, str):
             won = shared.get(name) or (
-                yield from Ask(how, name, use, template=self.template).take()
+                yield from Acquiring(how, name, use, template=self.template).steps()
             )
         elif wanted := [each for each in name if each not in shared]:
             templates = dict(zip(name, self.template or (), strict=False))

@@ -25,19 +25,20 @@ from .._values.arguments import (
 )
 from .._values.event import Event
 from .._values.handle import read_handle
-from .._values.lock_info import Keyed, LockInfo
+from .._values.lock_info import LockInfo
 from .._values.owner import Owner, operator_record, recorded
 from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
-from ..signals import lock_held
+from ..signals import lock_held, senders, tell
 from ..stores import stores
 from ..stores.base import BaseStore, Refusal
 from ..stores.records import Held
-from .acquiring import Ask, How, acquire_all, clear
+from .acquiring import Acquiring, How, acquire_all, clear
 from .aio import drive, finish, in_thread
 from .history import note_event, write_events
-from .keeper import Entry, keeper_of
-from .lease import Lease, Use, tell
+from .keeper import keeper_of
+from .lease import Lease, Use
+from .own_token import OwnToken
 from .waiting import Steps, blocking
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class LockService:
 
     def _acquiring(self, name: str, use: Use, options: AcquireOptions) -> Steps[Lease | LockInfo]:
         check_known("acquire", options, AcquireOptions.__annotations__)
-        return Ask(How(self.alias, **options), name, use).take()
+        return Acquiring(How(self.alias, **options), name, use).steps()
 
     def acquire_all(
         self, names: builtins.list[str] | tuple[str, ...], **options: Unpack[AcquireAllOptions]
@@ -200,22 +201,17 @@ class LockService:
         lease = self.try_adopt(handle, use, use.record(), renew)
         return lease and lease.alone()
 
-    def take_back(self, lease: Lease, handle: str, *, renew: bool) -> bool:
+    def adopt_again(self, lease: Lease, handle: str, *, renew: bool) -> bool:
         """Hold a lease again that this process has detached. Returns False if it cannot: somebody
         has adopted it, or it is over. Raises `StoreUnavailable`."""
         use = Use()
-        adopted = self.try_adopt(handle, use, lease._entry.record, renew, lease.template)
+        adopted = self.try_adopt(handle, use, lease._own.record, renew, lease.template)
         if adopted is not None:
-            lease.held_again(adopted)
+            lease.adopted_again(adopted)
         return adopted is not None
 
     def try_adopt(
-        self,
-        handle: str,
-        use: Use,
-        owner: Mapping[str, Any],
-        renew: bool,
-        template: str | None = None,
+        self, handle: str, use: Use, owner: Mapping[str, Any], renew: bool, template: Any = None
     ) -> Lease | None:
         """As `adopt`, for a block. ``owner``: the adopter's record."""
         said = read_handle(handle)
@@ -230,12 +226,12 @@ class LockService:
             return None
         keeper = keeper_of(store)
         of = ref(use, keeper.vanished.append)
-        entry = Entry(of, (said.name,), said.token, said.ttl, record, renew=renew, left=grant.left)
+        own = OwnToken(of, (said.name,), said.token, said.ttl, record, renew=renew, left=grant.left)
         fence = said.fence if grant.fence is None else grant.fence
-        keeper.enter(entry)
-        lease = Lease(keeper, entry, said.alias, fence, template)
+        keeper.enter(own)
+        lease = Lease(keeper, own, said.alias, fence, template)
         use.leases.append(lease)
-        keeper.granted(entry, asked + said.ttl)
+        keeper.granted(own, asked + said.ttl)
         note_event(store, "adopted", said.name, record)
         return lease
 
@@ -337,7 +333,7 @@ class LockService:
         store, use = self.store, Use()
         record = operator_record(checked_remark("by", by), checked_remark("a reason", reason))
         how = How(self.alias, checked_ttl(ttl), wait)
-        won = blocking(Ask(how, name, use, record).take())
+        won = blocking(Acquiring(how, name, use, record).steps())
         if isinstance(won, LockInfo):
             return Refusal((won,))
         now, key = datetime.now(timezone.utc), store.key(won.name)
@@ -395,27 +391,8 @@ class LockService:
     aclear = _awaited(clear, finish)
 
 
+senders.append(LockService)
 locks = LockService()
-
-
-def get_seen(
-    store: BaseStore, seen: Sequence[tuple[str, Callable[[LockInfo], bool]]]
-) -> list[LockInfo | None]:
-    """Return the holders of some locks, as `BaseStore.find_many` does, by their names.
-
-    Beside each name stands what tells the lease that was seen. Where the keys depend on the thread
-    it may have another key than this thread makes: it is looked for among all locks of that name.
-    Raises `StoreUnavailable`.
-    """
-    holders = store.find_many([name for name, _ in seen])
-    for at, (name, is_seen) in enumerate(seen):
-        holder = holders[at]
-        if holder is not None and is_seen(holder):
-            continue
-        if not isinstance(name, Keyed) and isinstance(store.keyed(name), Keyed):
-            same_name = (info for info in store.walk(name) if info.name == name)
-            holders[at] = next(filter(is_seen, same_name), holder)
-    return holders
 
 
 def _in_order(names: Sequence[str], won: dict[str, Lease] | LockInfo) -> list[Lease] | None:

@@ -1,4 +1,4 @@
-"""Taking a lock from a store: ask, take over from a dead owner, wait in the queue or poll.
+"""Asking a store for a lock, and waiting for it: in a thread, or on an event loop.
 
 What waits is a generator of its steps. It yields a `Pause` where it has to wait, and gets the news
 of it; between two pauses it calls the store, which blocks for a round trip. `blocking` does all of
@@ -10,14 +10,13 @@ sees every end.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -28,7 +27,6 @@ from .._values.tokens import chance
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore, CannotSubscribe, Grant, Refusal, Waiter
 from ..stores.waiter import Question
-from .keeper import Entry
 
 R = TypeVar("R")
 
@@ -56,13 +54,14 @@ LONGEST_SILENCE_SECONDS = 30.0
 # So many grants in a row may come so late that their lease is over, before the store counts as
 # unavailable.
 MAX_LATE_GRANTS = 4
-# A lease that is handed over later than after this share of its ttl is asked for once more.
+# If a lease is handed over later than after this share of its ttl, its waiter asks once more.
 FRESH_SHARE = 0.5
-# So many dead owners in a row are taken over from without a wait.
+# From so many dead owners in a row a caller takes over without a wait.
 MAX_TAKEOVERS = 100
 
-# The store's answer, and when its lease began if it is a grant, on `clock.now`.
-Answer = tuple[Grant | Refusal, float]
+
+# What a pause may bring: see `Waiter.wait`.
+News: TypeAlias = "Grant | Refusal | None"
 
 
 class Pause(NamedTuple):
@@ -76,22 +75,19 @@ class Pause(NamedTuple):
     waiter: Waiter | None = None
     watched: bool = False
 
-    def wait(self) -> Grant | Refusal | None:
-        """Wait in this thread. Returns what `Waiter.wait` returns."""
+    def wait(self) -> News:
+        """Wait in this thread."""
         if self.waiter is None:
             time.sleep(self.seconds)
             return None
-        return self.waiter.wait(
-            min(self.seconds, OWNER_CHECK_SECONDS if self.watched else math.inf)
-        )
+        look = OWNER_CHECK_SECONDS if self.watched else self.seconds
+        return self.waiter.wait(min(self.seconds, look))
 
 
-Steps = Generator[Pause, "Grant | Refusal | None", R]
+Steps = Generator[Pause, News, R]
 
 
-def blocking(
-    steps: Steps[R], wait: Callable[[Pause], Grant | Refusal | None] = Pause.wait
-) -> R:  # fmt: skip
+def blocking(steps: Steps[R], wait: Callable[[Pause], News] = Pause.wait) -> R:
     """Make the steps in this thread. ``wait``: waits for a pause as `Pause.wait` does; what it
     raises ends the steps. Returns, or raises, what they do."""
     try:
@@ -104,7 +100,7 @@ def blocking(
         steps.close()  # A signal's exception may come just between two steps.
 
 
-def advance(steps: Steps[Any], hear: Callable[[], Grant | Refusal | None]) -> Pause:
+def advance(steps: Steps[Any], hear: Callable[[], News]) -> Pause:
     """Make the steps up to the next pause, with the news that ``hear`` returns, or what it raises.
     Raises `StopIteration` with what they return in the end."""
     try:
@@ -114,160 +110,155 @@ def advance(steps: Steps[Any], hear: Callable[[], Grant | Refusal | None]) -> Pa
     return steps.send(news)
 
 
-def refuse_on_loop(wait: float | None) -> None:
+def refuse_on_loop() -> None:
     """Raise Django's `SynchronousOnlyOperation` where a wait would stop a running event loop.
 
-    ``wait``: seconds that the caller is willing to wait for a lock; None: for ever. Under gevent
-    and eventlet nobody is refused: greenlets of one thread find the loop of any of them.
+    To be called before a question by whoever may wait for its answer, also if the lock is free: the
+    mistake is not to be seen under load first. Under gevent and eventlet nobody is refused:
+    greenlets of one thread find the loop of any of them.
     """
-    if wait == 0 or os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
-        return
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    if not are_patched():
+    on_loop = asyncio._get_running_loop() is not None and not are_patched()
+    if on_loop and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
         raise SynchronousOnlyOperation(
             "to wait here for a lock would stop the event loop: write `async with lock(...)`, or "
             "wait=0, which does not wait"
         )
 
 
+def ask(
+    store: BaseStore, question: Question, waiter: Waiter | None, *, joins: bool = False
+) -> tuple[Grant | Refusal, float, Waiter | None]:
+    """Ask the store for a lock; again, if the lease that it grants is over when the answer comes.
+
+    ``waiter``: it asks, and joins the wait queue if the lock is held, where that takes no round
+    trip of its own: most locks are free. ``joins``: also where it has to subscribe before.
+
+    Returns the answer; when the store was asked, on `clock.now`: a lease begins then; and the
+    waiter, if it has asked. Raises `StoreUnavailable`, also if each grant comes too late.
+    """
+    for _ in range(1 + MAX_LATE_GRANTS):
+        asked = clock.now()
+        answer: News = None
+        queued: Waiter | None = None
+        if waiter is not None and (joins or waiter.ready):
+            with suppress(CannotSubscribe):  # The next question tries again to subscribe.
+                answer, queued = waiter.ask(), waiter
+        if answer is None:
+            answer = store.acquire(*question)
+        if isinstance(answer, Refusal) or clock.now() < asked + question.ttl:
+            return answer, asked, queued
+    raise always_late(store, question.ttl)
+
+
 @dataclass(slots=True)
 class Attempt:
-    """One call's attempt to take the first that is free of the names of ``entry``, until
-    ``deadline`` on `clock.now` (None: for ever).
+    """The attempt of a caller that was refused, until ``deadline`` on `clock.now`: it takes over
+    from dead owners, waits in the queue, or polls.
 
-    ``take_over(holder)`` clears the lease of an owner that is known to be dead; it returns True if
-    it is worth asking again. ``in_vain(holder)``: whether there is no use in waiting for it.
+    ``waiter``: None if the caller does not wait, or the store has no wait queues.
+    ``take_over(store, holder)`` clears the lease of an owner that is known to be dead; it returns
+    True if it is worth asking again. ``in_vain(holder)``: whether there is no use in waiting for
+    it.
     """
 
     store: BaseStore
-    entry: Entry
-    deadline: float | None
-    take_over: Callable[[LockInfo], bool]
+    question: Question
+    waiter: Waiter | None
+    deadline: float
+    take_over: Callable[[BaseStore, LockInfo], bool]
     in_vain: Callable[[LockInfo], bool]
     # The holder for which it began to wait.
     met: LockInfo | None = None
-    _waiter: Waiter | None = None
+    # Whether its questions join the wait queue; how long it has polled; and from how many owners it
+    # has taken over since it waited.
+    _joins: bool = False
+    _pause: float = 0.0
+    _takeovers: int = 0
 
-    def take(self) -> Steps[Answer]:
-        """Ask until the lock is granted, or the deadline has passed. Returns a refusal, or a grant
-        whose lease is not over. Raises `StoreUnavailable`, also if each grant comes too late."""
-        late = takeovers = 0
-        refused, pause = False, FIRST_POLL_SECONDS
-        try:
-            while True:
-                asked, hears = clock.now(), False
-                waiter = self._join()
-                if waiter is not None and (waiter.ready or refused):
-                    with suppress(CannotSubscribe):  # Poll once, and then try again to subscribe.
-                        answer, hears = waiter.ask(), True
-                if not hears:
-                    answer = self.store.acquire(*self._question)
-                if isinstance(answer, Grant):
-                    if clock.now() < asked + self.entry.ttl:
-                        return answer, asked
-                    if late == MAX_LATE_GRANTS:
-                        raise always_late(self.store, self.entry.ttl)
-                    late += 1
-                    continue
-                if takeovers < MAX_TAKEOVERS and self._take_over_any(answer):
-                    takeovers += 1
-                    continue
+    def steps(
+        self, answer: Grant | Refusal, asked: float, queued: Waiter | None
+    ) -> Steps[tuple[Grant | Refusal, float]]:
+        """Go on from what `ask` has returned. Returns the last refusal, or a grant whose lease is
+        not over; and when it was asked for. Raises `StoreUnavailable`."""
+        while isinstance(answer, Refusal):
+            self._joins = self._joins or queued is not None
+            if not self._takes_over(answer):
                 vain = next(filter(self.in_vain, answer.holders), None)
-                if vain is not None or self._left() <= 0:
-                    grant = self._leave()
-                    if grant is None:
-                        return (answer if vain is None else Refusal((vain,))), asked
+                if vain is None and clock.now() < self.deadline:
+                    grant = yield from self._wait(answer, asked, queued)
                 else:
-                    self.met = self.met or answer.holder
-                    if not hears:
-                        if waiter is None or refused:
-                            yield self._poll(pause, answer.holder)
-                            pause = min(pause * 2, MAX_POLL_SECONDS)
-                        refused = True
-                        continue
-                    grant = yield from self._hear(answer, asked)
-                # The lock was handed over. If little of the lease is left, it is granted anew.
-                if grant is not None and clock.now() < asked + self.entry.ttl * FRESH_SHARE:
+                    # The lock may have been handed over just before.
+                    grant = None if self.waiter is None else self.waiter.leave()
+                    if grant is None:
+                        return Refusal((vain or answer.holder,)), asked
+                # If little is left of the lease that was handed over, it is granted anew.
+                if grant is not None and clock.now() < asked + self.question.ttl * FRESH_SHARE:
                     return grant, asked
-        except BaseException:
-            # The lock may have been handed over just before. Then the caller, which gives the token
-            # up, passes it on.
-            if self._waiter is not None:
-                self._waiter.quit()
-            raise
+            answer, asked, queued = ask(self.store, self.question, self.waiter, joins=self._joins)
+        return answer, asked
 
-    @property
-    def _question(self) -> Question:
-        entry = self.entry
-        return Question(entry.names, entry.token, entry.ttl, entry.record, entry.note)
+    def _takes_over(self, refusal: Refusal) -> bool:
+        """Clear what dead owners hold. Returns whether to ask again."""
+        if self._takeovers == MAX_TAKEOVERS:
+            return False
+        again = True in [self.take_over(self.store, holder) for holder in refusal.holders]
+        self._takeovers += again
+        return again
 
-    def _join(self) -> Waiter | None:
-        """Return what joins the wait queue with its question; None if the caller does not wait, or
-        the store has no queues.
+    def _wait(self, refusal: Refusal, asked: float, queued: Waiter | None) -> Steps[Grant | None]:
+        """Wait in the queue, or poll once. Returns what was handed over. None: it is time to ask
+        again, which is at once if the next question is the first one that joins the queue."""
+        self.met = self.met or refusal.holder
+        self._takeovers = 0
+        if queued is not None:
+            return (yield from self._hear(queued, refusal, asked))
+        if self._joins or self.waiter is None:
+            yield self._poll(refusal.holder)
+        self._joins = True
+        return None
 
-        The first question is asked without it, if it would have to subscribe before: most locks
-        are not held, and to take one should cost one round trip.
-        """
-        if self._waiter is None and self.store.supports_waiting and self._left() > 0:
-            self._waiter = self.store.waiter(*self._question)
-        return self._waiter
+    def _poll(self, holder: LockInfo) -> Pause:
+        self._pause = max(FIRST_POLL_SECONDS, min(self._pause * 2, MAX_POLL_SECONDS))
+        pause = min(self._pause * chance.uniform(0.5, 1.0), self.deadline - clock.now())
+        if holder.ttl:
+            pause = min(pause, holder.ttl + EXPIRY_GRACE_SECONDS)
+        return Pause(max(0.0, pause))
 
-    def _leave(self) -> Grant | None:
-        """Leave the wait queue. Returns the grant if the lock was handed over just before. Raises
-        `StoreUnavailable`."""
-        grant = None if self._waiter is None else self._waiter.leave()
-        self._waiter = None  # Not before: if the call is interrupted, the steps quit.
-        return grant
-
-    def _take_over_any(self, refusal: Refusal) -> bool:
-        return True in [self.take_over(holder) for holder in refusal.holders]
-
-    def _poll(self, seconds: float, holder: LockInfo) -> Pause:
-        pause = max(0.0, min(seconds * chance.uniform(0.5, 1.0), self._left()))
-        return Pause(min(pause, holder.ttl + EXPIRY_GRACE_SECONDS) if holder.ttl else pause)
-
-    def _hear(self, refusal: Refusal, asked: float) -> Steps[Grant | None]:
+    def _hear(self, waiter: Waiter, refusal: Refusal, asked: float) -> Steps[Grant | None]:
         """Wait for the hand-over, until a holder's lease could end, or its owner is dead.
 
         Returns None if it is time to ask again. If the lock is handed to another waiter, that is
         the holder from then on.
         """
-        waiter, holder = self._waiter, refusal.holder
-        assert waiter is not None
-        latest = min(end_of(holder) + QUEUE_RETRY_SECONDS, asked + LONGEST_SILENCE_SECONDS)
-        if holder.token is None:
+        ends = end_of(refusal.holder)
+        latest = min(ends + QUEUE_RETRY_SECONDS, asked + LONGEST_SILENCE_SECONDS)
+        if refusal.holder.token is None:
             latest = clock.now() + FOREIGN_KEY_RETRY_SECONDS
-        if self.deadline is not None:
-            latest = min(latest, self.deadline)
-        ends, watches = end_of(holder), self.store.takeover
-        while (left := min(ends, latest) - clock.now()) > 0 and not waiter.cut:
+        latest = min(latest, self.deadline)
+        watches = self.store.takeover
+        while not waiter.cut:
+            left = min(ends, latest) - clock.now()
+            if left <= 0:
+                break
             ahead = min(waiter.ahead, MOST_AHEAD)
             if watches and ahead:
                 left = min(left, ahead * LATER_OWNER_CHECK_SECONDS * chance.uniform(0.5, 1.0))
-            news = yield Pause(left, waiter, watches and not ahead)
+            news = yield Pause(left, waiter, watched=watches and not ahead)
             if isinstance(news, Grant):
                 return news
-            if news is not None:
-                refusal, watches = _with_news(refusal, news), self.store.takeover
-                ends = end_of(refusal.holder)
+            if isinstance(news, Refusal):
+                refusal = _with_news(refusal, news)
+                ends, watches = end_of(refusal.holder), self.store.takeover
             elif watches:
-                # Of an earlier holder than the present one the next answer tells.
-                dead = [each for each in refusal.holders if each.owner.alive() is False]
-                if self._take_over_any(Refusal((*dead,))) if not ahead else dead:
+                owners = [holder.owner for holder in refusal.holders]
+                # The next waiter takes over. A later one asks, and learns how many are before it.
+                dead = any(owner.alive() is False for owner in owners)
+                if dead and (ahead or self._takes_over(refusal)):
                     return None
                 # Only now, because it decodes the holder's record: that is the most expensive part
                 # of a short wait.
-                watches = any(
-                    each.owner.is_local() and each.owner.pid != os.getpid()
-                    for each in refusal.holders
-                )
+                watches = any(each.is_local() and each.pid != os.getpid() for each in owners)
         return None
-
-    def _left(self) -> float:
-        return math.inf if self.deadline is None else self.deadline - clock.now()
 
 
 def _with_news(refusal: Refusal, news: Refusal) -> Refusal:
@@ -285,6 +276,6 @@ def always_late(store: BaseStore, ttl: float) -> StoreUnavailable:
 
 def end_of(holder: LockInfo) -> float:
     """When the holder's lease will be over, on `clock.now`."""
-    return clock.now() + (
-        ENDLESS_LEASE_RETRY_SECONDS if holder.ttl is None else holder.ttl + EXPIRY_GRACE_SECONDS
-    )
+    if holder.ttl is None:
+        return clock.now() + ENDLESS_LEASE_RETRY_SECONDS
+    return clock.now() + holder.ttl + EXPIRY_GRACE_SECONDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from os import getpid
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -51,6 +52,15 @@ class OfProcess(Generic[T]):
             inherited = self._made.pop(pid, None)
             if inherited is not None and self._leave is not None:
                 self._leave(inherited)
+
+
+def own_of(thing: object, attribute: str, make: Callable[[Any], T]) -> T:
+    """What each process has one of for a thing, which keeps it: made of the thing when the process
+    first asks."""
+    found: OfProcess[T] | None = vars(thing).get(attribute)
+    if found is None:
+        found = vars(thing).setdefault(attribute, OfProcess(partial(make, thing)))
+    return found.own()
 
 
 def _leave_inherited() -> None:

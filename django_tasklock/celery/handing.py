@@ -40,7 +40,7 @@ class Handing(Step):
         except BaseException:
             if isinstance(lease, Lease):
                 with suppress(StoreUnavailable):
-                    task.locks.take_back(lease, handle, renew=renew)
+                    task.locks.adopt_again(lease, handle, renew=renew)
             raise
         if not call.eager and sent.id != call.id:
             # A duplicate: the message that is in the queue takes the lock itself.

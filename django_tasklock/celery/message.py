@@ -229,7 +229,7 @@ def free(task: TaskOptions, keys: Sequence[str], task_id: str) -> None:
             store.unreserve(key, task_id)
         except StoreUnavailable:
             # After a day's outage what is reserved has ended by itself.
-            keeper_of(store).take_back(key, task_id, 86400.0)
+            keeper_of(store).unreserve_later(key, task_id, 86400.0)
 
 
 def tell(call: Any, outcome: str, reason: str, task_id: Any = None) -> None:

@@ -36,13 +36,13 @@ from .._compat.celery_worker import (
     replace_dead_children,
 )
 from .._engine.acquiring import BY_WORKER
-from .._engine.keeper import finish_jobs
-from .._engine.service import get_seen
+from .._engine.jobs import finish_jobs
 from .._values.lock_info import LockInfo
 from .._values.slots import permit_names
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable, TooManyAttempts
 from ..guards import mark_of
+from ..operators.held import get_seen
 from .call import HEADER, RESERVED, SERIALIZER, named_by
 from .handing import end_detached, handle_of
 from .message import free, reserved_by, tell

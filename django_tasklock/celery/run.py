@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from celery.exceptions import TaskPredicate
 
-from .._engine.acquiring import Ask, How
+from .._engine.acquiring import Acquiring, How
 from .._engine.cooling import Cooling
 from .._engine.lease import Lease, Use
 from .._engine.skipping import reason_of
@@ -171,10 +171,10 @@ class Run:
             hold_at_least=task.lock_hold_at_least, cooldown=task.lock_cooldown,
             cooldown_after_error=task.lock_cooldown_after_error,
         )  # fmt: skip
-        return waited_for(message, Ask(
+        return waited_for(message, Acquiring(
             how, message.name, self.use, self.use.record(task.name, message.id),
             task.naming.template, message.attempts.token, message.attempts.note_of_start(),
-        ).take())  # fmt: skip
+        ).steps())  # fmt: skip
 
     def _hold(self, lease: Lease) -> Any:
         """Start, claim, body, finish; and whatever happens, the release. Returns what the body

@@ -80,7 +80,7 @@ class Unique(Step):
         except StoreUnavailable:
             if not (call.own or task.on_outage == "run"):
                 if call.draws_id:  # It may be reserved, and nothing is sent with this id.
-                    keeper_of(task.locks.store).take_back(key, call.id, ttl)
+                    keeper_of(task.locks.store).unreserve_later(key, call.id, ttl)
                 raise
         if other is not None and not call.own:
             return _duplicate(call, other, on_duplicate)

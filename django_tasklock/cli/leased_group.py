@@ -87,7 +87,7 @@ class LeasedGroup:
         self._signal(signal.SIGTERM)
         deadline = clock.now() + self._kill_after
         if self._spare:  # Before the lease is over, also if this process was stopped for a while.
-            deadline = min(deadline, lease._entry.until)
+            deadline = min(deadline, lease._own.until)
         while self._lives() and clock.now() < deadline:
             time.sleep(LOOK_SECONDS)
         self._kill()
@@ -108,7 +108,7 @@ class LeasedGroup:
         try:
             self.kept = lease.release()
         except StoreUnavailable as error:
-            self.kept = held and clock.now() < lease._entry.until
+            self.kept = held and clock.now() < lease._own.until
             sys.stderr.write(f"The lock was not released; it ends by itself: {printable(error)}\n")
 
     def _lives(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from .._engine.acquiring import Ask, How
+from .._engine.acquiring import Acquiring, How
 from .._engine.lease import Lease, Use
 from .._engine.waiting import blocking
 from .._values.words import printable
@@ -130,7 +130,7 @@ def _lease(command: BaseCommand, options: dict[str, Any], group: int) -> Lease:
     how, use = How(**{option: options[option] for option in asked}, renew=True), Use()
     record = use.record(_task("locks run", options["argv"]), group=group)
     try:
-        won = blocking(Ask(how, options["name"], use, record).take())
+        won = blocking(Acquiring(how, options["name"], use, record).steps())
     except StoreUnavailable as error:
         raise CommandError(printable(error), returncode=OUTAGE) from error
     if isinstance(won, Lease):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from .._engine.service import LockService, get_seen
-from .._values.lock_info import LockInfo
+from .._engine.service import LockService
+from .._values.lock_info import Keyed, LockInfo
 from .._values.slots import base_of, permit_name
 from ..exceptions import ListingNotSupported
 from ..stores import stores
+from ..stores.base import BaseStore
 
 MOST_PROBED = 100  # permits that are looked for on a store that cannot list
 
@@ -57,3 +58,23 @@ def as_seen(service: LockService, name: str, digest: str) -> LockInfo | None:
     # this thread makes.
     (info,) = get_seen(service.store, [(name, lambda holder: digest_of(holder) == digest)])
     return info if info is not None and digest_of(info) == digest else None
+
+
+def get_seen(
+    store: BaseStore, seen: Sequence[tuple[str, Callable[[LockInfo], bool]]]
+) -> list[LockInfo | None]:
+    """Return the holders of some locks, as `BaseStore.find_many` does, by their names.
+
+    Beside each name stands what tells the lease that was seen. Where the keys depend on the thread
+    it may have another key than this thread makes: it is looked for among all locks of that name.
+    Raises `StoreUnavailable`.
+    """
+    holders = store.find_many([name for name, _ in seen])
+    for at, (name, is_seen) in enumerate(seen):
+        holder = holders[at]
+        if holder is not None and is_seen(holder):
+            continue
+        if not isinstance(name, Keyed) and isinstance(store.keyed(name), Keyed):
+            same_name = (info for info in store.walk(name) if info.name == name)
+            holders[at] = next(filter(is_seen, same_name), holder)
+    return holders

@@ -60,7 +60,7 @@ def status(row: Job) -> str:
 
 def lose(lease: Any, *, clear: bool = True) -> None:
     """End a lease, as if its process had stood still for longer than it lasts."""
-    lease._entry.until = clock.now() - 1
+    lease._own.until = clock.now() - 1
     if clear:
         locks.clear(lease.name)
 

@@ -158,7 +158,7 @@ def test_the_next_call_follows_after_a_follow_up_that_failed(
     def work(self: Any, job: Any) -> None:
         runs.append(self.request.id)
         if len(runs) == 1:
-            self.lease._entry.until = clock.now() - 1
+            self.lease._own.until = clock.now() - 1
             self.lease.assert_held()
 
     task = room.task(work, on_conflict="coalesce", acks_late=True, lock_max_attempts=1)

@@ -121,7 +121,7 @@ def errors() -> dict[str, tuple[str, ...]]:
 
 def verbs() -> set[str]:
     """The calls of `LockService`, as they are written, but for those of leases and tasks."""
-    internal = {"take_back", "try_adopt", "try_hold"}
+    internal = {"adopt_again", "try_adopt", "try_hold"}
     calls, usual = set(), parameters(How)
     for name, function in inspect.getmembers(LockService, inspect.isfunction):
         awaited = inspect.iscoroutinefunction(function)  # howto/async.md has these

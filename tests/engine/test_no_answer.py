@@ -12,9 +12,10 @@ from django.db import connections
 
 from django_tasklock import Lease, LockNotAcquired, StoreUnavailable, lock, locks, signals
 from django_tasklock.stores import stores
+from django_tasklock.stores.base import Note
 from tests import steps
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import given_up, kept, looks_before
+from tests.inside import asked, give_up, given_up, kept, looks_before, unreserve_later
 from tests.proxy import CutProxy
 from tests.servers import RedisServer, free_port
 from tests.steps import LONG, RENEWED, SOON_SECONDS, Meanwhile, renewed, taken, waiter
@@ -114,6 +115,49 @@ def test_tokens_of_an_outage_do_not_make_the_next_failure_dearer(
         with pytest.raises(StoreUnavailable):
             locks.acquire(f"video:{number}")
     assert 100 <= len(looked_at) <= 200
+
+
+def test_what_an_outage_has_left_is_looked_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a few calls; and what the store has of it is given back, the notes of its acquires too."""
+    store, calls = stores["default"], list[str]()
+    acquire = store.acquire
+
+    def unanswered(*question: Any) -> Any:
+        if question[0][0].endswith("0"):
+            acquire(*question)
+        raise StoreUnavailable("default", "no answer")
+
+    with monkeypatch.context() as outage:
+        steps.silent(outage, "get", "release", "unreserve")
+        outage.setattr(store, "acquire", unanswered)
+        for number in range(100):
+            note = Note(f"note:{number}", f"{number} begun", LONG) if number % 3 == 0 else None
+            with pytest.raises(StoreUnavailable):
+                asked(f"video:{number}", ttl=LONG, note=note)
+    assert (locks.count(), store.get_note("note:0")) == (10, "0 begun")
+
+    def count(verb: str, method: Callable[..., Any], *args: Any) -> Any:
+        calls.append(verb)
+        return method(*args)
+
+    for verb in ("get", "release", "unreserve"):
+        monkeypatch.setattr(store, verb, partial(count, verb, getattr(store, verb)))
+    until(lambda: kept() == 0, "the last look")
+    assert (locks.count(), store.get_note("note:0")) == (0, None)
+    assert len(calls) < 100, calls
+
+
+def test_what_the_server_never_does_keeps_nothing_else_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as to remove notes, where an ACL forbids it."""
+    lease, refused = taken("video:1", ttl=LONG), steps.silent(monkeypatch, "unreserve")
+    for number in range(1000):
+        unreserve_later(f"note:{number}", "begun")
+    until(lambda: len(refused) > 1)
+    give_up(lease)
+    until(lambda: not locks.is_locked("video:1"), "the release")
+    assert len(refused) < 100
 
 
 class TestCut:

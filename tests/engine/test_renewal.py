@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from django_tasklock import StoreUnavailable, lock, locks, signals
-from django_tasklock._engine import keeper
+from django_tasklock._engine import jobs, keeper
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Extension
 from tests import steps
@@ -72,7 +72,7 @@ class TestThread:
     def test_thread_that_could_not_be_started_is_started_later(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        steps.no_thread_once(monkeypatch, keeper)
+        steps.no_thread_once(monkeypatch, jobs)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             taken("video:1", renew=True)
         renewed(taken("video:2", ttl=RENEWED, renew=True))

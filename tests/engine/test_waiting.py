@@ -131,6 +131,18 @@ class TestTraffic:
             lease = thread.result()
         assert traffic.scripts() == 3
 
+    def test_only_a_process_that_listens_joins_the_queue_with_its_first_question(
+        self, server: RedisServer
+    ) -> None:
+        lease, traffic = taken("video:1"), Traffic(server)
+        for questions in (2, 1):
+            traffic.restart()
+            thread = Meanwhile(lambda: taken("video:1", wait=None))
+            until(lambda: locks.waiters("video:1"), "the waiter")  # By a command, and no script.
+            assert traffic.scripts() == questions
+            lease.release()
+            lease = thread.result()
+
     @pytest.mark.parametrize(
         ("pool", "size", "waiters"),
         [("ConnectionPool", 5, 200), ("BlockingConnectionPool", 5, 50), ("ConnectionPool", 1, 30)],

@@ -141,8 +141,8 @@ class TestExtend:
     ) -> None:
         lease = taken("video:1", ttl=3, renew=True)
         nobody_answers()
-        ends = lease._entry.until
-        until(lambda: lease._entry.until > ends + 1)
+        ends = lease._own.until
+        until(lambda: lease._own.until > ends + 1)
         assert lease.held
         assert lease.release()
 
@@ -363,8 +363,8 @@ class TestFailover:
             fail_over(group)
             assert group.primary is second
             assert holder("video:1").token == lease.token
-            before = lease._entry.until
-            until(lambda: lease._entry.until > before)
+            before = lease._own.until
+            until(lambda: lease._own.until > before)
             assert lease.held
             assert lease.release()
 

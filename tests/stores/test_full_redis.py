@@ -40,8 +40,8 @@ def fill(use_redis: UseRedis, own_redis_server: RedisServer, admin: Any) -> Fill
 def test_39_what_is_held_is_extended_renewed_and_released(fill: Fill) -> None:
     lease, renewed, cools = taken("a"), taken("b", ttl=1.0, renew=True), taken("c")
     fill()
-    ends = renewed._entry.until
-    until(lambda: renewed._entry.until > ends, "renewed")
+    ends = renewed._own.until
+    until(lambda: renewed._own.until > ends, "renewed")
     assert lease.extend(LONG)
     assert locks.adopt(cools.detach()) is not None
     assert lease.release()

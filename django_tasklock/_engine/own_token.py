@@ -1,0 +1,90 @@
+"""What this process knows of one of its tokens, and which calls about its lease are under way."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ref
+
+from .._values import clock
+from ..stores.base import Note
+from .cooling import Cooling
+
+# The states of a token: lease.py draws them.
+ASKED, HELD, RELEASED, DETACHED = "asked", "held", "released", "detached"
+LOST, GIVEN_UP = "lost", "given up"
+
+
+def nothing() -> None:
+    """What is called where nobody is to be told."""
+
+
+class LeaseCall:
+    """One call about a lease. It is over with its last reference, also if it was interrupted."""
+
+
+@dataclass(eq=False, slots=True)
+class OwnToken:
+    """All that this process knows of one of its tokens.
+
+    ``of`` is what needs the token, and ``names`` the lock, or those of which one is asked for.
+    ``note`` is what the acquire writes; once the lease is granted, what its release is to write.
+    """
+
+    of: ref[Any]
+    names: Sequence[str]
+    token: str
+    ttl: float
+    record: dict[str, Any]
+    note: Note | None = None
+    renew: bool = False
+    # When the lease ends, and when the thread has to do something about it, on `clock.now`.
+    until: float = math.inf
+    due: float = math.inf
+    state: str = ASKED
+    # When the caller read the grant, on `clock.now`. None: it has read none.
+    since: float | None = None
+    # Why it is lost.
+    reason: str = ""
+    # Whether ``of`` is a lease that nobody gives back: its end is only no longer put off.
+    bare: bool = False
+    # That of the `Grant`.
+    left: Callable[[], float] | None = None
+    cooling: Cooling | None = None
+    # Returns the `Lease`, the public face of the token, if the application still has it.
+    lease: Callable[[], Any] = nothing
+    # The calls about the lease that are under way, in their order, each with its thread. One that
+    # is over is removed by the callback of its reference: in C, where no signal handler can run.
+    calls: dict[ref[LeaseCall], int] = field(default_factory=dict)
+    # Has one item while it is held: the caller that removes it makes the next passage. No lock: an
+    # exception from a signal handler would leave it locked.
+    way_out: list[None] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The lock's name, once it is granted."""
+        return self.names[0]
+
+    def begin_call(self) -> LeaseCall:
+        """Return what the caller refers to as long as its call about the lease lasts."""
+        call = LeaseCall()
+        self.calls[ref(call, self.calls.pop)] = threading.get_ident()
+        return call
+
+    def is_next(self, call: LeaseCall, until: float) -> bool:
+        """Wait for the calls of other threads that began before this one, at most until ``until``,
+        on `clock.now`. Returns whether they are over. An earlier call of this thread is over: it
+        was interrupted."""
+        while True:
+            for each, thread in list(self.calls.items()):
+                if each() is call:
+                    return True
+                if thread != threading.get_ident():
+                    break
+            if clock.now() >= until:
+                return False
+            time.sleep(0.001)
