@@ -22,9 +22,9 @@ from tests.waiting import until
 ENGINE = tuple(
     f"django_tasklock/{name}.py"
     for name in (
-        "_engine/lock", "_engine/service", "_engine/acquiring", "_engine/keeper", "_engine/lease",
-        "_engine/waiting", "_engine/cooling", "celery/run", "stores/redis/listener",
-        "stores/redis/waiting",
+        "_engine/lock", "_engine/decorator", "_engine/service", "_engine/acquiring",
+        "_engine/keeper", "_engine/lease", "_engine/waiting", "_engine/cooling", "celery/run",
+        "stores/redis/listener", "stores/redis/waiting",
     )
 )  # fmt: skip
 
