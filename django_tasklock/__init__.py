@@ -11,8 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._engine.decorator import SkippingDecorator
     from ._engine.lease import Lease
-    from ._engine.lock import LockContext, SkippingDecorator, lock
+    from ._engine.lock import LockContext, lock
     from ._engine.names import make_name
     from ._engine.service import AcquireAllOptions, AcquireOptions, LockOptions, LockService, locks
     from ._values.event import Event

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 from django.core.cache import caches
 
-from ._engine.acquiring import Acquiring, How
-from ._engine.lease import Lease, Use
+from ._engine.acquiring import How
+from ._engine.lock import Block
 from ._engine.names import make_name
 from ._engine.waiting import blocking
 from ._values.arguments import checked_ttl, checked_wait
-from ._values.lock_info import LockInfo
 from ._values.words import printable
 from .conf import DEFAULT_ALIAS
-from .exceptions import StoreUnavailable
+from .exceptions import LockNotAcquired, StoreUnavailable
 
 __all__ = ["cached_once"]
 
@@ -67,45 +67,60 @@ def cached_once(
     checked_wait(wait)
     if iscoroutinefunction(produce) or not callable(produce):
         raise TypeError(f"produce must be a function, not async, without arguments: {produce!r}")
-    values: Any = caches[cache]
-    # It lasts while a value is fresh that may be stale. So the key has the plain value, for other
-    # code too.
-    mark = f"{key}:fresh" if stale and ttl is not None else None
-
-    def look() -> tuple[Any, bool]:
-        """Return the value, `_MISSING` if there is none; and whether it is fresh."""
-        keys = [key] if mark is None else [key, mark]
-        found = values.get_many(keys, version=version)
-        return found.get(key, _MISSING), len(found) == len(keys)
-
-    def keep(value: T) -> T:
-        """Store the value, and return it."""
-        values.set(key, value, None if ttl is None else ttl + stale, version=version)
-        if mark is not None:
-            values.set(mark, True, ttl, version=version)
-        return value
-
-    value, fresh = look()
+    # The second one lasts while a value is fresh that may be stale. So the key has the plain value,
+    # for other code too.
+    keys = [key, f"{key}:fresh"] if stale and ttl is not None else [key]
+    cached = _Value(caches[cache], keys, version, ttl, stale)
+    value, fresh = cached.look()
     if fresh:
         return value  # type: ignore[no-any-return]
     # The version that the cache has anyway is the same value, and so the same lock.
-    usual = version is None or version == values.version
+    usual = version in (None, cached.cache.version)
     name = make_name("cached", cache, key, *([] if usual else [version]))
-    use, patience = Use(), wait if value is _MISSING else 0
-    try:
-        won = blocking(Acquiring(How(store, wait=patience, renew=True), name, use).steps())
-    except StoreUnavailable as error:
-        logger.warning("computing %s without a lock: %s", printable(name), printable(error))
-        return keep(produce())
-    try:
-        if value is _MISSING or isinstance(won, Lease):
+    how = How(store, wait=wait if value is _MISSING else 0, renew=True)
+    return cached.compute(produce, Block(how, name), value)
+
+
+@dataclass
+class _Value:
+    """A value in a cache."""
+
+    cache: Any
+    keys: list[str]
+    version: int | None
+    ttl: float | None
+    stale: float
+
+    def look(self) -> tuple[Any, bool]:
+        """Return the value, `_MISSING` if there is none; and whether it is fresh."""
+        found = self.cache.get_many(self.keys, version=self.version)
+        return found.get(self.keys[0], _MISSING), len(found) == len(self.keys)
+
+    def keep(self, value: T) -> T:
+        """Store the value, and return it."""
+        lasts = None if self.ttl is None else self.ttl + self.stale
+        self.cache.set(self.keys[0], value, lasts, version=self.version)
+        for mark in self.keys[1:]:
+            self.cache.set(mark, True, self.ttl, version=self.version)
+        return value
+
+    def compute(self, produce: Callable[[], T], block: Block, stale: Any) -> T:
+        """Compute the value under the lock, unless somebody else does. Returns it, or ``stale``."""
+        lease = None
+        block.quiet = True  # Without an answer the lock is released later.
+        try:
+            lease = blocking(block.steps())
+        except LockNotAcquired:
+            if stale is not _MISSING:
+                return stale  # type: ignore[no-any-return]
+        except StoreUnavailable as error:
+            logger.warning("computing %s without a lock: %s", block.name, printable(error))
+            return self.keep(produce())
+        with block:
             # Another one may have computed it meanwhile.
-            value, fresh = look()
-        if fresh or (value is not _MISSING and isinstance(won, LockInfo)):
-            return value  # type: ignore[no-any-return]
-        made = produce()
-        # After a loss of the lease the cache may have a newer one.
-        return keep(made) if isinstance(won, LockInfo) or won.held else made
-    finally:
-        # Without an answer the lock is released later.
-        use.end(failed=True)
+            value, fresh = self.look()
+            if fresh or (lease is None and value is not _MISSING):
+                return value  # type: ignore[no-any-return]
+            made = produce()
+            # After a loss of the lease the cache may have a newer one.
+            return self.keep(made) if lease is None or lease.held else made

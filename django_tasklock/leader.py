@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 
-from ._engine.acquiring import Acquiring, How
-from ._engine.lease import Lease, Use
+from ._engine.acquiring import How
+from ._engine.lease import Lease
+from ._engine.lock import Block
 from ._engine.waiting import blocking
 from ._values.arguments import checked_name, checked_ttl
-from ._values.lock_info import LockInfo
 from ._values.signatures import is_generator, signature_of
 from ._values.words import printable
 from .conf import DEFAULT_ALIAS
-from .exceptions import LeaseLost, LockNotAcquired, StoreUnavailable
+from .exceptions import LeaseLost, StoreUnavailable
 
-__all__ = ["lead", "wait_to_lead"]
+__all__ = ["Leading", "lead", "wait_to_lead"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -61,41 +61,41 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
             raise TypeError(f"run cannot be a generator, which would not start: {run!r}")
     takes_lease = _takes_lease(run)
     task = f"lead {getattr(run, '__qualname__', type(run).__qualname__)}"
+    how = How(store, ttl, wait=None, renew=True)
     while True:
-        use = Use("a leader")
-        lease = wait_to_lead(name, ttl, use, task, store=store)
-        try:
-            result = run(lease) if takes_lease else run()
-            if lease.held or lease.ended_well:
-                return result
-        except LeaseLost as error:
-            if lease.held or lease.ended_well or error.name != name:
-                raise
-        finally:
-            use.end(failed=False, quiet=True)
+        block = Leading(how, name, "a leader", task=task)
+        lease = wait_to_lead(block)
+        with block:
+            try:
+                result = run(lease) if takes_lease else run()
+                if lease.held or lease.ended_well:
+                    return result
+            except LeaseLost as error:
+                if lease.held or lease.ended_well or error.name != name:
+                    raise
 
 
-def wait_to_lead(
-    name: str, ttl: float, use: Use, task: str, group: int | None = None, *, store: str
-) -> Lease:
-    """Return a lease on the lock ``name``, which is renewed, however long that takes.
+class Leading(Block):
+    """The lock of a leader."""
 
-    An outage of the store is waited for. ``task`` and ``group``: what the owner's record says.
+    hint = "by this very thread, which leads already"
+    quiet = True
+
+
+def wait_to_lead(block: Leading) -> Lease:
+    """Take the lock, however long that takes: an outage of the store is waited for.
+
     Raises `LockNotAcquired` if this very thread leads already.
     """
-    how, answered = How(store, ttl, wait=None, renew=True), True
+    answered = True
     while True:
         try:
-            won = blocking(Acquiring(how, name, use, use.record(task, group=group)).steps())
+            return blocking(block.steps())  # type: ignore[no-any-return]
         except StoreUnavailable as error:
             if answered:
-                logger.warning("waiting to lead %s: %s", name, printable(error))
+                logger.warning("waiting to lead %s: %s", block.name, printable(error))
             answered = False
-            time.sleep(OUTAGE_PAUSE_SECONDS)
-        else:
-            if isinstance(won, LockInfo):
-                raise LockNotAcquired(name, won, "by this very thread, which leads already")
-            return won
+        time.sleep(OUTAGE_PAUSE_SECONDS)
 
 
 def _takes_lease(run: Callable[..., Any]) -> bool:

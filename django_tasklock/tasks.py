@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial, wraps
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import sync_to_async
 
-from ._engine.acquiring import Acquiring, How
-from ._engine.aio import drive
-from ._engine.lease import Lease, Use
-from ._engine.names import NameTemplate, bound_arguments
+from ._engine.acquiring import How
+from ._engine.decorator import Around
+from ._engine.lock import Block
+from ._engine.names import bound_arguments
 from ._engine.skipping import SkipReason, reason_of, skipped
-from ._engine.waiting import Steps, blocking
 from ._values.arguments import checked_template
-from ._values.lock_info import LockInfo
 from ._values.owner import Owner
 from ._values.signatures import is_generator, signature_of
 from .conf import DEFAULT_ALIAS
@@ -75,94 +71,77 @@ def locked(
         raise InvalidLockConfig(f"guard must be a StatusGuard or None, not {guard!r}")
 
     def decorate(function: Function) -> Function:
-        signature, takes_lease = _signature(function)
-        fill = name if callable(name) else NameTemplate(name, signature).fill_from
-        anything = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-        if guard is not None and guard.pk not in signature.parameters and not anything:
-            raise InvalidLockConfig(f"the guard's pk {guard.pk!r} must be an argument of the task")
-        task = f"{function.__module__}.{function.__qualname__}"
-
-        def begin(args: Any, kwargs: Any) -> _Run:
-            arguments, use = bound_arguments(signature, args, kwargs), Use("a task")
-            lock_name = fill(*args, **kwargs) if callable(name) else fill(arguments)
-            template = f"{task}:{{lock_name}}" if callable(name) else name
-            task_id = getattr(getattr(arguments.get("context"), "task_result", None), "id", None)
-            steps = Acquiring(how, lock_name, use, use.record(task, task_id), template).steps()
-            skip = partial(skipped, store, lock_name, task, task_id)
-            row = None if guard is None else GuardedRow(guard, guard.pk_of(arguments))
-            return _Run(lock_name, use, steps, skip, on_conflict, row)
-
-        def call(lease: Lease, args: Any, kwargs: Any) -> Any:
-            return function(*args, **kwargs, **({"lease": lease} if takes_lease else {}))
-
-        def run_sync(*args: Any, **kwargs: Any) -> Any:
-            run = begin(args, kwargs)
-            with run.working(blocking(run.steps)) as got:
-                return call(got, args, kwargs) if isinstance(got, Lease) else got
-
-        async def run_async(*args: Any, **kwargs: Any) -> Any:
-            # Not in a thread of its own: whatever names the lock or claims the row uses the ORM.
-            run = await sync_to_async(begin)(args, kwargs)
-            # That thread must not wait: the holder may need it to come to its end.
-            working = run.working(await drive(store, run.steps, run.use.drop))
-            try:
-                got = await _finish(working.__enter__)
-                result = await call(got, args, kwargs) if isinstance(got, Lease) else got
-                await _finish(working.__exit__, None, None, None)
-                return result
-            except GeneratorExit:
-                raise  # It was closed, and cannot wait. The row is left to the next holder.
-            except BaseException as error:
-                # That thread makes this call after the one which is perhaps under way.
-                await _finish(working.__exit__, type(error), error, error.__traceback__)
-                raise
-            finally:
-                run.use.drop()  # If that was not to be: it was closed, or cancelled again.
-
-        run_it = run_async if iscoroutinefunction(function) else run_sync
-        wrapper: Any = wraps(function)(run_it)
-        wrapper.__signature__ = signature
+        task = _LockedTask(function, name, how, guard)
+        task.answered = (LockNotAcquired,) if on_conflict == "skip" else ()
+        wrapper: Any = task.wrapped()
+        wrapper.__signature__ = task.signature
         return cast("Function", wrapper)
 
     return decorate
 
 
-@dataclass
-class _Run:
-    """One run of a task: its lock, and the row of its guard, if there is one."""
+class _LockedTask(Around):
+    """A task's function under a lock, and with the row of its guard, if there is one."""
 
-    name: str
-    use: Use
-    # They take the lock.
-    steps: Steps[Lease | LockInfo]
-    # Makes the marker of a skipped run, of the reason and of whoever has the lock.
-    skip: Callable[[SkipReason, Owner | None], dict[str, Any]]
-    on_conflict: str
-    row: GuardedRow | None
+    def __init__(self, function: Any, name: Any, how: How, guard: StatusGuard | None) -> None:
+        self.signature, self.takes_lease = _signature(function)
+        super().__init__(function, name, self.signature, partial(_Run, how, None, "a task"))
+        self.task, self.guard = f"{function.__module__}.{function.__qualname__}", guard
+        anything = any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values())
+        if guard is not None and guard.pk not in self.signature.parameters and not anything:
+            raise InvalidLockConfig(f"the guard's pk {guard.pk!r} must be an argument of the task")
 
-    @contextmanager
-    def working(self, won: Lease | LockInfo) -> Iterator[Lease | dict[str, Any]]:
-        """A block under the lease: it claims the row first, and finishes it; then it releases.
+    def prepare(self, run: _Run, args: Any, kwargs: Any) -> None:
+        super().prepare(run, args, kwargs)
+        run.template = run.template or f"{self.task}:{{lock_name}}"
+        arguments = bound_arguments(self.signature, args, kwargs)
+        task_id = getattr(getattr(arguments.get("context"), "task_result", None), "id", None)
+        run.said = {"task": self.task, "task_id": task_id}
+        if self.guard is not None:
+            run.row = GuardedRow(self.guard, self.guard.pk_of(arguments))
+            run.quiet = True  # The row says whether the result counts.
 
-        Yields the marker of a skipped run, and changes no row, if another has the lock or the row
-        cannot be claimed. Raises `LockNotAcquired`; `LeaseLost` or `StatusConflict` if the result
-        does not count.
-        """
-        if isinstance(won, LockInfo):
-            if self.on_conflict == "raise":
-                raise LockNotAcquired(self.name, won)
-            yield self.skip(reason_of(won), won.owner)
-            return
+    def answer(self, run: _Run, error: Any) -> Any:
+        return run.skip(reason_of(error.holder), error.holder.owner)
+
+    def run(self, run: _Run) -> Any:
+        (lease,) = run.leases
+        if self.takes_lease:
+            run.kwargs = {**run.kwargs, "lease": lease}
+        if run.row is None:
+            return super().run(run)
+        row = run.row.claimed(lease)
+        if self.is_async:
+            return self.arun(run, row)
+        with row as claimed:
+            return super().run(run) if claimed else run.skip("invalid_state")
+
+    async def arun(self, run: _Run, row: Any) -> Any:
+        """As `run`; the thread of the ORM claims the row and finishes it."""
         try:
-            with nullcontext(True) if self.row is None else self.row.claimed(won) as claimed:
-                yield won if claimed else self.skip("invalid_state", None)
+            if await _finish(row.__enter__):
+                result = await super().run(run)
+            else:
+                result = run.skip("invalid_state")
+            await _finish(row.__exit__, None, None, None)
+            return result
         except GeneratorExit:
-            raise  # Nobody waits for the end of a coroutine that was closed.
-        except BaseException:
-            self.use.end(failed=True)
+            raise  # It was closed, and cannot wait. The row is left to the next holder.
+        except BaseException as error:
+            # That thread makes this call after the one which is perhaps under way.
+            await _finish(row.__exit__, type(error), error, error.__traceback__)
             raise
-        # With a row, that says whether the result counts.
-        self.use.end(failed=not claimed, quiet=self.row is not None)
+
+
+class _Run(Block):
+    """The lock of one run of a task, and its row."""
+
+    hint = ""
+    row: GuardedRow | None = None
+
+    def skip(self, reason: SkipReason, holder: Owner | None = None) -> dict[str, Any]:
+        """Return the marker of a run that is skipped."""
+        return skipped(self.how.store, self.name, reason=reason, holder=holder, **self.said)
 
 
 async def _finish(call: Callable[..., Any], *args: Any) -> Any:

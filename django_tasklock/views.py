@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
-from ._engine.lease import Lease
-from ._engine.lock import OPTIONS, LockContext
-from ._engine.names import NameTemplate
+from ._engine.acquiring import How
+from ._engine.decorator import Around
+from ._engine.lock import OPTIONS, Block
 from ._engine.service import LockOptions
-from ._values.arguments import check_known
+from ._values.arguments import check_known, checked_template
 from ._values.lock_info import LockInfo
 from ._values.signatures import signature_of
 from ._values.words import age, printable
@@ -76,11 +73,10 @@ def lock_view(
     lock was held to the end, and is released later.
     """
     check_known("lock_view", options, OPTIONS)
-
-    def held(lock_name: str) -> _Held:
-        return _Held(lock_name, template=None if callable(name) else name, **options)
-
-    held("name" if callable(name) else name)
+    options.setdefault("renew", True)
+    how = How(**options)
+    if not callable(name):
+        checked_template(name)
     outage_code = status if outage_status is None else outage_status
     for what, code in ("status", status), ("outage_status", outage_code):
         if code not in range(400, 600):
@@ -91,24 +87,26 @@ def lock_view(
             f"retry_after must be a bool or a whole number of seconds, not {seconds!r}"
         )
 
-    def refused(
-        error: LockNotAcquired | StoreUnavailable, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> HttpResponse:
-        arguments = (*args, *kwargs.values())
-        if isinstance(error, StoreUnavailable):
-            if outage_status is None:
-                raise error
-            logger.error("no lock for a view: %s", printable(error))
-            return _answer(OUTAGE, outage_code, arguments)
-        holder: Any = error.holder
-        response = _answer(COOLING if holder.cooling else REFUSED, status, arguments)
-        wait = _seconds_to_wait(holder) if retry_after is True else retry_after
-        if retry_after is not False and wait is not None:
-            response.headers["Retry-After"] = str(max(int(retry_after), math.ceil(wait)))
-        return response
-
     # Where the name was forgotten, the view is taken for it, and a request comes here.
     def decorate(view: View, *_: Any, **__: Any) -> View:
+        locked = _LockedView(view, name, how)
+        locked.status, locked.outage_status = status, outage_code
+        locked.retry_after = retry_after
+        if outage_status is not None:
+            locked.answered += (StoreUnavailable,)
+        return cast("View", locked.wrapped())
+
+    return decorate
+
+
+class _LockedView(Around):
+    """A view under a lock. The options are those of `lock_view`."""
+
+    status: int
+    outage_status: int
+    retry_after: bool | int
+
+    def __init__(self, view: Any, name: Any, how: How) -> None:
         if isinstance(view, type):
             raise TypeError(
                 f"lock_view() is for views and methods: decorate the class {view.__name__} with "
@@ -118,42 +116,31 @@ def lock_view(
             raise TypeError(
                 f'lock_view() must decorate a view, not {view!r}. Write @lock_view("a name")'
             )
-        called = _called(view)
-        fill = name if callable(name) else NameTemplate(name, signature_of(called)).fill
+        self.called, self.answered = _called(view), (LockNotAcquired,)
+        make = partial(Block, how, None, "a view")
+        super().__init__(view, name, signature_of(self.called), make)
 
-        def name_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-            return fill(*args, **kwargs) if callable(name) else fill(args, kwargs)
+    def answer(self, block: Any, error: Any) -> HttpResponse:
+        arguments = (*block.args, *block.kwargs.values())
+        if isinstance(error, StoreUnavailable):
+            logger.error("no lock for a view: %s", printable(error))
+            return _response(OUTAGE, self.outage_status, arguments)
+        holder = error.holder
+        response = _response(COOLING if holder.cooling else REFUSED, self.status, arguments)
+        wait = _seconds_to_wait(holder) if self.retry_after is True else self.retry_after
+        if self.retry_after is not False and wait is not None:
+            seconds = max(int(self.retry_after), math.ceil(wait))
+            response.headers["Retry-After"] = str(seconds)
+        return response
 
-        async def locked_async(*args: Any, **kwargs: Any) -> Any:
-            # A name with the user's key reads the user from the database.
-            block = held(await sync_to_async(name_of)(args, kwargs))
-            async with AsyncExitStack() as stack:
-                try:
-                    await stack.enter_async_context(block)
-                except (LockNotAcquired, StoreUnavailable) as error:
-                    return refused(error, args, kwargs)
-                return await view(*args, **kwargs)
-
-        def locked(*args: Any, **kwargs: Any) -> Any:
-            if _dispatches_to_async(called, args):
-                return locked_async(*args, **kwargs)
-            with ExitStack() as stack:
-                try:
-                    stack.enter_context(held(name_of(args, kwargs)))
-                except (LockNotAcquired, StoreUnavailable) as error:
-                    return refused(error, args, kwargs)
-                return view(*args, **kwargs)
-
-        chosen = locked_async if iscoroutinefunction(view) else locked
-        return cast("View", functools.wraps(view)(chosen))
-
-    return decorate
-
-
-class _Held(LockContext[Lease]):
-    """The lock of a view. Its name was filled: braces in it came with an argument."""
-
-    _who, _filled = "a view", True
+    def call(self, args: Any, kwargs: Any) -> Any:
+        # The ``dispatch`` of a view class with ``async`` methods is no coroutine function, and
+        # returns a coroutine.
+        first = args[0] if args else None
+        owner = getattr(getattr(self.called, "func", self.called), "__self__", first)
+        if getattr(owner, "view_is_async", False):
+            return self.acall(args, kwargs)
+        return super().call(args, kwargs)
 
 
 def _seconds_to_wait(holder: LockInfo) -> float | None:
@@ -180,23 +167,17 @@ def _called(view: Any) -> Any:
     """
     if hasattr(view, "view_class") or hasattr(view, "cls"):
         return _as_view
-    called = inspect.unwrap(
-        view,
-        stop=lambda each: isinstance(each, partial | MethodType) or hasattr(each, "__signature__"),
-    )
+
+    def has_them(each: Any) -> bool:
+        return isinstance(each, partial | MethodType) or hasattr(each, "__signature__")
+
+    called = inspect.unwrap(view, stop=has_them)
     if isinstance(called, partial):  # A copy, which does not say what it wraps.
         return partial(called.func, *called.args, **called.keywords)
     return called
 
 
-def _dispatches_to_async(called: Any, args: Sequence[Any]) -> bool:
-    """Whether this is the ``dispatch`` of a view class with ``async`` methods: it is no coroutine
-    function, and returns a coroutine."""
-    owner = getattr(getattr(called, "func", called), "__self__", args[0] if args else None)
-    return bool(getattr(owner, "view_is_async", False))
-
-
-def _answer(text: str, status: int, arguments: Sequence[Any]) -> HttpResponse:
+def _response(text: str, status: int, arguments: Sequence[Any]) -> HttpResponse:
     # Who has one of DRF's requests has imported this.
     rest = sys.modules.get("rest_framework.request")
     for argument in arguments:

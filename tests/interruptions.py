@@ -22,8 +22,9 @@ from tests.waiting import until
 ENGINE = tuple(
     f"django_tasklock/{name}.py"
     for name in (
-        "_engine/lock", "_engine/service", "_engine/acquiring", "_engine/keeper", "_engine/jobs",
-        "_engine/own_token", "_engine/lease", "_engine/waiting", "_engine/cooling", "celery/run",
+        "_engine/lock", "_engine/decorator", "_engine/service", "_engine/acquiring",
+        "_engine/keeper", "_engine/jobs", "_engine/own_token", "_engine/lease", "_engine/waiting",
+        "_engine/cooling", "_values/interruptions", "celery/run",
         "stores/redis/listener", "stores/redis/waiting",
     )
 )  # fmt: skip

@@ -29,7 +29,8 @@ from ..conf import DEFAULT_ALIAS
 from ..exceptions import StoreUnavailable
 from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavailable, tell
 from ..stores import stores
-from ..stores.base import BaseStore, Grant, Note, Question, Refusal
+from ..stores.base import BaseStore, Grant, Note, Refusal
+from ..stores.waiter import Question
 from .cooling import Cooling, CoolingTimes, cooling_times
 from .history import note_event
 from .keeper import Keeper, keeper_of

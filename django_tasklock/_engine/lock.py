@@ -1,73 +1,30 @@
-"""``lock()``: a lease for the length of a block or of a call."""
+"""``with lock()``: a lease, or several, for the length of a block."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable
 from contextvars import ContextVar
-from copy import copy
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    Literal,
-    NoReturn,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    cast,
-    overload,
-)
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, overload
 from weakref import ref
-
-from asgiref.sync import iscoroutinefunction
 
 from .._values.arguments import check_known, checked_several, checked_template
 from .._values.lock_info import LockInfo
 from .._values.owner import strand_name
-from .._values.signatures import is_generator, signature_of
 from ..exceptions import LockNotAcquired
 from .acquiring import Acquiring, How, acquire_all, is_own
 from .aio import drive, finish
+from .decorator import LockedFunction, P, R, SkippingDecorator
 from .lease import Lease, Use
-from .names import NameTemplate
 from .service import LockOptions
 from .waiting import Steps, blocking
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-P = ParamSpec("P")
-R = TypeVar("R")
 Held = TypeVar("Held")
 Names = list[str] | tuple[str, ...]
-
-FORGOTTEN_F = re.compile(r"\{[A-Za-z_]\w*([.\[][^{}]*)?(![rsa])?(:[^{}]*)?\}").search
-OWN = "by this very thread; reentrant=True lets it take the lock again"
-EACH = "call lock() for each block"
-# What somebody tries who takes `lock()` for a lock object of another library.
-INSTEAD = {
-    "acquire": "locks.acquire(name, wait=...) returns a lease, or None",
-    "release": "the end of the block releases it; a lease of locks.acquire(name) has release()",
-    "locked": "locks.is_locked(name) says whether it is taken",
-    "extend": "the lease has it: with lock(name) as lease",
-}
-
-
-class SkippingDecorator(Protocol):
-    """What `lock` returns with ``on_conflict="skip"``: a decorator, and no context manager."""
-
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]]
-    ) -> Callable[P, Coroutine[Any, Any, R | None]]: ...
-    @overload
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R | None]: ...
-    def __call__(self, function: Callable[P, Any]) -> Callable[P, Any]:
-        """Return ``function`` under the lock. A call returns None if the lock is taken."""
 
 
 @overload
@@ -137,46 +94,30 @@ def lock(
 
 
 OPTIONS = LockOptions.__annotations__
-# The blocks with ``reentrant=True`` around this code, the innermost last. Each says of which thread
-# or task it is: a new one begins with a copy of the context that it was started in, and a forked
-# child with that of its parent.
-_blocks: ContextVar[tuple[ref[Use], ...]] = ContextVar("tasklock_blocks", default=())
-
-
-class _Skipped(LockNotAcquired):
-    """The lock is taken, and the call that asked for it is skipped: only its wrapper sees this."""
 
 
 class LockContext(Generic[Held]):
-    """What `lock` returns. ``template`` is what the name was filled from."""
-
-    # That of the `Use` of a block.
-    _who = ""
-    # Whether its name has no fields any more.
-    _filled = False
+    """What `lock` returns: each ``with`` begins a `Block`, and ``@`` makes a `LockedFunction`."""
 
     def __init__(
-        self,
-        name: Any,
-        on_conflict: str = "raise",
-        template: Any = None,
-        **options: Unpack[LockOptions],
+        self, name: Any, on_conflict: str = "raise", **options: Unpack[LockOptions]
     ) -> None:
         several = isinstance(name, list | tuple)
         if several:
             checked_several(name)
-        for one in name if several else (name,):
-            checked_template(one)
+        self._names = tuple(name) if several else (name,)
+        for each in self._names:
+            checked_template(each)
         options.setdefault("renew", True)
         self._how = How(**options)
         if several and self._how.slots > 1:
             raise ValueError("slots must be 1 with several names: they are held all or none")
         if on_conflict not in ("raise", "skip"):
             raise ValueError(f'on_conflict must be "raise" or "skip", not {on_conflict!r}')
-        self.name, self.template = tuple(name) if several else name, template
+        self.name = self._names if several else name
         self._skips = on_conflict == "skip"
-        # Of the blocks that it holds now, the last one last.
-        self._uses: list[Use] = []
+        # Those that go on, the last one last.
+        self._blocks: list[Block] = []
 
     def __bool__(self) -> NoReturn:
         raise TypeError(
@@ -187,163 +128,165 @@ class LockContext(Generic[Held]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            mend = INSTEAD.get(name)
-            raise AttributeError(f"lock() has no {name}{f': {mend}' if mend else ''}")
+            # What somebody tries who takes this for a lock object of another library.
+            mend = {
+                "acquire": ": locks.acquire(name, wait=...) returns a lease, or None",
+                "release": ": the end of the block does it; a lease of locks.acquire() has it",
+                "locked": ": locks.is_locked(name) says whether it is taken",
+                "extend": ": the lease has it: with lock(name) as lease",
+            }
+            raise AttributeError(f"lock() has no {name}{mend.get(name, '')}")
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return ``function`` under the lock, with a lease of its own for each call."""
+        locked = LockedFunction(function, self.name, partial(Block, self._how, None))
+        locked.answered = (LockNotAcquired,) if self._skips else ()
+        return locked.wrapped()
 
     def __enter__(self) -> Held:
-        self._check_block()
-        use = Use(self._who)
-        held: Held = blocking(self._taking(use))
-        self._note(use)
+        block = self._new_block()
+        held: Held = blocking(block.steps())
+        if self._blocks:
+            self._check_alone(block)
+        self._blocks.append(block)
         return held
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._last().end(failed=kind is not None)
 
     async def __aenter__(self) -> Held:
-        self._check_block()
-        use = Use(self._who)
-        held: Held = await drive(self._how.store, self._taking(use), use.drop)
-        self._note(use)
+        block = self._new_block()
+        held: Held = await drive(self._how.store, block.steps(), block.drop)
+        if self._blocks:
+            self._check_alone(block)
+        self._blocks.append(block)
         return held
 
-    async def __aexit__(self, kind: object, error: BaseException | None, *_: object) -> None:
-        use = self._last()
-        # A coroutine that is closed cannot wait: the renewal thread gives its leases back.
-        if not isinstance(error, GeneratorExit):
-            call = functools.partial(use.end, failed=error is not None)
-            await finish(self._how.store, call)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._last().__aexit__(*error)
 
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Return ``function`` under the lock, with a lease of its own for each call."""
-        called = _called(function)
-        mend = _mend(function, called)
-        if mend:
-            name = getattr(function, "__qualname__", function)
-            raise TypeError(f"lock() cannot hold a lock for {name}: {mend}")
-        fill = _filling(self.name, signature_of(function))
+    _FIELD = re.compile(r"\{[A-Za-z_]\w*([.\[][^{}]*)?(![rsa])?(:[^{}]*)?\}")
 
-        def block(args: Any, kwargs: Any) -> LockContext[Held]:
-            filled = copy(self)
-            filled.name, filled.template, filled._uses = fill(args, kwargs), self.name, []
-            filled._filled = True
-            return filled
-
-        @functools.wraps(function)
-        def locked(*args: P.args, **kwargs: P.kwargs) -> Any:
-            with suppress(_Skipped), block(args, kwargs):
-                return function(*args, **kwargs)
-
-        @functools.wraps(function)
-        async def locked_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            with suppress(_Skipped):
-                async with block(args, kwargs):
-                    return await cast("Any", function(*args, **kwargs))
-
-        is_async = iscoroutinefunction(function) or iscoroutinefunction(called)
-        return cast("Callable[P, R]", locked_async if is_async else locked)
-
-    def _check_block(self) -> None:
-        if self._filled:
-            return
+    def _new_block(self) -> Block:
         if self._skips:
             raise TypeError('on_conflict="skip" is for the decorator: use locks.acquire in a block')
-        for name in (self.name,) if isinstance(self.name, str) else self.name:
-            if FORGOTTEN_F(name):
+        for name in self._names:
+            if self._FIELD.search(name):
                 raise ValueError(
                     f"the name {name!r} has a field, which only a decorator fills. In a block "
                     f'write an f-string: lock(f"{name}")'
                 )
+        return Block(self._how, self.name)
 
-    def _note(self, use: Use) -> None:
-        if self._uses and not self._how.reentrant and any(map(use.is_beside, self._uses)):
-            # The other one's lease is over, or it has another permit. Of two blocks that are not
+    _EACH = "call lock() for each block"
+
+    def _check_alone(self, block: Block) -> None:
+        if not self._how.reentrant and any(map(block.is_beside, self._blocks)):
+            # The other block's lease is over, or it has another permit. Of two blocks that are not
             # one in the other, nobody could tell which of them ends.
-            use.drop()
-            raise RuntimeError(f"this thread is in a block of this lock() already: {EACH}")
-        self._uses.append(use)
-        if self._how.reentrant:
-            alive = [each for each in _blocks.get() if each() is not None]
-            _blocks.set((*alive, ref(use)))
+            block.drop()
+            raise RuntimeError(f"this thread is in a block of this lock() already: {self._EACH}")
 
-    def _last(self) -> Use:
+    def _last(self) -> Block:
         """The block that ends: the last one of this thread or task, or else the only one."""
-        uses = self._uses[::-1]  # Once: other threads may come and go.
-        if not uses:
-            raise RuntimeError("this lock() was left already, or never entered")
-        last = uses[0]
-        if len(uses) > 1:
+        blocks = self._blocks[::-1]  # Once: other threads may come and go.
+        if len(blocks) > 1:
             who = strand_name()
-            found = [use for use in uses if use.strand == who]
-            if not found:
-                raise RuntimeError(f"this thread is in no block of this lock(): {EACH}")
-            last = found[0]
-        self._uses.remove(last)
-        return last
+            blocks = [block for block in blocks if block.strand == who]
+        if not blocks:
+            raise RuntimeError(f"this thread is in no block of this lock(): {self._EACH}")
+        self._blocks.remove(blocks[0])
+        return blocks[0]
 
-    def _taking(self, use: Use) -> Steps[Any]:
-        """Take the lock, or the locks, for ``use``. Returns what the block gets. Raises
-        `LockNotAcquired`."""
-        how, name = self._how, self.name
-        shared = self._shared(use) if how.reentrant else {}
-        use.shared.extend(shared.values())
-        won: Any = {}
-        if isinstance(name, str):
-            won = shared.get(name) or (
-                yield from Acquiring(how, name, use, template=self.template).steps()
-            )
-        elif wanted := [each for each in name if each not in shared]:
-            templates = dict(zip(name, self.template or (), strict=False))
-            won = yield from acquire_all(how, wanted, use, templates)
+
+# The blocks with ``reentrant=True`` around this code, the innermost last. Each says of which thread
+# or task it is: a new one begins with a copy of the context that it was started in, and a forked
+# child with that of its parent.
+_outer: ContextVar[tuple[ref[Block], ...]] = ContextVar("tasklock_blocks", default=())
+
+
+class Block(Use):
+    """One block, or one call, under a lock or several: `steps` takes them, its end releases them.
+
+    ``name`` is a str, or a list or tuple of several. ``who``: as for `Use`. ``said``: what the
+    owner's record is to say, as for `Use.record`.
+    """
+
+    # What the name was filled from.
+    template: Any = None
+    # The arguments of a call.
+    args: Any = ()
+    kwargs: Any = None
+    # Whether its end raises nothing, as for `Use.end`.
+    quiet: bool | None = None
+    # What its error says where another block of this thread or task has the lock.
+    hint = "by this very thread; reentrant=True lets it take the lock again"
+
+    def __init__(self, how: How, name: Any, who: str = "", **said: Any) -> None:
+        super().__init__(who)
+        self.how, self.name, self.said = how, name, said
+        if how.reentrant:
+            others = [each for each in _outer.get() if each() is not None]
+            _outer.set((*others, ref(self)))
+
+    def steps(self) -> Steps[Any]:
+        """Take the locks. Returns the lease, or a list of them. Raises `LockNotAcquired`."""
+        several = isinstance(self.name, list | tuple)
+        leases = self._shared() if self.how.reentrant else {}
+        self.shared.extend(leases.values())
+        if several:
+            won = yield from self._take_all(leases)
+        elif self.name in leases:
+            won = leases[self.name]
+        else:
+            record = self.record(**self.said)
+            won = yield from Acquiring(self.how, self.name, self, record, self.template).steps()
         if isinstance(won, LockInfo):
-            taken = name if isinstance(name, str) else won.name
-            own = is_own(won, how.store, use.strand)
-            refused = _Skipped if self._skips else LockNotAcquired
-            raise refused(taken, won, OWN if own else "")
-        return won if isinstance(name, str) else [(shared | won)[each] for each in name]
+            own = is_own(won, self.how.store, self.strand)
+            name = won.name if several else self.name
+            raise LockNotAcquired(name, won, self.hint if own else "")
+        return won
 
-    def _shared(self, use: Use) -> dict[str, Lease]:
-        """The leases of these locks that a block of this thread or task has. Raises `LeaseLost` if
+    def _take_all(self, leases: dict[str, Lease]) -> Steps[Any]:
+        """Take the locks that are not among ``leases``. Returns all, or what holds one of them."""
+        wanted = [name for name in self.name if name not in leases]
+        if wanted:
+            templates = dict(zip(self.name, self.template or (), strict=False))
+            won = yield from acquire_all(self.how, wanted, self, templates)
+            if isinstance(won, LockInfo):
+                return won
+            leases = leases | won
+        return [leases[name] for name in self.name]
+
+    def _shared(self) -> dict[str, Lease]:
+        """The leases of these locks that the blocks around this one have. Raises `LeaseLost` if
         one of them is lost."""
         found: dict[str, Lease] = {}
         names = (self.name,) if isinstance(self.name, str) else self.name
-        others = [other for each in _blocks.get() if (other := each()) is not None]
-        for other in filter(use.is_beside, others):
+        is_plain = self.how.slots == 1
+        for each in _outer.get():
+            other = each()
+            if other is None or not self.is_beside(other):
+                continue
             for lease in (*other.leases, *other.shared):
-                name = lease.base_name if self._how.slots > 1 else str(lease.name)
-                plain = (lease.slot is None) is (self._how.slots == 1)
-                mine = lease.store == self._how.store and plain and name in names
-                if mine and lease.is_here() and not lease.ended_well:
+                name = str(lease.name) if is_plain else lease.base_name
+                alike = lease.store == self.how.store and (lease.slot is None) is is_plain
+                if alike and name in names and lease.is_here() and not lease.ended_well:
                     lease.assert_held()
                     found[name] = lease
         return found
 
+    def __enter__(self) -> Block:
+        return self
 
-def _filling(name: Any, signature: inspect.Signature) -> Callable[[Any, Any], Any]:
-    """What makes the name, or the names, for one call of a decorated function."""
-    if isinstance(name, str):
-        return NameTemplate(name, signature).fill
-    templates = [NameTemplate(each, signature) for each in name]
-    return lambda args, kwargs: tuple(each.fill(args, kwargs) for each in templates)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.end(failed=kind is not None, quiet=self.quiet)
 
+    async def __aenter__(self) -> Block:
+        return self
 
-def _called(function: Any) -> Any:
-    """What a call of ``function`` runs: of an object that is no function, its ``__call__``."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    is_plain = inspect.isroutine(function) or isinstance(function, type)
-    return function if is_plain else type(function).__call__
-
-
-def _mend(function: Any, called: Any) -> str | None:
-    """Why a lock cannot be held for a call, and what to write instead. None if it can."""
-    if hasattr(function.__class__, "apply_async"):  # That of a proxy is the task's.
-        return (
-            "it is a Celery task, and only direct calls of it would take the lock. "
-            "Use base=LockedTask, or put @shared_task above @lock."
-        )
-    if isinstance(called, type):
-        return "a call of a class only makes an object. Decorate the method that does the work."
-    if is_generator(called):
-        return "a generator's body runs after the call. Use `with lock(...)` inside the body."
-    return None
+    async def __aexit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        # A coroutine that is closed cannot wait: the renewal thread gives its leases back.
+        if not isinstance(error, GeneratorExit):
+            call = partial(self.end, failed=error is not None, quiet=self.quiet)
+            await finish(self.how.store, call)

@@ -1,4 +1,4 @@
-"""Makes a lock's name from the arguments of a call.
+"""The names of locks, made of the arguments of a call: templates, digests and `make_name`.
 
 A value has one form in a name: the same in every process, and the same for the value of a call and
 for what its message delivers.
@@ -44,9 +44,8 @@ def bound_arguments(
     arguments = dict(bound.arguments)
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
-            further = arguments.pop(parameter.name)
-            taken = {f"**{name}": further.pop(name) for name in arguments.keys() & further.keys()}
-            arguments = {**further, **taken, **arguments}
+            for name, value in arguments.pop(parameter.name).items():
+                arguments[f"**{name}" if name in arguments else name] = value
     return arguments
 
 
@@ -56,12 +55,13 @@ def quoted(value: str) -> str:
     These are ``:``, ``%``, spaces and characters that cannot be printed. So the parts of a name
     cannot be confused: ("a:b", "c") and ("a", "b:c") give different names.
     """
-    return "".join(
-        character
-        if character.isprintable() and character not in ":% "
-        else "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
-        for character in value
-    )
+    parts = []
+    for character in value:
+        if character.isprintable() and character not in ":% ":
+            parts.append(character)
+        else:
+            parts += [f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass")]
+    return "".join(parts)
 
 
 def written(value: Any, spec: str = "") -> str:
@@ -139,11 +139,7 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "model_dump"):  # pydantic
         return value.model_dump(mode="json")
     if isinstance(value, Model):
-        if value.pk is None:
-            raise TypeError(f"{value._meta.label} has no primary key before it is saved")
-        key = value.pk if isinstance(value.pk, SCALARS) else _digest(_canonical(value.pk))
-        concrete: Any = value._meta.concrete_model  # Not a proxy of it, nor one with less fields.
-        return f"{concrete._meta.label}.{key!s}"
+        return _row_name(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -154,6 +150,15 @@ def _plain(value: Any) -> Any:
         f"{type(value).__name__} is not a plain value, and has no text that is the same in every "
         "process"
     )
+
+
+def _row_name(row: Model) -> str:
+    """Return the label of the row's model, and its primary key. Raises `TypeError` without one."""
+    if row.pk is None:
+        raise TypeError(f"{row._meta.label} has no primary key before it is saved")
+    key = row.pk if isinstance(row.pk, SCALARS) else _digest(_canonical(row.pk))
+    model: Any = row._meta.concrete_model  # Not a proxy of it, nor one with less fields.
+    return f"{model._meta.label}.{key!s}"
 
 
 class _Formatter(string.Formatter):

@@ -10,12 +10,13 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from .._engine.acquiring import Acquiring, How
-from .._engine.lease import Lease, Use
+from .._engine.acquiring import How
+from .._engine.lease import Lease
+from .._engine.lock import Block
 from .._engine.waiting import blocking
 from .._values.words import printable
-from ..exceptions import StoreUnavailable
-from ..leader import wait_to_lead
+from ..exceptions import LockNotAcquired, StoreUnavailable
+from ..leader import Leading, wait_to_lead
 from ..operators.holders import sentence
 from .arguments import add_wait, exit_status, lock_name, lock_ttl, seconds
 from .leased_group import LeasedGroup
@@ -106,12 +107,11 @@ def lead_command(command: BaseCommand, **options: Any) -> None:
     """
     name, ttl, argv = options["name"], options["ttl"], options["argv"]
     task = _task("locks lead", argv)
+    how = How(options["store"], ttl, wait=None, renew=True)
     spare = ttl / 3 + min(1.0, ttl / 10)  # The SIGKILL comes before the lease is over.
     while True:
         group = LeasedGroup(argv, ttl / 3, spare)
-        use = Use()  # The lease lasts as long as this.
-        lead = partial(wait_to_lead, name, ttl, use, task, store=options["store"])
-        status = group.run(lead)
+        status = group.run(partial(_lead, how, name, task))
         if not group.stopped:
             sys.exit(status)
         if group.end_signal is not None:
@@ -125,17 +125,23 @@ def _task(what: str, argv: list[str]) -> str:
     return f"{what} {whole[:SHOWN_CHARACTERS] + '…' if cut else whole}"
 
 
+def _lead(how: How, name: str, task: str, group: int) -> Lease:
+    block = Leading(how, name, task=task, group=group)  # It lives until the lease is alone.
+    return wait_to_lead(block).alone()
+
+
 def _lease(command: BaseCommand, options: dict[str, Any], group: int) -> Lease:
     asked = "store", "ttl", "wait", "hold_at_least", "cooldown", "cooldown_after_error"
-    how, use = How(**{option: options[option] for option in asked}, renew=True), Use()
-    record = use.record(_task("locks run", options["argv"]), group=group)
+    how = How(**{option: options[option] for option in asked}, renew=True)
+    block = Block(how, options["name"], task=_task("locks run", options["argv"]), group=group)
     try:
-        won = blocking(Acquiring(how, options["name"], use, record).steps())
+        lease: Lease = blocking(block.steps())
+        return lease.alone()
     except StoreUnavailable as error:
         raise CommandError(printable(error), returncode=OUTAGE) from error
-    if isinstance(won, Lease):
-        return won.alone()
-    status, said = options["conflict_exit_code"], f"{won.name}: {sentence(won)}"
+    except LockNotAcquired as error:
+        holder: Any = error.holder
+    status, said = options["conflict_exit_code"], f"{holder.name}: {sentence(holder)}"
     if status and options["verbosity"]:
         raise CommandError(said, returncode=status)
     if options["verbosity"]:  # A status of 0 was asked for: this is no error.

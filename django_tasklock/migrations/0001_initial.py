@@ -3,9 +3,38 @@
 Sites with another store have that table too, and it stays empty.
 """
 
+from typing import Any
+
 from django.db import migrations, models
 
 from ..models import ExactCharField
+
+LOCK_FIELDS: list[Any] = [
+    ("id", models.CharField(max_length=512, primary_key=True, serialize=False, editable=False)),
+    ("name", models.CharField(max_length=200, verbose_name="name", editable=False)),
+    ("store", models.CharField(max_length=255, verbose_name="store", editable=False)),
+]
+LOCK_OPTIONS = {
+    "verbose_name": "lock",
+    "verbose_name_plural": "locks",
+    "managed": False,
+    "base_manager_name": "objects",
+    "default_permissions": ("view", "delete"),
+}
+LEASE_FIELDS: list[Any] = [
+    ("name", ExactCharField(editable=False, max_length=255, primary_key=True, serialize=False)),
+    ("token", ExactCharField(editable=False, max_length=22)),
+    ("version", ExactCharField(editable=False, max_length=64)),
+    ("record", models.TextField(editable=False)),
+    ("expires", models.BigIntegerField(editable=False)),
+    ("began", models.BigIntegerField(editable=False)),
+    ("fence", models.BigIntegerField(editable=False)),
+]
+LEASE_OPTIONS = {
+    "db_table": "django_tasklock_lease",
+    "default_permissions": (),
+    "indexes": [models.Index(fields=["expires", "fence"], name="tasklock_lease_expires")],
+}
 
 
 class Migration(migrations.Migration):
@@ -14,48 +43,6 @@ class Migration(migrations.Migration):
     dependencies = []
 
     operations = [
-        migrations.CreateModel(
-            name="Lock",
-            fields=[
-                (
-                    "id",
-                    models.CharField(
-                        max_length=512, primary_key=True, serialize=False, editable=False
-                    ),
-                ),
-                ("name", models.CharField(max_length=200, verbose_name="name", editable=False)),
-                ("store", models.CharField(max_length=255, verbose_name="store", editable=False)),
-            ],
-            options={
-                "verbose_name": "lock",
-                "verbose_name_plural": "locks",
-                "managed": False,
-                "base_manager_name": "objects",
-                "default_permissions": ("view", "delete"),
-            },
-        ),
-        migrations.CreateModel(
-            name="LeaseRow",
-            fields=[
-                (
-                    "name",
-                    ExactCharField(
-                        editable=False, max_length=255, primary_key=True, serialize=False
-                    ),
-                ),
-                ("token", ExactCharField(editable=False, max_length=22)),
-                ("version", ExactCharField(editable=False, max_length=64)),
-                ("record", models.TextField(editable=False)),
-                ("expires", models.BigIntegerField(editable=False)),
-                ("began", models.BigIntegerField(editable=False)),
-                ("fence", models.BigIntegerField(editable=False)),
-            ],
-            options={
-                "db_table": "django_tasklock_lease",
-                "default_permissions": (),
-                "indexes": [
-                    models.Index(fields=["expires", "fence"], name="tasklock_lease_expires")
-                ],
-            },
-        ),
+        migrations.CreateModel(name="Lock", fields=LOCK_FIELDS, options=LOCK_OPTIONS),
+        migrations.CreateModel(name="LeaseRow", fields=LEASE_FIELDS, options=LEASE_OPTIONS),
     ]

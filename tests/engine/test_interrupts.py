@@ -84,6 +84,12 @@ class TestEveryInstruction:
         work = blocks(NAMES, reentrant=reentrant)
         assert at_every_instruction(name="seat:1", others=NAMES, **work) > 200
 
+    def test_of_a_decorated_call(self) -> None:
+        @lock("video:1", ttl=LONG)
+        def use_it(name: str) -> None: ...
+
+        assert at_every_instruction(use_it, "video:1", "use_it") > 100
+
     @renewed_or_not
     def test_of_a_block_inside_leaves_the_outer_one_its_lease(self, renew: bool) -> None:
         def still_held(where: list[str]) -> None:

@@ -98,7 +98,7 @@ MUTANTS = [Mutant(*each) for each in (
      "from os import getpid\n", "getpid = int\n",
      "stores/test_listener.py", "test_a_child_listens_on_a_connection_of_its_own"),
     ("each block ends its own lease", "_engine/lock.py",
-     "any(map(use.is_beside, self._uses))", "False",
+     "any(map(block.is_beside, self._blocks))", "False",
      "engine/test_mistakes.py",
      "test_one_object_for_two_blocks_that_overlap_in_a_thread_is_an_error"),
     ("a holder on another host is not dead", "_values/owner.py",

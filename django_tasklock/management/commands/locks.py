@@ -16,12 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from django.core.management.base import (
-    BaseCommand,
-    CommandError,
-    CommandParser,
-    no_translations,
-)
+from django.core.management.base import BaseCommand, CommandError, CommandParser, no_translations
 
 from ..._values.words import printable
 from ...cli import clear_and_hold, doctor, explain_task, run_command, show_locks
@@ -52,12 +47,9 @@ class Command(BaseCommand):
         verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
         for name, (add_arguments, verb) in VERBS.items():
             text = inspect.getdoc(verb) or ""
-            own = verbs.add_parser(
-                name,
-                help=text.partition(".")[0],
-                description=text,
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-            )
+            kind = argparse.RawDescriptionHelpFormatter
+            first = text.partition(".")[0]
+            own = verbs.add_parser(name, help=first, description=text, formatter_class=kind)
             own.set_defaults(verb=verb)
             own.add_argument("--store", default=DEFAULT_ALIAS, help="a store's alias in TASKLOCK")
             add_arguments(own)

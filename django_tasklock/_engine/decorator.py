@@ -1,0 +1,146 @@
+"""A lock around each call of a function: `Around`, and what ``@lock(...)`` makes of it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
+
+from asgiref.sync import iscoroutinefunction, sync_to_async
+
+from .._values.signatures import is_generator, signature_of
+from ..exceptions import TaskLockError
+from .aio import drive
+from .names import NameTemplate
+from .waiting import blocking
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Around:
+    """Holds a lock for each call of ``function``.
+
+    ``name``: a template that the call's arguments fill, several in a tuple, or a callable that gets
+    the arguments. ``make``: makes the `Block` of a call, still without a name.
+    """
+
+    # The errors of `Block.steps` that a call answers, and does not raise.
+    answered: tuple[type[TaskLockError], ...] = ()
+
+    def __init__(
+        self, function: Any, name: Any, signature: inspect.Signature, make: Callable[..., Any]
+    ) -> None:
+        self.function, self.name, self.make = function, name, make
+        self.is_async = iscoroutinefunction(function) or iscoroutinefunction(_called(function))
+        self.templates: list[NameTemplate] = []
+        if not callable(name):
+            names = name if isinstance(name, tuple) else (name,)
+            self.templates = [NameTemplate(each, signature) for each in names]
+
+    def prepare(self, block: Any, args: Any, kwargs: Any) -> None:
+        """Give the block of a call its arguments, and the name of its lock."""
+        block.args, block.kwargs = args, kwargs
+        if callable(self.name):
+            block.name = self.name(*args, **kwargs)
+        else:
+            names = [template.fill(args, kwargs) for template in self.templates]
+            block.name = names if isinstance(self.name, tuple) else names[0]
+            block.template = self.name
+
+    async def aprepare(self, block: Any, args: Any, kwargs: Any) -> None:
+        """As `prepare`, in the thread of the ORM: a name may read the user from the database."""
+        await sync_to_async(self.prepare)(block, args, kwargs)
+
+    def answer(self, block: Any, error: Any) -> Any:
+        """Return what a call returns that did not get its lock: the ``error`` is `answered`."""
+        return None
+
+    def run(self, block: Any) -> Any:
+        """Call the function, which has its lock. Of an ``async`` one, return the coroutine."""
+        return self.function(*block.args, **block.kwargs)
+
+    def call(self, args: Any, kwargs: Any) -> Any:
+        """Make a call under its lock."""
+        block = self.make()
+        self.prepare(block, args, kwargs)
+        try:
+            blocking(block.steps())
+        except self.answered as error:
+            return self.answer(block, error)
+        with block:
+            return self.run(block)
+
+    async def acall(self, args: Any, kwargs: Any) -> Any:
+        """As `call`, on an event loop."""
+        block = self.make()
+        await self.aprepare(block, args, kwargs)
+        try:
+            await drive(block.how.store, block.steps(), block.drop)
+        except self.answered as error:
+            return self.answer(block, error)
+        async with block:
+            return await self.run(block)
+
+    def wrapped(self) -> Callable[..., Any]:
+        """Return the function under the lock."""
+
+        @functools.wraps(self.function)
+        def locked(*args: Any, **kwargs: Any) -> Any:
+            return self.call(args, kwargs)
+
+        @functools.wraps(self.function)
+        async def locked_async(*args: Any, **kwargs: Any) -> Any:
+            return await self.acall(args, kwargs)
+
+        return locked_async if self.is_async else locked
+
+
+class SkippingDecorator(Protocol):
+    """What `lock` returns with ``on_conflict="skip"``: a decorator, and no context manager."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]]
+    ) -> Callable[P, Coroutine[Any, Any, R | None]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R | None]: ...
+    def __call__(self, function: Callable[P, Any]) -> Callable[P, Any]:
+        """Return ``function`` under the lock. A call returns None if the lock is taken."""
+
+
+class LockedFunction(Around):
+    """A function that was decorated with `lock`."""
+
+    def __init__(self, function: Any, name: Any, make: Callable[..., Any]) -> None:
+        _refuse(function, _called(function))
+        super().__init__(function, name, signature_of(function), make)
+
+    async def aprepare(self, block: Any, args: Any, kwargs: Any) -> None:
+        self.prepare(block, args, kwargs)
+
+
+def _called(function: Any) -> Any:
+    """What a call of ``function`` runs: of an object that is no function, its ``__call__``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    is_plain = inspect.isroutine(function) or isinstance(function, type)
+    return function if is_plain else type(function).__call__
+
+
+def _refuse(function: Any, called: Any) -> None:
+    """Raise `TypeError` for a function that cannot be under a lock, with what to write instead."""
+    if hasattr(function.__class__, "apply_async"):  # That of a proxy is the task's.
+        mend = (
+            "it is a Celery task, and only direct calls of it would take the lock. "
+            "Use base=LockedTask, or put @shared_task above @lock."
+        )
+    elif isinstance(called, type):
+        mend = "a call of a class only makes an object. Decorate the method that does the work."
+    elif is_generator(called):
+        mend = "a generator's body runs after the call. Use `with lock(...)` inside the body."
+    else:
+        return
+    name = getattr(function, "__qualname__", function)
+    raise TypeError(f"lock() cannot hold a lock for {name}: {mend}")
