@@ -300,7 +300,8 @@ class Keeper:
         store, note, cooling = self.store, own.note, own.cooling
         if own.since is None:
             return self._give_back_unanswered(own)
-        if cooling is None or not (left := cooling.left()):
+        left = 0.0 if cooling is None else cooling.left()
+        if not left:
             return store.release(own.names[0], own.token, note)
         # The note comes first. A process that is killed between the two has ended its run: the note
         # says so, and a redelivery of its message is not run again. If the lease turns out to be
