@@ -24,7 +24,7 @@ ENGINE = tuple(
     for name in (
         "_engine/lock", "_engine/service", "_engine/acquiring", "_engine/keeper", "_engine/lease",
         "_engine/waiting", "_engine/cooling", "celery/run", "stores/redis/listener",
-        "stores/redis/waiting",
+        "stores/redis/subscription", "stores/redis/waiter",
     )
 )  # fmt: skip
 

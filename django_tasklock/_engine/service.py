@@ -25,7 +25,7 @@ from .._values.arguments import (
 )
 from .._values.event import Event
 from .._values.handle import read_handle
-from .._values.lock_info import Keyed, LockInfo
+from .._values.lock_info import LockInfo, kept_key
 from .._values.owner import Owner, operator_record, recorded
 from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
@@ -412,7 +412,7 @@ def get_seen(
         holder = holders[at]
         if holder is not None and is_seen(holder):
             continue
-        if not isinstance(name, Keyed) and isinstance(store.keyed(name), Keyed):
+        if kept_key(name) is None and kept_key(store.keyed(name)) is not None:
             same_name = (info for info in store.walk(name) if info.name == name)
             holders[at] = next(filter(is_seen, same_name), holder)
     return holders

@@ -126,18 +126,17 @@ class TestRedisPy:
     ) -> None:
         connection.connect()
         redis_compat.never_reconnect(connection)
-        redis_compat.send_words(connection, b"SUBSCRIBE", b"news")
-        assert redis_compat.arrives(connection, 5)
-        assert redis_compat.read_message(connection) == [b"subscribe", b"news", 1]
-        assert not redis_compat.arrives(connection, 0)
+        subscribe = redis_compat.pack((b"SUBSCRIBE", b"news"))
+        redis_compat.send(connection, subscribe)
+        assert redis_compat.next_message(connection, 5) == [b"subscribe", b"news", 1]
+        assert redis_compat.next_message(connection, 0) is None
         redis.Redis(connection_pool=pool).publish("news", "one")
-        assert redis_compat.arrives(connection, 5)
-        assert redis_compat.read_message(connection) == [b"message", b"news", b"one"]
+        assert redis_compat.next_message(connection, 5) == [b"message", b"news", b"one"]
         connection.disconnect()
         with pytest.raises(redis.ConnectionError, match="was cut"):
-            redis_compat.send_words(connection, b"SUBSCRIBE", b"news")
+            redis_compat.send(connection, subscribe)
         with pytest.raises(redis.ConnectionError):
-            redis_compat.unless_closed(redis_compat.read_message, connection)
+            redis_compat.next_message(connection, 0)
 
     def test_a_child_closes_its_end_and_the_parents_goes_on(self, connection: Any) -> None:
         connection.connect()

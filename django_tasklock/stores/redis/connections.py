@@ -57,7 +57,7 @@ class MayHaveRun(StoreUnavailable):
     """The connection was cut before the reply to a call that must not be made twice."""
 
 
-class Connections:
+class RedisConnections:
     """Connections that one call after the other uses.
 
     An exception from a signal handler (a soft time limit, for example) may come between any two
@@ -96,7 +96,7 @@ class Connections:
             own: list[Any] = []
             found: list[Any] = []
             try:
-                self._take(own, look=once, fresh=cuts > 0)
+                self._lend(own, look=once, fresh=cuts > 0)
                 compat.send(own[0], packed)
                 while len(found) < replies:
                     found.append(compat.read(own[0]))
@@ -124,7 +124,7 @@ class Connections:
         for connection in list(self._made):
             compat.close_inherited(connection)
 
-    def _take(self, own: list[Any], look: bool, fresh: bool) -> None:
+    def _lend(self, own: list[Any], look: bool, fresh: bool) -> None:
         """Put a connection into ``own`` that no other call uses. ``look``: one that is not sound
         would not do."""
         # What can be sent again need not look. But what a connection delivers late, after it was
@@ -293,10 +293,12 @@ class Client:
             reason = f"it is a Redis Cluster, which needs the store RedisClusterStore ({reason})"
         return StoreUnavailable(self.alias, reason)
 
-    def _of_process(self, most: float, patience: float, **options: Any) -> OfProcess[Connections]:
+    def _of_process(
+        self, most: float, patience: float, **options: Any
+    ) -> OfProcess[RedisConnections]:
         new_connection = partial(self.new_connection, **options)
-        make = partial(Connections, new_connection, most, patience)
-        return OfProcess(make, Connections.close_inherited)
+        make = partial(RedisConnections, new_connection, most, patience)
+        return OfProcess(make, RedisConnections.close_inherited)
 
     def _exchange(self, packed: bytes, replies: int, once: bool) -> list[Any]:
         connections = self._of_renewal if this_thread.renews else self._connections
