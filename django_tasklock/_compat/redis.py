@@ -12,18 +12,10 @@ has it too.
 from __future__ import annotations
 
 import select
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from redis.exceptions import AuthenticationError, InvalidResponse, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-
-hiredis_pack: Callable[[Any], Any] | None
-try:
-    # redis-py uses it as well, after a look at each argument, which is an eighth of a call.
-    from hiredis import pack_command as hiredis_pack
-except ImportError:
-    hiredis_pack = None
 
 
 class NotSent(RedisConnectionError):
@@ -32,10 +24,10 @@ class NotSent(RedisConnectionError):
 
 def pack(words: tuple[bytes, ...]) -> bytes:
     """A command as it is sent."""
-    if hiredis_pack is not None:
-        packed: bytes = hiredis_pack(words)
-        return packed
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
+    parts: list[int | bytes] = [len(words)]
+    for word in words:
+        parts += len(word), word
+    return (b"*%d\r\n" + b"$%d\r\n%b\r\n" * len(words)) % tuple(parts)
 
 
 def connect(connection: Any) -> None:

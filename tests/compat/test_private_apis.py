@@ -98,12 +98,7 @@ class TestRedisPy:
         yield made
         made.disconnect()
 
-    @pytest.mark.parametrize("packs", ["hiredis", "redis-py"])
-    def test_commands_and_replies(
-        self, connection: Any, packs: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        if packs == "redis-py":
-            monkeypatch.setattr(redis_compat, "hiredis_pack", None)
+    def test_commands_and_replies(self, connection: Any) -> None:
         commands = ((b"ECHO", b"a"), (b"EVALSHA", b"0" * 40, b"0"), (b"NOPE",), (b"ECHO", b"b"))
         redis_compat.connect(connection)
         redis_compat.send(connection, b"".join(map(redis_compat.pack, commands)))

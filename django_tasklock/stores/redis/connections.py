@@ -353,7 +353,8 @@ def _new_connection(pool: Any, given: dict[str, Any], **overrides: Any) -> Any:
     options["socket_timeout"] = timeout
     options["socket_connect_timeout"] = options.get("socket_connect_timeout") or timeout
     if options.get("db"):
-        # Not as an integer: see `_as_bytes`.
+        # Not as an integer: if a signal handler raises an exception while hiredis packs one, the
+        # process crashes.
         options["db"] = str(options["db"])
     return compat.make_connection(pool, options | given | overrides)
 
@@ -372,8 +373,7 @@ def _is_sound(connection: Any, idle: float) -> bool:
 
 
 def _as_bytes(value: bytes | str | int) -> bytes:
-    """An argument as bytes. hiredis would take integers as well, but the process crashes if a
-    signal handler raises an exception meanwhile."""
+    """An argument as bytes."""
     if isinstance(value, str):
         return value.encode()
     return b"%d" % value if isinstance(value, int) else value
