@@ -129,7 +129,7 @@ class LockKeys(str):
 
     def __new__(cls, name: str, alias: str, key: bytes, permits: bytes, of_all: bool) -> LockKeys:
         """The name, with the keys that follow from its ``key``."""
-        new = super().__new__(cls, name)
+        new = str.__new__(cls, name)
         new.alias, new.key, new.permits, new.of_all = alias, key, permits, of_all
         new.queue = key + b" queue"
         new.member = name.encode() if of_all else b"%b\n%b" % (name.encode(), key)
