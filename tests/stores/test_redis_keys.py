@@ -54,6 +54,12 @@ def test_keys_are_made_once() -> None:
         assert made.of(lock) is lock
 
 
+def test_a_handle_names_no_key_where_all_threads_have_the_same() -> None:
+    said = LockKeys("video:1", "default", b"somebody's", b"", False)
+    assert keys().of(said).key == keys().of("video:1").key
+    assert keys_of_tenants().of(said).key == b"somebody's"
+
+
 def test_only_keys_that_depend_on_the_thread_leave_the_process() -> None:
     plain, of_tenant = keys().of("report#1"), keys_of_tenants().of("report#1")
     assert type(pickle.loads(pickle.dumps(plain))) is str

@@ -57,7 +57,12 @@ class Keys:
 
         ``key``: that of the lock, where an index has it.
         """
-        if isinstance(name, LockKeys) and name.alias == self._alias:
+        if (
+            isinstance(name, LockKeys)
+            and name.alias == self._alias
+            # What a handle says, which anybody may have written, counts only where keys differ.
+            and name.of_all == self._of_all
+        ):
             if name.permits:
                 return name
             key = name.key

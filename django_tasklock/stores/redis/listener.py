@@ -99,7 +99,7 @@ class Listener:
     def subscribed(self) -> bool:
         """Whether the server has confirmed the subscription, and is there still."""
         subscription = self._box.look()
-        return subscription is not None and subscription.fresh
+        return subscription is not None and subscription.subscribed and not subscription.silent
 
     @property
     def _has_thread(self) -> bool:

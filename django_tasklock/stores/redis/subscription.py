@@ -44,11 +44,6 @@ class Subscription:
         """Whether the server has said nothing for long."""
         return clock.now() >= self.heard + SILENCE_SECONDS
 
-    @property
-    def fresh(self) -> bool:
-        """Whether it is subscribed, and was not silent for long."""
-        return self.subscribed and not self.silent
-
     def read(self, seconds: float) -> list[Any] | None:
         """Connect; or return what the server says, beginning with the kind of message, if something
         arrives within ``seconds``.
