@@ -263,8 +263,8 @@ def info_of(entry: Entry, store: str, key: str) -> LockInfo:
     at = read.get("at") if began is None else began
     return LockInfo(
         shown(name), left, None if at is None else _moment(at), entry.token,
-        Owner.from_record(read), store, key, fence, waiters, read.get("ttl"), read.get("renew"), digest,
-        None if since is None else _moment(since),
+        Owner.from_record(read), store, key, fence, waiters, read.get("ttl"), read.get("renew"),
+        digest, None if since is None else _moment(since),
     )  # fmt: skip
 
 
