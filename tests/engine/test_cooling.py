@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 
-from django_tasklock import LeaseLost, LockNotAcquired, lock, locks
+from django_tasklock import Lease, LeaseLost, LockNotAcquired, lock, locks
 from django_tasklock.exceptions import StoreUnavailable
+from django_tasklock.signals import lock_acquired
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
 from tests.agent import Agent
-from tests.conftest import UseRedis
 from tests.inside import clock
-from tests.proxy import CutProxy
+from tests.interruptions import Exit
 from tests.steps import LONG, Meanwhile, holder, taken
 from tests.waiting import until
 
@@ -147,23 +146,17 @@ class TestHowLong:
 
 
 @pytest.mark.parametrize("names", [[NAME], [NAME, "pay:8"]], ids=["one", "several"])
-def test_an_outage_at_the_end_cools(
-    use_redis: UseRedis, cut_proxy: CutProxy, names: list[str]
-) -> None:
-    """A second click after the outage must not charge again."""
-    use_redis(cut_proxy.url, SOCKET_TIMEOUT=0.5)
-    assert not locks.is_locked(NAME)
-    cut_proxy.refuse()  # This connection goes on.
-    with pytest.raises(StoreUnavailable), lock(names, ttl=LONG, cooldown=LATER):
-        cut_proxy.cut()
-    cut_proxy.accept()
-    until(lambda: all(0 < left(name) <= LATER for name in names), "the cooling of all")
+def test_what_ends_before_its_block_begins_does_not_cool(on_redis: None, names: list[str]) -> None:
+    """The rate limit is not used up by what was never done."""
 
+    def interrupt(lease: Lease, **_: Any) -> None:
+        if lease.name == names[-1]:
+            raise Exit
 
-@pytest.mark.parametrize("value", [True, "1", None, -1, math.nan, math.inf, 10**400, 1e12])
-def test_a_wrong_number_is_an_error_at_once(value: Any) -> None:
-    for option in ("hold_at_least", "cooldown", "cooldown_after_error"):
-        with pytest.raises((TypeError, ValueError), match=option):
-            lock(NAME, **{option: value})
-    with pytest.raises((TypeError, ValueError), match="hold_at_least"):
-        locks.acquire(NAME, hold_at_least=value)
+    lock_acquired.connect(interrupt)
+    try:
+        with pytest.raises(Exit), lock(names, hold_at_least=LATER, ttl=LONG):
+            raise AssertionError
+    finally:
+        lock_acquired.disconnect(interrupt)
+    until(lambda: not any(map(locks.is_locked, names)))

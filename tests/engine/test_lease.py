@@ -6,6 +6,7 @@ import copy
 import os
 import pickle
 import sys
+import threading
 import time
 from typing import Any
 
@@ -15,10 +16,11 @@ from django.core.cache import cache
 from django_tasklock import LeaseLost, lock, locks, signals
 from tests import steps
 from tests.conftest import UseRedis
-from tests.inside import clock, kept
+from tests.inside import clock, give_up, kept
+from tests.interruptions import EVERY, interrupted
 from tests.proxy import CutProxy
 from tests.steps import LONG, RENEWED, Meanwhile, all_of, ends, holder, in_child, sent, taken
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.usefixtures("on_redis")
 
@@ -143,3 +145,40 @@ def test_lease_cannot_be_pickled_and_a_copy_is_the_lease(protocol: int) -> None:
     assert copy.copy(lease) is copy.deepcopy([lease])[0] is lease
     assert lease.extend()
     assert lease.release()
+
+
+def test_a_lease_that_was_given_up_is_never_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though an extension of it is under way, to which the store says that it has it no more."""
+    lease, extend = taken("video:1"), locks.store.extend
+    gone, begun = threading.Event(), threading.Event()
+
+    def slow(*extension: Any) -> bool:
+        begun.set()
+        assert gone.wait(PATIENCE)
+        return extend(*extension)
+
+    monkeypatch.setattr(locks.store, "extend", slow)
+    with sent(signals.lock_lost) as lost, sent(signals.lock_released) as released:
+        extending = Meanwhile(lease.extend)
+        assert begun.wait(PATIENCE)
+        give_up(lease)
+        until(lambda: released)
+        gone.set()
+        assert extending.result() is False
+    assert (len(lost), len(released)) == (0, 1)
+
+
+def test_what_the_store_has_lost_is_not_held_whatever_interrupts_that_news() -> None:
+    def interrupted_extension(number: int) -> list[str]:
+        lease = taken("video:1", ttl=RENEWED, renew=True)
+        locks.clear("video:1")
+        with interrupted(number) as where:
+            lease.extend()
+        until(lambda: not lease.held, within=RENEWED / 2)
+        with pytest.raises(LeaseLost):
+            lease.assert_held()
+        return where
+
+    number = 1
+    while interrupted_extension(number):
+        number += EVERY

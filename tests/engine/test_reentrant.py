@@ -13,13 +13,14 @@ from asgiref.sync import async_to_sync, sync_to_async
 
 from django_tasklock import Lease, LeaseLost, LockNotAcquired, lock, locks
 from django_tasklock.stores.base import BaseStore
+from tests.interruptions import Interrupt, signalled
 from tests.servers import RedisServer
-from tests.steps import LONG, Traffic, holder, in_child
-from tests.waiting import PATIENCE
+from tests.steps import LONG, Traffic, holder, in_child, taken
+from tests.waiting import PATIENCE, until
 
 
-def again(**options: Any) -> Any:
-    return lock("video:1", **{"ttl": LONG, "reentrant": True, **options})
+def again(name: Any = "video:1", **options: Any) -> Any:
+    return lock(name, **{"ttl": LONG, "reentrant": True, **options})
 
 
 def refused() -> bool:
@@ -89,6 +90,17 @@ class TestBlocks:
             work()
         with again():  # What was lost has ended.
             assert locks.is_locked("video:1")
+
+    def test_what_was_interrupted_before_it_had_its_locks_is_no_block_around_others(self) -> None:
+        other = taken("video:2", renew=True)
+        try:
+            with signalled(Interrupt()), again(name=["video:1", "video:2"], wait=LONG):
+                raise AssertionError
+        except Interrupt:  # Which refers to that block.
+            until(lambda: not locks.is_locked("video:1"))
+            with again() as lease:
+                assert lease.held
+        assert other.release()
 
     @pytest.mark.usefixtures("each_fork")
     def test_whatever_runs_beside_the_holder_does_not_share_its_lease(self) -> None:
