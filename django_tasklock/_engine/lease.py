@@ -158,11 +158,6 @@ class Lease:
         return self._own.state in (RELEASED, DETACHED)
 
     @property
-    def inherited(self) -> bool:
-        """Whether it belongs to the parent of this forked process."""
-        return self._keeper.inherited
-
-    @property
     def base_name(self) -> str:
         """The name that the caller gave: of a permit that of all of them."""
         return base_of(self.name, self._own.record.get("slots"))
@@ -211,7 +206,11 @@ class Lease:
             if _note is not None:
                 # As the renewal thread, which has no tenant, can write it.
                 own.note = _note._replace(key=keeper.store.keyed_note(_note.key))
-            released = keeper.release(own)
+            own.renew = False
+            if own.cooling is not None or not keeper.store.atomic_release:
+                # An extension that is under way would write the lease again.
+                own.is_next(own.begin_call(), own.until)
+            released = keeper.give_back(own)
         except BaseException:
             self.give_up()
             raise
@@ -249,8 +248,6 @@ class Lease:
             if not self.held or not keeper.passes(own, DETACHED):
                 raise LeaseLost(self.name, self._why())
             detached = keeper.detach(own, ttl, mark)
-        except LeaseLost:
-            raise
         except BaseException:
             self.give_up()
             raise
@@ -334,7 +331,7 @@ class Use:
     def is_beside(self, other: Use) -> bool:
         """Whether the other one is of the same thread or task, and not of the parent's."""
         leases = (*other.leases, *other.shared)
-        return self.strand == other.strand and not any(lease.inherited for lease in leases)
+        return self.strand == other.strand and not any(lease._keeper.inherited for lease in leases)
 
     def record(
         self, task: str | None = None, task_id: str | None = None, group: int | None = None

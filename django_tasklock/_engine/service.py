@@ -17,9 +17,9 @@ from .._values.arguments import (
     checked_flag,
     checked_name,
     checked_number,
-    checked_prefix,
     checked_remark,
     checked_several,
+    checked_text,
     checked_ttl,
     is_token,
 )
@@ -269,14 +269,14 @@ class LockService:
         if limit is not None:
             limit = min(checked_number("limit", limit), MOST_LISTED)
         offset = min(checked_number("offset", offset), MOST_LISTED)
-        return self.store.page(checked_prefix(prefix), limit, offset)
+        return self.store.page(checked_text("a prefix", prefix), limit, offset)
 
     def count(self, prefix: str = "") -> int:
         """Return how many live locks have names that begin with ``prefix``.
 
         Raises `ListingNotSupported` on a store that cannot list.
         """
-        return self.store.count(checked_prefix(prefix))
+        return self.store.count(checked_text("a prefix", prefix))
 
     def clear(
         self,
@@ -298,10 +298,9 @@ class LockService:
         """
         store = self.store
         checked_name(name)
-        for what, proof in (("token", token), ("digest", digest)):
-            if proof is not None and not isinstance(proof, str):
-                raise TypeError(f"a {what} must be a str, not {type(proof).__name__}")
-        if token is not None and not is_token(token):
+        if digest is not None:
+            checked_text("a digest", digest)
+        if token is not None and not is_token(checked_text("a token", token)):
             return False  # No lease has it; a store may look for a part of a record.
         return clear(store, name, token, digest, store.find(name), by=by)
 
@@ -369,9 +368,7 @@ class LockService:
         if name is not None:
             checked_name(name)
         if task_id is not None:
-            if not isinstance(task_id, str):
-                raise TypeError(f"a task id must be a str, not {task_id!r}")
-            if not task_id:
+            if not checked_text("a task id", task_id):
                 raise ValueError("a task id must not be empty")
             task_id = recorded(task_id)
         checked_number("limit", limit)

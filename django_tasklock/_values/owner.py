@@ -164,10 +164,8 @@ class Owner:
     def alive(self) -> bool | None:
         """Whether the process, or one of its ``group``, still lives; None where this process
         cannot know that, or where no process has to live for the lease."""
-        if not self.is_local():
+        if self.pid is None or self.start is None or not self.is_local():
             return None
-        assert self.pid is not None
-        assert self.start is not None
         start = start_of(self.pid)
         if start is None:
             return None
