@@ -163,7 +163,7 @@ class Acquiring:
         if note is not None:
             note = note._replace(key=store.keyed_note(note.key))
         self.began, self.keeper = clock.now(), keeper_of(store)
-        of = ref(self.use, self.keeper.vanished.append)
+        of = ref(self.use, self.keeper.jobs.vanished.append)
         keyed = tuple(map(store.keyed, names))
         self.own = OwnToken(of, keyed, token, ttl, record, note, how.renew)
         self.keeper.enter(self.own)

@@ -65,7 +65,6 @@ class Keeper:
         self.store, self.process = store, getpid()
         self.jobs = jobs_of(store)
         self.table: dict[str, OwnToken] = self.jobs.tokens
-        self.vanished = self.jobs.vanished
         # Were given up before an answer was read.
         self.unanswered: deque[OwnToken] = deque()
         self.jobs.look = self.look
@@ -212,8 +211,7 @@ class Keeper:
             for at in range(0, len(due), LEASES_PER_CALL):
                 if not self._extend(due[at : at + LEASES_PER_CALL]):
                     break  # The others would get no answer either; they are looked at again.
-        dues = [own.due for own in list(self.table.values()) if own.renew]
-        return min(dues, default=math.inf)
+        return min((own.due for own in list(self.table.values()) if own.renew), default=math.inf)
 
     def _extend(self, tokens: Sequence[OwnToken]) -> bool:
         """Extend leases in one call. Returns False if the store did not answer."""

@@ -166,11 +166,6 @@ class Lease:
         """Whether this thread finds the lock under the same key."""
         return key_of(self._keeper.store.keyed(str(self.name))) == key_of(self.name)
 
-    def is_of_a_block(self) -> bool:
-        """Whether the block that took the lease still goes on."""
-        use = self._own.of()
-        return isinstance(use, Use) and self in use.leases
-
     def assert_held(self) -> None:
         """Raise `LeaseLost` if the lease does not hold the lock any more."""
         if not self.held:
@@ -275,7 +270,7 @@ class Lease:
     def alone(self) -> Lease:
         """Have the lease belong to whoever refers to it, and to no block any more."""
         if self._own.state == HELD:
-            self._own.of, self._own.bare = ref(self, self._keeper.vanished.append), True
+            self._own.of, self._own.bare = ref(self, self._keeper.jobs.vanished.append), True
         return self
 
     def adopted_again(self, adopted: Lease) -> None:
@@ -360,7 +355,8 @@ class Use:
         for lease in (*self.shared, *reversed(self.leases)):
             try:
                 if lease in self.shared:
-                    if not lease.is_of_a_block():
+                    outer = lease._own.of()
+                    if not isinstance(outer, Use) or lease not in outer.leases:
                         raise LeaseLost(lease.name, "the block that held it has ended")
                     released = False
                 else:

@@ -225,11 +225,10 @@ class LockService:
         if grant is None or clock.now() >= asked + said.ttl:
             return None
         keeper = keeper_of(store)
-        of = ref(use, keeper.vanished.append)
+        of = ref(use, keeper.jobs.vanished.append)
         own = OwnToken(of, (said.name,), said.token, said.ttl, record, renew=renew, left=grant.left)
-        fence = said.fence if grant.fence is None else grant.fence
         keeper.enter(own)
-        lease = Lease(keeper, own, said.alias, fence, template)
+        lease = Lease(keeper, own, said.alias, grant.fence or said.fence, template)
         use.leases.append(lease)
         keeper.granted(own, asked + said.ttl)
         note_event(store, "adopted", said.name, record)
@@ -335,10 +334,9 @@ class LockService:
         won = blocking(Acquiring(how, name, use, record).steps())
         if isinstance(won, LockInfo):
             return Refusal((won,))
-        now, key = datetime.now(timezone.utc), store.key(won.name)
         info = LockInfo(
-            won.name, won.remaining, now, won.token, won.owner, store.alias, key, won.fence,
-            granted=won.ttl, renewing=False,
+            won.name, won.remaining, datetime.now(timezone.utc), won.token, won.owner, store.alias,
+            store.key(won.name), won.fence, granted=won.ttl, renewing=False,
         )  # fmt: skip
         won.outlives()
         by_whom, why = by or None, reason or None

@@ -86,7 +86,7 @@ MUTANTS = [Mutant(*each) for each in (
      CONTRACT, "redis-pickle and test_asking_again_with_the_same_token_is_granted_again"),
 
     ("over no later than on the server: from before the call", "_engine/acquiring.py",
-     "keeper.granted(entry, since + entry.ttl)", "keeper.granted(entry, clock.now() + entry.ttl)",
+     "keeper.granted(own, since + own.ttl)", "keeper.granted(own, clock.now() + own.ttl)",
      LEASE, "test_grant_counts_from_before_the_call"),
     ("over by the holder's own clock", "_engine/lease.py",
      "if clock.now() < own.until and (", "if True or (",
