@@ -76,7 +76,7 @@ class How:
         if self.ttl is not None:
             checked_ttl(self.ttl)
         if self.store != DEFAULT_ALIAS:
-            checked_text("an alias of a store", self.store)
+            checked_text("store", self.store)
         if self.renew is not True:
             checked_flag("renew", self.renew)
         if self.reentrant is not False:

@@ -46,7 +46,7 @@ def check_lasts(
 
 
 def cooling_times(*seconds: Any) -> CoolingTimes | None:
-    """Return the options, given in this order; None if all are 0.
+    """Return the options, given in the order of `CoolingTimes`; None if all are 0.
 
     Raises `TypeError` or `ValueError` unless each is a finite number >= 0, and no bool.
     """

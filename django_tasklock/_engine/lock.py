@@ -98,7 +98,7 @@ OPTIONS = LockOptions.__annotations__
 
 
 class LockContext(Generic[Held]):
-    """What `lock` returns: ``with`` begins a `Block`; ``@`` puts one `Around` each call."""
+    """What `lock` returns: each ``with`` begins a `Block`, and ``@`` makes an `Around`."""
 
     def __init__(
         self, name: Any, on_conflict: str = "raise", **options: Unpack[LockOptions]
