@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
 from .._engine.service import LockService
-from .._values.lock_info import Keyed, LockInfo
+from .._values.lock_info import LockInfo, kept_key
 from .._values.slots import base_of, permit_name
 from ..exceptions import ListingNotSupported
 from ..stores import stores
@@ -74,7 +74,7 @@ def get_seen(
         holder = holders[at]
         if holder is not None and is_seen(holder):
             continue
-        if not isinstance(name, Keyed) and isinstance(store.keyed(name), Keyed):
+        if kept_key(name) is None and kept_key(store.keyed(name)) is not None:
             same_name = (info for info in store.walk(name) if info.name == name)
             holders[at] = next(filter(is_seen, same_name), holder)
     return holders
