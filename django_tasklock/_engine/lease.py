@@ -80,7 +80,8 @@ class Lease:
         self, keeper: Keeper, own: OwnToken, store: str, fence: int | None, template: str | None
     ) -> None:
         self._keeper, self._own, self.store = keeper, own, store
-        self.name, self.token = shown(own.name), own.token
+        name = own.names[0]
+        self.name, self.token = name if type(name) is str else shown(name), own.token
         self.fence, self.template = fence, template
         own.lease = ref(self)
 
