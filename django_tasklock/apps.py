@@ -19,7 +19,6 @@ TAG = "tasklock"
 class TaskLockConfig(AppConfig):
     name = "django_tasklock"
     verbose_name = _("Task locks")
-    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         from .operators import logs, work

@@ -287,13 +287,10 @@ class GuardedRow:
     """The row ``pk`` of a ``guard``, on which one run works."""
 
     def __init__(self, guard: Any, pk: Any, task_id: Any = None) -> None:
-        self.guard, self.pk, self.task_id = guard, pk, task_id
+        self.guard, self.pk = guard, pk
+        # The fence of the row; and what it is in a run without the lock.
         self.fence: int | None = None
-
-    @cached_property
-    def mark(self) -> int:
-        """The fence of the row in a run without the lock. Few runs need it."""
-        return mark_of(self.task_id)
+        self.mark = mark_of(task_id)
 
     @contextmanager
     def claimed(self, lease: Any) -> Iterator[bool]:

@@ -99,10 +99,9 @@ def wait_to_lead(block: Leading) -> Lease:
 
 
 def _takes_lease(run: Callable[..., Any]) -> bool:
-    parameters = signature_of(run).parameters.values()
     # Not every parameter: that of `serve_forever(poll_interval=0.5)` is none for a lease.
     needed = [
-        p for p in parameters
+        p for p in signature_of(run).parameters.values()
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]  # fmt: skip
     if len(needed) > 1 or any(p.kind is p.KEYWORD_ONLY for p in needed):

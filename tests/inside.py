@@ -89,7 +89,7 @@ def poll_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
 def forget_all() -> None:
     """Have all stores' threads forget what they look after."""
     for each in jobs.all_jobs():
-        for kept in (each.tokens, each.unanswered, each.new, each.planned, each.notes):
+        for kept in (each.tokens, each.new, each.planned, each.notes):
             kept.clear()
         history.history_of(each.store).events.clear()
 

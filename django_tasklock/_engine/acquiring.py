@@ -13,9 +13,9 @@ from django.dispatch import Signal
 from .._values import clock
 from .._values.arguments import (
     LONGEST_TTL_SECONDS,
-    checked_alias,
     checked_flag,
     checked_name,
+    checked_text,
     checked_token,
     checked_ttl,
     checked_wait,
@@ -76,7 +76,7 @@ class How:
         if self.ttl is not None:
             checked_ttl(self.ttl)
         if self.store != DEFAULT_ALIAS:
-            checked_alias(self.store)
+            checked_text("store", self.store)
         if self.renew is not True:
             checked_flag("renew", self.renew)
         if self.reentrant is not False:
@@ -107,7 +107,7 @@ class Acquiring:
     note: Note | None = None
     began: float = field(init=False)
     keeper: Keeper = field(init=False)
-    entry: OwnToken = field(init=False)
+    own: OwnToken = field(init=False)
 
     def steps(self) -> Steps[Lease | LockInfo]:
         """Acquire the lock. Returns the lease, or what held the lock in the end.
@@ -115,8 +115,8 @@ class Acquiring:
         Raises `StoreUnavailable`, besides what `begin` raises.
         """
         self.begin()
-        how, entry, store = self.how, self.entry, self.keeper.store
-        question = Question(entry.names, entry.token, entry.ttl, entry.record, entry.note)
+        how, own, store = self.how, self.own, self.keeper.store
+        question = Question(own.names, own.token, own.ttl, own.record, own.note)
         waiter = None if how.wait == 0 else store.waiter(*question)
         met = None
         try:
@@ -163,44 +163,44 @@ class Acquiring:
         if note is not None:
             note = note._replace(key=store.keyed_note(note.key))
         self.began, self.keeper = clock.now(), keeper_of(store)
-        of = ref(self.use, self.keeper.vanished.append)
+        of = ref(self.use, self.keeper.jobs.vanished.append)
         keyed = tuple(map(store.keyed, names))
-        self.entry = OwnToken(of, keyed, token, ttl, record, note, how.renew)
-        self.keeper.enter(self.entry)
+        self.own = OwnToken(of, keyed, token, ttl, record, note, how.renew)
+        self.keeper.enter(self.own)
 
     def granted(self, grant: Grant, since: float, met: LockInfo | None = None) -> Lease:
         """Return the lease, which began at ``since``, on `clock.now`. ``met``: the holder for
         which it waited."""
-        how, keeper, entry = self.how, self.keeper, self.entry
-        store, note = keeper.store, entry.note
-        entry.names, entry.left, entry.note = (grant.name,), grant.left, None
+        how, keeper, own = self.how, self.keeper, self.own
+        store, note = keeper.store, own.note
+        own.names, own.left, own.note = (grant.name,), grant.left, None
         if how.cooling is not None:
-            entry.cooling = Cooling(how.cooling)
-        lease = Lease(keeper, entry, how.store, grant.fence, self.template)
+            own.cooling = Cooling(how.cooling)
+        lease = Lease(keeper, own, how.store, grant.fence, self.template)
         self.use.leases.append(lease)
-        keeper.granted(entry, since + entry.ttl)
+        keeper.granted(own, since + own.ttl)
         if note is not None and not grant.noted:
             self.use.note_kept = store.reserve(note.key, note.text, note.ttl) is not None
-        if HELD_BY in entry.record:
+        if HELD_BY in own.record:
             return lease  # An operator's hold has a signal and an event of its own.
         waited = clock.now() - self.began
         if waited > LONG_WAIT_SECONDS and how.wait != 0:
-            note_event(store, "waited", entry.name, entry.record, seconds=waited)
+            note_event(store, "waited", own.name, own.record, seconds=waited)
         if lock_acquired.receivers:
             tell(lock_acquired, lease=lease, template=self.template, waited=waited, holder=met)
         return lease
 
     def refused(self, holder: LockInfo) -> LockInfo:
         """Note that ``holder`` has the lock, and return it."""
-        self.keeper.forget(self.entry)
-        waited, record = clock.now() - self.began, self.entry.record
+        self.keeper.forget(self.own)
+        waited, record = clock.now() - self.began, self.own.record
         note_event(self.keeper.store, "refused", self.name, record, holder=holder, seconds=waited)
         self._tell(lock_contended, holder=holder, owner=Owner.from_record(record))
         return holder
 
     def failed(self, error: BaseException) -> None:
         """Give the token up: the store may have granted it, though its answer was not read."""
-        self.keeper.give_up(self.entry)
+        self.keeper.give_up(self.own)
         if isinstance(error, StoreUnavailable):
             self._tell(lock_unavailable, error=error)
 
@@ -208,16 +208,16 @@ class Acquiring:
         """Whether there is no use in waiting for this holder."""
         if self.how.slots == 1:
             return is_own(holder, self.how.store, self.use.strand)
-        return is_other_run(holder, self.entry)
+        return _is_other_run(holder, self.own)
 
     def _unless_it_runs(self, grant: Grant) -> Grant | Refusal:
         """Release a permit if another run of the same message has one. A plain lock would have
         excluded this run; here another permit was free."""
-        store, entry = self.keeper.store, self.entry
-        if "task_id" in entry.record:
-            for holder in store.find_many(entry.names):
-                if holder is not None and is_other_run(holder, entry):
-                    store.release(grant.name, entry.token)
+        store, own = self.keeper.store, self.own
+        if "task_id" in own.record:
+            for holder in store.find_many(own.names):
+                if holder is not None and _is_other_run(holder, own):
+                    store.release(grant.name, own.token)
                     return Refusal((holder,))
         return grant
 
@@ -267,13 +267,13 @@ def _at_once(several: Sequence[Acquiring]) -> dict[str, Lease]:
     for each in several:
         each.begin()
     first, asked = several[0], clock.now()
-    store, ttl = first.keeper.store, first.entry.ttl
+    store, ttl = first.keeper.store, first.own.ttl
     try:
-        tokens = {each.entry.name: each.entry.token for each in several}
-        grants = store.acquire_all(tokens, ttl, first.entry.record)
+        tokens = {each.own.name: each.own.token for each in several}
+        grants = store.acquire_all(tokens, ttl, first.own.record)
         if grants is None or isinstance(grants, Refusal):
             for each in several:
-                each.keeper.forget(each.entry)
+                each.keeper.forget(each.own)
             return {}
         if clock.now() >= asked + ttl:
             raise always_late(store, ttl)
@@ -281,7 +281,7 @@ def _at_once(several: Sequence[Acquiring]) -> dict[str, Lease]:
         return {each.name: each.granted(grant, asked) for each, grant in pairs}
     except BaseException as error:
         for each in several:
-            each.keeper.give_up(each.entry)
+            each.keeper.give_up(each.own)
         first.failed(error)
         raise
 
@@ -303,11 +303,11 @@ def _in_turn(several: Sequence[Acquiring], began: float) -> Steps[dict[str, Leas
 def is_own(holder: LockInfo, alias: str, strand: str) -> bool:
     """Whether a block of this very thread or task has the lock, so that to wait is in vain."""
     own = None if holder.token is None else keeper_of(stores[alias]).table.get(holder.token)
-    use = None if own is None or own.bare else own.of()
+    use = None if own is None else own.of()
     return isinstance(use, Use) and use.strand == strand
 
 
-def is_other_run(holder: LockInfo, own: OwnToken) -> bool:
+def _is_other_run(holder: LockInfo, own: OwnToken) -> bool:
     """Whether another run of the same message has the permit."""
     task_id, owner = own.record.get("task_id"), holder.owner
     if task_id is None or task_id != owner.task_id or INSIDE in own.record:

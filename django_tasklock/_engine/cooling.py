@@ -13,12 +13,10 @@ comes back, and must not be refused because of its own dead run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .._values import clock
 from .._values.arguments import SHORTEST_TTL_SECONDS, checked_seconds
-from .._values.owner import COOLING, MARK
 from ..exceptions import InvalidLockConfig
 from ..stores.base import BaseStore
 
@@ -47,18 +45,12 @@ def check_lasts(
         )
 
 
-def cooling_times(
-    hold_at_least: Any, cooldown: Any, cooldown_after_error: Any
-) -> CoolingTimes | None:
-    """Return the options; None if all are 0.
+def cooling_times(*seconds: Any) -> CoolingTimes | None:
+    """Return the options, given in the order of `CoolingTimes`; None if all are 0.
 
     Raises `TypeError` or `ValueError` unless each is a finite number >= 0, and no bool.
     """
-    times = CoolingTimes(
-        checked_seconds("hold_at_least", hold_at_least),
-        checked_seconds("cooldown", cooldown),
-        checked_seconds("cooldown_after_error", cooldown_after_error),
-    )
+    times = CoolingTimes(*map(checked_seconds, CoolingTimes._fields, seconds))
     return times if any(times) else None
 
 
@@ -86,8 +78,3 @@ class Cooling:
         """The seconds for which the lock is still to be taken; 0.0 if it may be free."""
         left = self._until - clock.now()
         return left if left >= SHORTEST_TTL_SECONDS else 0.0
-
-
-def cooled(record: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
-    """The owner's record of a lease that cools for so many seconds from now on."""
-    return {**record, "ttl": seconds, "renew": False, MARK: COOLING}

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
-from .._values.signatures import is_generator, signature_of
+from .._values.signatures import is_generator
 from ..exceptions import TaskLockError
 from .aio import drive
 from .names import NameTemplate
@@ -28,6 +28,8 @@ class Around:
 
     # The errors of `Block.steps` that a call answers, and does not raise.
     answered: tuple[type[TaskLockError], ...] = ()
+    # Whether to make the name may read the database: then the thread of the ORM makes it.
+    reads_orm = True
 
     def __init__(
         self, function: Any, name: Any, signature: inspect.Signature, make: Callable[..., Any]
@@ -48,10 +50,6 @@ class Around:
             names = [template.fill(args, kwargs) for template in self.templates]
             block.name = names if isinstance(self.name, tuple) else names[0]
             block.template = self.name
-
-    async def aprepare(self, block: Any, args: Any, kwargs: Any) -> None:
-        """As `prepare`, in the thread of the ORM: a name may read the user from the database."""
-        await sync_to_async(self.prepare)(block, args, kwargs)
 
     def answer(self, block: Any, error: Any) -> Any:
         """Return what a call returns that did not get its lock: the ``error`` is `answered`."""
@@ -75,7 +73,10 @@ class Around:
     async def acall(self, args: Any, kwargs: Any) -> Any:
         """As `call`, on an event loop."""
         block = self.make()
-        await self.aprepare(block, args, kwargs)
+        if self.reads_orm:
+            await sync_to_async(self.prepare)(block, args, kwargs)
+        else:
+            self.prepare(block, args, kwargs)
         try:
             await drive(block.how.store, block.steps(), block.drop)
         except self.answered as error:
@@ -110,17 +111,6 @@ class SkippingDecorator(Protocol):
         """Return ``function`` under the lock. A call returns None if the lock is taken."""
 
 
-class LockedFunction(Around):
-    """A function that was decorated with `lock`."""
-
-    def __init__(self, function: Any, name: Any, make: Callable[..., Any]) -> None:
-        _refuse(function, _called(function))
-        super().__init__(function, name, signature_of(function), make)
-
-    async def aprepare(self, block: Any, args: Any, kwargs: Any) -> None:
-        self.prepare(block, args, kwargs)
-
-
 def _called(function: Any) -> Any:
     """What a call of ``function`` runs: of an object that is no function, its ``__call__``."""
     while isinstance(function, functools.partial):
@@ -129,8 +119,9 @@ def _called(function: Any) -> Any:
     return function if is_plain else type(function).__call__
 
 
-def _refuse(function: Any, called: Any) -> None:
+def refuse(function: Any) -> None:
     """Raise `TypeError` for a function that cannot be under a lock, with what to write instead."""
+    called = _called(function)
     if hasattr(function.__class__, "apply_async"):  # That of a proxy is the task's.
         mend = (
             "it is a Celery task, and only direct calls of it would take the lock. "

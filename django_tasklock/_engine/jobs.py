@@ -47,11 +47,10 @@ class Jobs:
 
     def __init__(self, store: BaseStore) -> None:
         self.store = store
-        # The keeper's: its tokens, those that were given up before an answer was read, and what
-        # looks after both. That returns when it is to be called again, on `clock.now`.
+        # The keeper's: its tokens, and what looks after them, which returns when it is to be called
+        # again, on `clock.now`.
         self.tokens: dict[str, Any] = {}
-        self.unanswered: deque[Any] = deque()
-        self.look: Callable[[], float] = _nothing
+        self.look: Callable[[], float] = lambda: math.inf
         # Heaps of jobs, each with its moment and a number of its own. The job that is being done is
         # still there, as the first. Those about notes come last: there may be many, and a server
         # may refuse them for ever.
@@ -76,7 +75,7 @@ class Jobs:
 
     def __len__(self) -> int:
         """How many are not done yet."""
-        return len(self.new) + len(self.planned) + len(self.notes) + len(self.unanswered)
+        return len(self.new) + len(self.planned) + len(self.notes)
 
     def later(self, job: Job, delay: float = 0.0, *, about_note: bool = False) -> None:
         """Have the thread call ``job`` in ``delay`` seconds, and again after as many as it returns,
@@ -84,10 +83,6 @@ class Jobs:
         due = clock.now() + delay
         heap = self.notes if about_note else self.planned
         self.new.append((heap, (due, next(self._numbers), job)))
-        self.expect(due)
-
-    def expect(self, due: float) -> None:
-        """Something is to be done at this moment on `clock.now`, or when the store may answer."""
         with suppress(RuntimeError):  # The system starts no thread.
             self.start()
         due = max(due, self.retry_at)
@@ -107,10 +102,6 @@ class Jobs:
         self.news = True
         self._bell.ring()
 
-    def pause(self) -> None:
-        """Do no job for a while: the store did not answer."""
-        self.retry_at = clock.now() + RETRY_SECONDS
-
     def work(self) -> float:
         """Do what is due. Return the seconds until the next look."""
         if self.news or self.vanished or clock.now() >= self.first:
@@ -121,7 +112,10 @@ class Jobs:
             for _ in range(vanished):
                 self.vanished.popleft()
             self._do_some(math.inf if self.hurries else started)
-            close_own()
+            # This is no request, at whose end Django would close what a store, or a receiver of a
+            # signal, has opened.
+            connections.close_all()
+            caches.close_all()
             self.first = min(leases, self._first_job())
         return max(0.0, min(self.first - clock.now(), LOOK_SECONDS))
 
@@ -142,8 +136,8 @@ class Jobs:
         try:
             again = job()
         except StoreUnavailable:
-            self.pause()
             again = RETRY_SECONDS
+            self.retry_at = clock.now() + again
         except BaseException:
             pass  # A mistake of a store, whose lease ends by itself, or of a signal's receiver.
         if again is not None:
@@ -152,14 +146,10 @@ class Jobs:
 
     def _first_job(self) -> float:
         """When the next job is to be done."""
-        if self.unanswered or (self.hurries and len(self)):
+        if self.hurries and len(self):
             return self.retry_at
         first = [jobs[0][0] for jobs in (self.planned, self.notes) if jobs]
         return max(self.retry_at, min(first, default=math.inf))
-
-
-def _nothing() -> float:
-    return math.inf
 
 
 def _run(of: Callable[[], Jobs | None], running: NativeLock, bell: Bell) -> None:
@@ -177,18 +167,6 @@ def _run(of: Callable[[], Jobs | None], running: NativeLock, bell: Bell) -> None
         if not (len(jobs) or jobs.tokens):
             del jobs  # A store that is no longer in use is collected.
         bell.sleep(seconds)
-    with suppress(Exception):
-        close_own()
-
-
-def close_own() -> None:
-    """Close what this thread has open of Django's.
-
-    It is no request, at whose end Django would close what a store, or a receiver of a signal, has
-    opened.
-    """
-    connections.close_all()
-    caches.close_all()
 
 
 _all: OfProcess[WeakValueDictionary[int, Jobs]] = OfProcess(WeakValueDictionary)

@@ -20,20 +20,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from os import getpid
 from typing import Any
 
 from django.dispatch import Signal
 
 from .._values import clock
-from .._values.owner import COOLING, MARK
+from .._values.owner import COOLING
 from .._values.processes import own_of
 from ..exceptions import StoreUnavailable
 from ..signals import lock_lost, lock_released, tell
 from ..stores.base import BaseStore, Extension
 from ..stores.records import Held, note_record
-from .cooling import cooled
 from .history import note_event
 from .jobs import LOOK_SECONDS, jobs_of
 from .own_token import GIVEN_UP, HELD, LOST, OwnToken, nothing
@@ -67,10 +65,9 @@ class Keeper:
         self.store, self.process = store, getpid()
         self.jobs = jobs_of(store)
         self.table: dict[str, OwnToken] = self.jobs.tokens
-        self.vanished = self.jobs.vanished
-        self.unanswered: deque[OwnToken] = self.jobs.unanswered
+        # Were given up before an answer was read.
+        self.unanswered: deque[OwnToken] = deque()
         self.jobs.look = self.look
-        self._mistaken = False
 
     @property
     def inherited(self) -> bool:
@@ -108,6 +105,7 @@ class Keeper:
 
     def lost(self, own: OwnToken, reason: str) -> None:
         """The lease is over while it is held, by the clock or in the store."""
+        self.forget(own)  # Also if the caller was interrupted that has made its last passage.
         if self.passes(own, LOST):
             self.gone(own, reason)
 
@@ -135,7 +133,7 @@ class Keeper:
             own.until = max(own.until, now + own.cooling.left())
         if own.since is None and self.store.puts_together:
             self.unanswered.append(own)
-            self.jobs.expect(now)
+            self.jobs.later(self._look_for_unanswered)
         else:
             self.jobs.later(partial(self._give_back, own, iter(LATER_LOOKS_SECONDS)))
         own.state = GIVEN_UP  # Not before: a caller that is interrupted before is called again.
@@ -206,16 +204,14 @@ class Keeper:
             elif own.of() is None:
                 self.give_up(own)
             elif own.renew and own.until <= now:
-                self._lost(own, RAN_OUT)
+                self.lost(own, RAN_OUT)
             elif own.renew and own.due <= now + own.ttl * TOGETHER_SHARE:
                 due.append(own)
         if any(own.due <= now for own in due):
             for at in range(0, len(due), LEASES_PER_CALL):
                 if not self._extend(due[at : at + LEASES_PER_CALL]):
                     break  # The others would get no answer either; they are looked at again.
-        self._begin_to_give_back()
-        dues = [own.due for own in list(self.table.values()) if own.renew]
-        return min(dues, default=math.inf)
+        return min((own.due for own in list(self.table.values()) if own.renew), default=math.inf)
 
     def _extend(self, tokens: Sequence[OwnToken]) -> bool:
         """Extend leases in one call. Returns False if the store did not answer."""
@@ -243,7 +239,7 @@ class Keeper:
         del calls, call  # They are over before a receiver of the signal is called.
         for own, held in zip(extended, said, strict=True):
             if held is False:
-                self._lost(own, "the store no longer has it")
+                self.lost(own, "the store no longer has it")
         return answer is not None
 
     def _ask_to_extend(self, batch: Sequence[Extension]) -> Sequence[bool | None] | None:
@@ -254,43 +250,25 @@ class Keeper:
         except StoreUnavailable:
             pass
         except BaseException:
-            # A store's mistake. It may be repeated, and ends with `LeaseLost`: say the cause once.
-            if not self._mistaken:
-                logger.exception("the lock store %s could not extend its leases", self.store.alias)
-            self._mistaken = True
+            # A store's mistake. It may be repeated, and ends with `LeaseLost`.
+            logger.exception("the lock store %s could not extend its leases", self.store.alias)
         return said if len(said) == len(batch) else None
 
-    def _lost(self, own: OwnToken, reason: str) -> None:
-        with suppress(BaseException):  # Of a receiver of the signal: the other leases go on.
-            self.lost(own, reason)
-        self.forget(own)
-
     # ------------------------------------------------------------------------ to give back
-
-    def release(self, own: OwnToken) -> bool:
-        """`give_back`, for the holder."""
-        own.renew = False
-        if own.cooling is not None or not self.store.atomic_release:
-            # An extension that is under way would write the lease again.
-            call = own.begin_call()
-            own.is_next(call, own.until)
-        return self.give_back(own)
 
     def detach(self, own: OwnToken, ttl: float, mark: str) -> bool:
         """Have the lease go on without this process, for ``ttl`` seconds. Returns whether it held
         the lock. Raises `StoreUnavailable`."""
         own.renew = False
-        call = own.begin_call()
-        if not own.is_next(call, own.until):
+        if not own.is_next(own.begin_call(), own.until):
             why = "it does not answer an extension of the lease"
             raise StoreUnavailable(self.store.alias, why)
         # Until then it may be in the store, if it has to be given up.
         own.until = max(own.until, clock.now() + ttl)
         # No process has to live for the lease any more. Whoever adopts it expects this very
         # version of the record, and replaces it in one step: of several, one does.
-        marked = {**own.record, "ttl": ttl, "renew": False, MARK: mark}
-        grant = self.store.rewrite(own.name, Held(own.token), ttl, marked, mark)
-        return grant is not None
+        record = own.marked(mark, ttl)
+        return self.store.rewrite(own.name, Held(own.token), ttl, record, mark) is not None
 
     def give_back(self, own: OwnToken) -> bool:
         """Tell the store that nobody needs the token any more: release the lock, or let it cool.
@@ -308,7 +286,7 @@ class Keeper:
         # lost, another run of the same message may have begun, so the note is removed.
         if note is not None:
             store.set_note(note)
-        record = cooled(own.record, left)
+        record = own.marked(COOLING, left)
         grant = store.rewrite(own.name, Held(own.token), left, record, COOLING)
         if note is not None and grant is None:
             with suppress(StoreUnavailable):
@@ -336,44 +314,29 @@ class Keeper:
                 return next(looks, None)  # The command of the interrupted call may be on its way.
         return None
 
-    def _begin_to_give_back(self) -> None:
-        """Make a job of tokens that were given up before an answer was read. In an outage they come
-        together until the store answers: there may be thousands."""
-        now = clock.now()
-        while self.unanswered and self.unanswered[0].until <= now:
-            self.unanswered.popleft()  # In a long outage most have ended by themselves.
-        if now < self.jobs.retry_at:
-            return
+    def _look_for_unanswered(self) -> None:
+        """The job of such tokens. In an outage there may be thousands: the job of the first ones
+        makes one of all that have come together."""
         tokens, names = list[OwnToken](), 0
-        for own in list(islice(self.unanswered, NAMES_PER_LOOK)):
-            names += len(own.names)
-            if tokens and names > NAMES_PER_LOOK:
-                break
-            tokens.append(own)
-        looks = iter(LATER_LOOKS_SECONDS)
-        if len(tokens) == 1:
-            self.jobs.later(partial(self._give_back, tokens[0], looks))
-        elif tokens:
-            self.jobs.later(partial(self._look_for, tuple(tokens), looks))
-        for _ in tokens:
-            self.unanswered.popleft()
+        while self.unanswered and names < NAMES_PER_LOOK:
+            tokens.append(self.unanswered.popleft())
+            names += len(tokens[-1].names)
+        if tokens:
+            self.jobs.later(partial(self._look_for, tokens, iter(LATER_LOOKS_SECONDS)))
 
     def _look_for(self, tokens: Sequence[OwnToken], looks: Iterator[float]) -> float | None:
-        """The job of such tokens: those that the store has, or whose notes it has, are given back
-        each by a job of its own."""
+        """Have those that the store has, or whose notes it has, given back each by a job of its
+        own. Returns when to look again."""
+        now = clock.now()
+        tokens = [own for own in tokens if now < own.until]  # In a long outage most have ended.
         names = [name for own in tokens for name in own.names]
         names += [own.note.key for own in tokens if own.note is not None]
-        try:
-            found = {entry.token for entry in self.store.get(names) if entry is not None}
-        except StoreUnavailable:
-            self.unanswered.extendleft(reversed(tokens))
-            self.jobs.pause()
-            return None
+        found = {entry.token for entry in self.store.get(names) if entry is not None}
         for own in tokens:
             noted = own.note is not None and note_record(own.note.text)["token"] in found
             if noted or own.token in found:
                 self.jobs.later(partial(self._give_back, own, iter(LATER_LOOKS_SECONDS)))
-        return next(looks, None)
+        return next(looks, None) if tokens else None
 
     def unreserve_later(self, key: str, text: str, seconds: float) -> None:
         """Remove the note, or end the reservation, that has this text, as soon as the store answers

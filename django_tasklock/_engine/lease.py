@@ -80,7 +80,8 @@ class Lease:
         self, keeper: Keeper, own: OwnToken, store: str, fence: int | None, template: str | None
     ) -> None:
         self._keeper, self._own, self.store = keeper, own, store
-        self.name, self.token = shown(own.name), own.token
+        name = own.names[0]
+        self.name, self.token = name if type(name) is str else shown(name), own.token
         self.fence, self.template = fence, template
         own.lease = ref(self)
 
@@ -158,11 +159,6 @@ class Lease:
         return self._own.state in (RELEASED, DETACHED)
 
     @property
-    def inherited(self) -> bool:
-        """Whether it belongs to the parent of this forked process."""
-        return self._keeper.inherited
-
-    @property
     def base_name(self) -> str:
         """The name that the caller gave: of a permit that of all of them."""
         return base_of(self.name, self._own.record.get("slots"))
@@ -170,11 +166,6 @@ class Lease:
     def is_here(self) -> bool:
         """Whether this thread finds the lock under the same key."""
         return kept_key(self._keeper.store.keyed(str(self.name))) == kept_key(self.name)
-
-    def is_of_a_block(self) -> bool:
-        """Whether the block that took the lease still goes on."""
-        use = self._own.of()
-        return isinstance(use, Use) and self in use.leases
 
     def assert_held(self) -> None:
         """Raise `LeaseLost` if the lease does not hold the lock any more."""
@@ -211,7 +202,11 @@ class Lease:
             if _note is not None:
                 # As the renewal thread, which has no tenant, can write it.
                 own.note = _note._replace(key=keeper.store.keyed_note(_note.key))
-            released = keeper.release(own)
+            own.renew = False
+            if own.cooling is not None or not keeper.store.atomic_release:
+                # An extension that is under way would write the lease again.
+                own.is_next(own.begin_call(), own.until)
+            released = keeper.give_back(own)
         except BaseException:
             self.give_up()
             raise
@@ -249,8 +244,6 @@ class Lease:
             if not self.held or not keeper.passes(own, DETACHED):
                 raise LeaseLost(self.name, self._why())
             detached = keeper.detach(own, ttl, mark)
-        except LeaseLost:
-            raise
         except BaseException:
             self.give_up()
             raise
@@ -278,7 +271,7 @@ class Lease:
     def alone(self) -> Lease:
         """Have the lease belong to whoever refers to it, and to no block any more."""
         if self._own.state == HELD:
-            self._own.of, self._own.bare = ref(self, self._keeper.vanished.append), True
+            self._own.of, self._own.bare = ref(self, self._keeper.jobs.vanished.append), True
         return self
 
     def adopted_again(self, adopted: Lease) -> None:
@@ -334,7 +327,7 @@ class Use:
     def is_beside(self, other: Use) -> bool:
         """Whether the other one is of the same thread or task, and not of the parent's."""
         leases = (*other.leases, *other.shared)
-        return self.strand == other.strand and not any(lease.inherited for lease in leases)
+        return self.strand == other.strand and not any(lease._keeper.inherited for lease in leases)
 
     def record(
         self, task: str | None = None, task_id: str | None = None, group: int | None = None
@@ -363,7 +356,8 @@ class Use:
         for lease in (*self.shared, *reversed(self.leases)):
             try:
                 if lease in self.shared:
-                    if not lease.is_of_a_block():
+                    outer = lease._own.of()
+                    if not isinstance(outer, Use) or lease not in outer.leases:
                         raise LeaseLost(lease.name, "the block that held it has ended")
                     released = False
                 else:

@@ -12,10 +12,11 @@ from weakref import ref
 from .._values.arguments import check_known, checked_several, checked_template
 from .._values.lock_info import LockInfo
 from .._values.owner import strand_name
+from .._values.signatures import signature_of
 from ..exceptions import LockNotAcquired
 from .acquiring import Acquiring, How, acquire_all, is_own
 from .aio import drive, finish
-from .decorator import LockedFunction, P, R, SkippingDecorator
+from .decorator import Around, P, R, SkippingDecorator, refuse
 from .lease import Lease, Use
 from .service import LockOptions
 from .waiting import Steps, blocking
@@ -97,7 +98,7 @@ OPTIONS = LockOptions.__annotations__
 
 
 class LockContext(Generic[Held]):
-    """What `lock` returns: each ``with`` begins a `Block`, and ``@`` makes a `LockedFunction`."""
+    """What `lock` returns: each ``with`` begins a `Block`, and ``@`` makes an `Around`."""
 
     def __init__(
         self, name: Any, on_conflict: str = "raise", **options: Unpack[LockOptions]
@@ -139,7 +140,10 @@ class LockContext(Generic[Held]):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Return ``function`` under the lock, with a lease of its own for each call."""
-        locked = LockedFunction(function, self.name, partial(Block, self._how, None))
+        refuse(function)
+        make = partial(Block, self._how, None)
+        locked = Around(function, self.name, signature_of(function), make)
+        locked.reads_orm = False
         locked.answered = (LockNotAcquired,) if self._skips else ()
         return locked.wrapped()
 
@@ -263,14 +267,15 @@ class Block(Use):
         one of them is lost."""
         found: dict[str, Lease] = {}
         names = (self.name,) if isinstance(self.name, str) else self.name
-        is_plain = self.how.slots == 1
         for each in _outer.get():
             other = each()
             if other is None or not self.is_beside(other):
                 continue
             for lease in (*other.leases, *other.shared):
-                name = str(lease.name) if is_plain else lease.base_name
-                alike = lease.store == self.how.store and (lease.slot is None) is is_plain
+                name = str(lease.base_name)
+                alike = lease.store == self.how.store and (lease.slot is None) is (
+                    self.how.slots == 1
+                )
                 if alike and name in names and lease.is_here() and not lease.ended_well:
                     lease.assert_held()
                     found[name] = lease

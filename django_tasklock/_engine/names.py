@@ -17,6 +17,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 from django.db.models import Model
@@ -57,10 +58,8 @@ def quoted(value: str) -> str:
     """
     parts = []
     for character in value:
-        if character.isprintable() and character not in ":% ":
-            parts.append(character)
-        else:
-            parts += [f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass")]
+        plain = character.isprintable() and character not in ":% "
+        parts.append(character if plain else quote(character, errors="surrogatepass"))
     return "".join(parts)
 
 

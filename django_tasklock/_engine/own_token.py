@@ -11,6 +11,7 @@ from typing import Any
 from weakref import ref
 
 from .._values import clock
+from .._values.owner import MARK
 from ..stores.base import Note
 from .cooling import Cooling
 
@@ -68,6 +69,10 @@ class OwnToken:
     def name(self) -> str:
         """The lock's name, once it is granted."""
         return self.names[0]
+
+    def marked(self, mark: str, ttl: float) -> dict[str, Any]:
+        """The record of the lease for the ``ttl`` seconds for which no process has to live."""
+        return {**self.record, "ttl": ttl, "renew": False, MARK: mark}
 
     def begin_call(self) -> LeaseCall:
         """Return what the caller refers to as long as its call about the lease lasts."""

@@ -17,9 +17,9 @@ from .._values.arguments import (
     checked_flag,
     checked_name,
     checked_number,
-    checked_prefix,
     checked_remark,
     checked_several,
+    checked_text,
     checked_ttl,
     is_token,
 )
@@ -225,11 +225,10 @@ class LockService:
         if grant is None or clock.now() >= asked + said.ttl:
             return None
         keeper = keeper_of(store)
-        of = ref(use, keeper.vanished.append)
+        of = ref(use, keeper.jobs.vanished.append)
         own = OwnToken(of, (said.name,), said.token, said.ttl, record, renew=renew, left=grant.left)
-        fence = said.fence if grant.fence is None else grant.fence
         keeper.enter(own)
-        lease = Lease(keeper, own, said.alias, fence, template)
+        lease = Lease(keeper, own, said.alias, grant.fence or said.fence, template)
         use.leases.append(lease)
         keeper.granted(own, asked + said.ttl)
         note_event(store, "adopted", said.name, record)
@@ -269,14 +268,14 @@ class LockService:
         if limit is not None:
             limit = min(checked_number("limit", limit), MOST_LISTED)
         offset = min(checked_number("offset", offset), MOST_LISTED)
-        return self.store.page(checked_prefix(prefix), limit, offset)
+        return self.store.page(checked_text("a prefix", prefix), limit, offset)
 
     def count(self, prefix: str = "") -> int:
         """Return how many live locks have names that begin with ``prefix``.
 
         Raises `ListingNotSupported` on a store that cannot list.
         """
-        return self.store.count(checked_prefix(prefix))
+        return self.store.count(checked_text("a prefix", prefix))
 
     def clear(
         self,
@@ -298,10 +297,9 @@ class LockService:
         """
         store = self.store
         checked_name(name)
-        for what, proof in (("token", token), ("digest", digest)):
-            if proof is not None and not isinstance(proof, str):
-                raise TypeError(f"a {what} must be a str, not {type(proof).__name__}")
-        if token is not None and not is_token(token):
+        if digest is not None:
+            checked_text("a digest", digest)
+        if token is not None and not is_token(checked_text("a token", token)):
             return False  # No lease has it; a store may look for a part of a record.
         return clear(store, name, token, digest, store.find(name), by=by)
 
@@ -336,10 +334,9 @@ class LockService:
         won = blocking(Acquiring(how, name, use, record).steps())
         if isinstance(won, LockInfo):
             return Refusal((won,))
-        now, key = datetime.now(timezone.utc), store.key(won.name)
         info = LockInfo(
-            won.name, won.remaining, now, won.token, won.owner, store.alias, key, won.fence,
-            granted=won.ttl, renewing=False,
+            won.name, won.remaining, datetime.now(timezone.utc), won.token, won.owner, store.alias,
+            store.key(won.name), won.fence, granted=won.ttl, renewing=False,
         )  # fmt: skip
         won.outlives()
         by_whom, why = by or None, reason or None
@@ -369,9 +366,7 @@ class LockService:
         if name is not None:
             checked_name(name)
         if task_id is not None:
-            if not isinstance(task_id, str):
-                raise TypeError(f"a task id must be a str, not {task_id!r}")
-            if not task_id:
+            if not checked_text("a task id", task_id):
                 raise ValueError("a task id must not be empty")
             task_id = recorded(task_id)
         checked_number("limit", limit)

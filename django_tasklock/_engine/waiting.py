@@ -41,15 +41,13 @@ OWNER_CHECK_SECONDS = 0.05
 LATER_OWNER_CHECK_SECONDS, MOST_AHEAD = 2.0, 5
 # How often a waiter asks again about a key that other code set: nobody tells it of its end.
 FOREIGN_KEY_RETRY_SECONDS = 1.0
-# The same for a lease of ours whose key somebody has made permanent.
-ENDLESS_LEASE_RETRY_SECONDS = 30.0
 # How long after the end of a lease the store surely knows of it: its clock counts milliseconds.
 EXPIRY_GRACE_SECONDS = 0.002
 # A waiter asks again at the latest so long after the end of the lease that held the lock when it
 # asked, even if another lease holds it by then; join_queue.lua keeps the queue for longer.
 QUEUE_RETRY_SECONDS = 5.0
-# And so long after it asked: the holder may have made its lease shorter, and of a hand-over only
-# the next waiter is told, which may have died.
+# And so long after it asked: the holder may have made its lease shorter, somebody may have made the
+# key permanent, and of a hand-over only the next waiter is told, which may have died.
 LONGEST_SILENCE_SECONDS = 30.0
 # So many grants in a row may come so late that their lease is over, before the store counts as
 # unavailable.
@@ -247,7 +245,10 @@ class Attempt:
             if isinstance(news, Grant):
                 return news
             if isinstance(news, Refusal):
-                refusal = _with_news(refusal, news)
+                # One of the locks was handed to somebody else; the other holders are as before.
+                told = {info.name for info in news.holders}
+                others = [info for info in refusal.holders if info.name not in told]
+                refusal = Refusal((*news.holders, *others))
                 ends, watches = end_of(refusal.holder), self.store.takeover
             elif watches:
                 owners = [holder.owner for holder in refusal.holders]
@@ -261,13 +262,6 @@ class Attempt:
         return None
 
 
-def _with_news(refusal: Refusal, news: Refusal) -> Refusal:
-    """The holders, after one of the locks was handed to somebody else."""
-    names = {info.name for info in news.holders}
-    others = [info for info in refusal.holders if info.name not in names]
-    return Refusal((*news.holders, *others))
-
-
 def always_late(store: BaseStore, ttl: float) -> StoreUnavailable:
     """What is raised after too many grants whose leases are over: no work may begin under one."""
     late = f"its answers come later than a lease of {ttl:g} s lasts: use a longer ttl"
@@ -277,5 +271,5 @@ def always_late(store: BaseStore, ttl: float) -> StoreUnavailable:
 def end_of(holder: LockInfo) -> float:
     """When the holder's lease will be over, on `clock.now`."""
     if holder.ttl is None:
-        return clock.now() + ENDLESS_LEASE_RETRY_SECONDS
+        return clock.now() + LONGEST_SILENCE_SECONDS
     return clock.now() + holder.ttl + EXPIRY_GRACE_SECONDS

@@ -73,20 +73,20 @@ def checked_remark(what: str, text: Any) -> str:
 def checked_token(token: Any) -> str:
     """Return ``token``. Raises `TypeError` or `ValueError` unless it has the form that
     `new_token` makes: with any other, a lease could be granted and never released."""
-    text = _typed("a token", token, str, "a str")
+    text = checked_text("a token", token)
     if not is_token(text):
         raise ValueError("a token must have 22 characters of A-Z, a-z, 0-9, - and _")
     return text
 
 
-def checked_prefix(prefix: Any) -> str:
-    """Return ``prefix``, which may be empty. Raises `TypeError` if it is no str."""
-    return _typed("a prefix", prefix, str, "a str")
+def checked_text(what: str, text: Any) -> str:
+    """Return ``text``, which may be empty. Raises `TypeError` if it is no str."""
+    return _typed(what, text, str, "a str")
 
 
 def checked_flag(what: str, flag: Any) -> bool:
     """Return ``flag``. Raises `TypeError` if it is no bool."""
-    return flag if type(flag) is bool else _typed(what, flag, bool, "a bool")
+    return _typed(what, flag, bool, "a bool")
 
 
 def checked_number(what: str, number: Any) -> int:
@@ -99,13 +99,18 @@ def checked_number(what: str, number: Any) -> int:
 def checked_ttl(ttl: Any, what: str = "ttl") -> float:
     """Return ``ttl``, seconds, which errors call ``what``. Raises `TypeError` or `ValueError`
     unless it is a finite number from a millisecond to ten years."""
-    return _from_least(what, ttl, SHORTEST_TTL_SECONDS)
+    return checked_seconds(what, ttl, SHORTEST_TTL_SECONDS)
 
 
-def checked_seconds(what: str, seconds: Any) -> float:
-    """Return ``seconds``. Raises `TypeError` or `ValueError` unless it is a finite number from 0 to
-    ten years."""
-    return _from_least(what, seconds, 0)
+def checked_seconds(what: str, seconds: Any, least: float = 0) -> float:
+    """Return ``seconds``. Raises `TypeError` or `ValueError` unless it is a finite number from
+    ``least`` to ten years."""
+    number = _number(what, seconds)
+    if not least <= number <= LONGEST_TTL_SECONDS:
+        raise ValueError(
+            f"{what} must be a number of seconds from {least} to ten years, not {seconds!r:.100}"
+        )
+    return number
 
 
 def check_known(call: str, options: Collection[str], known: Collection[str]) -> None:
@@ -127,11 +132,6 @@ def checked_wait(wait: Any, what: str = "wait") -> float | None:
     return number if isfinite(number) else None
 
 
-def checked_alias(alias: Any) -> str:
-    """Return ``alias``. Raises `TypeError` if it is no str."""
-    return _typed("store", alias, str, "an alias of TASKLOCK")
-
-
 def _typed(what: str, value: Any, kind: type[T] | tuple[type[T], ...], called: str) -> T:
     """Return ``value``; raise `TypeError` if it is not of a ``kind``. A bool is no number."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
@@ -140,7 +140,7 @@ def _typed(what: str, value: Any, kind: type[T] | tuple[type[T], ...], called: s
 
 
 def _text(what: str, value: Any, fits: Callable[[str], bool], rule: str) -> str:
-    text = _typed(what, value, str, "a str")
+    text = checked_text(what, value)
     if not fits(text):
         raise ValueError(f"{what} must have {rule}, not {text!r:.255} ({len(text)} characters)")
     return text
@@ -151,12 +151,3 @@ def _number(what: str, value: Any) -> float:
         return float(_typed(what, value, (int, float), "a number of seconds"))
     except OverflowError:
         raise ValueError(f"{what} must be a number of seconds, and less than 1e308") from None
-
-
-def _from_least(what: str, value: Any, least: float) -> float:
-    number = _number(what, value)
-    if not least <= number <= LONGEST_TTL_SECONDS:
-        raise ValueError(
-            f"{what} must be a number of seconds from {least} to ten years, not {value!r:.100}"
-        )
-    return number

@@ -31,11 +31,8 @@ SINCE = "since"
 # a key of an operator's record; it means nothing in another one
 REASON = "reason"
 
-# characters
-LONGEST_MARK = 64
 # the largest that the system calls take
 LARGEST_PID = 2**31 - 1
-LARGEST_START_TICKS = 2**63 - 1
 # The kernel rounds starts: those of one process may differ by so much.
 SAME_START_TICKS = 2
 # How long a process goes by what it has last read of itself.
@@ -46,9 +43,9 @@ _TEXTS = ("host", "task", "task_id", "thread", "boot", "pidns", "timens", HELD_B
 # that its text has in bytes
 _LIMITS: Mapping[str, tuple[type, int, int]] = {
     **dict.fromkeys(_TEXTS, (str, 0, LONGEST_TEXT_BYTES)),
-    MARK: (str, 1, LONGEST_MARK),
+    MARK: (str, 1, 64),
     "pid": (int, 1, LARGEST_PID),
-    "start": (int, 0, LARGEST_START_TICKS),
+    "start": (int, 0, 2**63 - 1),
     "group": (int, 1, LARGEST_PID),
     "slots": (int, 1, LARGEST_SLOTS),
     INSIDE: (bool, True, True),
@@ -147,7 +144,7 @@ class Owner:
     @property
     def detached(self) -> bool:
         """Whether the process has detached the lease, and nobody has adopted it yet."""
-        return self.mark is not None and self.mark != COOLING
+        return self.mark not in (None, COOLING)
 
     def is_local(self) -> bool:
         """True if the process ran on this machine, since its last boot, in our namespaces of pids
@@ -164,10 +161,8 @@ class Owner:
     def alive(self) -> bool | None:
         """Whether the process, or one of its ``group``, still lives; None where this process
         cannot know that, or where no process has to live for the lease."""
-        if not self.is_local():
+        if self.pid is None or self.start is None or not self.is_local():
             return None
-        assert self.pid is not None
-        assert self.start is not None
         start = start_of(self.pid)
         if start is None:
             return None

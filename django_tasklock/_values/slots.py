@@ -10,7 +10,7 @@ from .arguments import LONGEST_NAME_CHARACTERS, checked_number
 # the largest N: every caller may have to look at all of its permits
 LARGEST_SLOTS = 1000
 
-_numbered = re.compile(r"#([1-9][0-9]{0,3})\Z").search
+_number = re.compile(r"#([1-9][0-9]{0,3})\Z")
 
 
 def checked_slots(slots: Any, what: str = "slots") -> int:
@@ -43,10 +43,10 @@ def slot_of(name: str, slots: int | None) -> int | None:
     ``slots`` is what the holder's record says of N, and None in that of a plain lock, whatever its
     name is.
     """
-    found = None if slots is None else _numbered(name)
+    found = None if slots is None else _number.search(name)
     return None if found is None else int(found[1])
 
 
 def base_of(name: str, slots: int | None) -> str:
     """The name of which a lock is a permit; its own name for any other lock."""
-    return name if slot_of(name, slots) is None else name.rpartition("#")[0]
+    return name if slots is None else _number.sub("", name)
