@@ -101,8 +101,8 @@ class Naming:
     """The arguments, the lock's name and its slots for each call of one task.
 
     ``template`` is the lock's name with fields in the place of all values: the same for every call.
-    ``arguments_of`` returns a call's arguments by name, with defaults, and ``name_from`` is
-    `name_of` of those.
+    ``arguments_of`` returns a call's arguments by name, with defaults, and ``name_from`` makes the
+    lock's name of those.
     """
 
     template: str
@@ -129,18 +129,12 @@ class Naming:
             self.template = f"{self._task}:{{lock_name}}"
             self.name_from = lambda arguments: checked_name(name(**arguments))
 
-    def name_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return the name of the lock for a call with these arguments.
-
-        Raises `TypeError` or `ValueError` if the arguments do not give a valid name, and what a
-        function of the project's raises.
-        """
-        return self.name_from(self.arguments_of(args, kwargs))
-
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, int]:
-        """Return the name, and how many calls with it may run at once.
+        """Return the name of the lock for a call with these arguments, and how many calls with it
+        may run at once.
 
-        Raises as `name_of`, and so for ``lock_slots``.
+        Raises `TypeError` or `ValueError` if the arguments do not give a valid name, or no number
+        of slots, and what a function of the project's raises.
         """
         arguments = self.arguments_of(args, kwargs)
         name, slots = self.name_from(arguments), self._slots

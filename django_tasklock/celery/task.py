@@ -139,7 +139,7 @@ class LockedTask(TaskOptions):
     def lock_name_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the name of the lock for a call with these arguments. Raises `TypeError` or
         `ValueError` if they do not give a valid name."""
-        return self.naming.name_of(args, kwargs)
+        return self.naming.name_from(self.naming.arguments_of(args, kwargs))
 
     # ---------------------------------------------------------------------------- a call
 

@@ -361,7 +361,7 @@ MUTANTS = [Mutant(*each) for each in (
      "named_by(self._task, self._ours) or self", "self",
      DEATHS, "test_a_message_whose_lock_was_named_by_its_row_keeps_the_name"),
     ("50: a message names its lock itself", "celery/message.py",
-     "        if carried is None:\n", "        if True:\n",
+     "named_by(task, self.ours) or ", "",
      DEATHS, "test_a_message_whose_lock_was_named_by_its_row_keeps_the_name"),
     ("a run without the lock keeps its row: claim", "guards.py",
      """(left & ~Q((f"{self.fence_field}__lt", 0)))""", "left",
