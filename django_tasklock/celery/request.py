@@ -296,8 +296,7 @@ class LockedRequest(WorkerRequest):
         if pid == os.getpid():
             return None
         names = [name] if slots == 1 else permit_names(name, slots)
-        seen = get_seen(self._task.locks.store, [(name, is_childs) for name in names])
-        return next((each for each in seen if each is not None and is_childs(each)), None)
+        return get_seen(self._task.locks.store, names, is_childs)
 
     def _fail_row(self, *, open_too: bool = False) -> None:
         """Mark the guard's row as failed: the body cannot. Its mark says that it is the message's,

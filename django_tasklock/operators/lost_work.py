@@ -25,7 +25,7 @@ from .held import held_of
 from .holders import command_line
 from .problems import Problem
 from .rows import refuses_all
-from .work import Work, works
+from .work import Work, tasks
 
 ROWS_PER_LOOK = 500  # rows that are looked at together
 # How often a row must be found claimed and not locked. Without a fence the row does not show that
@@ -81,7 +81,7 @@ def works_by_rows() -> Iterable[list[Work]]:
     Imports the modules with tasks. Raises `CeleryMissing`, and what importing raises.
     """
     found: dict[Any, list[Work]] = {}
-    for work in works():
+    for work in tasks().guarded_tasks():
         try:
             _ = work.guard.model
             _ = stores[work.store]
@@ -154,10 +154,10 @@ def _lost(work: Work, pk: Any, lock: str, fence: int | None) -> Problem:
 
 
 def _nameless(same_rows: Sequence[Work], count: int) -> Problem:
-    guard, tasks = same_rows[0].guard, ", ".join(work.task for work in same_rows)
+    guard, names = same_rows[0].guard, ", ".join(work.task for work in same_rows)
     message = gettext("Rows in “%(status)s”, perhaps lost: %(count)d. Their locks are not known.")
     hint = gettext("Use only the guard’s argument in the lock_name of %(tasks)s.")
-    values = {"status": guard.to, "count": count, "tasks": tasks}
+    values = {"status": guard.to, "count": count, "tasks": names}
     return Problem(
         "unknown", guard.label, message % values, hint % values,
         serious=False, task=same_rows[0].task, model=guard.model,

@@ -45,7 +45,7 @@ def test_explain_which_lock_and_why(on_redis: None, make_task: MakeTask) -> None
     ):
         task = make_task(lock_name)
         said = explained(task, "[7, 2]")
-        assert said["name"] == task.naming.name_of((7, 2), {})
+        assert said["name"] == task.lock_name_of((7, 2), {})
         assert said["name"].startswith(name.format(task=task.name))
         assert why in said["why"]
 
