@@ -18,7 +18,7 @@ from .._values.owner import Owner, task_words
 from .._values.words import duration, printable
 from ..exceptions import StoreUnavailable, TaskLockError
 from ..operators.held import held_permits
-from ..operators.holders import asked_once, sentence, who
+from ..operators.holders import sentence, who
 from ..operators.reservations import QueuedJob, queued_jobs
 from ..operators.rows import label_of, row_if_known
 from ..stores import stores
@@ -60,11 +60,9 @@ def list_locks(command: BaseCommand, **options: Any) -> None:
         rows, cells = map(QueuedJob.as_json, jobs), map(_job_cells, jobs)
         write_rows(command, form, rows, cells, "No reservations.")
         return
-    found, alive = matching(service, prefix, task, limit), asked_once()
+    found = matching(service, prefix, task, limit)
     none = _none(service, chosen=bool(prefix or task)) if form == "table" and not found else ""
-    infos = (json_row(info, alive) for info in found)
-    lines = (lock_cells(info, alive) for info in found)
-    write_rows(command, form, infos, lines, none)
+    write_rows(command, form, map(json_row, found), map(lock_cells, found), none)
 
 
 def show_lock(command: BaseCommand, **options: Any) -> None:
