@@ -90,8 +90,6 @@ ELSEWHERE = {
     "lock_expiry": "unique_for, or lock_ttl for the lease", "once": "unique_while",
     "unique_on": "lock_name",
 }  # fmt: skip
-# Those that the base classes of celery-once and celery-singleton read.
-PEERS = ("once", "unique_on", "lock_expiry")
 
 _OF_CELERY = frozenset(dir(Task))  # Not getattr: it would bind Task to an app.
 _OURS = ("lock_", "unique_", "debounce_")
@@ -112,6 +110,7 @@ class Naming:
         cls: Any = type(task)  # A function that is an attribute would be bound to the task.
         signature = body_signature(cls)
         assert signature is not None
+        self.parameters = signature.parameters
         self._task, self._slots, name = str(task.name), cls.lock_slots, cls.lock_name
         # Whether a function of the project's names the lock, or says its slots.
         self.calls_project = any(map(callable, (cls.lock_slots, name)))

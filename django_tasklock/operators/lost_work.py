@@ -35,9 +35,6 @@ LOOKS_PER_ROW = 3
 LOOK_PAUSE_SECONDS = 0.1
 REQUEUED_SECONDS = 60.0  # in which the same row's task is not sent a second time
 
-# A store's alias, and the name of a lock in it.
-NamedLock = tuple[str, str]
-
 
 def requeue(problem: Problem) -> tuple[bool, str | None]:
     """Send the task of a lost row again, unless that was done a moment ago. Return whether it was
@@ -164,8 +161,8 @@ def _nameless(same_rows: Sequence[Work], count: int) -> Problem:
     )  # fmt: skip
 
 
-def _locks_of(same_rows: Sequence[Work], pk: Any) -> list[NamedLock]:
-    """All locks under which the row may be worked on, if all are known."""
+def _locks_of(same_rows: Sequence[Work], pk: Any) -> list[tuple[str, str]]:
+    """All locks under which the row may be worked on, by store and name, if all are known."""
     names = [(work.store, work.names_of(pk)) for work in same_rows]
     if not all(some for _, some in names):
         return []

@@ -103,8 +103,7 @@ class RowNow(NamedTuple):
             return "does not exist: no run could claim it"
         if self.refused is not None:
             return f"{self.status!r}: no run could claim it: {self.refused}"
-        who = "a run that gets the lock" if self.claimed else "a run"
-        return f"{self.status!r}: {who} could claim it"
+        return f"{self.status!r}: a run that gets the lock could claim it"
 
 
 def row_of(explanation: Explanation) -> RowNow | str | None:
