@@ -12,20 +12,10 @@ has it too.
 from __future__ import annotations
 
 import select
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from redis.exceptions import AuthenticationError, InvalidResponse, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-
-T = TypeVar("T")
-
-hiredis_pack: Callable[[Any], Any] | None
-try:
-    # redis-py uses it as well, after a look at each argument, which is an eighth of a call.
-    from hiredis import pack_command as hiredis_pack
-except ImportError:
-    hiredis_pack = None
 
 
 class NotSent(RedisConnectionError):
@@ -34,10 +24,10 @@ class NotSent(RedisConnectionError):
 
 def pack(words: tuple[bytes, ...]) -> bytes:
     """A command as it is sent."""
-    if hiredis_pack is not None:
-        packed: bytes = hiredis_pack(words)
-        return packed
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
+    parts: list[int | bytes] = [len(words)]
+    for word in words:
+        parts += len(word), word
+    return (b"*%d\r\n" + b"$%d\r\n%b\r\n" * len(words)) % tuple(parts)
 
 
 def connect(connection: Any) -> None:
@@ -145,36 +135,22 @@ def _was_cut(*_arguments: Any, **_options: Any) -> NoReturn:
     raise RedisConnectionError("the subscriber's connection was cut")
 
 
-def send_words(connection: Any, *words: bytes) -> None:
-    """Send a command, and leave its reply to who reads the messages (``send_command``)."""
-    connection.send_command(*words)
-
-
-def message_arrives(connection: Any, seconds: float) -> bool:
-    """`arrives`, for a connection that listens.
+def next_message(connection: Any, seconds: float) -> Any:
+    """The next message of a listening connection; None: none arrives within ``seconds``.
 
     redis-py 6 takes a signal handler's ``TimeoutError`` for the end of that time. So here the
-    kernel is waited for without it, which ``_sock`` allows.
+    kernel is waited for without it, which ``_sock`` allows. Raises ``ConnectionError`` also if
+    another thread closes the connection meanwhile, as redis-py does where it fails to send: its own
+    calls raise anything then.
     """
-    if not hasattr(select, "poll"):  # As under eventlet.
-        return arrives(connection, seconds)
-    if arrives(connection, 0):
-        return True
-    poll = select.poll()
-    poll.register(connection._sock, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
-
-
-def read_message(connection: Any) -> Any:
-    """The next message of a listening connection."""
-    return connection.read_response()
-
-
-def unless_closed(call: Callable[..., T], *arguments: Any) -> T:
-    """What ``call`` returns. Raises ``ConnectionError`` if another thread closes the connection
-    meanwhile, as redis-py does where it fails to send: its own calls raise anything then."""
     try:
-        return call(*arguments)
+        has_poll = hasattr(select, "poll")  # Not under eventlet.
+        there = arrives(connection, 0 if has_poll else seconds)
+        if not there and has_poll:
+            poll = select.poll()
+            poll.register(connection._sock, select.POLLIN)
+            there = bool(poll.poll(seconds * 1000))
+        return connection.read_response() if there else None
     except (AttributeError, TypeError, ValueError) as error:
         raise RedisConnectionError("the subscriber's connection was closed") from error
     except InvalidResponse as error:

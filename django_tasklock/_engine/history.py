@@ -19,7 +19,7 @@ from typing import Any
 
 from .._values import clock
 from .._values.event import Event, Kind
-from .._values.lock_info import LockInfo
+from .._values.lock_info import LockInfo, shown
 from .._values.owner import HELD_BY, Owner, recorded
 from .._values.processes import own_of
 from ..exceptions import StoreUnavailable
@@ -109,8 +109,8 @@ def _event(
         holder = holder.owner
     texts = {key: recorded(fields[key]) for key in ("by", "reason") if fields.get(key) is not None}
     return Event(
-        kind, name, store.alias, datetime.fromtimestamp(at, timezone.utc), _for_people(owner),
-        None if holder is None else _for_people(holder), **{**fields, **texts},
+        kind, shown(name), store.alias, datetime.fromtimestamp(at, timezone.utc),
+        _for_people(owner), None if holder is None else _for_people(holder), **{**fields, **texts},
     )  # fmt: skip
 
 

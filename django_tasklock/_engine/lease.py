@@ -29,7 +29,7 @@ from .._compat.running_task import running_task
 from .._values import clock
 from .._values.arguments import checked_ttl
 from .._values.handle import Handle, new_mark
-from .._values.lock_info import key_of
+from .._values.lock_info import kept_key, shown
 from .._values.owner import INSIDE, Owner, owner_record, strand_name
 from .._values.slots import base_of, slot_of
 from .._values.words import printable
@@ -80,7 +80,7 @@ class Lease:
         self, keeper: Keeper, own: OwnToken, store: str, fence: int | None, template: str | None
     ) -> None:
         self._keeper, self._own, self.store = keeper, own, store
-        self.name, self.token = own.names[0], own.token
+        self.name, self.token = shown(own.name), own.token
         self.fence, self.template = fence, template
         own.lease = ref(self)
 
@@ -169,7 +169,7 @@ class Lease:
 
     def is_here(self) -> bool:
         """Whether this thread finds the lock under the same key."""
-        return key_of(self._keeper.store.keyed(str(self.name))) == key_of(self.name)
+        return kept_key(self._keeper.store.keyed(str(self.name))) == kept_key(self.name)
 
     def is_of_a_block(self) -> bool:
         """Whether the block that took the lease still goes on."""

@@ -7,7 +7,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, NamedTuple
 
 from .arguments import checked_ttl, is_name, is_token
-from .lock_info import Keyed
+from .lock_info import LockKeys, kept_key
 from .slots import checked_slots
 from .tokens import new_token
 
@@ -19,7 +19,7 @@ DETACHED = "detached:"
 class Handle(NamedTuple):
     """What a handle says. It is printable ASCII, fits into JSON and into a message's header.
 
-    ``alias`` is that of the store, and ``name`` a `Keyed` where its keys depend on the thread.
+    ``alias`` is that of the store; ``name`` has its `LockKeys` where they depend on the thread.
     ``mark`` is ``Owner.mark`` of the lease until somebody adopts it; ``ttl`` the seconds that it
     lasts after that; ``slots`` the N of a permit.
     """
@@ -33,8 +33,9 @@ class Handle(NamedTuple):
     slots: int | None = None
 
     def __str__(self) -> str:
-        kept = [self.name.key] if isinstance(self.name, Keyed) else []
-        text = json.dumps([*self, *kept], separators=(",", ":"), ensure_ascii=False)
+        key = kept_key(self.name)
+        said = [*self] if key is None else [*self, key]
+        text = json.dumps(said, separators=(",", ":"), ensure_ascii=False)
         return f"{VERSION}.{urlsafe_b64encode(text.encode()).decode().rstrip('=')}"
 
 
@@ -67,7 +68,8 @@ def read_handle(handle: Any) -> Handle:
             and mark.startswith(DETACHED)
             and is_token(mark.removeprefix(DETACHED))
         ):
-            name = Keyed.of(name, kept[0], alias) if kept else name
+            if kept:
+                name = LockKeys(name, alias, kept[0].encode(), permits=b"", of_all=False)
             slots = None if slots is None else checked_slots(slots)
             return Handle(alias, name, token, fence, mark, checked_ttl(ttl), slots)
     except (ValueError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""A lock's state, for everyone who does not hold it; and its name with its physical key."""
+"""A lock's state, for everyone who does not hold it; and its name with its physical keys."""
 
 from __future__ import annotations
 
@@ -103,31 +103,49 @@ class LockInfo:
         }
 
 
-class Keyed(str):
-    """A name that brings its physical key along, so that whoever gets it finds the same one.
+class LockKeys(str):
+    """A name with the keys that one store has for it, made once for a lease.
 
-    A cache's KEY_FUNCTION may look at the thread, for its tenant. So the key is made once, in the
-    caller's thread, and a lease, a note or a `LockInfo` keeps it. Everybody else takes this for the
-    plain name: it is equal to it.
+    A cache's KEY_FUNCTION may look at the thread, for its tenant. So the keys are made in the
+    caller's thread, and a lease, a note or a `LockInfo` keeps them. Everybody else takes this for
+    the plain name: it is equal to it.
     """
 
-    __slots__ = ("alias", "key")
+    __slots__ = ("alias", "key", "member", "of_all", "permits", "queue")
 
     alias: str
-    """of the store; any other store makes a key of its own"""
-    key: str
+    """of the store; any other store makes keys of its own"""
+    key: bytes
+    """of the lock, or of the note"""
+    queue: bytes
+    """the wait queue of the lock"""
+    permits: bytes
+    """the wait queue of the permits of which the lock may be one: its record says whether it is.
+    It is ``queue`` where the name cannot be that of a permit; empty: the store has to look"""
+    of_all: bool
+    """whether the name has the same keys in all threads"""
+    member: bytes
+    """what indexes and fences have for the name: with its key, if other threads have another one"""
 
-    @classmethod
-    def of(cls, name: str, key: str, alias: str) -> Keyed:
-        """The name with the ``key`` that the store ``alias`` has made of it."""
-        new = cls(name)
-        new.key, new.alias = key, alias
+    def __new__(cls, name: str, alias: str, key: bytes, permits: bytes, of_all: bool) -> LockKeys:
+        """The name, with the keys that follow from its ``key``."""
+        new = str.__new__(cls, name)
+        new.alias, new.key, new.permits, new.of_all = alias, key, permits, of_all
+        new.queue = key + b" queue"
+        new.member = name.encode() if of_all else b"%b\n%b" % (name.encode(), key)
         return new
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Keyed.of, (str(self), self.key, self.alias)
+        if self.of_all:
+            return str, (str(self),)
+        return LockKeys, (str(self), self.alias, self.key, self.permits, self.of_all)
 
 
-def key_of(name: str) -> str:
-    """What tells a lock from those with the same name under other keys."""
-    return name.key if isinstance(name, Keyed) else name
+def shown(name: str) -> str:
+    """The name for other code: plain, unless another thread may have another key for it."""
+    return str(name) if isinstance(name, LockKeys) and name.of_all else name
+
+
+def kept_key(name: str) -> str | None:
+    """The key that a name keeps because another thread may have another one; None: it need not."""
+    return name.key.decode() if isinstance(name, LockKeys) and not name.of_all else None

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
 from .._engine.service import LockService
-from .._values.lock_info import Keyed, LockInfo
+from .._values.lock_info import LockInfo, kept_key
 from .._values.slots import base_of, permit_name
 from ..exceptions import ListingNotSupported
 from ..stores import stores
@@ -70,7 +70,7 @@ def get_seen(
         if holder is not None and is_seen(holder):
             return holder
     for name in names:
-        if not isinstance(name, Keyed) and isinstance(store.keyed(name), Keyed):
+        if kept_key(name) is None and kept_key(store.keyed(name)) is not None:
             for info in store.walk(name):
                 if info.name == name and is_seen(info):
                     return info

@@ -24,7 +24,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from .._values.arguments import LONGEST_NAME_CHARACTERS, LONGEST_TTL_SECONDS, is_token
-from .._values.lock_info import LockInfo
+from .._values.lock_info import LockInfo, shown
 from .._values.owner import SINCE, Owner
 from .._values.tokens import TOKEN_CHARACTERS
 
@@ -262,9 +262,9 @@ def info_of(entry: Entry, store: str, key: str) -> LockInfo:
     read = {} if record is None else record
     at = read.get("at") if began is None else began
     return LockInfo(
-        name, left, None if at is None else _moment(at), entry.token, Owner.from_record(read),
-        store, key, fence, waiters, read.get("ttl"), read.get("renew"), digest,
-        None if since is None else _moment(since),
+        shown(name), left, None if at is None else _moment(at), entry.token,
+        Owner.from_record(read), store, key, fence, waiters, read.get("ttl"), read.get("renew"),
+        digest, None if since is None else _moment(since),
     )  # fmt: skip
 
 

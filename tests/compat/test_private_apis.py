@@ -98,12 +98,7 @@ class TestRedisPy:
         yield made
         made.disconnect()
 
-    @pytest.mark.parametrize("packs", ["hiredis", "redis-py"])
-    def test_commands_and_replies(
-        self, connection: Any, packs: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        if packs == "redis-py":
-            monkeypatch.setattr(redis_compat, "hiredis_pack", None)
+    def test_commands_and_replies(self, connection: Any) -> None:
         commands = ((b"ECHO", b"a"), (b"EVALSHA", b"0" * 40, b"0"), (b"NOPE",), (b"ECHO", b"b"))
         redis_compat.connect(connection)
         redis_compat.send(connection, b"".join(map(redis_compat.pack, commands)))
@@ -126,18 +121,17 @@ class TestRedisPy:
     ) -> None:
         connection.connect()
         redis_compat.never_reconnect(connection)
-        redis_compat.send_words(connection, b"SUBSCRIBE", b"news")
-        assert redis_compat.arrives(connection, 5)
-        assert redis_compat.read_message(connection) == [b"subscribe", b"news", 1]
-        assert not redis_compat.arrives(connection, 0)
+        subscribe = redis_compat.pack((b"SUBSCRIBE", b"news"))
+        redis_compat.send(connection, subscribe)
+        assert redis_compat.next_message(connection, 5) == [b"subscribe", b"news", 1]
+        assert redis_compat.next_message(connection, 0) is None
         redis.Redis(connection_pool=pool).publish("news", "one")
-        assert redis_compat.arrives(connection, 5)
-        assert redis_compat.read_message(connection) == [b"message", b"news", b"one"]
+        assert redis_compat.next_message(connection, 5) == [b"message", b"news", b"one"]
         connection.disconnect()
         with pytest.raises(redis.ConnectionError, match="was cut"):
-            redis_compat.send_words(connection, b"SUBSCRIBE", b"news")
+            redis_compat.send(connection, subscribe)
         with pytest.raises(redis.ConnectionError):
-            redis_compat.unless_closed(redis_compat.read_message, connection)
+            redis_compat.next_message(connection, 0)
 
     def test_a_child_closes_its_end_and_the_parents_goes_on(self, connection: Any) -> None:
         connection.connect()

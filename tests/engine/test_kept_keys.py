@@ -80,12 +80,17 @@ def test_a_waiter_gets_it_from_a_thread_without_a_tenant(slots: int) -> None:
 def test_a_permit_is_handed_to_no_waiter_of_another_tenant(
     use_caches: UseCaches, redis_server: RedisServer
 ) -> None:
-    """Also where a key is a digest, which does not lead from a permit to its queue."""
+    """Also where a key is a digest, which does not lead from a permit to its queue: a lease keeps
+    that, and a handle does not have it."""
     use_caches({"default": redis_cache(redis_server.url) | {"KEY_FUNCTION": MAKE_DIGEST}}, None)
-    acme, *beta = (taken_by(each, slots=2) for each in ("acme", "beta", "beta"))
-    waiter = waiter_of("beta", slots=2)
+    acme, other, *beta = (taken_by(each, slots=2) for each in ("acme", "acme", "beta", "beta"))
+    waiter, handle = waiter_of("beta", slots=2), other.detach()
     with tenant("beta"):
         assert acme.release()
+        assert locks.waiters(NAME), "it waits on"
+        adopted = locks.adopt(handle)
+        assert adopted is not None
+        assert adopted.release()
         assert locks.waiters(NAME), "it waits on"
         assert beta[1].release()
     got = waiter.result()

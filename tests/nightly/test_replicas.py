@@ -188,16 +188,16 @@ class TestWaiting:
         lease = taken("video:1")
         waiter = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=None))
         until(lambda: waiting("video:1") == 1)
-        ask, others = store.ask, list[Lease]()
+        ask, others = store.acquire_or_join, list[Lease]()
 
         def ask_late(*arguments: Any, **options: Any) -> Any:
             if not others:
-                store.ask = ask
+                store.acquire_or_join = ask
                 assert locks.clear("video:1")
                 others.append(taken("video:1"))
             return ask(*arguments, **options)
 
-        store.ask = ask_late
+        store.acquire_or_join = ask_late
         assert lease.release()
         until(lambda: waiting("video:1") == 1)
         assert others[0].release()

@@ -87,7 +87,7 @@ def name(data: bytes) -> None:
     for prepends in (True, False):
         keys = Keys(lambda key: f"1:{key}", "lock", "default", prepends=prepends)
         found = keys.name_of(data)
-        assert found is None or keys.member(found) == data
+        assert found is None or keys.of(found).member == data
 
 
 def form(data: bytes) -> None:

@@ -341,7 +341,7 @@ print(interrupted)
 
 
 def test_signal_handler_that_raises_while_a_command_is_packed(use_redis: UseRedis) -> None:
-    """hiredis 3.5 then crashes the process, unless it is handed nothing but bytes."""
+    """hiredis 3.5 would crash the process there, unless it is handed nothing but bytes."""
     use_redis()
     assert int(run_python(SIGNALS_WHILE_IT_PACKS)) > 50
 

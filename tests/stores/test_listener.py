@@ -12,7 +12,7 @@ import redis
 
 from django_tasklock import StoreUnavailable, locks
 from django_tasklock.stores import stores
-from django_tasklock.stores.redis import listener as module
+from django_tasklock.stores.redis import subscription as module
 from tests.conftest import UseRedis
 from tests.interruptions import Interrupt
 from tests.servers import RedisServer
@@ -37,7 +37,7 @@ def connection() -> Any:
     def listening() -> Any:
         # On a busy machine so short a wait may end before the connection is made.
         assert locks.acquire("video:1", wait=0.05) is None
-        return listener().subscribed and listener()._lines[""].connection
+        return listener().subscribed and listener()._box.look().connection
 
     return until(listening)
 
@@ -65,7 +65,7 @@ def test_a_connection_that_nobody_has_read_for_a_while_is_not_used(
     monkeypatch.setattr(module, "SILENCE_SECONDS", 0.0)
     assert not listener().subscribed
     monkeypatch.undo()
-    listener()._lines[""].heard -= module.SILENCE_SECONDS
+    listener()._box.look().heard -= module.SILENCE_SECONDS
     assert connection() is not before
     assert channels(own_server) == 1
 
@@ -105,17 +105,33 @@ def test_a_lock_whose_hand_over_was_not_heard_is_granted_anew(
     lease, hears = taken("video:1"), listener()
     thread = waiter("video:1", 1)
 
-    def refused() -> None:
+    def refused(**_: object) -> None:
         raise redis.ConnectionError("max number of clients reached")
 
     monkeypatch.setattr(hears, "_deliver", lambda *_: None)
     assert lease.release()
     until(lambda: (holder("video:1").ttl or LONG) < LONG - 1)
-    monkeypatch.setattr(hears, "_connected", refused)
-    hears._end(hears._lines[""])
+    store: Any = stores["default"]
+    monkeypatch.setattr(store.client, "new_connection", refused)
+    hears._end(hears._box.look())
     mine = thread.result()
     left = holder("video:1").ttl or 0.0
     assert mine.remaining <= left
+
+
+def test_a_subscription_whose_end_was_interrupted_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(_: object) -> None:
+        raise Interrupt
+
+    taken("video:1")
+    before = connection()
+    with monkeypatch.context() as alarm:
+        alarm.setattr(module.Subscription, "end", interrupted)
+        with pytest.raises(Interrupt):
+            listener().close_idle()
+    assert connection() is not before
 
 
 def test_a_waiter_whose_server_says_nothing_asks_once_at_its_end(
@@ -146,7 +162,7 @@ def test_a_waiter_whose_server_says_nothing_asks_once_at_its_end(
 def test_an_interrupted_subscription_leaves_nobody_who_waits(
     own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    join = listener().join
+    subscribe = listener().subscribe
 
     def interrupt(*_: object) -> None:
         raise Interrupt
@@ -155,7 +171,7 @@ def test_an_interrupted_subscription_leaves_nobody_who_waits(
         own_server.pause()
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         try:
-            return join(*args)
+            return subscribe(*args)
         finally:
             own_server.resume()
 
@@ -163,7 +179,7 @@ def test_an_interrupted_subscription_leaves_nobody_who_waits(
     handler = signal.signal(signal.SIGALRM, interrupt)
     try:
         with monkeypatch.context() as alarm:
-            alarm.setattr(listener(), "join", interrupted)
+            alarm.setattr(listener(), "subscribe", interrupted)
             for _ in range(3):
                 with pytest.raises(Interrupt):
                     locks.acquire("video:1", wait=20)

@@ -13,7 +13,7 @@ from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import CannotSubscribe, Grant, Refusal
-from django_tasklock.stores.redis.waiting import RedisWaiter
+from django_tasklock.stores.redis.waiter import RedisWaiter
 from tests.conftest import UseRedis
 from tests.servers import RedisServer
 from tests.steps import LONG, taken, waiting
@@ -128,7 +128,7 @@ class TestStaleMessage:
         """The reply was lost, and meanwhile the lease that it was handed is over."""
         lease = taken("video:1")
         store: Any = stores["default"]
-        ask, others = store.ask, list[Lease]()
+        ask, others = store.acquire_or_join, list[Lease]()
 
         def sent_again(*args: Any, **kwargs: Any) -> Any:
             monkeypatch.undo()
@@ -139,7 +139,7 @@ class TestStaleMessage:
             others.append(taken_when_free())
             return ask(*args, **kwargs)
 
-        monkeypatch.setattr(store, "ask", sent_again)
+        monkeypatch.setattr(store, "acquire_or_join", sent_again)
         waiter = in_queue("first", LONG if cleared else BRIEF_SECONDS)
         assert waiter.wait(BRIEF_SECONDS) is None
         assert queue() == ["first"]
@@ -201,7 +201,7 @@ class TestOrder:
             raise CannotSubscribe
 
         with monkeypatch.context() as full:
-            full.setattr(first._listener, "join", refuses)
+            full.setattr(first._listener, "subscribe", refuses)
             with pytest.raises(CannotSubscribe):
                 first.ask()
             assert queue() == ["second"]
@@ -221,7 +221,7 @@ class TestGivingUp:
         """It was on its way when the waiter left the queue, and stands there for nobody."""
         lease = taken("video:1")
         store: Any = stores["default"]
-        ask, on_its_way = store.ask, list[Any]()
+        ask, on_its_way = store.acquire_or_join, list[Any]()
         for in_time in (True, False):
             waiter = waits("first")
 
@@ -231,7 +231,7 @@ class TestGivingUp:
                 on_its_way[:] = args
                 raise KeyboardInterrupt
 
-            monkeypatch.setattr(store, "ask", interrupted)
+            monkeypatch.setattr(store, "acquire_or_join", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 waiter.ask()
             monkeypatch.undo()

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
+from django_tasklock import locks
+from django_tasklock._values.lock_info import LockKeys, kept_key
 from django_tasklock.stores.redis.keys import Keys
+from tests.conftest import UseRedis
+from tests.steps import LONG
 from tests.tenants import current, make_key, tenant
 
 
@@ -17,33 +23,59 @@ def keys_of_tenants() -> Keys:
 def test_a_lock_has_a_key_and_a_queue_and_shares_the_rest() -> None:
     for prefix, start in (("lock", b":1:lock:"), ("", b":1:")):
         made = keys(prefix)
-        assert made.key("video:1") == start + b"video:1"
-        assert made.queues("video:1") == (start + b"video:1 queue",) * 2
+        lock = made.of("video:1")
+        assert lock.key == start + b"video:1"
+        assert lock.queue == lock.permits == start + b"video:1 queue"
         shared = made.index, made.listed, made.fences, made.history
-        assert len({*shared, *map(made.key, (" index", " listed", " fences", " history"))}) == 8
+        notes = {made.of(f" {what}").key for what in ("index", "listed", "fences", "history")}
+        assert len({*shared, *notes}) == 8
 
 
 def test_the_permits_of_a_name_may_have_one_queue() -> None:
     """A plain lock may have such a name too: its record says which it is."""
-    own, of_permits = keys().queues("report#12")
-    assert (own, of_permits) == (b":1:lock:report#12 queue", b":1:lock:report queue")
-    assert keys().queue("report#1", 3) == of_permits == keys().queue("report", None)
-    assert keys().queue("report#1", None) == b":1:lock:report#1 queue"
+    made = keys()
+    permit = made.of("report#12")
+    assert permit.queue == b":1:lock:report#12 queue"
+    assert permit.permits == b":1:lock:report queue" == made.of("report").queue
+    assert made.of_question([permit], 12)[2] == permit.permits
+    assert made.of_question([permit], None)[2] == permit.queue
 
 
 def test_names_are_found_in_the_index_and_nothing_else_is() -> None:
     for made in (keys(), keys_of_tenants()):
         for name in ("video:1", "é#1", " queued a b"):
-            found = made.name_of(made.member(name))
+            found = made.name_of(made.of(name).member)
             assert found == name
-            assert made.key(name) == made.key(found or "")
+            assert made.of(name).key == made.of(found or "").key
         for member in (b"", b"\xff", b"two words", b"x" * 500, b"x\n"):
             assert made.name_of(member) is None
 
 
+def test_keys_are_made_once() -> None:
+    for made in (keys(), keys_of_tenants()):
+        lock = made.of("report#1")
+        assert made.of(lock) is lock
+
+
+def test_a_handle_names_no_key_where_all_threads_have_the_same() -> None:
+    said = LockKeys("video:1", "default", b"somebody's", b"", False)
+    assert keys().of(said).key == keys().of("video:1").key
+    assert keys_of_tenants().of(said).key == b"somebody's"
+
+
+def test_only_keys_that_depend_on_the_thread_leave_the_process() -> None:
+    plain, of_tenant = keys().of("report#1"), keys_of_tenants().of("report#1")
+    assert type(pickle.loads(pickle.dumps(plain))) is str
+    there = pickle.loads(pickle.dumps(of_tenant))
+    assert (there, there.key, there.permits) == (of_tenant, of_tenant.key, of_tenant.permits)
+    assert (kept_key(plain), kept_key(there)) == (None, "public:site:1:lock:report#1")
+
+
 def test_permits_have_one_queue_whatever_the_function_for_keys_makes() -> None:
     made = Keys(lambda key: f"digest-{len(key)}", "lock", "default", prepends=False)
-    assert made.queues("report#1")[1] == made.queues("report#2")[1] == made.queues("report")[0]
+    first, second = made.of("report#1"), made.of("report#2")
+    of_a_handle = made.of(LockKeys("report#1", "default", first.key, b"", False))
+    assert first.permits == second.permits == of_a_handle.permits == made.of("report").queue
 
 
 def test_a_permit_keeps_the_queue_of_its_tenant_wherever_that_is_in_the_key() -> None:
@@ -54,5 +86,18 @@ def test_a_permit_keeps_the_queue_of_its_tenant_wherever_that_is_in_the_key() ->
 
         made = Keys(make, "lock", "default", prepends=False)
         with tenant("blue"):
-            name, queue = made.keyed("report#1"), made.queue("report", None)
-        assert made.queues(name)[1] == queue
+            permit, queue = made.of("report#1"), made.of("report").queue
+        for name in (permit, LockKeys("report#1", "default", permit.key, b"", False)):
+            assert made.of(name).permits == queue
+
+
+def test_names_are_plain_for_other_code(use_redis: UseRedis) -> None:
+    """PyYAML, for one, takes no subclass of str."""
+    use_redis()
+    lease = locks.acquire("report", ttl=LONG)
+    assert lease is not None
+    assert locks.acquire("report") is None
+    (event,), (info,), found = locks.history("report"), locks.list(), locks.get("report")
+    assert found is not None
+    assert {type(each.name) for each in (lease, info, found, event)} == {str}
+    lease.release()

@@ -163,7 +163,7 @@ class TestValues:
         bomb = Bomb(tmp_path / "ran")
         lease = taken("video:2")
         member = b"t" * 22 + b"c" * 22 + b"0:60000:" + pickle.dumps(bomb)
-        stranger.do("ZADD", stranger.store.keys.queue("video:2", None), 1, member)
+        stranger.do("ZADD", stranger.store.keys.of("video:2").queue, 1, member)
         assert [owner for owner in locks.waiters("video:2") if owner != Owner()] == []
         assert lease.release()
         values: list[Any] = [bomb, record() | {"task": bomb}]
@@ -201,7 +201,7 @@ class TestValues:
         assert_foreign(looked_at_everywhere("video:1"))
 
     def test_in_the_place_of_a_note_are_none(self, stranger: Stranger) -> None:
-        stranger.do("SET", stranger.store.keys.key(" a"), b"\xff")
+        stranger.do("SET", stranger.store.keys.of(" a").key, b"\xff")
         assert stranger.store.get_note("a") is None
         assert stranger.store.reserve("a", "text", LONG) is None
         assert stranger.store.get_note("a") == "text"

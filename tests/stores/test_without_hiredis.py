@@ -1,4 +1,4 @@
-"""hiredis only makes it faster to pack commands and to read replies: a site need not have it."""
+"""hiredis only makes it faster to read replies: a site need not have it."""
 
 from __future__ import annotations
 

@@ -90,18 +90,17 @@ def _of_info(info: dict[str, str], needed: int, *, in_cluster: bool) -> Iterator
 
 def _write(client: Client, keys: Keys, *, waits: bool) -> None:
     """Write what a lock needs, take one with a note, and leave nothing. ``waits``: for replicas."""
-    name, token = " try", new_token().encode()
-    key, note, member = keys.key(name), keys.key(" tried"), keys.member(name)
-    remove = ("DEL", key)
+    lock, note, token = keys.of(" try"), keys.of(" tried"), new_token().encode()
+    key, member, remove = lock.key, lock.member, ("DEL", lock.key)
     # Of these the server says which one it refuses.
     client.commands([
         ("SET", key, "", "PX", 1000), remove, ("HSET", key, "", ""), remove, ("ZADD", key, 0, ""),
         remove, *[("WAIT", 0, 1)] * waits,
     ])  # fmt: skip
     lease = [token, token, b"1000"]
-    there = [keys.index, keys.fences, keys.queue(name, None), key, note]
+    there = [*keys.of_question([lock], None), note.key]
     client.run(ACQUIRE, there, [*lease, b"0", member, *lease])
-    there = [key, keys.index, keys.fences, *keys.queues(name), note]
+    there = [key, keys.index, keys.fences, lock.queue, lock.permits, note.key]
     client.run(RELEASE, there, [token, member, b"", b""])
 
 

@@ -57,7 +57,7 @@ class MayHaveRun(StoreUnavailable):
     """The connection was cut before the reply to a call that must not be made twice."""
 
 
-class Connections:
+class RedisConnections:
     """Connections that one call after the other uses.
 
     An exception from a signal handler (a soft time limit, for example) may come between any two
@@ -96,7 +96,7 @@ class Connections:
             own: list[Any] = []
             found: list[Any] = []
             try:
-                self._take(own, look=once, fresh=cuts > 0)
+                self._lend(own, look=once, fresh=cuts > 0)
                 compat.send(own[0], packed)
                 while len(found) < replies:
                     found.append(compat.read(own[0]))
@@ -124,7 +124,7 @@ class Connections:
         for connection in list(self._made):
             compat.close_inherited(connection)
 
-    def _take(self, own: list[Any], look: bool, fresh: bool) -> None:
+    def _lend(self, own: list[Any], look: bool, fresh: bool) -> None:
         """Put a connection into ``own`` that no other call uses. ``look``: one that is not sound
         would not do."""
         # What can be sent again need not look. But what a connection delivers late, after it was
@@ -293,10 +293,12 @@ class Client:
             reason = f"it is a Redis Cluster, which needs the store RedisClusterStore ({reason})"
         return StoreUnavailable(self.alias, reason)
 
-    def _of_process(self, most: float, patience: float, **options: Any) -> OfProcess[Connections]:
+    def _of_process(
+        self, most: float, patience: float, **options: Any
+    ) -> OfProcess[RedisConnections]:
         new_connection = partial(self.new_connection, **options)
-        make = partial(Connections, new_connection, most, patience)
-        return OfProcess(make, Connections.close_inherited)
+        make = partial(RedisConnections, new_connection, most, patience)
+        return OfProcess(make, RedisConnections.close_inherited)
 
     def _exchange(self, packed: bytes, replies: int, once: bool) -> list[Any]:
         connections = self._of_renewal if this_thread.renews else self._connections
@@ -351,7 +353,8 @@ def _new_connection(pool: Any, given: dict[str, Any], **overrides: Any) -> Any:
     options["socket_timeout"] = timeout
     options["socket_connect_timeout"] = options.get("socket_connect_timeout") or timeout
     if options.get("db"):
-        # Not as an integer: see `_as_bytes`.
+        # Not as an integer: if a signal handler raises an exception while hiredis packs one, the
+        # process crashes.
         options["db"] = str(options["db"])
     return compat.make_connection(pool, options | given | overrides)
 
@@ -370,8 +373,7 @@ def _is_sound(connection: Any, idle: float) -> bool:
 
 
 def _as_bytes(value: bytes | str | int) -> bytes:
-    """An argument as bytes. hiredis would take integers as well, but the process crashes if a
-    signal handler raises an exception meanwhile."""
+    """An argument as bytes."""
     if isinstance(value, str):
         return value.encode()
     return b"%d" % value if isinstance(value, int) else value

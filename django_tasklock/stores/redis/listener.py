@@ -1,9 +1,8 @@
-"""The connections on which a process hears which locks are handed to its waiters."""
+"""Who hears which locks are handed to the waiters of a process, and who reads the connection."""
 
 from __future__ import annotations
 
 import _thread
-import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,12 +10,13 @@ from typing import Any
 
 from redis import exceptions as errors
 
-from ..._compat import redis as compat
 from ..._values import clock
+from ..._values.interruptions import Bell, Box
 from ..._values.processes import OfProcess
 from ..._values.tokens import TOKEN_CHARACTERS, new_token
 from ..base import CannotSubscribe
 from .connections import Client, raise_of_handler
+from .subscription import SILENCE_SECONDS, Subscription
 
 # The news that a waiter is the next, and does not know of all holders: see hand_over.lua.
 ASK_AGAIN = b"?"
@@ -24,14 +24,10 @@ ASK_AGAIN = b"?"
 CONFIRM_SECONDS = 5.0
 # How many connections are tried: the first may be cut at this moment.
 SUBSCRIBE_ATTEMPTS = 3
-# After so long a silence the server is asked for a sign of life: a connection may be dropped on the
-# way without a word. After another one it is cut, and also if nobody waits any more. What nobody
-# has read for so long is not used again.
-SILENCE_SECONDS = 10.0
 # So many waiters of a process have a connection each, and read it themselves.
 MOST_ALONE = 8
 # Of how many waiters, which could not leave the queue, a hand-over is passed on.
-MOST_ABANDONED = 1000
+MOST_REPLACED = 1000
 
 _UNREACHABLE = (errors.ConnectionError, errors.TimeoutError, OSError, RuntimeError)
 
@@ -45,10 +41,9 @@ class Hearing:
         """what was published to it, and when that was heard"""
         self.cut = False
         """whether it has to ask again"""
+        self.bell = Bell()
+        """by which the waiter sleeps"""
         self._waker: Callable[[], None] | None = None
-        # Not a threading.Event, which an exception from a signal handler may leave locked.
-        self._wakeup = threading.Lock()
-        self._wakeup.acquire()
 
     def hear(self, news: bytes) -> None:
         """Note what was published to it; `ASK_AGAIN`, also that the connection was cut."""
@@ -58,45 +53,17 @@ class Hearing:
             self.news.append((news, clock.now()))
         self.wake()
 
-    def sleep(self, seconds: float) -> None:
-        """Return when it was woken, or after so long."""
-        self._wakeup.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
-
     def wake(self) -> None:
         """Wake it, now or when it next sleeps."""
-        waker = self._waker
-        if waker is not None:
-            waker()
-        with suppress(RuntimeError):  # It is awake, or another thread has just woken it.
-            self._wakeup.release()
+        if self._waker is not None:
+            self._waker()
+        self.bell.ring()
 
     def wake_by(self, wake: Callable[[], None]) -> None:
         """Have ``wake`` called whenever it is woken; also at once, if it would not sleep."""
         self._waker = wake
         if self.news or self.cut:
             wake()
-
-
-class _Line:
-    """One connection that is subscribed, and what became of it."""
-
-    connection: Any = None
-    subscribed = False
-    over = False
-    error: BaseException | None = None
-    # Whether the server was asked for a sign of life, and has given none yet.
-    asked = False
-
-    def __init__(self, *, threaded: bool) -> None:
-        # Whether a thread reads it. Otherwise the only waiter does.
-        self.threaded = threaded
-        # When the server said something, or was asked.
-        self.heard = clock.now()
-
-    @property
-    def fresh(self) -> bool:
-        """Whether it is subscribed, and was not silent for long."""
-        return self.subscribed and clock.now() < self.heard + SILENCE_SECONDS
 
 
 class Listener:
@@ -119,10 +86,9 @@ class Listener:
         self.id = new_token().encode()
         """the channel's name, after the prefix"""
         self._hearings: dict[bytes, Hearing] = {}
-        # What to do with news for those that may be in the queue, while nobody waits any more.
-        self._abandoned: dict[bytes, Callable[[bytes], None]] = {}
-        # One at most. (In a dict, because `setdefault` and `pop` are never done by halves.)
-        self._lines: dict[str, _Line] = {}
+        # For waiters that have gone, and may be in the queue still: what to do with their news.
+        self._replaced: dict[bytes, Callable[[bytes], None]] = {}
+        self._box = Box[Subscription]()
 
     @property
     def free(self) -> bool:
@@ -132,51 +98,52 @@ class Listener:
     @property
     def subscribed(self) -> bool:
         """Whether the server has confirmed the subscription, and is there still."""
-        line = self._lines.get("")
-        return line is not None and line.fresh
+        subscription = self._box.look()
+        return subscription is not None and subscription.subscribed and not subscription.silent
 
     @property
     def _has_thread(self) -> bool:
-        line = self._lines.get("")
-        return self._threaded or (line is not None and line.threaded)
+        subscription = self._box.look()
+        return self._threaded or (subscription is not None and subscription.threaded)
 
     def hears(self, hearing: Hearing) -> bool:
         """Whether it listens for a waiter."""
         return hearing.token in self._hearings
 
-    def take(self, hearing: Hearing) -> bool:
+    def add(self, hearing: Hearing) -> bool:
         """Listen for a waiter, if there is no other one, or a thread reads for all. Returns whether
-        it is so."""
+        it does."""
         self._hearings[hearing.token] = hearing
-        taken = len(self._hearings) == 1 or self._has_thread
-        if not taken:
-            self._hearings.pop(hearing.token)
-        return taken
+        added = len(self._hearings) == 1 or self._has_thread
+        if not added:
+            self.remove(hearing)
+        return added
 
-    def join(self, hearing: Hearing) -> None:
-        """Listen for a waiter from now on.
+    def remove(self, hearing: Hearing) -> None:
+        """Listen no more for a waiter that is not in the queue any more."""
+        self._hearings.pop(hearing.token, None)
+
+    def replace(self, hearing: Hearing, pass_on: Callable[[bytes], None]) -> None:
+        """Listen no more for a waiter that may be in the queue still: ``pass_on`` gets what is
+        published to it from now on."""
+        self._replaced[hearing.token] = pass_on
+        with suppress(RuntimeError):  # No thread is to be had: the connection is closed.
+            self.read_by_thread()
+        self.remove(hearing)
+        if len(self._replaced) > MOST_REPLACED:
+            self._replaced.pop(next(iter(self._replaced)), None)
+
+    def subscribe(self, hearing: Hearing) -> None:
+        """Listen for a waiter, and return when the server has confirmed the subscription.
 
         Raises `CannotSubscribe` if no connection can be made, and `StoreUnavailable` if the server
         refuses to subscribe.
         """
         self._hearings[hearing.token] = hearing
-        deadline = clock.now() + CONFIRM_SECONDS
         try:
-            for _ in range(SUBSCRIBE_ATTEMPTS):
-                hearing.cut = False
-                line = self._line()
-                if not line.threaded and line.subscribed and not line.fresh:
-                    self._end(line)  # Nobody has read it for long.
-                while not line.over and (left := deadline - clock.now()) > 0:
-                    if line.subscribed:
-                        return
-                    self.listen(hearing, left)
-                if not line.over:
-                    self._end(line)
-                    break
-            raise line.error or errors.ConnectionError("the subscription is not confirmed")
+            self._until_subscribed(hearing)
         except BaseException as error:
-            self.leave(hearing)
+            self.remove(hearing)
             raise_of_handler(error)
             if isinstance(error, _UNREACHABLE):
                 raise CannotSubscribe from error
@@ -186,129 +153,116 @@ class Listener:
 
     def listen(self, hearing: Hearing, seconds: float) -> None:
         """Return when a waiter was told something, or after so long, or earlier."""
-        line = self._lines.get("")
-        if line is None or line.threaded:
-            hearing.sleep(seconds)
+        subscription = self._box.look()
+        if subscription is None or subscription.threaded:
+            hearing.bell.sleep(seconds)
         else:
-            self._read(line, seconds)
-
-    def leave(self, hearing: Hearing) -> None:
-        """Listen no more for a waiter that is not in the queue any more."""
-        self._hearings.pop(hearing.token, None)
-
-    def abandon(self, hearing: Hearing, pass_on: Callable[[bytes], None]) -> None:
-        """The same for one that may still be there: ``pass_on`` gets what it hears from now on."""
-        self._abandoned[hearing.token] = pass_on
-        with suppress(RuntimeError):  # No thread is to be had: the connection is closed.
-            self.read_by_thread()
-        self._hearings.pop(hearing.token, None)
-        if len(self._abandoned) > MOST_ABANDONED:
-            self._abandoned.pop(next(iter(self._abandoned)), None)
+            self._read(subscription, seconds)
 
     def read_by_thread(self) -> None:
         """Have a thread read, and not the waiter. Raises `RuntimeError` if none can be started."""
-        line = self._lines.get("")
-        if line is not None and not line.threaded:
-            self._start_thread(line)
+        subscription = self._box.look()
+        if subscription is not None and not subscription.threaded:
+            self._start_thread(subscription)
 
     def close_idle(self) -> None:
         """Close the connection if nobody waits."""
-        line = self._lines.get("")
-        if line is not None and not self._hearings:
-            self._end(line)
+        subscription = self._box.look()
+        if subscription is not None and not self._hearings:
+            self._end(subscription)
 
     def close_inherited(self) -> None:
         """In a forked child: otherwise the parent's subscription outlives it, and locks are handed
-        to its dead waiters."""
-        for line in list(self._lines.values()):
-            if line.connection is not None:
-                compat.close_inherited(line.connection)
+        to its dead waiters. The parent's end stays open: see `compat.close_inherited`."""
+        subscription = self._box.look()
+        if subscription is not None:
+            subscription.end()
 
-    def _line(self) -> _Line:
+    def _until_subscribed(self, hearing: Hearing) -> None:
+        deadline = clock.now() + CONFIRM_SECONDS
+        for _ in range(SUBSCRIBE_ATTEMPTS):
+            hearing.cut = False
+            subscription = self._subscription()
+            if subscription.subscribed and subscription.silent and not subscription.threaded:
+                self._end(subscription)  # Nobody has read it for long.
+            while not subscription.over:
+                if subscription.subscribed:
+                    return
+                left = deadline - clock.now()
+                if left <= 0:
+                    self._end(subscription)
+                    raise errors.ConnectionError("the subscription is not confirmed")
+                self.listen(hearing, left)
+        raise subscription.error or errors.ConnectionError("the subscription was ended")
+
+    def _subscription(self) -> Subscription:
         """The one that there is, or a new one."""
-        line = self._lines.get("")
-        if line is None:
-            made = _Line(threaded=self._threaded or len(self._hearings) > 1)
-            line = self._lines.setdefault("", made)
-            if line is made and line.threaded:
-                self._start_thread(line)
-        return line
+        found = self._box.look()
+        if found is None:
+            threaded = self._threaded or len(self._hearings) > 1
+            made = Subscription(self._client, self._prefix + self.id, threaded=threaded)
+            found = self._box.put(made)
+            if found is made and threaded:
+                self._start_thread(made)
+        return found
 
-    def _start_thread(self, line: _Line) -> None:
+    def _start_thread(self, subscription: Subscription) -> None:
         try:
-            line.threaded = True
+            subscription.threaded = True
             # Not a `threading.Thread`: an exception from a signal handler while it starts would
             # leave a lock held that it needs.
-            _thread.start_new_thread(self._read_for_all, (line,))
+            _thread.start_new_thread(self._read_for_all, (subscription,))
         except BaseException:
-            self._end(line)
+            self._end(subscription)
             raise
 
-    def _read_for_all(self, line: _Line) -> None:
-        with suppress(BaseException):  # The server's error is in `line.error`.
-            while not line.over:
-                self._read(line, SILENCE_SECONDS)
+    def _read_for_all(self, subscription: Subscription) -> None:
+        with suppress(BaseException):  # The server's error is in `subscription.error`.
+            while not subscription.over:
+                self._read(subscription, SILENCE_SECONDS)
 
-    def _read(self, line: _Line, seconds: float) -> None:
+    def _read(self, subscription: Subscription, seconds: float) -> None:
         """Connect, or deliver one message if it arrives within ``seconds``."""
         try:
-            if line.connection is None:
-                line.connection = self._connected()
-                compat.send_words(line.connection, b"SUBSCRIBE", self._prefix + self.id)
-            elif compat.unless_closed(
-                compat.message_arrives, line.connection, min(seconds, SILENCE_SECONDS)
-            ):
-                self._deliver(compat.unless_closed(compat.read_message, line.connection), line)
-                line.heard, line.asked = clock.now(), False
-            elif clock.now() >= line.heard + SILENCE_SECONDS:
-                if line.asked or not self._hearings:
-                    raise errors.ConnectionError("nobody is there any more")
-                compat.send_words(line.connection, b"PING")
-                line.heard, line.asked = clock.now(), True
+            said = subscription.read(seconds)
+            if said is not None:
+                self._deliver(said)
+            elif subscription.silent:
+                if not self._hearings:
+                    raise errors.ConnectionError("nobody waits any more")
+                subscription.ping()
         except (errors.RedisError, OSError) as error:
             # Not the error itself: its traceback would keep the frames of the block that reads
             # here, and with them what the block holds, until the next garbage collection.
-            line.error = type(error)(*error.args)
-            self._end(line)
+            subscription.error = type(error)(*error.args)
+            self._end(subscription)
             raise_of_handler(error)
         except BaseException:
-            self._end(line)
+            self._end(subscription)
             raise
 
-    def _end(self, line: _Line) -> None:
-        line.subscribed, line.over = False, True
-        if self._lines.get("") is line:
-            self._lines.pop("", None)
-        if line.connection is not None:
-            line.connection.disconnect()  # That wakes its thread.
+    def _end(self, subscription: Subscription) -> None:
+        # First, so that nobody finds one that an interruption has ended by halves.
+        if self._box.look() is subscription:
+            self._box.take()
+        subscription.end()
         for hearing in [*self._hearings.values()]:
             hearing.hear(ASK_AGAIN)
 
-    def _connected(self) -> Any:
-        connection = self._client.new_connection(health_check_interval=0)
-        try:
-            compat.connect(connection)
-        except BaseException:
-            connection.disconnect()
-            raise
-        compat.never_reconnect(connection)
-        return connection
-
-    def _deliver(self, message: Any, line: _Line) -> None:
-        kind = message[0] if type(message) is list and message else b""
-        if kind == b"message":
-            token, news = message[2][:TOKEN_CHARACTERS], message[2][TOKEN_CHARACTERS:]
-            hearing = self._hearings.get(token)
-            if hearing is not None:
-                hearing.hear(news)
-            # Looked at last: it may be abandoned at this moment.
-            pass_on = self._abandoned.get(token)
-            if pass_on is not None:
-                pass_on(news)
-        elif kind == b"subscribe":
-            line.subscribed = True
+    def _deliver(self, said: list[Any]) -> None:
+        kind, published = said[0], said[-1]
+        if kind == b"subscribe":
             for hearing in [*self._hearings.values()]:
                 hearing.wake()
+        elif kind == b"message":
+            token, news = published[:TOKEN_CHARACTERS], published[TOKEN_CHARACTERS:]
+            waiting = self._hearings.get(token)
+            if waiting is not None:
+                waiting.hear(news)
+            # Looked at last: the waiter may be replaced at this moment.
+            pass_on = self._replaced.get(token)
+            if pass_on is not None:
+                pass_on(news)
 
 
 def listeners_of(client: Client, prefix: bytes) -> OfProcess[list[Listener]]:

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from ..._values import clock
 from ..._values.event import Event
-from ..._values.lock_info import LockInfo
+from ..._values.lock_info import LockInfo, LockKeys
 from ..._values.owner import SINCE, Owner
 from ...conf import StoreSettings
 from ...exceptions import ListingNotSupported, StoreUnavailable
@@ -23,6 +24,7 @@ from ..records import (
     Entry,
     Foreign,
     Held,
+    Record,
     digest_of,
     is_note,
     new_record,
@@ -35,11 +37,11 @@ from ..waiter import Question
 from .caches import SOCKET_TIMEOUT_OPTION, Encoding, served, timeouts
 from .check import findings
 from .connections import Client, MayHaveRun, Script, milliseconds
-from .history import HISTORY_OPTION, History
+from .events import HISTORY_OPTION, History
 from .keys import Keys
 from .listener import Listener, listeners_of
 from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
-from .waiting import RedisWaiter, value_of
+from .waiter import RedisWaiter, value_of
 
 ACQUIRE = Script("acquire")
 COUNT = Script("count")
@@ -102,43 +104,48 @@ class RedisStore(BaseStore):
     # The three methods of a store.
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
-        names = [change.name for change in changes]
-        keys = [self.keys.index, self.keys.fences, self.keys.listed, *self._keys_of(names)]
+        locks = [self.keys.of(change.name) for change in changes]
+        keys = [self.keys.index, self.keys.fences, self.keys.listed]
         args = [self.encoding.versioned, b"%d" % least_fence if least_fence else b""]
-        for change in changes:
-            args += self._words(change)
+        for change, lock in zip(changes, locks, strict=True):
+            keys += lock.key, lock.queue, lock.permits
+            args += self._words(change, lock)
         ttls = [each.ttl for each in changes if each.ttl is not None and not is_note(each.name)]
         wait = self.replicas.wait(min(ttls)) if ttls else None
         # A change that removes something, made twice, would not find it the second time.
         once = any(change.record is None and change.expect != ANY for change in changes)
         made, found = self.client.run(PUT, keys, args, once=once, wait=wait)
         if made and wait is not None and not wait.enough:
-            raise StoreUnavailable(self.alias, f"{names[0]} is not written: {wait}")
-        return Done(bool(made), self._entries(names, found))
+            raise StoreUnavailable(self.alias, f"{locks[0]} is not written: {wait}")
+        return Done(bool(made), self._entries(locks, found))
 
     def get(self, names: Sequence[str]) -> builtins.list[Entry | None]:
         entries: builtins.list[Entry | None] = []
         for start in range(0, len(names), LEASES_PER_SCRIPT):
-            part = names[start : start + LEASES_PER_SCRIPT]
-            keys = [self.keys.fences, *self._keys_of(part)]
-            found = self.client.run(GET, keys, [*map(self.keys.member, part)])
-            entries += self._entries(part, found)
+            locks = [self.keys.of(name) for name in names[start : start + LEASES_PER_SCRIPT]]
+            keys = [self.keys.fences]
+            for lock in locks:
+                keys += lock.key, lock.queue, lock.permits
+            found = self.client.run(GET, keys, [lock.member for lock in locks])
+            entries += self._entries(locks, found)
         return entries
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         names, size = self._names(prefix), FIRST_LEASES
         while part := [*islice(names, size)]:
-            yield from (entry for entry in self.get(part) if entry is not None)
+            yield from filter(None, self.get(part))
             size = LEASES_PER_SCRIPT
 
     # Verbs that have a script of their own, for speed.
 
-    def acquire(self, *question: Any, **by_name: Any) -> Grant | Refusal:
-        asked = Question(*question, **by_name)
-        return self.ask(asked, self.encode(new_record(asked.token, asked.owner)))[0]
+    def acquire(
+        self, names: Sequence[str], token: str, ttl: float, owner: Record, note: Note | None = None
+    ) -> Grant | Refusal:
+        value = self.encode(new_record(token, owner))
+        return self.acquire_or_join(Question(names, token, ttl, owner, note), value)[0]
 
-    def ask(
-        self, question: Question, value: bytes, joining: Sequence[bytes] | None = None
+    def acquire_or_join(
+        self, question: Question, value: bytes, joining: Sequence[bytes] = ()
     ) -> tuple[Grant | Refusal, Sequence[Any]]:
         """Run the acquire script once.
 
@@ -152,23 +159,24 @@ class RedisStore(BaseStore):
 
         Raises `StoreUnavailable`, also if too few replicas have the lease: it is released then.
         """
-        keys, (names, token, ttl, owner, note) = self.keys, question
-        slots = owner.get("slots")
-        there = [keys.index, keys.fences, keys.queue(names[0], slots), *map(keys.key, names)]
-        permits = b"0" if slots is None else b"%d" % len(names)
-        args = [token.encode(), value, milliseconds(ttl), permits, *map(keys.member, names)]
+        names, token, ttl, owner, note = question
+        locks, slots = [*map(self.keys.of, names)], owner.get("slots")
+        keys, members = self.keys.of_question(locks, slots), map(attrgetter("member"), locks)
+        permits = b"0" if slots is None else b"%d" % len(locks)
+        args = [token.encode(), value, milliseconds(ttl), permits, *members]
         if note is not None:
-            there.append(keys.key(note_name(note.key)))
+            keys.append(self.keys.of(note_name(note.key)).key)
             args += self._words_of(note)
-        if joining is not None:
-            args += joining if note is not None else (b"", b"", b"", *joining)
+        elif joining:
+            args += b"", b"", b""
+        args += joining
         wait = self.replicas.wait(ttl)
-        reply = self.client.run(ACQUIRE, there, args, wait=wait)
+        reply = self.client.run(ACQUIRE, keys, args, wait=wait)
         if not reply[0]:
-            held = zip(names, reply[1][::2], reply[1][1::2], strict=True)
+            held = zip(locks, reply[1][::2], reply[1][1::2], strict=True)
             return Refusal(tuple(self.info(self.entry(*each)) for each in held)), reply[2:]
         _, at, fence, noted = reply
-        grant = Grant(names[at - 1], _fence(fence), bool(noted))
+        grant = Grant(locks[at - 1], _fence(fence), bool(noted))
         if wait is not None and not wait.enough:
             # No answer: the caller, which gets no lease, gives the token up.
             with suppress(StoreUnavailable):
@@ -187,29 +195,31 @@ class RedisStore(BaseStore):
         return done
 
     def release(self, name: str, token: str, note: Note | None = None) -> bool:
-        keys = self.keys
-        there = [keys.key(name), keys.index, keys.fences, *keys.queues(name)]
-        args = [token.encode(), keys.member(name)]
+        lock = self.keys.of(name)
+        keys = [lock.key, self.keys.index, self.keys.fences, lock.queue, lock.permits]
+        args = [token.encode(), lock.member]
         if note is not None:
-            there.append(keys.key(note_name(note.key)))
+            keys.append(self.keys.of(note_name(note.key)).key)
             args += self._words_of(note)[1:]
         try:
             # With the PING, the next holder gets its message before we get our reply. Otherwise it
             # would wait for a processor, or in this process for the interpreter lock.
-            return bool(self.client.run(RELEASE, there, args, once=True, ping=True))
+            return bool(self.client.run(RELEASE, keys, args, once=True, ping=True))
         except MayHaveRun:
             # The whole script was sent. So if the lease is gone now, that call has released it,
             # or it was cleared meanwhile.
-            self.client.run(RELEASE, there, args)
+            self.client.run(RELEASE, keys, args)
             return True
 
     # What the store has beside these.
 
-    def waiter(self, *question: Any, **by_name: Any) -> RedisWaiter:
-        return RedisWaiter(self, Question(*question, **by_name))
+    def waiter(
+        self, names: Sequence[str], token: str, ttl: float, owner: Record, note: Note | None = None
+    ) -> RedisWaiter:
+        return RedisWaiter(self, Question(names, token, ttl, owner, note))
 
     def waiters(self, name: str, limit: int = 100) -> builtins.list[Owner]:
-        queue = self.keys.queue(name, None)
+        queue = self.keys.of(name).queue
         members = self.client.command(b"ZRANGE", queue, 0, limit - 1) if limit else []
         records = [record_of(value_of(member)) for member in members]
         return [waiter_of(record) for record in records if record is not None]
@@ -231,8 +241,8 @@ class RedisStore(BaseStore):
             # Redis may return a key twice while its hash table grows or shrinks.
             fresh = [key for key in keys if key not in seen]
             seen.update(fresh)
-            names = [name for key in fresh if (name := self.keys.lock_at(key))]
-            for info in self.find_many(names):
+            found = [self.keys.lock_at(key) for key in fresh]
+            for info in self.find_many([name for name in found if name is not None]):
                 if info is not None and info.ttl is None:
                     yield info
             if cursor == b"0":
@@ -241,8 +251,10 @@ class RedisStore(BaseStore):
     def record(self, events: Sequence[Event]) -> None:
         self.history.record(events)
 
-    def events(self, *of: Any, **by_name: Any) -> builtins.list[Event]:
-        return self.history.events(*of, **by_name)
+    def events(
+        self, name: str | None = None, task_id: str | None = None, limit: int = 100
+    ) -> builtins.list[Event]:
+        return self.history.events(name, task_id, limit)
 
     def check(self) -> Iterable[Finding]:
         return findings(self.client, self.keys, self.replicas.needed)
@@ -259,34 +271,32 @@ class RedisStore(BaseStore):
         for listener in self._listeners.look() or ():
             listener.close_idle()
 
-    def keyed(self, name: str) -> str:
-        return self.keys.keyed(name)
+    def keyed(self, name: str) -> LockKeys:
+        return self.keys.of(name)
 
     def key(self, name: str) -> str:
-        return self.keys.key(name).decode()
+        return self.keys.of(name).key.decode()
 
     # How changes are sent, and answers are read.
 
-    def _keys_of(self, names: Sequence[str]) -> Iterator[bytes]:
-        for name in names:
-            yield self.keys.key(name)
-            yield from self.keys.queues(name)
-
-    def _words(self, change: Change) -> tuple[bytes, ...]:
-        """What put.lua has to know of a change."""
-        name, expect, record, ttl = change
+    def _words(self, change: Change, lock: LockKeys) -> builtins.list[bytes]:
+        """What put.lua has to know of a change, in the order in which it says so."""
+        expect, record = change.expect, change.record
+        proof = version = token = new_version = b""
         if isinstance(expect, Held):
-            wanted = b"held", expect.token.encode(), self._with_version(expect.version)
+            there, proof = b"held", expect.token.encode()
+            version = self._with_version(expect.version)
         elif isinstance(expect, Foreign):
-            wanted = b"foreign", expect.digest.encode(), b""
+            there, proof = b"foreign", expect.digest.encode()
         else:
-            wanted = expect.encode(), b"", b""
-        end = b"" if ttl is None else milliseconds(ttl)
-        member = self.keys.member(name)
-        if not isinstance(record, Mapping):
-            return (*wanted, (record or "").encode(), end, member, b"", b"")
-        version = self._with_version(record.get("version"))
-        return (*wanted, self.encode(record), end, member, record["token"].encode(), version)
+            there = expect.encode()
+        if isinstance(record, Mapping):
+            value, token = self.encode(record), record["token"].encode()
+            new_version = self._with_version(record.get("version"))
+        else:  # `KEEP`, or nothing.
+            value = (record or "").encode()
+        ttl = b"" if change.ttl is None else milliseconds(change.ttl)
+        return [there, proof, version, value, ttl, lock.member, token, new_version]
 
     def _with_version(self, version: str | None) -> bytes:
         return self.encoding.with_version(version) if version else b""
@@ -298,10 +308,11 @@ class RedisStore(BaseStore):
         return record["token"].encode(), value, milliseconds(note.ttl)
 
     def _extend(self, batch: Sequence[Extension], wait: ReplicaWait | None) -> builtins.list[bool]:
-        keys = [self.keys.index, *(self.keys.key(each.name) for each in batch)]
-        args: builtins.list[bytes] = []
+        keys, args = [self.keys.index], list[bytes]()
         for name, token, ttl in batch:
-            args += token.encode(), milliseconds(ttl), self.keys.member(name)
+            lock = self.keys.of(name)
+            keys.append(lock.key)
+            args += token.encode(), milliseconds(ttl), lock.member
         done = [*map(bool, self.client.run(RENEW, keys, args, wait=wait))]
         if wait is not None and not wait.enough and any(done):
             raise StoreUnavailable(self.alias, f"{batch[0].name} is not extended: {wait}")
@@ -329,32 +340,35 @@ class RedisStore(BaseStore):
             if not fresh:  # All of them end in the same millisecond.
                 size *= 2
 
-    def _entries(self, names: Sequence[str], found: Sequence[Any]) -> builtins.list[Entry | None]:
-        """What look.lua has found under some names."""
-        five = zip(names, *(found[at::5] for at in range(5)), strict=True)
-        return [
-            None if value is None else self.entry(name, value, left, _fence(fence), waiters, first)
-            for name, value, left, fence, waiters, first in five
-        ]
+    def _entries(
+        self, locks: Sequence[LockKeys], found: Sequence[Any]
+    ) -> builtins.list[Entry | None]:
+        """What look.lua has found under some names: five answers for each."""
+        entries: builtins.list[Entry | None] = []
+        for at, lock in enumerate(locks):
+            value, *more = found[5 * at : 5 * at + 5]
+            entries.append(None if value is None else self.entry(lock, value, *more))
+        return entries
 
     def entry(
         self,
-        name: str,
+        lock: LockKeys,
         value: bytes,
         left_ms: int,
-        fence: int | None = None,
+        fence_text: bytes | None = None,
         waiters: int | None = None,
         first: bytes | None = None,
     ) -> Entry:
         """What is under a name. ``first``: the first member of the wait queue."""
-        name, left = self.keys.keyed(name), None if left_ms < 0 else left_ms / 1000
+        fence = _fence(fence_text)
+        left = None if left_ms < 0 else left_ms / 1000
         record = record_of(value)
         if record is None:
-            return Entry(name, None, left, None, digest_of(value), None, waiters)
+            return Entry(lock, None, left, None, digest_of(value), None, waiters)
         began = None if fence is None else fence / 1_000_000
         waiting = None if first is None else record_of(value_of(first))
         since = None if waiting is None else waiting.get(SINCE, waiting.get("at"))
-        return Entry(name, record, left, fence, None, began, waiters, since)
+        return Entry(lock, record, left, fence, None, began, waiters, since)
 
 
 def _fence(text: bytes | None) -> int | None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from django_tasklock.stores import stores
 from django_tasklock.stores.records import new_record
-from django_tasklock.stores.redis.waiting import LEAVE
+from django_tasklock.stores.redis.waiter import LEAVE
 from django_tasklock.stores.waiter import Grant, Question
 from tests.nightly.model.server import Command, Message, Reply, Server
 from tests.steps import LONG
@@ -39,7 +39,7 @@ class RealServer:
         self._store = store
         self._redis, self._name = redis, name
         keys = self._store.keys
-        self._key, self._queue = keys.key(name), keys.queue(name, None)
+        self._key, self._queue = keys.of(name).key, keys.of(name).queue
         self._tokens = [f"token-of-{at}".ljust(22, "t") for at in range(processes)]
         self._values = [
             self._store.encode(new_record(token, {"task": token})) for token in self._tokens
@@ -88,17 +88,18 @@ class RealServer:
             return Reply(store.extend(name, word, LONG))
         if command.verb == "leave":
             keys = [store.keys.index, store.keys.fences, self._queue, self._key]
-            words = [word, self._members[token], store.keys.member(name)]
+            words = [word.encode(), self._members[token], store.keys.of(name).member]
             return Reply(store.client.run(LEAVE, keys, words) is not None)
-        joining = None
+        joining: tuple[bytes, ...] = ()
         if command.joins:
             number = b"" if command.number is None else self.numbers[token]
             joining = (self._members[token], number)
-        answer, tail = store.ask(Question([name], word, TTL_MS, {}), self._values[token], joining)
+        question = Question([name], word, TTL_MS, {})
+        answer, tail = store.acquire_or_join(question, self._values[token], joining)
         if isinstance(answer, Grant):
             return Reply(True)
         if command.joins:
-            self.numbers[token] = tail[0]
+            self.numbers[token] = b"%d" % int(tail[0])
         return Reply(False, holder=self._tokens.index(answer.holder.token))
 
     def observed(self) -> Observed:

@@ -1,4 +1,4 @@
-"""Waiting in a lock's wait queue, without polling.
+"""A caller that waits in a lock's wait queue, without polling.
 
 hand_over.lua says what the messages are. Anybody may publish on a channel, so one that is not
 exactly so is ignored.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
-
-from django.utils.functional import cached_property
 
 from ..._values import clock
 from ..._values.arguments import LONGEST_TTL_SECONDS
+from ..._values.lock_info import LockKeys
 from ..._values.slots import slot_of
 from ..._values.tokens import TOKEN_CHARACTERS
 from ...exceptions import StoreUnavailable
@@ -47,8 +47,9 @@ class RedisWaiter:
         self._store, self._question, self._hearing = store, question, Hearing(question.token)
         self._listeners: Sequence[Listener] = store.listeners
         self._listener = self._listeners[-1]
-        self._names, self._token = question.names, question.token
-        self._slots = question.owner.get("slots")
+        self._locks: list[LockKeys] = [store.keys.of(name) for name in question.names]
+        self._token, self._slots = question.token, question.owner.get("slots")
+        self._value: bytes = store.encode(new_record(question.token, question.owner))
         # Its number in the queue, which it keeps; and the fence of the lease that refused it.
         self._number = b""
         self._last = 0
@@ -57,32 +58,27 @@ class RedisWaiter:
 
     @property
     def ready(self) -> bool:
-        return bool(next(each for each in self._listeners if each.free).subscribed)
+        return next(each for each in self._listeners if each.free).subscribed
 
     @property
     def cut(self) -> bool:
         return self._hearing.cut
 
-    @cached_property
-    def _value(self) -> bytes:
-        value: bytes = self._store.encode(new_record(self._token, self._question.owner))
-        return value
-
     @property
     def _member(self) -> bytes:
-        permits = 0 if self._slots is None else len(self._names)
+        permits = 0 if self._slots is None else len(self._locks)
         head = self._token.encode() + self._listener.id
         return b"%b%d:%b:%b" % (head, permits, milliseconds(self._question.ttl), self._value)
 
     def ask(self) -> Grant | Refusal:
         try:
             if not self._listener.hears(self._hearing):
-                self._listener = next(e for e in self._listeners if e.take(self._hearing))
-            self._listener.join(self._hearing)
+                self._listener = next(e for e in self._listeners if e.add(self._hearing))
+            self._listener.subscribe(self._hearing)
         except CannotSubscribe:
-            # The caller polls meanwhile. Who polls is not in the queue: nobody would remove it
-            # there when it is granted the lock. What was handed over it is granted anew: that
-            # lease began at a moment which it does not know.
+            # The caller polls meanwhile, and so is not in the queue: nobody would remove the waiter
+            # there when the caller is granted the lock. A lock that was handed over is granted
+            # anew: its lease began at a moment which the waiter does not know.
             number = self._number
             self.leave()
             self._number = number
@@ -91,7 +87,7 @@ class RedisWaiter:
         try:
             answer: Grant | Refusal
             joining = self._member, self._number
-            answer, about = self._store.ask(self._question, self._value, joining)
+            answer, about = self._store.acquire_or_join(self._question, self._value, joining)
         except StoreUnavailable:
             self._abandon()  # To leave would take another time-out.
             raise
@@ -108,13 +104,12 @@ class RedisWaiter:
         while True:
             while hearing.news:
                 news, heard = hearing.news.popleft()
-                if found := _handed_over(news):
-                    fence, name = int(found[1]), self._name_of(int(found[2]))
-                    if name is not None and fence > self._last:
-                        self._over()
-                        return self._confirmed(Grant(name, fence))
-                elif (found := _next_holder(news)) and (refusal := self._next(found, heard)):
-                    return refusal
+                answer = self._answer(news, heard)
+                if isinstance(answer, Grant):
+                    self._over()
+                    return self._confirmed(answer)
+                if answer is not None:
+                    return answer
             left = deadline - clock.now()
             if left <= 0 or hearing.cut:
                 return None
@@ -128,38 +123,46 @@ class RedisWaiter:
     def leave(self) -> Grant | None:
         if not self._queued:
             return None
-        names, keys = self._names, self._store.keys
-        there = [keys.index, keys.fences, keys.queue(names[0], self._slots), *map(keys.key, names)]
-        words = [self._token.encode(), self._member, *map(keys.member, names)]
+        keys = self._store.keys.of_question(self._locks, self._slots)
+        words = [self._token.encode(), self._member, *map(attrgetter("member"), self._locks)]
         try:
-            found = self._store.client.run(LEAVE, there, words)
+            found = self._store.client.run(LEAVE, keys, words)
         except BaseException:
             self._abandon()
             raise
         if self._open:
             self._abandon()  # What it has asked may reach the server later than this.
         self._over()
-        return found and self._confirmed(Grant(names[found[0] - 1], int(found[1])))
+        if found is None:
+            return None
+        return self._confirmed(Grant(self._locks[found[0] - 1], int(found[1])))
 
     def quit(self) -> None:
         with suppress(StoreUnavailable):  # The listener passes on what is handed to it.
             self.leave()
         for listener in self._listeners:
-            listener.leave(self._hearing)
+            listener.remove(self._hearing)
 
-    def _next(self, said: re.Match[bytes], heard: float) -> Refusal | None:
-        """Who holds the lock now, for which this waiter is the next."""
+    def _answer(self, news: bytes, heard: float) -> Grant | Refusal | None:
+        """What a message means to this waiter; None: nothing."""
+        handed_over, said = _handed_over(news), _next_holder(news)
+        if handed_over is not None:
+            fence, lock = int(handed_over[1]), self._lock_of(int(handed_over[2]))
+            return None if lock is None or fence <= self._last else Grant(lock, fence)
+        if said is None:
+            return None
         fence, left = int(said[1]), int(said[2]) / 1000 + heard - clock.now()
         if fence < self._last or left > LONGEST_TTL_SECONDS:
             return None
         self.ahead = 0
-        entry = self._store.entry(self._names[0], said[3], max(0, int(left * 1000)), fence)
+        entry = self._store.entry(self._locks[0], said[3], max(0, int(left * 1000)), said[1])
         return Refusal((self._store.info(entry),))
 
-    def _name_of(self, slot: int) -> str | None:
-        if self._slots is None:
-            return None if slot else self._names[0]
-        return next((name for name in self._names if slot_of(name, self._slots) == slot), None)
+    def _lock_of(self, slot: int) -> LockKeys | None:
+        for lock in self._locks:
+            if slot == (slot_of(lock, self._slots) or 0):
+                return lock
+        return None
 
     def _confirmed(self, grant: Grant) -> Grant | None:
         """The grant of a lock that was handed over, if enough replicas have it.
@@ -169,25 +172,27 @@ class RedisWaiter:
         """
         if not self._store.replicas.needed:
             return grant
-        answer = self._store.ask(self._question, self._value)[0]
-        self._hearing.cut = not isinstance(answer, Grant)
-        return answer if isinstance(answer, Grant) else None
+        answer, _ = self._store.acquire_or_join(self._question, self._value)
+        if isinstance(answer, Grant):
+            return answer
+        self._hearing.cut = True
+        return None
 
     def _over(self) -> None:
         """It is not in the queue any more. If it asks again, it goes to the end."""
         self._number, self._queued = b"", False
         self._hearing.news.clear()
-        self._listener.leave(self._hearing)
+        self._listener.remove(self._hearing)
 
     def _abandon(self) -> None:
         self._queued = False
-        self._listener.abandon(self._hearing, self._pass_on)
+        self._listener.replace(self._hearing, self._pass_on)
 
     def _pass_on(self, news: bytes) -> None:
         """Release what is handed over although nobody waits. What was handed over before, the
         caller releases, which has given its token up."""
-        found = _handed_over(news)
-        name = self._name_of(int(found[2])) if found else None
-        if name is not None:
+        handed_over = _handed_over(news)
+        lock = None if handed_over is None else self._lock_of(int(handed_over[2]))
+        if lock is not None:
             with suppress(StoreUnavailable):  # The lease ends by itself.
-                self._store.release(name, self._token)
+                self._store.release(lock, self._token)
