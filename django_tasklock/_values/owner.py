@@ -200,10 +200,8 @@ def task_words(owner: Owner) -> str | None:
 
 
 def place(owner: Owner) -> str:
-    """Return the process that holds a lock as ``host:pid``, or the operator; "" for a foreign key's
-    owner."""
-    if owner.operator is not None:
-        return printable(owner.operator)
+    """Return the process that holds a lock as ``host:pid``; "" for an operator, and for a foreign
+    key's owner."""
     if owner.host is None and owner.pid is None:
         return ""
     return printable(f"{owner.host or '?'}:{owner.pid if owner.pid is not None else '?'}")

@@ -120,9 +120,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         lock = seen_lock(object_id)
         return lock if lock.info else seen_lock(Lock.named(lock.store, lock.name).id)
 
-    @needs("view")
-    def change_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        return super().change_view(request, *args, **kwargs)
+    change_view = needs("view")(admin.ModelAdmin.change_view)
 
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any

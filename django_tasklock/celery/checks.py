@@ -10,8 +10,7 @@ id        level    condition
 ``E005``  error    a field of a task's guard cannot hold a fence, or one of its statuses
 ``E006``  error    a task's lock is to cool, and its store cannot do that
 ``E007``  error    a task cannot be made: a worker does not start, and its calls fail
-``E008``  error    a task that is no `LockedTask` has options that nothing reads: ours, or those of
-                   celery-once and celery-singleton
+``E008``  error    a task that is no `LockedTask` has options of ours, which nothing reads
 ``W004``  warning  with renewal off, a lease ends before the task's time limit, or the task has
                    no time limit
 ``W005``  warning  the tasks of an app cannot be imported
@@ -38,7 +37,7 @@ from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..guards import StatusGuard
 from ..stores import stores
 from .loading import all_tasks, not_loaded
-from .options import OPTIONS, PEERS
+from .options import OPTIONS
 from .task import LockedTask
 
 
@@ -68,9 +67,8 @@ def _not_loaded(app: Any, imported: bool, error: Exception) -> checks.CheckMessa
     hint = "Correct it. A worker of this app fails with this error, and shows where."
     who, said = f"Celery app {app.main!r}", f"{what}: {type(error).__name__}: {printable(error)}"
     # The class of a task is made, and checked, when its module is imported.
-    if imported or isinstance(error, InvalidLockConfig):
-        return _said(who, said, hint, id="django_tasklock.E007")
-    return _said(who, said, hint, id="django_tasklock.W005")
+    is_made = imported or isinstance(error, InvalidLockConfig)
+    return _said(who, said, hint, id=f"django_tasklock.{'E007' if is_made else 'W005'}")
 
 
 def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[checks.CheckMessage]:
@@ -129,7 +127,7 @@ def _check_other(task: Any) -> Iterator[checks.CheckMessage]:
     Those that ``task_annotations`` give to all tasks are not meant for this one.
     """
     given, *bases = (vars(each) for each in type(task).__mro__)
-    unread = [name for name in (*OPTIONS, *PEERS) if name in given]
+    unread = [name for name in OPTIONS if name in given]
     # A class has attributes for its own methods, which may read one with such a name.
     if not unread or not (is_of_function(task) or isinstance(given.get("guard"), StatusGuard)):
         return
@@ -138,12 +136,9 @@ def _check_other(task: Any) -> Iterator[checks.CheckMessage]:
         what = f"no base class of it reads {', '.join(unread)}: it runs without a lock."
         hint = (
             "Add base=LockedTask (from django_tasklock.celery import LockedTask), or derive the "
-            "task's own base class from LockedTask."
+            "task's own base class from LockedTask. If your own code reads it, declare it in a "
+            f"base class: {unread[0]} = None."
         )
-        if not {*PEERS}.isdisjoint(unread):
-            hint = "Add its base, QueueOnce of celery-once or Singleton of celery-singleton; or "
-            hint += "base=LockedTask, with unique_while."
-        hint += f" If your own code reads it, declare it in a base class: {unread[0]} = None."
         yield _said(f"task {task.name}", what, hint, id="django_tasklock.E008")
 
 

@@ -13,7 +13,7 @@ from ..guards import StatusGuard
 from ..operators.reservations import QueuedJob, key_of
 from ..operators.work import Explanation
 from .loading import locked_tasks
-from .options import OPTIONS, body_signature
+from .options import OPTIONS
 from .task import LockedTask
 from .unique import has_ended, is_same_job
 
@@ -113,10 +113,8 @@ class GuardedTask:
     def __init__(self, task: LockedTask, guard: StatusGuard) -> None:
         self._task, self.guard = task, guard
         self.task, self.store = str(task.name), task.lock_store
-        signature = body_signature(type(task))
-        assert signature is not None
         # The name of ``**kwargs`` stands for any other argument.
-        self._others = [name for name in signature.parameters if name != guard.pk]
+        self._others = [name for name in task.naming.parameters if name != guard.pk]
 
     def names_of(self, pk: Any) -> Sequence[str]:
         """Return the names that a row's lock may have; none if the key alone does not give them."""

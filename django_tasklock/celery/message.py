@@ -83,7 +83,8 @@ class Message:
             args, kwargs = request.args or (), request.kwargs or {}
         self.args, self.kwargs = args, kwargs
         self.ours: dict[str, Any] = ours if self.own and isinstance(ours, dict) else {}
-        self.name, self.slots = self._named()
+        # What the message carries; of a call without, what its arguments give now.
+        self.name, self.slots = named_by(task, self.ours) or task.naming.named(args, kwargs)
         # What is the same for two calls that exclude each other.
         self.lock = task.lock_store, self.name, self.slots > 1
         # What may be reserved for this message. Each is ended once: if the task id is used again, a
@@ -116,19 +117,6 @@ class Message:
                 "gives all workers one task id, and a LockedTask runs once for each task id. Make "
                 "it a plain task, and use lock(...) in its body"
             )
-
-    def _named(self) -> tuple[str, int]:
-        """The name and the slots that the message carries; of a call without, those of now."""
-        naming, carried = self.task.naming, named_by(self.task, self.ours)
-        if carried is None:
-            return naming.named(self.args, self.kwargs)
-        with suppress(Exception):  # The project's function: its row may be gone, or its database.
-            if (now := naming.name_of(self.args, self.kwargs)) != carried[0]:
-                logger.warning(
-                    "%s runs under the lock %s, the name at its sending; the name would be %s now. "
-                    "A lock_name ought to depend on the arguments alone", self, carried[0], now,
-                )  # fmt: skip
-        return carried
 
     def count(self, what: str) -> int:
         """Return a whole number that is in the header of ours; 0 if there is none."""

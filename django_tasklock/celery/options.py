@@ -90,8 +90,6 @@ ELSEWHERE = {
     "lock_expiry": "unique_for, or lock_ttl for the lease", "once": "unique_while",
     "unique_on": "lock_name",
 }  # fmt: skip
-# Those that the base classes of celery-once and celery-singleton read.
-PEERS = ("once", "unique_on", "lock_expiry")
 
 _OF_CELERY = frozenset(dir(Task))  # Not getattr: it would bind Task to an app.
 _OURS = ("lock_", "unique_", "debounce_")
@@ -101,8 +99,8 @@ class Naming:
     """The arguments, the lock's name and its slots for each call of one task.
 
     ``template`` is the lock's name with fields in the place of all values: the same for every call.
-    ``arguments_of`` returns a call's arguments by name, with defaults, and ``name_from`` is
-    `name_of` of those.
+    ``arguments_of`` returns a call's arguments by name, with defaults, and ``name_from`` makes the
+    lock's name of those.
     """
 
     template: str
@@ -112,6 +110,7 @@ class Naming:
         cls: Any = type(task)  # A function that is an attribute would be bound to the task.
         signature = body_signature(cls)
         assert signature is not None
+        self.parameters = signature.parameters
         self._task, self._slots, name = str(task.name), cls.lock_slots, cls.lock_name
         # Whether a function of the project's names the lock, or says its slots.
         self.calls_project = any(map(callable, (cls.lock_slots, name)))
@@ -129,18 +128,12 @@ class Naming:
             self.template = f"{self._task}:{{lock_name}}"
             self.name_from = lambda arguments: checked_name(name(**arguments))
 
-    def name_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return the name of the lock for a call with these arguments.
-
-        Raises `TypeError` or `ValueError` if the arguments do not give a valid name, and what a
-        function of the project's raises.
-        """
-        return self.name_from(self.arguments_of(args, kwargs))
-
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, int]:
-        """Return the name, and how many calls with it may run at once.
+        """Return the name of the lock for a call with these arguments, and how many calls with it
+        may run at once.
 
-        Raises as `name_of`, and so for ``lock_slots``.
+        Raises `TypeError` or `ValueError` if the arguments do not give a valid name, or no number
+        of slots, and what a function of the project's raises.
         """
         arguments = self.arguments_of(args, kwargs)
         name, slots = self.name_from(arguments), self._slots

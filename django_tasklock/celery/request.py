@@ -23,7 +23,6 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import Reject, Retry, Terminated, TimeLimitExceeded, WorkerLostError
 from celery.signals import worker_process_shutdown
-from celery.worker.request import Request
 from django.db import connections
 from kombu.serialization import registry  # type: ignore[attr-defined]
 
@@ -40,7 +39,7 @@ from .._engine.jobs import finish_jobs
 from .._values.lock_info import LockInfo
 from .._values.slots import permit_names
 from .._values.tokens import new_token
-from ..exceptions import InvalidLockConfig, StoreUnavailable, TooManyAttempts
+from ..exceptions import StoreUnavailable, TooManyAttempts
 from ..guards import mark_of
 from ..operators.held import get_seen
 from .call import HEADER, RESERVED, SERIALIZER, named_by
@@ -296,8 +295,7 @@ class LockedRequest(WorkerRequest):
         if pid == os.getpid():
             return None
         names = [name] if slots == 1 else permit_names(name, slots)
-        seen = get_seen(self._task.locks.store, [(name, is_childs) for name in names])
-        return next((each for each in seen if each is not None and is_childs(each)), None)
+        return get_seen(self._task.locks.store, names, is_childs)
 
     def _fail_row(self, *, open_too: bool = False) -> None:
         """Mark the guard's row as failed: the body cannot. Its mark says that it is the message's,
@@ -329,15 +327,8 @@ class LockedRequest(WorkerRequest):
             end_detached(task, str(self._handle))
 
 
-def combined(task: TaskOptions, given: Any) -> type[LockedRequest]:
-    """Return a class of requests that are ours first, and then the task's own, ``given``.
-
-    Raises `InvalidLockConfig` if ``given`` is no subclass of Celery's request.
-    """
-    if not (isinstance(given, type) and issubclass(given, Request)):
-        what = "Request must be a subclass of celery.worker.request.Request, or its name, such as"
-        given = f'"shop.requests:OwnRequest", not {given!r}'
-        raise InvalidLockConfig(f"task {task.name}: {what} {given}")
+def combined(given: type) -> type[LockedRequest]:
+    """Return a class of requests that are ours first, and then the task's own, ``given``."""
     if issubclass(given, LockedRequest):
         return given
     return type(given.__name__, (LockedRequest, given), {"__module__": given.__module__})

@@ -218,7 +218,7 @@ class Run:
         message, error = self.message, self.error
         held = lease.held or lease.detached
         # Without a result and an error the message is judged once more.
-        note = self._note_of_end(error) if self.completed or error is not None else None
+        note = self._note_of_end() if self.completed or error is not None else None
         failed = isinstance(error, Exception) and not isinstance(error, Skip)
         ended = self.completed if error is None else failed and not message.comes_back(error)
         if not (self.row.begun and ended):
@@ -289,13 +289,13 @@ class Run:
             self.error = failed
             raise
         finally:
-            if (note := self._note_of_end(self.error)) is not None:
+            if (note := self._note_of_end()) is not None:
                 with suppress(StoreUnavailable):
                     self.task.locks.store.set_note(note)
 
-    def _note_of_end(self, error: BaseException | None) -> Note | None:
+    def _note_of_end(self) -> Note | None:
         message = self.message
-        return message.attempts.note_of_end(error, keeps_results=message.keeps_results)
+        return message.attempts.note_of_end(self.error, keeps_results=message.keeps_results)
 
 
 # The runs around this code, the innermost last.

@@ -108,15 +108,15 @@ class LockedTask(TaskOptions):
     def worker_request(self, given: Any, consumer: Any) -> Any:
         """Return our request class, combined with the one that the project has given the task.
 
-        Raises `InvalidLockConfig` if that is no request class of Celery's, and for a task whose
-        options are wrong: a worker does not start, instead of failing each of its messages.
+        Raises `InvalidLockConfig` for a task whose options are wrong: a worker does not start,
+        instead of failing each of its messages.
         """
         self.check_made()
         # Here, because only a worker is to import what Celery's requests need.
         from .request import children, combined
 
         children.use(consumer)
-        return combined(self, given)
+        return combined(given)
 
     @property
     def lease(self) -> Lease:
@@ -139,7 +139,7 @@ class LockedTask(TaskOptions):
     def lock_name_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the name of the lock for a call with these arguments. Raises `TypeError` or
         `ValueError` if they do not give a valid name."""
-        return self.naming.name_of(args, kwargs)
+        return self.naming.name_from(self.naming.arguments_of(args, kwargs))
 
     # ---------------------------------------------------------------------------- a call
 

@@ -27,9 +27,6 @@ from .leased_group import LeasedGroup
 # EX_NOPERM.
 OUTAGE, HELD_ELSEWHERE, LOST = 69, 75, 77
 
-# How much of a command the lists of locks show as the task of its lock.
-SHOWN_CHARACTERS = 60
-
 RUN_SECONDS = {
     "--kill-after": "from SIGTERM to SIGKILL when the lock is lost (default: 10)",
     "--hold-at-least": "the lock stays taken at least this long after it was acquired",
@@ -119,10 +116,8 @@ def lead_command(command: BaseCommand, **options: Any) -> None:
 
 
 def _task(what: str, argv: list[str]) -> str:
-    """Return the beginning of a command, without the folder of its program."""
-    whole = shlex.join([os.path.basename(argv[0]), *argv[1:]])
-    cut = len(whole) > SHOWN_CHARACTERS
-    return f"{what} {whole[:SHOWN_CHARACTERS] + '…' if cut else whole}"
+    """Return the command, without the folder of its program, as the task of its lock."""
+    return f"{what} {shlex.join([os.path.basename(argv[0]), *argv[1:]])}"
 
 
 def _lead(how: How, name: str, task: str, group: int) -> Lease:

@@ -38,23 +38,14 @@ def clear_all(
             # Without both, whatever holds the lock would be cleared.
             is_known = bool(info.token or info.digest)
             lease = info.name, info.token, info.digest
-            done = is_known and clear(store, *lease, info, by=by, noted=each_noted)
-            outcome = Outcome.CLEARED if done else _cleared_late(service, info, by)
-            removed += outcome is Outcome.CLEARED
-            yield info, outcome
+            if is_known and clear(store, *lease, info, by=by, noted=each_noted):
+                removed += 1
+                yield info, Outcome.CLEARED
+            else:
+                gone = store.find(info.name) is None
+                yield info, Outcome.NOT_LOCKED if gone else Outcome.CHANGED_HANDS
     finally:
         if removed and not each_noted:
             count = f"{removed:,} locks"
             note_event(store, "cleared", "*", Owner(), by=by, reason=count)
             write_events(store)
-
-
-def _cleared_late(service: LockService, info: LockInfo, by: str) -> Outcome:
-    """What became of a lease that was not as it was seen."""
-    now = service.store.find(info.name)
-    if now is None:
-        return Outcome.NOT_LOCKED
-    # The same lease with another record: it was detached or adopted meanwhile.
-    if info.is_same_lease(now) and service.clear(info.name, info.token, by=by):
-        return Outcome.CLEARED
-    return Outcome.CHANGED_HANDS

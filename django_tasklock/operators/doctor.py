@@ -102,7 +102,13 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
                 yield _owner_gone(store, info)
         # A store that lists, and has no such method, has no keys of other code.
         if type(store).endless is not BaseStore.endless:
-            yield from (_endless(store, info) for info in store.endless())
+            for info in store.endless():
+                command = command_line("clear", info.name, store=store.alias)
+                yield Problem(
+                    "no ttl", info.name, gettext("It is held by a key that never expires."),
+                    gettext("If nobody works under it: %(command)s") % {"command": command},
+                    store=store.alias, lock=info.name, info=info,
+                )  # fmt: skip
     except ListingNotSupported as error:
         show = {"command": command_line("show", "NAME", store=store.alias)}
         hint = gettext("So they were not looked for. To see a single lock: %(command)s") % show
@@ -131,15 +137,6 @@ def _owner_gone(store: BaseStore, info: LockInfo) -> Problem:
         # Without takeover, a lock is meant to outlast its process.
         serious=store.takeover, store=store.alias, lock=info.name, info=info, task=info.owner.task,
         model=model, pk=pk,
-    )  # fmt: skip
-
-
-def _endless(store: BaseStore, info: LockInfo) -> Problem:
-    command = command_line("clear", info.name, store=store.alias)
-    return Problem(
-        "no ttl", info.name, gettext("It is held by a key that never expires."),
-        gettext("If nobody works under it: %(command)s") % {"command": command},
-        store=store.alias, lock=info.name, info=info,
     )  # fmt: skip
 
 

@@ -54,27 +54,24 @@ def as_seen(service: LockService, name: str, digest: str) -> LockInfo | None:
 
     Raises `StoreUnavailable`.
     """
-    # Where keys depend on the thread (tenants), the lease that was seen may have another key than
-    # this thread makes.
-    (info,) = get_seen(service.store, [(name, lambda holder: digest_of(holder) == digest)])
-    return info if info is not None and digest_of(info) == digest else None
+    return get_seen(service.store, [name], lambda holder: digest_of(holder) == digest)
 
 
 def get_seen(
-    store: BaseStore, seen: Sequence[tuple[str, Callable[[LockInfo], bool]]]
-) -> list[LockInfo | None]:
-    """Return the holders of some locks, as `BaseStore.find_many` does, by their names.
+    store: BaseStore, names: Sequence[str], is_seen: Callable[[LockInfo], bool]
+) -> LockInfo | None:
+    """Return the lease under one of the ``names`` of which ``is_seen`` says that it is the one that
+    was seen; None if there is none. Raises `StoreUnavailable`.
 
-    Beside each name stands what tells the lease that was seen. Where the keys depend on the thread
-    it may have another key than this thread makes: it is looked for among all locks of that name.
-    Raises `StoreUnavailable`.
+    Where the keys depend on the thread (tenants), it may have another key than this thread makes:
+    it is looked for among all locks of these names.
     """
-    holders = store.find_many([name for name, _ in seen])
-    for at, (name, is_seen) in enumerate(seen):
-        holder = holders[at]
+    for holder in store.find_many(names):
         if holder is not None and is_seen(holder):
-            continue
+            return holder
+    for name in names:
         if kept_key(name) is None and kept_key(store.keyed(name)) is not None:
-            same_name = (info for info in store.walk(name) if info.name == name)
-            holders[at] = next(filter(is_seen, same_name), holder)
-    return holders
+            for info in store.walk(name):
+                if info.name == name and is_seen(info):
+                    return info
+    return None

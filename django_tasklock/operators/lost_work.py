@@ -25,7 +25,7 @@ from .held import held_of
 from .holders import command_line
 from .problems import Problem
 from .rows import refuses_all
-from .work import Work, works
+from .work import Work, tasks
 
 ROWS_PER_LOOK = 500  # rows that are looked at together
 # How often a row must be found claimed and not locked. Without a fence the row does not show that
@@ -34,9 +34,6 @@ ROWS_PER_LOOK = 500  # rows that are looked at together
 LOOKS_PER_ROW = 3
 LOOK_PAUSE_SECONDS = 0.1
 REQUEUED_SECONDS = 60.0  # in which the same row's task is not sent a second time
-
-# A store's alias, and the name of a lock in it.
-NamedLock = tuple[str, str]
 
 
 def requeue(problem: Problem) -> tuple[bool, str | None]:
@@ -81,7 +78,7 @@ def works_by_rows() -> Iterable[list[Work]]:
     Imports the modules with tasks. Raises `CeleryMissing`, and what importing raises.
     """
     found: dict[Any, list[Work]] = {}
-    for work in works():
+    for work in tasks().guarded_tasks():
         try:
             _ = work.guard.model
             _ = stores[work.store]
@@ -154,18 +151,18 @@ def _lost(work: Work, pk: Any, lock: str, fence: int | None) -> Problem:
 
 
 def _nameless(same_rows: Sequence[Work], count: int) -> Problem:
-    guard, tasks = same_rows[0].guard, ", ".join(work.task for work in same_rows)
+    guard, names = same_rows[0].guard, ", ".join(work.task for work in same_rows)
     message = gettext("Rows in “%(status)s”, perhaps lost: %(count)d. Their locks are not known.")
     hint = gettext("Use only the guard’s argument in the lock_name of %(tasks)s.")
-    values = {"status": guard.to, "count": count, "tasks": tasks}
+    values = {"status": guard.to, "count": count, "tasks": names}
     return Problem(
         "unknown", guard.label, message % values, hint % values,
         serious=False, task=same_rows[0].task, model=guard.model,
     )  # fmt: skip
 
 
-def _locks_of(same_rows: Sequence[Work], pk: Any) -> list[NamedLock]:
-    """All locks under which the row may be worked on, if all are known."""
+def _locks_of(same_rows: Sequence[Work], pk: Any) -> list[tuple[str, str]]:
+    """All locks under which the row may be worked on, by store and name, if all are known."""
     names = [(work.store, work.names_of(pk)) for work in same_rows]
     if not all(some for _, some in names):
         return []

@@ -20,7 +20,7 @@ from ..guards import StatusGuard
 from ..stores import stores
 from ..stores.base import BaseStore
 from .held import held_of
-from .work import Explanation, Work, works
+from .work import Explanation, Work, tasks
 
 # By so much the clocks of the store and of this host may differ.
 CLOCKS_DIFFER_SECONDS = 60.0
@@ -40,7 +40,7 @@ def row_if_known(info: LockInfo) -> tuple[Model, StatusGuard] | None:
     if info.owner.task is None or info.owner.inside:
         return None
     try:
-        for work in works():
+        for work in tasks().guarded_tasks():
             if (work.task, work.store) == (info.owner.task, info.store):
                 with in_savepoint(work.guard.model):
                     row = _row_by_name(work, info.name) or _row_by_fence(work.guard, info.fence)
@@ -66,7 +66,7 @@ def locks_of(*rows: Model) -> list[LockInfo]:
     """
     held = held_of(
         (work.store, name)
-        for work in works()
+        for work in tasks().guarded_tasks()
         for row in rows
         if _is_of(work.guard, row)
         for name in work.names_of(getattr(row, work.guard.model._meta.pk.attname))
@@ -103,8 +103,7 @@ class RowNow(NamedTuple):
             return "does not exist: no run could claim it"
         if self.refused is not None:
             return f"{self.status!r}: no run could claim it: {self.refused}"
-        who = "a run that gets the lock" if self.claimed else "a run"
-        return f"{self.status!r}: {who} could claim it"
+        return f"{self.status!r}: a run that gets the lock could claim it"
 
 
 def row_of(explanation: Explanation) -> RowNow | str | None:

@@ -92,8 +92,3 @@ def tasks() -> Tasks:
     if _load is None:
         raise CeleryMissing("the app django_tasklock is not ready")
     return _load()
-
-
-def works() -> Iterable[Work]:
-    """Return every guarded task. Raises `CeleryMissing`, and what importing the tasks raises."""
-    return tasks().guarded_tasks()

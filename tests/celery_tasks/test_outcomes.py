@@ -174,7 +174,7 @@ def test_the_lease_of_a_run_has_the_template_an_adopted_one_too(
     task.delay(1)
     with sent(lock_acquired) as acquired, sent(lock_released) as released:
         assert room.work_off() == [("SUCCESS", "done:1")]
-    task.apply_async((1,), lease=locks.acquire(task.naming.name_of((1,), {})))
+    task.apply_async((1,), lease=locks.acquire(task.lock_name_of((1,), {})))
     with sent(lock_released) as adopted:
         assert room.work_off() == [("SUCCESS", "done:1")]
     told = [*acquired, *released, *adopted]

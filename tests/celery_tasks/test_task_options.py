@@ -209,12 +209,12 @@ def test_one_job_has_one_name_however_it_is_called() -> None:
             ((7, "hls"), {}),
             ((), {"how": "hls", "video": 7}),
         )
-        names = {naming.name_of(*way) for way in ways}
+        names = {naming.named(*way)[0] for way in ways}
         names.add(naming.name_from(naming.arguments_of((7,), {})))
         assert re.fullmatch(name, names.pop())
         assert (names, naming.template) == (set(), template)
         with pytest.raises(TypeError):
-            naming.name_of((), {})
+            naming.named((), {})
 
 
 def test_slots_may_depend_on_the_arguments() -> None:

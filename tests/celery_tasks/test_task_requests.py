@@ -53,12 +53,6 @@ def test_the_projects_own_is_combined_with_ours(room: Mailroom, own: Any) -> Non
     assert order.index(LockedRequest) < order.index(OwnRequest)
 
 
-@pytest.mark.parametrize("given", [Mock(), f"{__name__}:LockedTask"])
-def test_what_is_no_request_class_is_refused_with_what_to_write(room: Mailroom, given: Any) -> None:
-    with pytest.raises(InvalidLockConfig, match=r"task body: Request must be a subclass of celery"):
-        request_class(room.app, Request=given)
-
-
 def test_a_process_that_only_sends_imports_nothing_of_the_worker(
     process_env: Callable[[], dict[str, str]],
 ) -> None:

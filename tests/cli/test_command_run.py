@@ -76,9 +76,9 @@ def test_command_runs_under_the_lock_and_its_output_is_its_own(run: Run, tmp_pat
     process = run("nightly", "--ttl", "20", "--", "sh", "-c", script, str(gate), "--x")
     assert said(process) == "started"
     info = holder("nightly")
-    # I expect the beginning of the command as the task, without the folder of its program
+    # I expect the command as the task, without the folder of its program
     assert info.owner.pid == process.pid
-    assert info.owner.task == f"locks run {shlex.join(['sh', '-c', script])[:60]}…"
+    assert info.owner.task == f"locks run {shlex.join(['sh', '-c', script, str(gate), '--x'])}"
     assert (info.granted, info.renewing) == (20, True)
     gate.touch()
     assert ended(process) == (0, "--x\n", "")

@@ -45,7 +45,7 @@ def test_explain_which_lock_and_why(on_redis: None, make_task: MakeTask) -> None
     ):
         task = make_task(lock_name)
         said = explained(task, "[7, 2]")
-        assert said["name"] == task.naming.name_of((7, 2), {})
+        assert said["name"] == task.lock_name_of((7, 2), {})
         assert said["name"].startswith(name.format(task=task.name))
         assert why in said["why"]
 
@@ -162,7 +162,7 @@ def test_what_explain_says_of_the_row_is_what_a_claim_does(
     assert explained(task, f"[{job.pk}]")["row"] == {
         "row": f"app.Job {job.pk}", "status": job.status, "claimed": claimed, "refused": refused,
     }  # fmt: skip
-    could = "a run that gets the lock could claim it" if claimed else "a run could claim it"
+    could = "a run that gets the lock could claim it"
     line = f"'{job.status}': " + (f"no run could claim it: {refused}" if refused else could)
     assert f"row now:   {line}\n" in run("explain", task.name, f"[{job.pk}]")
     assert task.guard.claim(job.pk, taken(f"job:{job.pk}").fence) is (refused is None)

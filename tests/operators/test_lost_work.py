@@ -141,7 +141,7 @@ def test_a_lock_that_is_the_keys_alone_is_known(room: Mailroom, name: Any) -> No
     """However it is named, with other arguments beside, and with the key passed as text."""
     task = room.task(guard=guard(), lock_name=name)
     alive, dead = (Job.objects.create(status="processing").pk for _ in range(2))
-    with lock(task.naming.name_of((str(alive), "sd"), {})):
+    with lock(task.lock_name_of((str(alive), "sd"), {})):
         assert lost() == {dead}
 
 
@@ -153,7 +153,7 @@ def test_a_digest_of_the_key_is_known_however_the_key_was_passed(
 
     digest = room.register(body, name="digest", guard=guard())
     alive, dead = (Job.objects.create(status="processing").pk for _ in range(2))
-    with lock(digest.naming.name_of((key(alive),), {})):
+    with lock(digest.lock_name_of((key(alive),), {})):
         assert lost() == {dead}
 
 
