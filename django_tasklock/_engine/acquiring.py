@@ -117,7 +117,7 @@ class Acquiring:
         self.begin()
         how, entry, store = self.how, self.entry, self.keeper.store
         question = Question(entry.names, entry.token, entry.ttl, entry.record, entry.note)
-        waiter = None if how.wait == 0 else store.waiter(*question)
+        waiter = None if how.wait == 0 else store.waiter(question)
         met = None
         try:
             answer, asked, queued = ask(store, question, waiter)

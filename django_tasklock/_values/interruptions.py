@@ -11,14 +11,9 @@ import signal
 import threading
 from contextlib import suppress
 from traceback import walk_tb
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-
-
-class _Lock(Protocol):
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
-    def release(self) -> None: ...
 
 
 class Bell:
@@ -29,7 +24,7 @@ class Bell:
 
     __slots__ = ("_lock",)
 
-    def __init__(self, lock: _Lock | None = None) -> None:
+    def __init__(self, lock: threading.Lock | None = None) -> None:
         """``lock``: which nothing holds; None: one of this thread, or greenlet."""
         self._lock = threading.Lock() if lock is None else lock
         self._lock.acquire()

@@ -138,7 +138,7 @@ class TestRedisPy:
         parents = os.dup(connection._sock.fileno())
         try:
             connection.pid = 0  # As in a forked child, whose number is another one.
-            redis_compat.close_inherited(connection)
+            connection.disconnect()
             os.set_blocking(parents, True)
             os.write(parents, b"*1\r\n$4\r\nPING\r\n")
             assert os.read(parents, 100) == b"+PONG\r\n"

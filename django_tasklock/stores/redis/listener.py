@@ -173,7 +173,7 @@ class Listener:
 
     def close_inherited(self) -> None:
         """In a forked child: otherwise the parent's subscription outlives it, and locks are handed
-        to its dead waiters. The parent's end stays open: see `compat.close_inherited`."""
+        to its dead waiters. The parent's end stays open: see `RedisConnections`."""
         subscription = self._box.look()
         if subscription is not None:
             subscription.end()

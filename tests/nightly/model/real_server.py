@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from django_tasklock.stores import stores
 from django_tasklock.stores.records import new_record
-from django_tasklock.stores.redis.waiter import LEAVE
 from django_tasklock.stores.waiter import Grant, Question
 from tests.nightly.model.server import Command, Message, Reply, Server
 from tests.steps import LONG
@@ -89,7 +88,7 @@ class RealServer:
         if command.verb == "leave":
             keys = [store.keys.index, store.keys.fences, self._queue, self._key]
             words = [word.encode(), self._members[token], store.keys.of(name).member]
-            return Reply(store.client.run(LEAVE, keys, words) is not None)
+            return Reply(store.client.run("leave", keys, words) is not None)
         joining: tuple[bytes, ...] = ()
         if command.joins:
             number = b"" if command.number is None else self.numbers[token]
