@@ -28,8 +28,9 @@ class DictStore(BaseStore):
                 return Done(False, there)
             for change, entry in zip(changes, there, strict=True):
                 new = after(change, entry, next(self._fences))
-                self._kept.pop(change.name, None)
-                if new is not None:
+                if new is None:
+                    self._kept.pop(change.name, None)
+                else:
                     self._kept[change.name] = new, time.monotonic() + left_of(new)
             return Done(True, self.get(names))
 
@@ -38,10 +39,9 @@ class DictStore(BaseStore):
             return [self._there(name) for name in names]
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        with self._guard:
-            # A prefix that begins with a space asks for notes, any other one for locks.
-            names = [name for name in self._kept if is_note(name) == is_note(prefix)]
-            found = self.get([name for name in names if name.startswith(prefix)])
+        # A prefix that begins with a space asks for notes, any other one for locks.
+        names = [name for name in [*self._kept] if is_note(name) == is_note(prefix)]
+        found = self.get([name for name in names if name.startswith(prefix)])
         return iter(sorted(filter(None, found), key=left_of))
 
     def _there(self, name: str) -> Entry | None:

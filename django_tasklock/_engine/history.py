@@ -109,8 +109,8 @@ def _event(
         holder = holder.owner
     texts = {key: recorded(fields[key]) for key in ("by", "reason") if fields.get(key) is not None}
     return Event(
-        kind, shown(name), store.alias, datetime.fromtimestamp(at, timezone.utc), _for_people(owner),
-        None if holder is None else _for_people(holder), **{**fields, **texts},
+        kind, shown(name), store.alias, datetime.fromtimestamp(at, timezone.utc),
+        _for_people(owner), None if holder is None else _for_people(holder), **{**fields, **texts},
     )  # fmt: skip
 
 
