@@ -71,7 +71,6 @@ class RedisStore(BaseStore):
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
         self.client, self.encoding, self.keys = self._server()
-        self.encode = self.encoding.value_of
         # It connects to nothing, and raises for an option that is unknown.
         socket_timeout = self.client.new_connection().socket_timeout
         self.replicas = Replicas(settings, socket_timeout)
@@ -133,7 +132,7 @@ class RedisStore(BaseStore):
     def acquire(
         self, names: Sequence[str], token: str, ttl: float, owner: Record, note: Note | None = None
     ) -> Grant | Refusal:
-        value = self.encode(new_record(token, owner))
+        value = self.encoding.value_of(new_record(token, owner))
         return self.acquire_or_join(Question(names, token, ttl, owner, note), value)[0]
 
     def acquire_or_join(
@@ -279,7 +278,7 @@ class RedisStore(BaseStore):
         else:
             there = expect.encode()
         if isinstance(record, Mapping):
-            value, token = self.encode(record), record["token"].encode()
+            value, token = self.encoding.value_of(record), record["token"].encode()
             new_version = self._with_version(record.get("version"))
         else:  # `KEEP`, or nothing.
             value = (record or "").encode()
@@ -292,7 +291,7 @@ class RedisStore(BaseStore):
     def _words_of(self, note: Note) -> tuple[bytes, bytes, bytes]:
         """What acquire.lua has to know of a note. Its value is empty if there shall be none."""
         record = note_record(note.text, note.key)
-        value = self.encode(record) if note.text else b""
+        value = self.encoding.value_of(record) if note.text else b""
         return record["token"].encode(), value, milliseconds(note.ttl)
 
     def _extend(self, batch: Sequence[Extension], wait: ReplicaWait | None) -> builtins.list[bool]:

@@ -41,7 +41,8 @@ class RealServer:
         self._key, self._queue = keys.of(name).key, keys.of(name).queue
         self._tokens = [f"token-of-{at}".ljust(22, "t") for at in range(processes)]
         self._values = [
-            self._store.encode(new_record(token, {"task": token})) for token in self._tokens
+            self._store.encoding.value_of(new_record(token, {"task": token}))
+            for token in self._tokens
         ]
         self._ids = [f"{at}-{name}".ljust(22, "c").encode()[:22] for at in range(processes)]
         self._members = [
