@@ -18,16 +18,14 @@ from typing import Any
 from django.db import OperationalError, connections, transaction
 from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
 
-CONNECTED_BY = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
-
 
 def settings_of(database: str) -> tuple[Any, ...]:
-    """The settings that say which database an alias is, as they are now: those of `CONNECTED_BY`.
+    """The settings that say which database an alias is, as they are now.
 
     ``connections.settings`` is where a test run puts the name of the test database.
     """
     settings = connections.settings[database]
-    return tuple(settings[key] for key in CONNECTED_BY)
+    return tuple(settings[key] for key in ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT"))
 
 
 def new_wrapper(database: str) -> BaseDatabaseWrapper:

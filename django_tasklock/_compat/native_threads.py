@@ -16,7 +16,7 @@ import _thread
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 # A new thread is not waited for any longer.
 LONGEST_BEGINNING_SECONDS = 1.0
@@ -33,11 +33,6 @@ class _OfThread(threading.local):
 this_thread = _OfThread()
 
 
-NativeLock: TypeAlias = threading.Lock
-# Greenlets of one thread are one to it.
-NativeRLock: TypeAlias = threading.RLock
-
-
 def _original(name: str) -> Any:
     # Looked up in `sys.modules`: what is not imported has patched nothing.
     gevent = sys.modules.get("gevent.monkey")
@@ -49,15 +44,16 @@ def _original(name: str) -> Any:
     return getattr(_thread, name)
 
 
-def new_lock() -> NativeLock:
+def new_lock() -> threading.Lock:
     """Return a new lock of the operating system, which nothing holds."""
-    lock: NativeLock = _original("allocate_lock")()
+    lock: threading.Lock = _original("allocate_lock")()
     return lock
 
 
-def new_rlock() -> NativeRLock:
-    """Return a new reentrant lock of the operating system, which nothing holds."""
-    lock: NativeRLock = _original("RLock")()
+def new_rlock() -> threading.RLock:
+    """Return a new reentrant lock of the operating system, which nothing holds. Greenlets of one
+    thread are one to it."""
+    lock: threading.RLock = _original("RLock")()
     return lock
 
 

@@ -109,15 +109,6 @@ def arrives(connection: Any, seconds: float) -> bool:
     return bool(connection.can_read(timeout=seconds))
 
 
-def close_inherited(connection: Any) -> None:
-    """Close a forked child's end of a connection that its parent still uses.
-
-    redis-py compares the connection's ``pid`` with that of the process, and shuts the parent's end
-    down in its own process only.
-    """
-    connection.disconnect()
-
-
 # ------------------------------------------------------------------- a connection that listens
 
 

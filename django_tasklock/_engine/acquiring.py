@@ -117,7 +117,7 @@ class Acquiring:
         self.begin()
         how, own, store = self.how, self.own, self.keeper.store
         question = Question(own.names, own.token, own.ttl, own.record, own.note)
-        waiter = None if how.wait == 0 else store.waiter(*question)
+        waiter = None if how.wait == 0 else store.waiter(question)
         met = None
         try:
             answer, asked, queued = ask(store, question, waiter)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from weakref import WeakValueDictionary, ref
 from django.core.cache import caches
 from django.db import connections
 
-from .._compat.native_threads import NativeLock, new_lock, start_thread, this_thread
+from .._compat.native_threads import new_lock, start_thread, this_thread
 from .._values import clock
 from .._values.interruptions import Bell
 from .._values.processes import OfProcess, own_of
@@ -152,7 +153,7 @@ class Jobs:
         return max(self.retry_at, min(first, default=math.inf))
 
 
-def _run(of: Callable[[], Jobs | None], running: NativeLock, bell: Bell) -> None:
+def _run(of: Callable[[], Jobs | None], running: threading.Lock, bell: Bell) -> None:
     """Work until the store is gone. ``running`` is held meanwhile; if another thread holds it, this
     one ends at once. ``bell`` wakes the thread."""
     if not running.acquire(False):

@@ -53,13 +53,12 @@ def read_handle(handle: Any) -> Handle:
     if version != VERSION and version.isdigit() and text:
         raise ValueError(f"the handle has version {version}, not {VERSION}: update django-tasklock")
     try:
-        if version != VERSION:
-            raise ValueError
         said = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         alias, name, token, fence, mark, ttl, slots, *kept = said
         texts = [alias, name, token, mark, *kept]
         if (
-            {type(text) for text in texts} == {str}
+            version == VERSION
+            and {type(text) for text in texts} == {str}
             and len(kept) <= 1
             and alias
             and is_name(name)

@@ -11,14 +11,7 @@ import signal
 import threading
 from contextlib import suppress
 from traceback import walk_tb
-from typing import Any, Generic, Protocol, TypeVar
-
-T = TypeVar("T")
-
-
-class _Lock(Protocol):
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
-    def release(self) -> None: ...
+from typing import Any
 
 
 class Bell:
@@ -29,7 +22,7 @@ class Bell:
 
     __slots__ = ("_lock",)
 
-    def __init__(self, lock: _Lock | None = None) -> None:
+    def __init__(self, lock: threading.Lock | None = None) -> None:
         """``lock``: which nothing holds; None: one of this thread, or greenlet."""
         self._lock = threading.Lock() if lock is None else lock
         self._lock.acquire()
@@ -42,29 +35,6 @@ class Bell:
     def sleep(self, seconds: float) -> bool:
         """Return when it is rung, or after so long. Returns whether it was rung."""
         return self._lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
-
-
-class Box(Generic[T]):
-    """Holds one thing at most. Of several threads that put, the first one's stays; of several that
-    take, one gets it."""
-
-    __slots__ = ("_held",)
-
-    def __init__(self) -> None:
-        # `setdefault`, `pop` and `get` of a dict are one step each.
-        self._held: dict[str, T] = {}
-
-    def put(self, thing: T) -> T:
-        """Put a thing in, if there is none. Returns the one that is there now."""
-        return self._held.setdefault("", thing)
-
-    def take(self) -> T | None:
-        """Take out what is there; None: nothing is."""
-        return self._held.pop("", None)
-
-    def look(self) -> T | None:
-        """What is there; None: nothing is."""
-        return self._held.get("")
 
 
 def interrupts(error: BaseException) -> bool:

@@ -16,11 +16,11 @@ from ..exceptions import StoreUnavailable
 from .contract import ATTEMPTS, Finding
 from .notes import Notes, Reserved, noting
 from .records import ANY, FREE, KEEP, Change, Done, Entry, Foreign, Held, Note, Record, new_record
-from .waiter import CannotSubscribe, Grant, Refusal, Waiter
+from .waiter import CannotSubscribe, Grant, Question, Refusal, Waiter
 
 __all__ = [
-    "BaseStore", "CannotSubscribe", "Extension", "Finding", "Grant", "Note", "Owner", "Refusal",
-    "Reserved", "Waiter",
+    "BaseStore", "CannotSubscribe", "Extension", "Finding", "Grant", "Note", "Owner", "Question",
+    "Refusal", "Reserved", "Waiter",
 ]  # fmt: skip
 
 # How many locks are granted in one step: servers bound the size of a script's call, of a statement,

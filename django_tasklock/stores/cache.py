@@ -144,7 +144,7 @@ class CacheStore(BaseStore):
             until, text = _lasting(record, change.ttl)
             if self._call(lambda: self.cache.add(key, text, lifetime)):  # noqa: B023
                 if not self._keeps:
-                    self._assert_keeps(key, text, lifetime, until)
+                    self._assert_keeps(key, until)
                 added = Entry(change.name, record, change.ttl)
                 self._remember(added, until)
                 return True, added
@@ -171,7 +171,10 @@ class CacheStore(BaseStore):
         may, entry = self._may_change(change, alone=alone)
         if not may or entry is None:
             return may, entry
-        deleted = self._delete(change.name)
+        key = self._key(change.name)
+        deleted = bool(self._call(lambda: self.cache.delete(key)))
+        if not deleted:
+            self._assert_answers(key)
         self._own.pop(entry.token or "", None)
         return deleted, None
 
@@ -241,13 +244,6 @@ class CacheStore(BaseStore):
             self._assert_writes()
         return first
 
-    def _delete(self, name: str) -> bool:
-        key = self._key(name)
-        deleted = bool(self._call(lambda: self.cache.delete(key)))
-        if not deleted:
-            self._assert_answers(key)
-        return deleted
-
     def _entry(self, name: str) -> Entry | None:
         held = self._found(self._key(name))
         if held is ABSENT:
@@ -284,19 +280,15 @@ class CacheStore(BaseStore):
             self._assert_answers(key)
         return value
 
-    def _assert_keeps(self, key: str, text: str, lifetime: float | None, until: float) -> None:
+    def _assert_keeps(self, key: str, until: float) -> None:
         """Raise `InvalidLockConfig` if the cache has not what it said it added, as a DummyCache.
 
-        Asked until it was there once: no later lease costs another call. ``until``, on `clock.now`,
-        it must be there; or else after it was added once more, since somebody may just have cleared
-        the cache.
+        Asked until it was there once: no later lease costs another call. It must be there ``until``
+        this moment on `clock.now`.
         """
-        for _ in range(2):
-            if self._found(key) is not ABSENT:
-                self._keeps = True
-                return
-            self._call(lambda: self.cache.add(key, text, lifetime))
-        if clock.now() < until:
+        if self._found(key) is not ABSENT:
+            self._keeps = True
+        elif clock.now() < until:
             raise self.settings.wrong(
                 f"it uses the cache {self.settings.cache!r}, a {type(self.cache).__name__}: it "
                 "grants every lock to everybody. Use Redis, Memcached or a DatabaseStore for the "
@@ -351,8 +343,7 @@ class CacheStore(BaseStore):
 
 def _lease_of(change: Change) -> Held | None:
     """The lease that a change expects; None: it expects none."""
-    name, expect, _, _ = change
-    return expect if isinstance(expect, Held) and not is_note(name) else None
+    return change.expect if isinstance(change.expect, Held) and not is_note(change.name) else None
 
 
 def _margin(ttl: float) -> float:

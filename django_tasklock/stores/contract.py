@@ -18,8 +18,8 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from ..conf import StoreSettings
 from ..exceptions import ListingNotSupported
-from .records import KEEP, Change, Done, Entry, Note, Record, info_of, undoing
-from .waiter import Waiter
+from .records import KEEP, Change, Done, Entry, info_of, undoing
+from .waiter import Question, Waiter
 
 # How often what is under a name is looked at anew, where others change it meanwhile.
 ATTEMPTS = 100
@@ -128,10 +128,8 @@ class Contract(ABC):
 
     # What a store may have beside these.
 
-    def waiter(
-        self, names: Sequence[str], token: str, ttl: float, owner: Record, note: Note | None = None
-    ) -> Waiter | None:
-        """A waiter, for the arguments of `acquire`. It is not in the wait queue before it asks.
+    def waiter(self, question: Question) -> Waiter | None:
+        """A waiter that asks this. It is not in the wait queue before it asks.
 
         The permits of one name have one queue. None: this store has no wait queues.
         """

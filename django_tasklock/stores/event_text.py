@@ -76,17 +76,13 @@ def _is_ours(read: dict[str, Any]) -> bool:
         and is_name(name)
         and type(count) is int
         and 0 < count <= MOST_COUNTED
-        and all(_is_duration(read.get(each)) for each in ("seconds", "within"))
-        and all(_is_remark(read.get(each)) for each in ("by", "reason"))
+        and all(is_number(read.get(each, 0), LONGEST_TTL_SECONDS) for each in ("seconds", "within"))
+        and all(_is_remark(read.get(each, "")) for each in ("by", "reason"))
     )
 
 
-def _is_duration(value: Any) -> bool:
-    return value is None or is_number(value, LONGEST_TTL_SECONDS)
-
-
 def _is_remark(value: Any) -> bool:
-    return value is None or (type(value) is str and is_remark(value))
+    return type(value) is str and is_remark(value)
 
 
 def _owner(read: Any) -> Owner | None:

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
-import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 from weakref import WeakSet, WeakValueDictionary
 
-from .._compat.native_threads import NativeRLock, new_rlock
+from .._compat.native_threads import new_rlock
 from .._values import clock
 from .._values.event import Event
 from .._values.interruptions import Bell
 from .._values.owner import SINCE, Owner
 from .._values.processes import OfProcess
 from .._values.slots import base_of
-from .._values.tokens import chance
 from ..conf import StoreSettings
 from .base import BaseStore
 from .contract import Finding
 from .event_text import is_about
-from .records import Change, Done, Entry, Note, Record, after, fits, is_note, left_of, waiter_of
+from .records import Change, Done, Entry, Record, after, fits, is_note, left_of, waiter_of
 from .waiter import Grant, Question, Refusal
-
-logger = logging.getLogger("django_tasklock")
 
 # How many events are kept.
 HISTORY_EVENTS = 10_000
-# The probability that a new record also removes all that have ended: they stay few, uncounted.
-TIDY_CHANCE = 1 / 1024
 # How often a waiter looks whether the lease that it waits for is over: nobody tells it when a test
 # moves the time. On an event loop the first in the queue does so, and the others more rarely.
 LOOK_SECONDS, OTHERS_LOOK_SECONDS = 0.05, 1.0
@@ -87,7 +81,7 @@ class MemoryStore(BaseStore):
 
     # Reentrant: a signal handler may run inside of a call and take a lock too. Native: the renewal
     # thread and greenlets share it, and no greenlet is switched to while it is held.
-    guard_of: ClassVar[OfProcess[NativeRLock]] = OfProcess(new_rlock)
+    guard_of: ClassVar[OfProcess[threading.RLock]] = OfProcess(new_rlock)
     """held while anything of a memory store is read or changed, and never longer"""
     last_fence: ClassVar[int] = 0
     """of all stores of this process: a test may replace its store, and keep its rows"""
@@ -99,13 +93,11 @@ class MemoryStore(BaseStore):
         # The waiters, by their tokens, in the order in which they came. One whose caller is gone is
         # not among them any more.
         self._queue = OfProcess[WeakValueDictionary[str, MemoryWaiter]](WeakValueDictionary)
-        # The process that knows that it has no copies of the leases of the one that forked it.
-        self._process = os.getpid()
         with self.guard:
             _all.add(self)
 
     @property
-    def guard(self) -> NativeRLock:
+    def guard(self) -> threading.RLock:
         """That of this process: another one's may be held by a thread that is not here."""
         return self.guard_of.own()
 
@@ -135,14 +127,6 @@ class MemoryStore(BaseStore):
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
         names = [change.name for change in changes]
         with self.guard:
-            if self._process != os.getpid():
-                self._process = os.getpid()
-                if not all(map(is_note, self._kept)):
-                    logger.warning(
-                        "the lock store %s is in memory, and this forked process has a copy of its "
-                        "locks: it and its parent do not exclude each other",
-                        self.alias,
-                    )
             there = self.get(names)
             made = all(map(fits, changes, there))
             if made:
@@ -154,10 +138,8 @@ class MemoryStore(BaseStore):
         with self.guard:
             return [self._entry(name) for name in names]
 
-    def waiter(
-        self, names: Sequence[str], token: str, ttl: float, owner: Record, note: Note | None = None
-    ) -> MemoryWaiter:
-        return MemoryWaiter(self, Question(names, token, ttl, owner, note))
+    def waiter(self, question: Question) -> MemoryWaiter:
+        return MemoryWaiter(self, question)
 
     def waiters(self, name: str, limit: int = 100) -> list[Owner]:
         with self.guard:
@@ -214,8 +196,6 @@ class MemoryStore(BaseStore):
 
     def _keep(self, entry: Entry) -> Kept:
         """Put an entry under its name, and wake the waiters of this lock."""
-        if chance.random() < TIDY_CHANCE:
-            self._kept = {old: each for old, each in self._kept.items() if each.left() > 0}
         MemoryStore.last_fence = max(self.last_fence, entry.fence or 0)
         now, seconds = today(), left_of(entry)
         ends = now + seconds, clock.now() + seconds

@@ -45,10 +45,10 @@ LISTED = f" {LISTED_KEY_PREFIX}"
 # Characters of a note's name; a longer one is replaced by a digest.
 LONGEST_NOTE_NAME = LONGEST_NAME_CHARACTERS + 20
 
-_NUMBERS = frozenset({int, float})
 _begins = re.compile(r'\{(\\?)"token\1"').search
-# A record is flat: it contains nothing that could contain itself.
-_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+# The record as ASCII text: JSON, with token and version as they are. A record is flat: it contains
+# nothing that could contain itself.
+text_of_record = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class Note(NamedTuple):
@@ -203,11 +203,6 @@ def new_record(token: str, owner: Mapping[str, Any], version: str = "") -> dict[
     return record
 
 
-def text_of_record(record: Record) -> str:
-    """Return the record as ASCII text: JSON, with token and version as they are."""
-    return _encode(record)
-
-
 def record_of(value: bytes | str) -> Record | None:
     """Return the record in a value; None if it is not as we write it.
 
@@ -248,7 +243,7 @@ def _is_ours(read: dict[str, Any]) -> bool:
 
 def is_number(value: Any, most: float) -> bool:
     """Whether a value is a number from 0 to ``most``."""
-    return type(value) in _NUMBERS and 0 <= value <= most
+    return type(value) in (int, float) and 0 <= value <= most
 
 
 def digest_of(value: bytes) -> str:

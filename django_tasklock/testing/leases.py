@@ -11,7 +11,7 @@ from .._values import clock
 from .._values.owner import owner_record
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
-from ..stores.base import BaseStore, Extension, Grant, Note, Refusal
+from ..stores.base import BaseStore, Extension, Grant, Note, Question, Refusal
 from ..stores.records import FREE, Change, Held
 from .steps import (
     LONG_SECONDS,
@@ -210,7 +210,7 @@ class Waiting(ContractTests):
 
     def test_a_waiter_of_a_lock_that_is_not_held_is_granted_it(self) -> None:
         store, name, token = self.make_store(), new_name(), new_token()
-        waiter = store.waiter([name], token, LONG_SECONDS, owner_record())
+        waiter = store.waiter(Question([name], token, LONG_SECONDS, owner_record()))
         if not store.supports_waiting:
             assert waiter is None
             assert store.waiters(name) == []

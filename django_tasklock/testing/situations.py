@@ -16,7 +16,6 @@ from ..conf import DEFAULT_ALIAS
 from ..exceptions import LockNotAcquired, StoreUnavailable
 from ..stores.base import BaseStore, Refusal
 
-A_DAY_SECONDS = 86400.0
 # These ask no server.
 NO_VERBS = ("close_idle", "granted", "info", "key", "keyed", "keyed_note")
 
@@ -28,7 +27,7 @@ def held(
     by: str = "another-host",
     task: str | None = None,
     task_id: str | None = None,
-    ttl: float = A_DAY_SECONDS,
+    ttl: float = 86400.0,
     store: str = DEFAULT_ALIAS,
 ) -> Iterator[LockInfo]:
     """Have somebody else hold the lock ``name`` for the block.

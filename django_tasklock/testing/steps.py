@@ -18,7 +18,7 @@ from .._values import clock
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, owner_record
 from .._values.tokens import new_token
-from ..stores.base import BaseStore, Grant, Refusal, Waiter
+from ..stores.base import BaseStore, Grant, Question, Refusal, Waiter
 from ..stores.records import new_record
 
 LONG_SECONDS = 30.0
@@ -171,7 +171,7 @@ def lasts_from_now(holder: Holder, ttl: float) -> None:
 def queued(store: BaseStore, *names: str, **owner: Any) -> Queued:
     """A new waiter in the wait queue of a lock that is held, or of some permits."""
     token = new_token()
-    waiter = store.waiter(names, token, LONG_SECONDS, owner_record() | owner)
+    waiter = store.waiter(Question(names, token, LONG_SECONDS, owner_record() | owner))
     assert waiter is not None
     assert isinstance(waiter.ask(), Refusal)
     return Queued(store, token, waiter)

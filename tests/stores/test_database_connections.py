@@ -205,7 +205,7 @@ def test_one_connection_serves_all_calls_unless_one_is_interrupted_or_it_was_idl
 ) -> None:
     for _ in range(5):
         assert Meanwhile(store.count).result(PATIENCE) == 0
-    (interrupted,) = store._connections._idle
+    (interrupted,) = store._connections._idle.own()
 
     def raising(*_: Any) -> int:
         raise Exit
@@ -215,7 +215,7 @@ def test_one_connection_serves_all_calls_unless_one_is_interrupted_or_it_was_idl
         store.count()
     assert interrupted._wrapper.connection is None
     assert store.count() == 0
-    (idle,) = store._connections._idle
+    (idle,) = store._connections._idle.own()
     assert idle is not interrupted
     idle.idle_since -= 61
     assert store.count() == 0
@@ -229,12 +229,12 @@ def test_the_connections_of_a_burst_are_closed_once_they_were_idle_for_long(
     burst = [Meanwhile(lambda: store._run(lambda _: together.wait(PATIENCE))) for _ in range(5)]
     for each in burst:
         each.result(PATIENCE)
-    left = [*store._connections._idle]
+    left = [*store._connections._idle.own()]
     assert len(left) == 5
     for connection in left[:-1]:
         connection.idle_since -= 61
     assert store.count() == 0
-    assert [*store._connections._idle] == left[-1:]
+    assert [*store._connections._idle.own()] == left[-1:]
     assert all(connection._wrapper.connection is None for connection in left[:-1])
 
 
@@ -243,7 +243,7 @@ def test_a_child_has_connections_of_its_own(store: DatabaseStore, alias: str) ->
     lease = taken("video:1")
     before = sessions(alias)
 
-    assert in_child(lambda: [store.count(), len(store._connections._idle)]) == [1, 1]
+    assert in_child(lambda: [store.count(), len(store._connections._idle.own())]) == [1, 1]
     assert before <= sessions(alias)
     assert lease.extend(LONG)
     assert lease.release()

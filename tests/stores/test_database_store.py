@@ -136,9 +136,9 @@ class TestEventLoops:
 
         database_store.close_idle()
         assert asyncio.run(take())
-        (idle,) = database_store._connections._idle
+        (idle,) = database_store._connections._idle.own()
         assert asyncio.run(take())
-        assert [*database_store._connections._idle] == [idle]
+        assert [*database_store._connections._idle.own()] == [idle]
         asyncio.run(close())
         assert idle._wrapper.connection is None
 

@@ -16,7 +16,7 @@ from django_tasklock._values.arguments import LONGEST_TTL_SECONDS
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import Grant, Refusal
+from django_tasklock.stores.base import Grant, Question, Refusal
 from tests.conftest import UseRedis
 from tests.steps import LONG, holder, members, server, taken, waiter
 from tests.waiting import until
@@ -28,7 +28,7 @@ def on_redis(use_redis: UseRedis) -> None:
 
 
 def in_queue(token: str, ttl: float = LONG) -> Any:
-    waiter = stores["default"].waiter(["video:1"], token, ttl, owner_record())
+    waiter = stores["default"].waiter(Question(["video:1"], token, ttl, owner_record()))
     assert waiter is not None
     assert isinstance(waiter.ask(), Refusal)
     return waiter

@@ -20,8 +20,7 @@ from django_tasklock._values import clock
 from django_tasklock._values.tokens import new_token
 from django_tasklock.signals import lock_lost
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import Grant, Note, Refusal
-from django_tasklock.stores.memory import TIDY_CHANCE
+from django_tasklock.stores.base import Grant, Note, Question, Refusal
 from django_tasklock.testing import MemoryStore
 from tests.conftest import UseCaches, UseRedis
 from tests.eager_task import assert_an_eager_task_locks_and_guards
@@ -157,15 +156,6 @@ class TestFromTestToTest:
         with freeze_time(NOON - timedelta(days=1)):
             assert (taken("video:2").fence or 0) > (first or 0)
 
-    def test_what_is_over_takes_no_memory(self) -> None:
-        store: Any = stores["default"]
-        with time_machine.travel(NOON, tick=False) as traveller:
-            store.set_note(Note("run 0", "ended", 60))
-            traveller.shift(60)
-            for number in range(20 * round(1 / TIDY_CHANCE)):
-                store.set_note(Note("run 1", f"ended {number}", 60))
-        assert len(store._kept) == 1
-
 
 class TestInterruptedHandOver:
     @pytest.mark.skipif(
@@ -201,7 +191,7 @@ class TestInterruptedHandOver:
         store, where = stores["default"], list[str]()
         while not where:  # Python 3.13 does not trace a function's first call.
             lease, token = taken("video:1"), new_token()
-            asking = store.waiter(["video:1"], token, LONG, {})
+            asking = store.waiter(Question(["video:1"], token, LONG, {}))
             assert asking is not None
             assert isinstance(asking.ask(), Refusal)
             with interrupted(1, "wake") as where:
@@ -212,25 +202,17 @@ class TestInterruptedHandOver:
 
 class TestForkedChild:
     @pytest.mark.usefixtures("each_fork")
-    def test_has_a_copy_of_the_leases_and_is_told_so(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        assert in_child(lambda: len([taken("video:2"), *caplog.records])) == 1, "nothing to copy"
+    def test_has_a_copy_of_the_locks_and_none_of_the_leases(self) -> None:
         lease = taken("video:1")
 
         def child() -> list[Any]:
             refused = locks.acquire("video:1") is None
             free = locks.acquire("video:2") is not None
-            taken("video:3")
-            return [refused, free, lease.held, [record.getMessage() for record in caplog.records]]
+            return [refused, free, lease.held]
 
-        refused, free, held, logged = in_child(child)
-        assert (refused, free, held) == (True, True, False)
-        (warning,) = logged
-        assert warning.startswith("the lock store default is in memory, and this forked process")
+        assert in_child(child) == [True, True, False]
         assert locks.count() == 1
         assert lease.release()
-        assert caplog.records == []
 
     @pytest.mark.usefixtures("each_fork")
     def test_forked_while_another_thread_uses_the_store(self) -> None:

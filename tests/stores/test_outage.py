@@ -13,7 +13,7 @@ from django.core.cache import cache
 from django_tasklock import Lease, StoreUnavailable, lock, locks, signals
 from django_tasklock.stores import stores
 from django_tasklock.stores.redis import connections
-from django_tasklock.stores.redis.store import PUT
+from django_tasklock.stores.redis.connections import SCRIPTS
 from tests.conftest import UseCaches, UseRedis
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
@@ -254,7 +254,7 @@ class TestLostReply:
         until(lambda: waiting("video:1") == 1)
         token = holder("video:1").token
         assert token is not None
-        cut_proxy.drop_reply(PUT.sha)
+        cut_proxy.drop_reply(SCRIPTS["put"].sha)
         with pytest.raises(StoreUnavailable):
             locks.clear("video:1")
         assert thread.result().held

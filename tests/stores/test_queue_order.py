@@ -12,7 +12,7 @@ from django_tasklock import Lease, locks
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import CannotSubscribe, Grant, Refusal
+from django_tasklock.stores.base import CannotSubscribe, Grant, Question, Refusal
 from django_tasklock.stores.redis.waiter import RedisWaiter
 from tests.conftest import UseRedis
 from tests.servers import RedisServer
@@ -36,7 +36,7 @@ def server(own_redis_server: RedisServer) -> Any:
 def waits(task: str, ttl: float = LONG) -> RedisWaiter:
     """A waiter for video:1, known by its task's name."""
     store: Any = stores["default"]
-    waiter: RedisWaiter = store.waiter(["video:1"], new_token(), ttl, owner_record(task))
+    waiter: RedisWaiter = store.waiter(Question(["video:1"], new_token(), ttl, owner_record(task)))
     return waiter
 
 

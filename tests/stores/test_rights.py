@@ -13,7 +13,7 @@ from django_tasklock import StoreUnavailable, locks
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import Note, Refusal
+from django_tasklock.stores.base import Note, Question, Refusal
 from tests.conftest import UseCaches, UseRedis
 from tests.pages import DOCS, blocks
 from tests.servers import RedisServer
@@ -45,7 +45,7 @@ class TestRights:
         list(store.check())
         lease = taken("video:1")
         assert locks.acquire("video:1") is None
-        line = store.waiter(["video:1"], new_token(), LONG, owner_record())
+        line = store.waiter(Question(["video:1"], new_token(), LONG, owner_record()))
         assert isinstance(line.ask(), Refusal)
         assert isinstance(line.ask(), Refusal)
         assert locks.waiters("video:1")

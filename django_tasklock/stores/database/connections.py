@@ -6,7 +6,6 @@ by others until that commits, and is gone if it is rolled back.
 
 from __future__ import annotations
 
-import os
 import time
 import weakref
 from collections import deque
@@ -18,6 +17,7 @@ from django.db import InterfaceError, OperationalError
 
 from ..._compat import django_database as compat
 from ..._values import clock
+from ..._values.processes import OfProcess
 from ..._values.tokens import chance
 from ...exceptions import InvalidLockConfig
 
@@ -48,9 +48,9 @@ UNDONE = frozenset({"40P01", "40001", 1213})
 # The pause before a call is tried again: between these.
 PAUSE_SECONDS = (0.001, 0.05)
 
-# Connections of the process that has forked this one. To close them, or to let the garbage
+# Idle connections of the process that has forked this one. To close them, or to let the garbage
 # collector find them, would end the parent's sessions.
-_inherited: list[Connection] = []
+_inherited: list[deque[Connection]] = []
 
 
 class Connection:
@@ -69,7 +69,7 @@ class Connection:
         Raises `InvalidLockConfig` if no lease can be kept there, and what Django raises.
         """
         self.answered, self.idle_since = False, clock.now()
-        self._pid, self._database = os.getpid(), database
+        self._database = database
         self._settings = compat.settings_of(database)
         self._wrapper = compat.new_wrapper(database)
         self._vendor = self._wrapper.vendor
@@ -121,21 +121,16 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """Whether it is this process's, was used not long ago, and is to the database that the
-        settings name now."""
+        """Whether it was used not long ago, and is to the database that the settings name now."""
         return (
-            self._pid == os.getpid()
-            and clock.now() - self.idle_since < IDLE_SECONDS
+            clock.now() - self.idle_since < IDLE_SECONDS
             and self._settings == compat.settings_of(self._database)
         )
 
     def close(self) -> None:
-        """Close it, if this process has made it."""
-        if self._pid != os.getpid():
-            _inherited.append(self)
-        else:
-            with suppress(Exception), compat.off_the_event_loop():
-                self._wrapper.close()
+        """Close it."""
+        with suppress(Exception), compat.off_the_event_loop():
+            self._wrapper.close()
 
 
 class DatabaseConnections:
@@ -145,7 +140,7 @@ class DatabaseConnections:
     def __init__(self, database: str, seconds: float) -> None:
         """``database``, ``seconds``: as for `Connection`."""
         self._database, self._seconds = database, seconds
-        self._idle: deque[Connection] = deque()
+        self._idle = OfProcess[deque[Connection]](deque, _inherited.append)
         weakref.finalize(self, _close_all, self._idle)
 
     def run(self, work: Callable[[Connection], T]) -> T:
@@ -171,7 +166,7 @@ class DatabaseConnections:
             finally:
                 if done:
                     connection.idle_since = clock.now()
-                    self._idle.append(connection)
+                    self._idle.own().append(connection)
                 else:  # There may be an answer that nobody has read.
                     connection.close()
             time.sleep(chance.uniform(*PAUSE_SECONDS))
@@ -182,21 +177,22 @@ class DatabaseConnections:
 
     def _idle_one(self) -> Connection | None:
         """The last one that was used, if it is of use."""
+        idle = self._idle.own()
         with suppress(IndexError):
             # The longest idle first: of a burst of calls most would be left.
-            while not self._idle[0].usable:
-                self._idle.popleft().close()
-            while not (connection := self._idle.pop()).usable:
+            while not idle[0].usable:
+                idle.popleft().close()
+            while not (connection := idle.pop()).usable:
                 connection.close()
             connection.answered = False
             return connection
         return None
 
 
-def _close_all(idle: deque[Connection]) -> None:
+def _close_all(idle: OfProcess[deque[Connection]]) -> None:
     with suppress(IndexError):
         while True:
-            idle.pop().close()
+            idle.own().pop().close()
 
 
 def _is_undone(error: Exception) -> bool:

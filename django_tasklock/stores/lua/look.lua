@@ -8,7 +8,6 @@ local MAX_VALUE_BYTES = 16385
 -- KEYS from `first` on are, for each name, its key, the lock's own queue, and that of permits: a lock
 -- whose record says so is one of several permits. Only a name that ends like a permit's has two.
 local function look(first, fences, names)
-  if #names == 0 then return {} end
   local keys, queues = {}, {}
   for i = 1, #names do
     local at = first + 3 * (i - 1)

@@ -94,7 +94,7 @@ class QuorumStore(BaseStore):
         # Before any member is told: see `_give`.
         removed = [each.expect for each in changes if each.record is None]
         self._over += [expect.token for expect in removed if isinstance(expect, Held)]
-        for pause in _pauses():
+        for attempt in range(1, ATTEMPTS + 1):
             vote = self._vote(changes, least_fence)
             if vote.carried:
                 entries = vote.entries(self._of_one_fence(vote))
@@ -105,7 +105,8 @@ class QuorumStore(BaseStore):
                 raise self._unavailable(vote.failed)
             if not vote.split:
                 break
-            time.sleep(pause)
+            # At random: callers that have split the members are not to meet again.
+            time.sleep(chance.uniform(0, PAUSE_SECONDS * attempt))
         return Done(False, vote.entries(vote.refused))
 
     def _for_members(self, changes: Sequence[Change]) -> Sequence[Change]:
@@ -270,10 +271,3 @@ class QuorumStore(BaseStore):
         reasons = sorted(f"{member.alias}: {reason}" for member, reason in failed.items())
         must = f"{answered}, and {self.majority} must agree; {'; '.join(reasons)}"
         return StoreUnavailable(self.alias, must)
-
-
-def _pauses() -> Iterator[float]:
-    """Yield one for each vote, drawn at random: callers that have split the members are not to meet
-    again."""
-    for attempt in range(1, ATTEMPTS + 1):
-        yield chance.uniform(0, PAUSE_SECONDS * attempt)

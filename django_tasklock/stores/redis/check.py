@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
-from ..._compat import redis as compat
 from ..._values.tokens import new_token
 from ...exceptions import StoreUnavailable
-from ..base import Finding
-from .connections import Client, Script, raise_of_handler
+from ..base import CannotSubscribe, Finding
+from .connections import Client
 from .keys import Keys
-
-ACQUIRE, RELEASE = Script("acquire"), Script("release")
+from .listener import Hearing, Listener
 
 # The first version with all commands that the scripts use.
 MIN_REDIS_VERSION = (6, 2)
@@ -29,14 +27,6 @@ def findings(
     ``needed`` is how many replicas must have a lease before it counts; ``in_cluster``: it is a
     master of a cluster, where nobody waits in a queue. Raises `StoreUnavailable`.
     """
-    made = compat.make_connection(client.pool, compat.connection_options(client.pool))
-    if made.socket_timeout is None and not in_cluster:
-        what = (
-            "its cache has no socket timeout: if the server hangs, a call of the cache waits for "
-            "ever, but a call of the locks does not"
-        )
-        mend = "Give the cache a SOCKET_TIMEOUT (django-redis) or a socket_timeout (Django)."
-        yield Finding("socket_timeout", False, what, mend)
     try:
         lines = client.command("INFO").decode("utf-8", "replace").splitlines()
     except StoreUnavailable as error:
@@ -99,25 +89,22 @@ def _write(client: Client, keys: Keys, *, waits: bool) -> None:
     ])  # fmt: skip
     lease = [token, token, b"1000"]
     there = [*keys.of_question([lock], None), note.key]
-    client.run(ACQUIRE, there, [*lease, b"0", member, *lease])
+    client.run("acquire", there, [*lease, b"0", member, *lease])
     there = [key, keys.index, keys.fences, lock.queue, lock.permits, note.key]
-    client.run(RELEASE, there, [token, member, b"", b""])
+    client.run("release", there, [token, member, b"", b""])
 
 
 def _listen(client: Client, keys: Keys) -> None:
     """Listen, and tell a waiter nothing."""
     channel = keys.channels + b"try"
-    connection: Any = client.new_connection()
+    listener, nobody = Listener(client, keys.channels, threaded=False), Hearing("")
     try:
-        compat.connect(connection)
-        compat.send(connection, compat.pack((b"SUBSCRIBE", channel)))
-        if isinstance(answer := compat.read(connection), ResponseError):
-            raise answer
-    except (RedisError, OSError) as error:
-        raise_of_handler(error)
-        raise client.unavailable(error) from error
+        listener.subscribe(nobody)
+    except CannotSubscribe as error:
+        raise StoreUnavailable(client.alias, str(error.__cause__)) from error
     finally:
-        connection.disconnect()
+        listener.remove(nobody)
+        listener.close_idle()
     client.commands([("PUBSUB", "NUMSUB", channel), ("PUBLISH", channel, "")])
 
 

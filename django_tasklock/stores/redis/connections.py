@@ -120,9 +120,10 @@ class RedisConnections:
                 self._close([self._idle.pop()[0]])
 
     def close_inherited(self) -> None:
-        """Close those of the parent, in a forked child."""
+        """Close those of the parent, in a forked child. The parent's ends stay open: redis-py
+        compares a connection's ``pid`` with that of the process."""
         for connection in list(self._made):
-            compat.close_inherited(connection)
+            connection.disconnect()
 
     def _lend(self, own: list[Any], look: bool, fresh: bool) -> None:
         """Put a connection into ``own`` that no other call uses. ``look``: one that is not sound
@@ -190,6 +191,13 @@ def _with_parts(file: str) -> str:
     return re.sub(r"(?m)^ *--- include (\w+)$", lambda part: _with_parts(part[1]), text)
 
 
+# Read when this module is: a later release may replace the files while the process runs.
+SCRIPTS = {
+    name: Script(name)
+    for name in ("acquire", "count", "get", "leave", "list", "put", "release", "renew")
+}
+
+
 class Client:
     """Runs scripts on a server."""
 
@@ -213,7 +221,7 @@ class Client:
 
     def run(
         self,
-        script: Script,
+        name: str,
         keys: Sequence[bytes],
         args: Sequence[bytes] = (),
         *,
@@ -224,7 +232,7 @@ class Client:
         """Run a script in one round trip.
 
         Args:
-            script: to run.
+            name: of the script.
             keys, args: its KEYS and ARGV.
             once: it must not run twice. Otherwise it is sent once more when the connection was cut.
             ping: its messages to other clients are to be sent before its reply; see `PING`.
@@ -235,6 +243,7 @@ class Client:
 
         Raises `StoreUnavailable`; with ``once`` it is `MayHaveRun` if the script may have run.
         """
+        script = SCRIPTS[name]
         packed = pack((b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *args))
         while True:
             if ping:

@@ -36,20 +36,12 @@ from ..records import (
 from ..waiter import Question
 from .caches import SOCKET_TIMEOUT_OPTION, Encoding, served, timeouts
 from .check import findings
-from .connections import Client, MayHaveRun, Script, milliseconds
+from .connections import Client, MayHaveRun, milliseconds
 from .events import HISTORY_OPTION, History
 from .keys import Keys
 from .listener import Listener, listeners_of
 from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
 from .waiter import RedisWaiter, value_of
-
-ACQUIRE = Script("acquire")
-COUNT = Script("count")
-GET = Script("get")
-LIST = Script("list")
-PUT = Script("put")
-RELEASE = Script("release")
-RENEW = Script("renew")
 
 # A script for so many keeps the server busy for about half a millisecond.
 LEASES_PER_SCRIPT = 500
@@ -79,7 +71,6 @@ class RedisStore(BaseStore):
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
         self.client, self.encoding, self.keys = self._server()
-        self.encode = self.encoding.value_of
         # It connects to nothing, and raises for an option that is unknown.
         socket_timeout = self.client.new_connection().socket_timeout
         self.replicas = Replicas(settings, socket_timeout)
@@ -114,7 +105,7 @@ class RedisStore(BaseStore):
         wait = self.replicas.wait(min(ttls)) if ttls else None
         # A change that removes something, made twice, would not find it the second time.
         once = any(change.record is None and change.expect != ANY for change in changes)
-        made, found = self.client.run(PUT, keys, args, once=once, wait=wait)
+        made, found = self.client.run("put", keys, args, once=once, wait=wait)
         if made and wait is not None and not wait.enough:
             raise StoreUnavailable(self.alias, f"{locks[0]} is not written: {wait}")
         return Done(bool(made), self._entries(locks, found))
@@ -126,7 +117,7 @@ class RedisStore(BaseStore):
             keys = [self.keys.fences]
             for lock in locks:
                 keys += lock.key, lock.queue, lock.permits
-            found = self.client.run(GET, keys, [lock.member for lock in locks])
+            found = self.client.run("get", keys, [lock.member for lock in locks])
             entries += self._entries(locks, found)
         return entries
 
@@ -141,7 +132,7 @@ class RedisStore(BaseStore):
     def acquire(
         self, names: Sequence[str], token: str, ttl: float, owner: Record, note: Note | None = None
     ) -> Grant | Refusal:
-        value = self.encode(new_record(token, owner))
+        value = self.encoding.value_of(new_record(token, owner))
         return self.acquire_or_join(Question(names, token, ttl, owner, note), value)[0]
 
     def acquire_or_join(
@@ -171,7 +162,7 @@ class RedisStore(BaseStore):
             args += b"", b"", b""
         args += joining
         wait = self.replicas.wait(ttl)
-        reply = self.client.run(ACQUIRE, keys, args, wait=wait)
+        reply = self.client.run("acquire", keys, args, wait=wait)
         if not reply[0]:
             held = zip(locks, reply[1][::2], reply[1][1::2], strict=True)
             return Refusal(tuple(self.info(self.entry(*each)) for each in held)), reply[2:]
@@ -204,19 +195,17 @@ class RedisStore(BaseStore):
         try:
             # With the PING, the next holder gets its message before we get our reply. Otherwise it
             # would wait for a processor, or in this process for the interpreter lock.
-            return bool(self.client.run(RELEASE, keys, args, once=True, ping=True))
+            return bool(self.client.run("release", keys, args, once=True, ping=True))
         except MayHaveRun:
             # The whole script was sent. So if the lease is gone now, that call has released it,
             # or it was cleared meanwhile.
-            self.client.run(RELEASE, keys, args)
+            self.client.run("release", keys, args)
             return True
 
     # What the store has beside these.
 
-    def waiter(
-        self, names: Sequence[str], token: str, ttl: float, owner: Record, note: Note | None = None
-    ) -> RedisWaiter:
-        return RedisWaiter(self, Question(names, token, ttl, owner, note))
+    def waiter(self, question: Question) -> RedisWaiter:
+        return RedisWaiter(self, question)
 
     def waiters(self, name: str, limit: int = 100) -> builtins.list[Owner]:
         queue = self.keys.of(name).queue
@@ -226,7 +215,7 @@ class RedisStore(BaseStore):
 
     def count(self, prefix: str = "") -> int:
         if not prefix:
-            return int(self.client.run(COUNT, [self.keys.index]))
+            return int(self.client.run("count", [self.keys.index]))
         return sum(1 for _ in self._names(prefix))
 
     def endless(self, prefix: str = "") -> Iterator[LockInfo]:
@@ -234,14 +223,12 @@ class RedisStore(BaseStore):
         if start is None:
             raise ListingNotSupported(self.alias, "search for keys that never expire")
         pattern = _GLOB.sub(rb"\\\g<0>", start + prefix.encode()) + b"*"
-        cursor, seen = b"0", set()
+        cursor = b"0"
         while True:
             scan = "SCAN", cursor, "MATCH", pattern, "COUNT", LEASES_PER_SCRIPT
             cursor, keys = self.client.command(*scan)
             # Redis may return a key twice while its hash table grows or shrinks.
-            fresh = [key for key in keys if key not in seen]
-            seen.update(fresh)
-            found = [self.keys.lock_at(key) for key in fresh]
+            found = [self.keys.lock_at(key) for key in keys]
             for info in self.find_many([name for name in found if name is not None]):
                 if info is not None and info.ttl is None:
                     yield info
@@ -291,7 +278,7 @@ class RedisStore(BaseStore):
         else:
             there = expect.encode()
         if isinstance(record, Mapping):
-            value, token = self.encode(record), record["token"].encode()
+            value, token = self.encoding.value_of(record), record["token"].encode()
             new_version = self._with_version(record.get("version"))
         else:  # `KEEP`, or nothing.
             value = (record or "").encode()
@@ -304,7 +291,7 @@ class RedisStore(BaseStore):
     def _words_of(self, note: Note) -> tuple[bytes, bytes, bytes]:
         """What acquire.lua has to know of a note. Its value is empty if there shall be none."""
         record = note_record(note.text, note.key)
-        value = self.encode(record) if note.text else b""
+        value = self.encoding.value_of(record) if note.text else b""
         return record["token"].encode(), value, milliseconds(note.ttl)
 
     def _extend(self, batch: Sequence[Extension], wait: ReplicaWait | None) -> builtins.list[bool]:
@@ -313,7 +300,7 @@ class RedisStore(BaseStore):
             lock = self.keys.of(name)
             keys.append(lock.key)
             args += token.encode(), milliseconds(ttl), lock.member
-        done = [*map(bool, self.client.run(RENEW, keys, args, wait=wait))]
+        done = [*map(bool, self.client.run("renew", keys, args, wait=wait))]
         if wait is not None and not wait.enough and any(done):
             raise StoreUnavailable(self.alias, f"{batch[0].name} is not extended: {wait}")
         return done
@@ -328,7 +315,7 @@ class RedisStore(BaseStore):
         seen: set[bytes] = set()
         start, size = b"", NAMES_PER_SCRIPT
         while True:
-            flat = self.client.run(LIST, [index], [start, b"%d" % size])
+            flat = self.client.run("list", [index], [start, b"%d" % size])
             fresh = [member for member in flat[::2] if member not in seen]
             seen.update(fresh)
             for name in filter(None, map(self.keys.name_of, fresh)):

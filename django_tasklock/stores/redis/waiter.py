@@ -20,10 +20,8 @@ from ..._values.tokens import TOKEN_CHARACTERS
 from ...exceptions import StoreUnavailable
 from ..records import new_record
 from ..waiter import CannotSubscribe, Grant, Question, Refusal
-from .connections import Script, milliseconds
+from .connections import milliseconds
 from .listener import Hearing, Listener
-
-LEAVE = Script("leave")
 
 _NUMBER = rb"([1-9][0-9]{0,15})"
 _handed_over = re.compile(rb"\+%b:(0|[1-9][0-9]{0,3})" % _NUMBER).fullmatch
@@ -49,7 +47,7 @@ class RedisWaiter:
         self._listener = self._listeners[-1]
         self._locks: list[LockKeys] = [store.keys.of(name) for name in question.names]
         self._token, self._slots = question.token, question.owner.get("slots")
-        self._value: bytes = store.encode(new_record(question.token, question.owner))
+        self._value: bytes = store.encoding.value_of(new_record(question.token, question.owner))
         # Its number in the queue, which it keeps; and the fence of the lease that refused it.
         self._number = b""
         self._last = 0
@@ -126,7 +124,7 @@ class RedisWaiter:
         keys = self._store.keys.of_question(self._locks, self._slots)
         words = [self._token.encode(), self._member, *map(attrgetter("member"), self._locks)]
         try:
-            found = self._store.client.run(LEAVE, keys, words)
+            found = self._store.client.run("leave", keys, words)
         except BaseException:
             self._abandon()
             raise

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from django_tasklock.stores import stores
 from django_tasklock.stores.records import new_record
-from django_tasklock.stores.redis.waiter import LEAVE
 from django_tasklock.stores.waiter import Grant, Question
 from tests.nightly.model.server import Command, Message, Reply, Server
 from tests.steps import LONG
@@ -42,7 +41,8 @@ class RealServer:
         self._key, self._queue = keys.of(name).key, keys.of(name).queue
         self._tokens = [f"token-of-{at}".ljust(22, "t") for at in range(processes)]
         self._values = [
-            self._store.encode(new_record(token, {"task": token})) for token in self._tokens
+            self._store.encoding.value_of(new_record(token, {"task": token}))
+            for token in self._tokens
         ]
         self._ids = [f"{at}-{name}".ljust(22, "c").encode()[:22] for at in range(processes)]
         self._members = [
@@ -89,7 +89,7 @@ class RealServer:
         if command.verb == "leave":
             keys = [store.keys.index, store.keys.fences, self._queue, self._key]
             words = [word.encode(), self._members[token], store.keys.of(name).member]
-            return Reply(store.client.run(LEAVE, keys, words) is not None)
+            return Reply(store.client.run("leave", keys, words) is not None)
         joining: tuple[bytes, ...] = ()
         if command.joins:
             number = b"" if command.number is None else self.numbers[token]
