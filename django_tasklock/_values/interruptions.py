@@ -11,7 +11,9 @@ import signal
 import threading
 from contextlib import suppress
 from traceback import walk_tb
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
 
 
 class Bell:
@@ -35,6 +37,29 @@ class Bell:
     def sleep(self, seconds: float) -> bool:
         """Return when it is rung, or after so long. Returns whether it was rung."""
         return self._lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
+
+
+class Box(Generic[T]):
+    """Holds one thing at most. Of several threads that put, the first one's stays; of several that
+    take, one gets it."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        # `setdefault`, `pop` and `get` of a dict are one step each.
+        self._held: dict[str, T] = {}
+
+    def put(self, thing: T) -> T:
+        """Put a thing in, if there is none. Returns the one that is there now."""
+        return self._held.setdefault("", thing)
+
+    def take(self) -> T | None:
+        """Take out what is there; None: nothing is."""
+        return self._held.pop("", None)
+
+    def look(self) -> T | None:
+        """What is there; None: nothing is."""
+        return self._held.get("")
 
 
 def interrupts(error: BaseException) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 from celery import Task
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601, maybe_make_aware
+from django.db.models import Model
 from django.utils.functional import cached_property
 from kombu.exceptions import EncodeError
 from kombu.serialization import dumps, loads
@@ -90,7 +91,7 @@ class Call:
         make another name than of what the serializer makes of it."""
         if self.task.naming.calls_project:
             serializer = self.options.get(SERIALIZER) or self.task.serializer
-            with suppress(EncodeError):  # Celery says so, when it is sent.
+            with suppress(EncodeError):  # `publish` says what to do.
                 kind, encoding, body = dumps((self.args, self.kwargs), serializer=serializer)
                 return loads(body, kind, encoding, accept={kind})
         return self.args, self.kwargs
@@ -122,7 +123,14 @@ class Call:
         options = self.options
         if (options.get("countdown") or options.get("eta")) and not self.eager:
             options = whole_seconds(self.task, options)
-        return Task.apply_async(self.task, self.args, self.kwargs, task_id=self.id, **options)
+        try:
+            return Task.apply_async(self.task, self.args, self.kwargs, task_id=self.id, **options)
+        except EncodeError as error:
+            for name, value in self.task.naming.arguments_of(self.args, self.kwargs).items():
+                if isinstance(value, Model):
+                    what = f"the argument {name} is a model instance, which a message cannot hold"
+                    raise EncodeError(f"task {self.task.name}: {what}. Send its key") from error
+            raise
 
     def seconds_to_expiry(self) -> float:
         """Return the seconds until the message expires; infinity if it does not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeAlias
 from unicodedata import east_asian_width
@@ -13,7 +13,7 @@ from unicodedata import east_asian_width
 from django.core.management.base import BaseCommand
 
 from .._values.lock_info import LockInfo
-from .._values.owner import task_words
+from .._values.owner import Owner, task_words
 from .._values.words import age, duration, printable
 from ..operators.holders import Holder, holder_of, who
 
@@ -78,9 +78,9 @@ def as_json(rows: Iterable[Row]) -> str:
     return f"[{lines}]"
 
 
-def lock_cells(info: LockInfo) -> Row:
-    """Return the row of a lock."""
-    holder, wait = holder_of(info), info.longest_wait
+def lock_cells(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.alive) -> Row:
+    """Return the row of a lock. ``alive``: as of `holder_of`."""
+    holder, wait = holder_of(info, alive), info.longest_wait
     waited = "" if wait is None else f", {duration(wait)}"
     return {
         "NAME": info.name,
@@ -94,10 +94,13 @@ def lock_cells(info: LockInfo) -> Row:
     }
 
 
-def json_row(info: LockInfo) -> Row:
-    """Return a lock as JSON-able values: the table's columns, and more of the lease and owner."""
+def json_row(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.alive) -> Row:
+    """Return a lock as JSON-able values: the table's columns, and more of the lease and owner.
+
+    ``alive``: as of `holder_of`.
+    """
     more = {field: getattr(info, field) for field in LEASE}
-    return info.as_json() | more | {"alive": info.owner.alive()}
+    return info.as_json() | more | {"alive": alive(info.owner)}
 
 
 def since(moment: datetime | None) -> str:

@@ -7,7 +7,7 @@ command English.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from django.utils.functional import Promise
@@ -45,8 +45,29 @@ _MEANINGS: Mapping[Holder, Promise] = {
 }
 
 
-def holder_of(info: LockInfo) -> Holder:
-    """Return what is known of the holder, on this machine and now."""
+def asked_once() -> Callable[[Owner], bool | None]:
+    """Return an `Owner.alive` for the owners of one list, which asks for each process once.
+
+    The locks of a site belong to few processes. To ask the kernel for each lock would cost most of
+    the time of a long list.
+    """
+    known: dict[tuple[object, ...], bool | None] = {}
+
+    def alive(owner: Owner) -> bool | None:
+        who = (
+            owner.host, owner.pid, owner.start, owner.boot, owner.pidns, owner.timens, owner.group,
+            owner.mark,
+        )  # fmt: skip
+        if who not in known:
+            known[who] = owner.alive()
+        return known[who]
+
+    return alive
+
+
+def holder_of(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.alive) -> Holder:
+    """Return what is known of the holder, on this machine and now. ``alive`` says whether its
+    process lives; see `asked_once`."""
     if info.token is None:
         return Holder.FOREIGN
     if info.held_by is not None:
@@ -55,7 +76,7 @@ def holder_of(info: LockInfo) -> Holder:
         return Holder.COOLING
     if info.detached:
         return Holder.DETACHED
-    lives = info.owner.alive()
+    lives = alive(info.owner)
     return Holder.UNKNOWN if lives is None else Holder.ALIVE if lives else Holder.GONE
 
 

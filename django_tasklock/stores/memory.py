@@ -17,6 +17,7 @@ from .._values.interruptions import Bell
 from .._values.owner import SINCE, Owner
 from .._values.processes import OfProcess
 from .._values.slots import base_of
+from .._values.tokens import chance
 from ..conf import StoreSettings
 from .base import BaseStore
 from .contract import Finding
@@ -26,6 +27,8 @@ from .waiter import Grant, Question, Refusal
 
 # How many events are kept.
 HISTORY_EVENTS = 10_000
+# The probability that a new record also removes all that have ended: they stay few, uncounted.
+TIDY_CHANCE = 1 / 1024
 # How often a waiter looks whether the lease that it waits for is over: nobody tells it when a test
 # moves the time. On an event loop the first in the queue does so, and the others more rarely.
 LOOK_SECONDS, OTHERS_LOOK_SECONDS = 0.05, 1.0
@@ -196,6 +199,8 @@ class MemoryStore(BaseStore):
 
     def _keep(self, entry: Entry) -> Kept:
         """Put an entry under its name, and wake the waiters of this lock."""
+        if chance.random() < TIDY_CHANCE:
+            self._kept = {old: each for old, each in self._kept.items() if each.left() > 0}
         MemoryStore.last_fence = max(self.last_fence, entry.fence or 0)
         now, seconds = today(), left_of(entry)
         ends = now + seconds, clock.now() + seconds

@@ -220,12 +220,13 @@ def test_a_sending_that_fails_leaves_no_reservation(room: Mailroom) -> None:
 
 @pytest.mark.parametrize("named", ["job:{job}", lambda job, other=None: f"job:{job.pk}"])
 @pytest.mark.parametrize("unique_while", [None, "queued"])
-def test_a_model_instance_reserves_nothing_where_it_cannot_be_sent(
+def test_a_model_instance_that_is_sent_is_an_error_with_what_to_send(
     room: Mailroom, unique_while: Any, named: Any
 ) -> None:
     task = room.task(unique_while=unique_while, lock_name=named)
+    says = f"task {task.name}: the argument job is a model instance, .* Send its key$"
     for args, kwargs in (((Job(pk=7),), {}), ((), {"job": Job(pk=7)})):
-        with pytest.raises(EncodeError):
+        with pytest.raises(EncodeError, match=says):
             task.apply_async(args, kwargs)
     assert reserved() == room.ids() == []
     # Pickle holds what JSON does not

@@ -20,14 +20,16 @@ from django.core.cache import caches
 from django.core.management import CommandError, call_command
 
 from django_tasklock import Lease, StoreUnavailable, locks
+from django_tasklock._engine.service import LockService
 from django_tasklock.cli import clear_and_hold
 from django_tasklock.cli.arguments import user
 from django_tasklock.operators.clearing import clear_all
 from django_tasklock.operators.reservations import key_of
 from tests.admin.conftest import on_redis, taken
-from tests.conftest import UseRedis
+from tests.conftest import UseCaches, UseRedis
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, holder, orphan, waiting
+from tests.store_cases import redis_cache
 from tests.waiting import until
 
 __all__ = ["on_redis"]
@@ -95,10 +97,26 @@ def test_list_is_narrowed_and_limited(on_redis: None) -> None:
     assert names("--limit", "2") == ["deploy", "video:2"]
 
 
-def test_list_of_nothing_says_whether_something_was_chosen(on_redis: None) -> None:
+def test_list_of_nothing_says_where_there_is_something(
+    use_caches: UseCaches, redis_server: RedisServer, own_redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    use_caches(
+        {name: redis_cache(redis_server.url) for name in ("default", "second")}
+        | {"dead": redis_cache(own_redis_server.url)},
+        {"default": {}, "second": {"CACHE": "second"}, "dead": {"CACHE": "dead"}},
+    )
+    own_redis_server.kill()
     assert run("list") == "No locks.\n"
     taken("video:1")
-    assert run("list", "nosuch") == run("list", "--task", "nosuch") == "No locks match.\n"
+    assert locks.using("second").acquire("report", ttl=60)
+    said = run("list", "nosuch")
+    assert said == ("No locks match. The store 'default' has 1. The store 'second' has 1.\n")
+    said = run("list", "--task", "nosuch")
+    assert said.startswith("No locks match. The store 'default' has 1.")
+    assert names("--store", "second") == ["report"]
+    # A program that is told of none does not wait for other stores.
+    monkeypatch.setattr(LockService, "count", lambda *_: pytest.fail("another store was asked"))
     assert names("nosuch") == []
 
 

@@ -21,6 +21,7 @@ from django_tasklock._values.tokens import new_token
 from django_tasklock.signals import lock_lost
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant, Note, Question, Refusal
+from django_tasklock.stores.memory import TIDY_CHANCE
 from django_tasklock.testing import MemoryStore
 from tests.conftest import UseCaches, UseRedis
 from tests.eager_task import assert_an_eager_task_locks_and_guards
@@ -155,6 +156,15 @@ class TestFromTestToTest:
             first = taken("video:1").fence
         with freeze_time(NOON - timedelta(days=1)):
             assert (taken("video:2").fence or 0) > (first or 0)
+
+    def test_what_is_over_takes_no_memory(self) -> None:
+        store: Any = stores["default"]
+        with time_machine.travel(NOON, tick=False) as traveller:
+            store.set_note(Note("run 0", "ended", 60))
+            traveller.shift(60)
+            for number in range(20 * round(1 / TIDY_CHANCE)):
+                store.set_note(Note("run 1", f"ended {number}", 60))
+        assert len(store._kept) == 1
 
 
 class TestInterruptedHandOver:

@@ -223,12 +223,13 @@ class RedisStore(BaseStore):
         if start is None:
             raise ListingNotSupported(self.alias, "search for keys that never expire")
         pattern = _GLOB.sub(rb"\\\g<0>", start + prefix.encode()) + b"*"
-        cursor = b"0"
+        cursor, seen = b"0", set()
         while True:
             scan = "SCAN", cursor, "MATCH", pattern, "COUNT", LEASES_PER_SCRIPT
             cursor, keys = self.client.command(*scan)
             # Redis may return a key twice while its hash table grows or shrinks.
-            found = [self.keys.lock_at(key) for key in keys]
+            found = [self.keys.lock_at(key) for key in keys if key not in seen]
+            seen.update(keys)
             for info in self.find_many([name for name in found if name is not None]):
                 if info is not None and info.ttl is None:
                     yield info
