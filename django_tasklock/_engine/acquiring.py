@@ -117,9 +117,10 @@ class Acquiring:
         self.begin()
         how, own, store = self.how, self.own, self.keeper.store
         question = Question(own.names, own.token, own.ttl, own.record, own.note)
-        waiter = None if how.wait == 0 else store.waiter(question)
-        met = None
+        waiter = met = None
         try:
+            if how.wait != 0:
+                waiter = store.waiter(question)
             answer, asked, queued = ask(store, question, waiter)
             if isinstance(answer, Refusal):
                 deadline = math.inf if how.wait is None else self.began + how.wait
@@ -199,7 +200,9 @@ class Acquiring:
         return holder
 
     def failed(self, error: BaseException) -> None:
-        """Give the token up: the store may have granted it, though its answer was not read."""
+        """Give the token up: the store may have granted it, though its answer was not read. The
+        lock does not cool, since nothing was done under it."""
+        self.own.cooling = None
         self.keeper.give_up(self.own)
         if isinstance(error, StoreUnavailable):
             self._tell(lock_unavailable, error=error)
@@ -281,6 +284,7 @@ def _at_once(several: Sequence[Acquiring]) -> dict[str, Lease]:
         return {each.name: each.granted(grant, asked) for each, grant in pairs}
     except BaseException as error:
         for each in several:
+            each.own.cooling = None
             each.keeper.give_up(each.own)
         first.failed(error)
         raise

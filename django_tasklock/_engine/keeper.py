@@ -106,7 +106,7 @@ class Keeper:
     def lost(self, own: OwnToken, reason: str) -> None:
         """The lease is over while it is held, by the clock or in the store."""
         self.forget(own)  # Also if the caller was interrupted that has made its last passage.
-        if self.passes(own, LOST):
+        if own.state == HELD and self.passes(own, LOST):
             self.gone(own, reason)
 
     def gone(self, own: OwnToken, reason: str) -> None:

@@ -44,7 +44,6 @@ logger = logging.getLogger("django_tasklock")
 
 # Why a lease does not hold its lock that is not lost, by its state.
 WHY = {
-    HELD: "it belongs to the parent of this forked process",
     RELEASED: "it was released",
     GIVEN_UP: "its release was interrupted",
     DETACHED: "it was detached",
@@ -132,6 +131,9 @@ class Lease:
         """Whether the lease still holds the lock, by this process's clock."""
         own = self._own
         if own.state != HELD or self._keeper.inherited:
+            return False
+        # A caller that has found it lost may have been interrupted before it could say so.
+        if self._keeper.table.get(self.token) is not own:
             return False
         if clock.now() < own.until and (own.left is None or own.left() > 0):
             return True
@@ -298,7 +300,10 @@ class Lease:
         self._keeper.give_up(self._own, noted=True)
 
     def _why(self) -> str:
-        return self._own.reason or WHY[self._own.state]
+        own = self._own
+        if own.state == HELD and self._keeper.inherited:
+            return "it belongs to the parent of this forked process"
+        return own.reason or WHY.get(own.state, RAN_OUT)
 
 
 class Use:

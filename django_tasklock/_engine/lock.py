@@ -221,6 +221,8 @@ class Block(Use):
     # The arguments of a call.
     args: Any = ()
     kwargs: Any = None
+    # Whether it has begun: the locks are its own, until its end.
+    has_begun = False
     # Whether its end raises nothing, as for `Use.end`.
     quiet: bool | None = None
     # What its error says where another block of this thread or task has the lock.
@@ -249,6 +251,7 @@ class Block(Use):
             own = is_own(won, self.how.store, self.strand)
             name = won.name if several else self.name
             raise LockNotAcquired(name, won, self.hint if own else "")
+        self.has_begun = True
         return won
 
     def _take_all(self, leases: dict[str, Lease]) -> Steps[Any]:
@@ -269,7 +272,7 @@ class Block(Use):
         names = (self.name,) if isinstance(self.name, str) else self.name
         for each in _outer.get():
             other = each()
-            if other is None or not self.is_beside(other):
+            if other is None or not other.has_begun or not self.is_beside(other):
                 continue
             for lease in (*other.leases, *other.shared):
                 name = str(lease.base_name)

@@ -217,16 +217,17 @@ class LockService:
         said = read_handle(handle)
         checked_flag("renew", renew)
         store = self.using(said.alias).store
+        name = store.keyed(said.name)
         record = {**owner, "ttl": said.ttl, "renew": renew}
         if said.slots is not None:
             record["slots"] = said.slots
         asked, held = clock.now(), Held(said.token, said.mark)
-        grant = store.rewrite(said.name, held, said.ttl, record, new_token())
+        grant = store.rewrite(name, held, said.ttl, record, new_token())
         if grant is None or clock.now() >= asked + said.ttl:
             return None
         keeper = keeper_of(store)
         of = ref(use, keeper.jobs.vanished.append)
-        own = OwnToken(of, (said.name,), said.token, said.ttl, record, renew=renew, left=grant.left)
+        own = OwnToken(of, (name,), said.token, said.ttl, record, renew=renew, left=grant.left)
         keeper.enter(own)
         lease = Lease(keeper, own, said.alias, grant.fence or said.fence, template)
         use.leases.append(lease)

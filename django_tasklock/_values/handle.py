@@ -68,7 +68,7 @@ def read_handle(handle: Any) -> Handle:
             and is_token(mark.removeprefix(DETACHED))
         ):
             if kept:
-                name = LockKeys(name, alias, kept[0].encode(), permits=b"", of_all=False)
+                name = LockKeys(name, alias, kept[0].encode(), of_all=False)
             slots = None if slots is None else checked_slots(slots)
             return Handle(alias, name, token, fence, mark, checked_ttl(ttl), slots)
     except (ValueError, TypeError, RecursionError):

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from .owner import COOLING, Owner
-from .slots import slot_of
+from .slots import LARGEST_SLOTS, base_of, slot_of
 from .words import age
 
 
@@ -111,7 +111,7 @@ class LockKeys(str):
     the plain name: it is equal to it.
     """
 
-    __slots__ = ("alias", "key", "member", "of_all", "permits", "queue")
+    __slots__ = ("alias", "key", "known_permits", "member", "of_all", "queue")
 
     alias: str
     """of the store; any other store makes keys of its own"""
@@ -119,18 +119,19 @@ class LockKeys(str):
     """of the lock, or of the note"""
     queue: bytes
     """the wait queue of the lock"""
-    permits: bytes
-    """the wait queue of the permits of which the lock may be one: its record says whether it is.
-    It is ``queue`` where the name cannot be that of a permit; empty: the store has to look"""
+    known_permits: bytes
+    """`permits` where they do not follow from the key; empty: they do, or the store has to look"""
     of_all: bool
     """whether the name has the same keys in all threads"""
     member: bytes
     """what indexes and fences have for the name: with its key, if other threads have another one"""
 
-    def __new__(cls, name: str, alias: str, key: bytes, permits: bytes, of_all: bool) -> LockKeys:
+    def __new__(
+        cls, name: str, alias: str, key: bytes, of_all: bool, known_permits: bytes = b""
+    ) -> LockKeys:
         """The name, with the keys that follow from its ``key``."""
         new = str.__new__(cls, name)
-        new.alias, new.key, new.permits, new.of_all = alias, key, permits, of_all
+        new.alias, new.key, new.of_all, new.known_permits = alias, key, of_all, known_permits
         new.queue = key + b" queue"
         new.member = name.encode() if of_all else b"%b\n%b" % (name.encode(), key)
         return new
@@ -138,7 +139,16 @@ class LockKeys(str):
     def __reduce__(self) -> tuple[Any, ...]:
         if self.of_all:
             return str, (str(self),)
-        return LockKeys, (str(self), self.alias, self.key, self.permits, self.of_all)
+        return LockKeys, (str(self), self.alias, self.key, self.of_all, self.known_permits)
+
+    @property
+    def permits(self) -> bytes:
+        """The wait queue of the permits of which the lock may be one: its record says whether it
+        is. It is ``queue`` where the name cannot be that of a permit."""
+        if self.known_permits or "#" not in self:
+            return self.known_permits or self.queue
+        base = base_of(self, LARGEST_SLOTS)
+        return b"%b%b queue" % (self.key.removesuffix(self.encode()), base.encode())
 
 
 def shown(name: str) -> str:

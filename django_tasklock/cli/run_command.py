@@ -108,7 +108,8 @@ def lead_command(command: BaseCommand, **options: Any) -> None:
     spare = ttl / 3 + min(1.0, ttl / 10)  # The SIGKILL comes before the lease is over.
     while True:
         group = LeasedGroup(argv, ttl / 3, spare)
-        status = group.run(partial(_lead, how, name, task))
+        block = Leading(how, name, task=task)  # It lives as long as the group.
+        status = group.run(partial(_lead, block))
         if not group.stopped:
             sys.exit(status)
         if group.end_signal is not None:
@@ -120,9 +121,9 @@ def _task(what: str, argv: list[str]) -> str:
     return f"{what} {shlex.join([os.path.basename(argv[0]), *argv[1:]])}"
 
 
-def _lead(how: How, name: str, task: str, group: int) -> Lease:
-    block = Leading(how, name, task=task, group=group)  # It lives until the lease is alone.
-    return wait_to_lead(block).alone()
+def _lead(block: Leading, group: int) -> Lease:
+    block.said["group"] = group
+    return wait_to_lead(block)
 
 
 def _lease(command: BaseCommand, options: dict[str, Any], group: int) -> Lease:

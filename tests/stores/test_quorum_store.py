@@ -307,6 +307,20 @@ class TestMajority:
         with pytest.raises(StoreUnavailable):
             quorum().get_note("queued job")
 
+    def test_a_note_has_no_fence_on_which_members_would_have_to_agree(
+        self, in_memory: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[str] = []
+        for alias in "abcde":
+
+            def put(changes: Any, *args: Any, of: Any = stores[alias].put, to: str = alias) -> Any:
+                asked.append(to)
+                return of(changes, *args)
+
+            monkeypatch.setattr(stores[alias], "put", put)
+        locks.store.set_note(Note("run 1", "ended", LONG))
+        assert sorted(asked) == [*"abcde"]
+
     def test_keys_of_other_code_are_locks_if_a_majority_has_them(self, on_redis: None) -> None:
         from django.core.cache import caches
 

@@ -58,7 +58,7 @@ def test_keys_are_made_once() -> None:
 
 
 def test_a_handle_names_no_key_where_all_threads_have_the_same() -> None:
-    said = LockKeys("video:1", "default", b"somebody's", b"", False)
+    said = LockKeys("video:1", "default", b"somebody's", of_all=False)
     assert keys().of(said).key == keys().of("video:1").key
     assert keys_of_tenants().of(said).key == b"somebody's"
 
@@ -74,7 +74,7 @@ def test_only_keys_that_depend_on_the_thread_leave_the_process() -> None:
 def test_permits_have_one_queue_whatever_the_function_for_keys_makes() -> None:
     made = Keys(lambda key: f"digest-{len(key)}", "lock", "default", prepends=False)
     first, second = made.of("report#1"), made.of("report#2")
-    of_a_handle = made.of(LockKeys("report#1", "default", first.key, b"", False))
+    of_a_handle = made.of(LockKeys("report#1", "default", first.key, of_all=False))
     assert first.permits == second.permits == of_a_handle.permits == made.of("report").queue
 
 
@@ -87,7 +87,7 @@ def test_a_permit_keeps_the_queue_of_its_tenant_wherever_that_is_in_the_key() ->
         made = Keys(make, "lock", "default", prepends=False)
         with tenant("blue"):
             permit, queue = made.of("report#1"), made.of("report").queue
-        for name in (permit, LockKeys("report#1", "default", permit.key, b"", False)):
+        for name in (permit, LockKeys("report#1", "default", permit.key, of_all=False)):
             assert made.of(name).permits == queue
 
 

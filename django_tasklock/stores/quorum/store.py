@@ -159,7 +159,8 @@ class QuorumStore(BaseStore):
         The next majority has a member in common with this one. So each later lease gets a greater
         fence, however much the members' clocks differ.
         """
-        leases = {each.name for each in vote.changes if isinstance(each.record, Mapping)}
+        written = [each.name for each in vote.changes if isinstance(each.record, Mapping)]
+        leases = {name for name in written if not is_note(name)}
         granted = [entry for done in vote.made.values() for entry in done.entries if entry]
         fences = {entry.fence for entry in granted if entry.fence and entry.name in leases}
         if len(fences) < 2:

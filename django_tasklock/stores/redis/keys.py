@@ -43,8 +43,9 @@ class Keys:
         self._make_key = make_key
         self._alias = alias
         self._lock_prefix = f"{prefix}:" if prefix else ""
-        # Whether a name has the same key in all threads.
+        # Whether a name has the same key in all threads, and what comes before the name there.
         self._of_all = prepends
+        self._head = make_key(self._lock_prefix).encode() if prepends else None
         # Without a prefix, a key that begins with a space is that of a note.
         own = [f"{prefix or '-'} {what}" for what in ("index", "listed", "fences", "history")]
         made = map(make_key, own) if prepends else _without_tenant(make_key, own)
@@ -63,13 +64,13 @@ class Keys:
             # What a handle says, which anybody may have written, counts only where keys differ.
             and name.of_all == self._of_all
         ):
-            if name.permits:
+            if name.of_all or name.known_permits or "#" not in name:
                 return name
             key = name.key
         if key is None:
             key = self._key(name)
-        permits = self._queue_of_permits(name, key) if "#" in name else key + b" queue"
-        return LockKeys(name, self._alias, key, permits, self._of_all)
+        known = b"" if self._of_all or "#" not in name else self._queue_of_permits(name, key)
+        return LockKeys(name, self._alias, key, self._of_all, known)
 
     def of_question(self, locks: Sequence[LockKeys], slots: int | None) -> list[bytes]:
         """The first KEYS of acquire.lua and leave.lua; with ``slots`` the locks are permits."""
@@ -98,11 +99,13 @@ class Keys:
 
     def _key(self, name: str) -> bytes:
         """The key that this thread makes."""
+        if self._head is not None:
+            return self._head + name.encode()
         return self._make_key(self._lock_prefix + name).encode()
 
     def _queue_of_permits(self, name: str, key: bytes) -> bytes:
         base, queue = base_of(name, LARGEST_SLOTS), key + b" queue"
-        if self._of_all or self._key(name) == key:
+        if self._key(name) == key:
             return self._key(base) + b" queue"
         # Another tenant is current here. The name within the key leads to the queue of its own. No
         # digest does, and so nothing is handed over: the waiters ask again.
