@@ -67,8 +67,9 @@ def _not_loaded(app: Any, imported: bool, error: Exception) -> checks.CheckMessa
     hint = "Correct it. A worker of this app fails with this error, and shows where."
     who, said = f"Celery app {app.main!r}", f"{what}: {type(error).__name__}: {printable(error)}"
     # The class of a task is made, and checked, when its module is imported.
-    is_made = imported or isinstance(error, InvalidLockConfig)
-    return _said(who, said, hint, id=f"django_tasklock.{'E007' if is_made else 'W005'}")
+    if imported or isinstance(error, InvalidLockConfig):
+        return _said(who, said, hint, id="django_tasklock.E007")
+    return _said(who, said, hint, id="django_tasklock.W005")
 
 
 def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[checks.CheckMessage]:
