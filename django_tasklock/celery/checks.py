@@ -79,22 +79,7 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[che
         return
     who = f"task {task.name}"
     if task.guard is not None:
-        try:
-            if problem := task.guard.field_trouble():
-                yield _said(who, problem, id="django_tasklock.E005")
-        except InvalidLockConfig as wrong:  # Of its model or its fields.
-            hint = "Correct the guard; or add the field to the model, and migrate."
-            yield _said(who, wrong, hint, id="django_tasklock.E003")
-        if not (task.acks_late or task.says_acks_late):
-            what = (
-                "it has a guard and no acks_late: if its worker is killed, its message is lost, "
-                f"and its row stays {task.guard.to!r}."
-            )
-            hint = (
-                "Set acks_late=True on the task, and its message comes back. To accept the loss, "
-                "and to silence this for the task, set acks_late=False."
-            )
-            yield _said(who, what, hint, id="django_tasklock.W009")
+        yield from _check_guard(task, task.guard, who)
     if task.lock_store not in configured:
         known = ", ".join(map(repr, configured)) or "no alias"
         hint = f"Correct lock_store, or add the store to TASKLOCK, which has {known}."
@@ -120,6 +105,25 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[che
         what = f"its lease lasts {ttl:g} s and is not renewed, and the task {runs}."
         hint = "Leave lock_renew on, or give the task a time_limit of at most lock_ttl."
         yield _said(who, what, hint, id="django_tasklock.W004")
+
+
+def _check_guard(task: LockedTask, guard: StatusGuard, who: str) -> Iterator[checks.CheckMessage]:
+    try:
+        if problem := guard.field_trouble():
+            yield _said(who, problem, id="django_tasklock.E005")
+    except InvalidLockConfig as wrong:  # Of its model or its fields.
+        hint = "Correct the guard; or add the field to the model, and migrate."
+        yield _said(who, wrong, hint, id="django_tasklock.E003")
+    if not (task.acks_late or task.says_acks_late):
+        what = (
+            "it has a guard and no acks_late: if its worker is killed, its message is lost, "
+            f"and its row stays {guard.to!r}."
+        )
+        hint = (
+            "Set acks_late=True on the task, and its message comes back. To accept the loss, "
+            "and to silence this for the task, set acks_late=False."
+        )
+        yield _said(who, what, hint, id="django_tasklock.W009")
 
 
 def _check_other(task: Any) -> Iterator[checks.CheckMessage]:
