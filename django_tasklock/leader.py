@@ -83,7 +83,7 @@ class Leading(Block):
 
 
 def wait_to_lead(block: Leading) -> Lease:
-    """Take the lock, however long that takes: an outage of the store is waited for.
+    """Acquire the lock, however long that takes: an outage of the store is waited for.
 
     Raises `LockNotAcquired` if this very thread leads already.
     """

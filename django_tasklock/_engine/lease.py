@@ -13,6 +13,9 @@ A `Lease` is the public face of an `OwnToken`, which has one state:
       `---------------> GIVEN UP <-----------------------'
                           `--- given back, or over by then ---> forgotten
 
+A lease of a block is given up if nobody refers to its block any more. One that the application
+keeps, and drops, is only not extended any more.
+
 Each caller makes the passages of its own calls. The store's thread finds what nobody refers to, and
 gives back. The thread or a caller, whoever sees it first, makes that from HELD to LOST. Out of HELD
 one of them gets: `Keeper.passes`.

@@ -95,6 +95,8 @@ def lock(
 
 
 OPTIONS = LockOptions.__annotations__
+FIELD = re.compile(r"\{[A-Za-z_]\w*([.\[][^{}]*)?(![rsa])?(:[^{}]*)?\}")
+EACH = "call lock() for each block"
 
 
 class LockContext(Generic[Held]):
@@ -169,27 +171,23 @@ class LockContext(Generic[Held]):
     async def __aexit__(self, *error: Any) -> None:
         await self._last().__aexit__(*error)
 
-    _FIELD = re.compile(r"\{[A-Za-z_]\w*([.\[][^{}]*)?(![rsa])?(:[^{}]*)?\}")
-
     def _new_block(self) -> Block:
         if self._skips:
             raise TypeError('on_conflict="skip" is for the decorator: use locks.acquire in a block')
         for name in self._names:
-            if self._FIELD.search(name):
+            if FIELD.search(name):
                 raise ValueError(
                     f"the name {name!r} has a field, which only a decorator fills. In a block "
                     f'write an f-string: lock(f"{name}")'
                 )
         return Block(self._how, self.name)
 
-    _EACH = "call lock() for each block"
-
     def _check_alone(self, block: Block) -> None:
         if not self._how.reentrant and any(map(block.is_beside, self._blocks)):
             # The other block's lease is over, or it has another permit. Of two blocks that are not
             # one in the other, nobody could tell which of them ends.
             block.drop()
-            raise RuntimeError(f"this thread is in a block of this lock() already: {self._EACH}")
+            raise RuntimeError(f"this thread is in a block of this lock() already: {EACH}")
 
     def _last(self) -> Block:
         """The block that ends: the last one of this thread or task, or else the only one."""
@@ -198,7 +196,7 @@ class LockContext(Generic[Held]):
             who = strand_name()
             blocks = [block for block in blocks if block.strand == who]
         if not blocks:
-            raise RuntimeError(f"this thread is in no block of this lock(): {self._EACH}")
+            raise RuntimeError(f"this thread is in no block of this lock(): {EACH}")
         self._blocks.remove(blocks[0])
         return blocks[0]
 
@@ -210,7 +208,7 @@ _outer: ContextVar[tuple[ref[Block], ...]] = ContextVar("tasklock_blocks", defau
 
 
 class Block(Use):
-    """One block, or one call, under a lock or several: `steps` takes them, its end releases them.
+    """One block or call under a lock, or several: `steps` acquires them, its end releases them.
 
     ``name`` is a str, or a list or tuple of several. ``who``: as for `Use`. ``said``: what the
     owner's record is to say, as for `Use.record`.
@@ -236,12 +234,12 @@ class Block(Use):
             _outer.set((*others, ref(self)))
 
     def steps(self) -> Steps[Any]:
-        """Take the locks. Returns the lease, or a list of them. Raises `LockNotAcquired`."""
+        """Acquire the locks. Returns the lease, or a list of them. Raises `LockNotAcquired`."""
         several = isinstance(self.name, list | tuple)
         leases = self._shared() if self.how.reentrant else {}
         self.shared.extend(leases.values())
         if several:
-            won = yield from self._take_all(leases)
+            won = yield from self._acquire_all(leases)
         elif self.name in leases:
             won = leases[self.name]
         else:
@@ -254,8 +252,8 @@ class Block(Use):
         self.has_begun = True
         return won
 
-    def _take_all(self, leases: dict[str, Lease]) -> Steps[Any]:
-        """Take the locks that are not among ``leases``. Returns all, or what holds one of them."""
+    def _acquire_all(self, leases: dict[str, Lease]) -> Steps[Any]:
+        """Acquire the locks that are not among ``leases``. Returns all, or what holds one."""
         wanted = [name for name in self.name if name not in leases]
         if wanted:
             templates = dict(zip(self.name, self.template or (), strict=False))

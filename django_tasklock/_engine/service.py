@@ -167,8 +167,8 @@ class LockService:
     ) -> builtins.list[Lease] | None:
         """`acquire_all`, with the same options."""
         use = Use()
-        taking = self._acquiring_all(names, use, options)
-        return _in_order(names, await drive(self.alias, taking, use.drop))
+        steps = self._acquiring_all(names, use, options)
+        return _in_order(names, await drive(self.alias, steps, use.drop))
 
     def _acquiring_all(
         self, names: Sequence[str], use: Use, options: AcquireAllOptions

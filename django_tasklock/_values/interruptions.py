@@ -1,8 +1,9 @@
 """What stays right when a signal handler raises an exception between any two instructions.
 
 Celery's soft time limit and Ctrl-C are such handlers. A lock that a thread holds at that moment
-stays held; so does that within a ``threading.Event``, a ``Condition`` or a ``queue.Queue``. What is
-here holds no lock for a moment: each step is one call of a function in C, in which no handler runs.
+stays held; so does that within a ``threading.Event``, a ``Condition`` or a ``queue.Queue``. Nothing
+here takes a lock and gives it back: each step is one call of a function in C, in which no handler
+runs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Bell:
             self._lock.release()
 
     def sleep(self, seconds: float) -> bool:
-        """Return when it is rung, or after so long. Returns whether it was rung."""
+        """Return when it is rung, or after so long. Returns whether it was rung; that may be lost
+        with an interruption, so the caller looks again for what it waits for."""
         return self._lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
 
 
