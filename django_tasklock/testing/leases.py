@@ -18,7 +18,7 @@ from .steps import (
     ROUNDING_SECONDS,
     TIMEOUT_SECONDS,
     ContractTests,
-    Holder,
+    Granted,
     a_lease,
     asked,
     assert_describes,
@@ -87,12 +87,12 @@ class Granting(ContractTests):
         for _ in range(5):
             name, answers = new_name(), list[object]()
             in_threads(8, lambda: answers.append(asked(store, name)))  # noqa: B023
-            (holder,) = [each for each in answers if isinstance(each, Holder)]
+            (holder,) = [each for each in answers if isinstance(each, Granted)]
             assert_held_by(holder)
 
     def test_holders_never_overlap(self) -> None:
         store, name, inside = self.make_store(), new_name(), threading.Lock()
-        overlaps: list[Holder] = []
+        overlaps: list[Granted] = []
         fences: list[int | None] = []
 
         def work() -> None:
@@ -199,7 +199,7 @@ class Holding(ContractTests):
         assert store.clear(holder.name, holder.token) is False
 
 
-def _late_and_following(store: BaseStore) -> tuple[Holder, Holder]:
+def _late_and_following(store: BaseStore) -> tuple[Granted, Granted]:
     """Who holds a lock no more, and who holds it now."""
     late = granted(store, ttl=0.05)
     return late, eventually_granted(store, late.name)

@@ -44,7 +44,7 @@ class ContractTests:
         return None
 
 
-class Holder(NamedTuple):
+class Granted(NamedTuple):
     """Who was granted a lock."""
 
     store: BaseStore
@@ -66,13 +66,13 @@ class Queued(NamedTuple):
     token: str
     waiter: Waiter
 
-    def handed_over(self) -> Holder:
+    def handed_over(self) -> Granted:
         """Wait for the lock."""
         deadline = clock.now() + TIMEOUT_SECONDS
         while clock.now() < deadline:
             news = self.waiter.wait(deadline - clock.now())
             if isinstance(news, Grant):
-                return Holder(self.store, news.name, self.token, news)
+                return Granted(self.store, news.name, self.token, news)
         raise AssertionError("the lock was not handed over")
 
 
@@ -103,28 +103,28 @@ def asked(
     token: str | None = None,
     ttl: float = LONG_SECONDS,
     owner: Mapping[str, Any] | None = None,
-) -> Holder | Refusal:
+) -> Granted | Refusal:
     """What a call gets that asks once for a lock, with a token of its own unless it has one."""
     token = token or new_token()
     answer = store.acquire([name], token, ttl, owner or owner_record())
-    return answer if isinstance(answer, Refusal) else Holder(store, name, token, answer)
+    return answer if isinstance(answer, Refusal) else Granted(store, name, token, answer)
 
 
-def granted(store: BaseStore, name: str | None = None, **lease: Any) -> Holder:
+def granted(store: BaseStore, name: str | None = None, **lease: Any) -> Granted:
     """The holder of a lock that is free: of a new one, unless ``name`` is given. ``lease``: what
     `asked` takes."""
     name = name or new_name()
     holder = asked(store, name, **lease)
-    assert isinstance(holder, Holder), f"{name!r} was refused: {holder}"
+    assert isinstance(holder, Granted), f"{name!r} was refused: {holder}"
     return holder
 
 
-def eventually_granted(store: BaseStore, name: str, ttl: float = LONG_SECONDS) -> Holder:
+def eventually_granted(store: BaseStore, name: str, ttl: float = LONG_SECONDS) -> Granted:
     """The holder of a lock that will be free."""
     token, deadline = new_token(), clock.now() + TIMEOUT_SECONDS
     while True:
         holder = asked(store, name, token, ttl)
-        if isinstance(holder, Holder):
+        if isinstance(holder, Granted):
             return holder
         assert clock.now() < deadline, f"{name!r} is refused still: {holder}"
         time.sleep(random.uniform(0.0005, 0.005))
@@ -144,7 +144,7 @@ def shown(store: BaseStore, name: str) -> LockInfo:
     return held
 
 
-def assert_held_by(holder: Holder, at_most: float | None = None) -> LockInfo:
+def assert_held_by(holder: Granted, at_most: float | None = None) -> LockInfo:
     """The lease of this very holder holds the lock, for ``at_most`` seconds more; what shows it."""
     held = shown(holder.store, holder.name)
     assert (held.name, held.token) == (holder.name, holder.token)
@@ -154,7 +154,7 @@ def assert_held_by(holder: Holder, at_most: float | None = None) -> LockInfo:
     return held
 
 
-def lasts_from_now(holder: Holder, ttl: float) -> None:
+def lasts_from_now(holder: Granted, ttl: float) -> None:
     """Wait until the lease is shown to last for ``ttl`` from now.
 
     Of several servers, the slowest one may answer with what it had before.
@@ -177,7 +177,7 @@ def queued(store: BaseStore, *names: str, **owner: Any) -> Queued:
     return Queued(store, token, waiter)
 
 
-def queue(store: BaseStore, length: int) -> tuple[Holder, list[Queued]]:
+def queue(store: BaseStore, length: int) -> tuple[Granted, list[Queued]]:
     """The holder of a new lock and who waits for it; the test is skipped if the store has no
     wait queues."""
     needs(store.supports_waiting, "hands over to waiters")
@@ -218,7 +218,7 @@ def in_threads(count: int, work: Callable[[], Any]) -> None:
 
 
 def assert_describes(
-    info: LockInfo, holder: Holder, owner: Mapping[str, Any], before: float
+    info: LockInfo, holder: Granted, owner: Mapping[str, Any], before: float
 ) -> None:
     """``info`` is of a lease of `LONG_SECONDS` that began after ``before``, on `clock.now`."""
     assert (info.name, info.token, info.store) == (holder.name, holder.token, holder.store.alias)

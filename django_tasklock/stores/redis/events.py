@@ -28,7 +28,7 @@ KEPT_SECONDS = 7 * 24 * 3600
 EVENTS_AT_ONCE = 1000
 
 
-class History:
+class EventStream:
     """The events of a store, in a stream."""
 
     def __init__(self, settings: StoreSettings, client: Client, key: bytes) -> None:

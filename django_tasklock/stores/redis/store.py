@@ -37,7 +37,7 @@ from ..waiter import Question
 from .caches import SOCKET_TIMEOUT_OPTION, Encoding, served, timeouts
 from .check import findings
 from .connections import Client, MayHaveRun, milliseconds
-from .events import HISTORY_OPTION, History
+from .events import HISTORY_OPTION, EventStream
 from .keys import Keys
 from .listener import Listener, listeners_of
 from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
@@ -74,7 +74,7 @@ class RedisStore(BaseStore):
         # It connects to nothing, and raises for an option that is unknown.
         socket_timeout = self.client.new_connection().socket_timeout
         self.replicas = Replicas(settings, socket_timeout)
-        self.history = History(settings, self.client, self.keys.history)
+        self.history = EventStream(settings, self.client, self.keys.history)
         self.supports_history = self.history.kept > 0
         self._listeners = listeners_of(self.client, self.keys.channels)
         # When each run of the server was first seen.

@@ -9,7 +9,7 @@ from django_tasklock.stores.base import Grant, Refusal
 from django_tasklock.testing.steps import (
     LONG_SECONDS,
     ContractTests,
-    Holder,
+    Granted,
     assert_held_by,
     granted,
     needs,
@@ -52,7 +52,7 @@ class TakingSeveral(ContractTests):
             assert isinstance(grants, list)
             assert [grant.name for grant in grants] == [*tokens]
             for (name, token), grant in zip(tokens.items(), grants, strict=True):
-                info = assert_held_by(Holder(store, name, token, grant))
+                info = assert_held_by(Granted(store, name, token, grant))
                 assert (info.owner.task, info.fence) == ("videos.process", grant.fence)
         for name, token in tokens.items():
             assert store.release(name, token)
