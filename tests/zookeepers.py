@@ -226,7 +226,8 @@ def _ending(servers: Sequence[ZooKeeper]) -> Iterator[None]:
         for server in servers:
             server.resume()
         ports = {server.port for server in servers}
-        for link in [each for each in gc.get_objects() if isinstance(each, _Link)]:
+        # By its type: `isinstance` would ask a lazy object of Django's, such as a request's user.
+        for link in [each for each in gc.get_objects() if type(each) is _Link]:
             # Or it would try to connect, and log that, until the process ends.
             if link.client is not None and ports & {port for _, port in link.client.hosts}:
                 link.close()
