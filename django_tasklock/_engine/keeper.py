@@ -68,6 +68,7 @@ class Keeper:
         # Were given up before an answer was read.
         self.unanswered: deque[OwnToken] = deque()
         self.jobs.look = self.look
+        self._mistaken = False
 
     @property
     def inherited(self) -> bool:
@@ -250,8 +251,10 @@ class Keeper:
         except StoreUnavailable:
             pass
         except BaseException:
-            # A store's mistake. It may be repeated, and ends with `LeaseLost`.
-            logger.exception("the lock store %s could not extend its leases", self.store.alias)
+            # A store's mistake. It may be repeated, and ends with `LeaseLost`: say the cause once.
+            if not self._mistaken:
+                logger.exception("the lock store %s could not extend its leases", self.store.alias)
+            self._mistaken = True
         return said if len(said) == len(batch) else None
 
     # ------------------------------------------------------------------------ to give back

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from celery import current_app
+from django.urls import get_script_prefix, set_script_prefix
 
 from .._compat.celery import SKIP_CHECKS, active_apps, made_tasks, make_tasks
 from .._values.processes import OfProcess
@@ -61,9 +62,10 @@ def _apps() -> list[Any]:
 def _import_tasks(app: Any) -> None:
     # Without Celery's Django checks: this may be called by one of those.
     with _loading.own():
-        before = os.environ.get(SKIP_CHECKS, "")
+        before, prefix = os.environ.get(SKIP_CHECKS, ""), get_script_prefix()
         os.environ[SKIP_CHECKS] = "1"
         try:
             app.loader.import_default_modules()
         finally:
+            set_script_prefix(prefix)  # `django.setup` overwrites the request's.
             os.environ[SKIP_CHECKS] = before  # To Celery "" is as good as none.

@@ -144,7 +144,7 @@ class CacheStore(BaseStore):
             until, text = _lasting(record, change.ttl)
             if self._call(lambda: self.cache.add(key, text, lifetime)):  # noqa: B023
                 if not self._keeps:
-                    self._assert_keeps(key, until)
+                    self._assert_keeps(key, text, lifetime, until)
                 added = Entry(change.name, record, change.ttl)
                 self._remember(added, until)
                 return True, added
@@ -280,15 +280,19 @@ class CacheStore(BaseStore):
             self._assert_answers(key)
         return value
 
-    def _assert_keeps(self, key: str, until: float) -> None:
+    def _assert_keeps(self, key: str, text: str, lifetime: float | None, until: float) -> None:
         """Raise `InvalidLockConfig` if the cache has not what it said it added, as a DummyCache.
 
-        Asked until it was there once: no later lease costs another call. It must be there ``until``
-        this moment on `clock.now`.
+        Asked until it was there once: no later lease costs another call. ``until``, on `clock.now`,
+        it must be there; or else after it was added once more, since somebody may just have cleared
+        the cache.
         """
-        if self._found(key) is not ABSENT:
-            self._keeps = True
-        elif clock.now() < until:
+        for _ in range(2):
+            if self._found(key) is not ABSENT:
+                self._keeps = True
+                return
+            self._call(lambda: self.cache.add(key, text, lifetime))
+        if clock.now() < until:
             raise self.settings.wrong(
                 f"it uses the cache {self.settings.cache!r}, a {type(self.cache).__name__}: it "
                 "grants every lock to everybody. Use Redis, Memcached or a DatabaseStore for the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from django_tasklock.signals import lock_acquired
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
 from tests.agent import Agent
+from tests.conftest import UseRedis
 from tests.inside import clock
 from tests.interruptions import Exit
+from tests.proxy import CutProxy
 from tests.steps import LONG, Meanwhile, holder, taken
 from tests.waiting import until
 
@@ -143,6 +146,29 @@ class TestHowLong:
         lease.release()
         until(lambda: clock.now() > returned + 1)
         assert began + LATER - 1 < clock.now() + left() < returned + LATER + 0.5
+
+
+@pytest.mark.parametrize("names", [[NAME], [NAME, "pay:8"]], ids=["one", "several"])
+def test_an_outage_at_the_end_cools(
+    use_redis: UseRedis, cut_proxy: CutProxy, names: list[str]
+) -> None:
+    """A second click after the outage must not charge again."""
+    use_redis(cut_proxy.url, SOCKET_TIMEOUT=0.5)
+    assert not locks.is_locked(NAME)
+    cut_proxy.refuse()  # This connection goes on.
+    with pytest.raises(StoreUnavailable), lock(names, ttl=LONG, cooldown=LATER):
+        cut_proxy.cut()
+    cut_proxy.accept()
+    until(lambda: all(0 < left(name) <= LATER for name in names), "the cooling of all")
+
+
+@pytest.mark.parametrize("value", [True, "1", None, -1, math.nan, math.inf, 10**400, 1e12])
+def test_a_wrong_number_is_an_error_at_once(value: Any) -> None:
+    for option in ("hold_at_least", "cooldown", "cooldown_after_error"):
+        with pytest.raises((TypeError, ValueError), match=option):
+            lock(NAME, **{option: value})
+    with pytest.raises((TypeError, ValueError), match="hold_at_least"):
+        locks.acquire(NAME, hold_at_least=value)
 
 
 @pytest.mark.parametrize("names", [[NAME], [NAME, "pay:8"]], ids=["one", "several"])

@@ -51,7 +51,7 @@ class TestOptions:
             ({"LOCATION": URL, "CONNECTION_POOL_KWARGS": 3}, "_KWARGS must be a dict"),
             ({"LOCATION": URL, "CONNECTION_POOL_KWARGS": {"nope": 3}}, "nope"),
             ({"LOCATION": URL, "SOCKET_TIMEOUT": 0}, "SOCKET_TIMEOUT"),
-            ({"LOCATION": URL, "REPLICAS": -1}, "REPLICAS"),
+            ({"LOCATION": URL, "REPLICAS": 0}, "REPLICAS"),
             ({"LOCATION": URL, "LOCATIONS": URL}, "no option LOCATIONS"),
         ],
     )
