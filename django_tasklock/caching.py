@@ -15,7 +15,7 @@ from ._engine.lock import Block
 from ._engine.names import make_name
 from ._engine.waiting import blocking
 from ._values.arguments import checked_ttl, checked_wait
-from ._values.words import printable
+from ._values.printable import printable
 from .conf import DEFAULT_ALIAS
 from .exceptions import LockNotAcquired, StoreUnavailable
 

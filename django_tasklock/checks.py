@@ -34,7 +34,7 @@ from django.core import checks
 from django.core.cache import BaseCache, caches
 from django.core.cache.backends import db, dummy, filebased, locmem
 
-from ._values.words import printable
+from ._values.printable import printable
 from .conf import configured_stores, task_url
 from .exceptions import InvalidLockConfig, StoreUnavailable
 from .stores import stores

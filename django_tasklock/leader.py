@@ -14,8 +14,8 @@ from ._engine.lease import Lease
 from ._engine.lock import Block
 from ._engine.waiting import blocking
 from ._values.arguments import checked_name, checked_ttl
+from ._values.printable import printable
 from ._values.signatures import is_generator, signature_of
-from ._values.words import printable
 from .conf import DEFAULT_ALIAS
 from .exceptions import LeaseLost, StoreUnavailable
 

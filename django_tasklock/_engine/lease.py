@@ -34,8 +34,8 @@ from .._values.arguments import checked_ttl
 from .._values.handle import Handle, new_mark
 from .._values.lock_info import kept_key, shown
 from .._values.owner import INSIDE, Owner, owner_record, strand_name
+from .._values.printable import printable
 from .._values.slots import base_of, slot_of
-from .._values.words import printable
 from ..exceptions import LeaseLost, StoreUnavailable
 from ..stores.base import Note
 from .aio import finish

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from .durations import age
 from .owner import COOLING, Owner
 from .slots import LARGEST_SLOTS, base_of, slot_of
-from .words import age
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from .._engine.service import locks
 from .._values.lock_info import LockInfo
 from .._values.owner import recorded
-from .._values.words import printable
+from .._values.printable import printable
 from ..models import Lock
 from ..operators.clearing import Outcome, clear_all
 from ..operators.holders import meaning, sentence

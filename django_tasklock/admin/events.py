@@ -9,9 +9,10 @@ from django.utils.translation import gettext, gettext_noop
 
 from .._engine.service import LockService, locks
 from .._values.arguments import is_name
+from .._values.durations import duration
 from .._values.event import Event
 from .._values.owner import Owner
-from .._values.words import duration, printable
+from .._values.printable import printable
 from ..models import Lock
 from ..operators.holders import who
 from .cells import moment, shortened, task_link

@@ -13,7 +13,7 @@ from django.db import Error as DatabaseError
 from django.http import HttpRequest
 from django.utils.translation import gettext
 
-from .._values.words import printable
+from .._values.printable import printable
 from ..models import Lock
 from ..operators.clearing import Outcome
 from ..operators.doctor import diagnose

@@ -8,7 +8,8 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 
 from .._engine.service import locks
-from .._values.words import printable, read_ttl
+from .._values.durations import read_ttl
+from .._values.printable import printable
 from ..models import Lock
 from ..operators.holders import sentence
 from ..stores import stores

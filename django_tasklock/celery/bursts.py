@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, recorded
+from .._values.printable import printable
 from .._values.tokens import chance
-from .._values.words import printable
 from ..exceptions import StoreUnavailable
 from .call import MOMENT, Call, Send
 from .note import Skip

@@ -23,7 +23,7 @@ from .._engine.keeper import keeper_of
 from .._engine.skipping import skipped
 from .._values.lock_info import LockInfo
 from .._values.owner import owner_record, recorded
-from .._values.words import printable
+from .._values.printable import printable
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..signals import task_not_run
 from .call import BESIDE, HEADER, REFUSED, RESERVED, is_of, named_by

@@ -11,7 +11,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from django.db import DatabaseError
 
 from .._engine.lease import Lease
-from .._values.words import printable
+from .._values.printable import printable
 from ..exceptions import LeaseLost, StatusConflict, StoreUnavailable
 from ..guards import AWAY, GuardedRow, StatusGuard
 from .message import Message, Origin

@@ -31,7 +31,7 @@ from celery import states
 from .._engine.keeper import keeper_of
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
-from .._values.words import printable
+from .._values.printable import printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..operators.reservations import key_of
 from ..stores.base import Note

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .._engine.service import LockService, locks
 from .._values.lock_info import LockInfo
-from .._values.words import printable
+from .._values.printable import printable
 from ..operators.clearing import Outcome, clear_all
 from ..operators.holders import Holder, holder_of, meaning, sentence, who
 from ..operators.reservations import QueuedJob, clear_job, queued_jobs

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from .._values.words import printable
+from .._values.printable import printable
 from ..operators.doctor import diagnose
 from ..operators.lost_work import requeue
 from ..operators.problems import Problem

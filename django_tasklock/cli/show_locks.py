@@ -12,10 +12,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .._engine.service import LockService, locks
+from .._values.durations import duration
 from .._values.event import Event
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, task_words
-from .._values.words import duration, printable
+from .._values.printable import printable
 from ..exceptions import StoreUnavailable, TaskLockError
 from ..operators.held import held_permits
 from ..operators.holders import asked_once, sentence, who

@@ -12,7 +12,7 @@ from django.db import Error as DatabaseError
 from django.utils.translation import gettext
 
 from .._values.lock_info import LockInfo
-from .._values.words import printable
+from .._values.printable import printable
 from ..exceptions import ListingNotSupported, StoreUnavailable
 from ..stores import stores
 from ..stores.base import BaseStore

@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from .._values.durations import duration
 from .._values.owner import Owner
-from .._values.words import duration, printable
+from .._values.printable import printable
 from ..signals import lock_cleared, lock_contended, lock_held, lock_lost
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from django.db import connections, router, transaction
 from django.db.models import Model, Q
 
 from .._values.lock_info import LockInfo
-from .._values.words import printable
+from .._values.printable import printable
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
 from ..stores import stores

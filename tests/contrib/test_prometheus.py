@@ -11,7 +11,7 @@ import pytest
 from django.core.cache import cache
 
 from django_tasklock import StoreUnavailable, lock, locks
-from django_tasklock._values.words import age
+from django_tasklock._values.durations import age
 from django_tasklock.contrib.measures import MOST_LABELS, OTHER
 from django_tasklock.guards import StatusGuard
 from django_tasklock.testing import outage

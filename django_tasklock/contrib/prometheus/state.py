@@ -13,8 +13,8 @@ from django.db import Error as DatabaseError
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ..._values.durations import age
 from ..._values.slots import base_of
-from ..._values.words import age
 from ...exceptions import ListingNotSupported, StoreUnavailable
 from ...operators.holders import Holder, holder_of
 from ...operators.lost_work import lost_rows, works_by_rows

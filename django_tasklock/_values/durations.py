@@ -1,4 +1,4 @@
-"""How locks and durations are written and read: in log lines, the command and the admin."""
+"""How durations are written and read: in log lines, the command and the admin."""
 
 from __future__ import annotations
 
@@ -12,21 +12,6 @@ _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
 _PLAIN = re.compile(_NUMBER).fullmatch
 _WITH_UNITS = re.compile(rf"(?:{_NUMBER}[dhms]){{1,4}}").fullmatch
 _PARTS = re.compile(rf"({_NUMBER})([dhms])").findall
-
-
-def printable(value: object) -> str:
-    """Return ``value`` as text with every control or invisible character escaped.
-
-    Names, owners and keys may have been written by somebody else: as they are, they could
-    move a terminal's cursor, forge a second log line or turn the direction of the text.
-    """
-    text = str(value)
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
 
 
 def duration(seconds: float) -> str:
