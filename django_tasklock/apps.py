@@ -21,13 +21,14 @@ class TaskLockConfig(AppConfig):
     verbose_name = _("Task locks")
 
     def ready(self) -> None:
-        from .operators import logs, work
+        from .operators import logs
+        from .operators.work import registry
 
         register(_check_stores, TAG)
         register(_check_servers, TAG, deploy=True)
         register(_check_tasks, TAG)
         logs.connect()
-        work.provide(_load_tasks)
+        registry.load = _load_tasks
 
 
 # What checks and tasks need is imported when Django checks, or somebody asks for the tasks. Each
@@ -48,14 +49,19 @@ def _check_servers(**_: Any) -> list[CheckMessage]:
 
 def _load_tasks() -> Tasks:
     # Only when it is needed: the web process of a site need not import its tasks.
-    from .operators.work import CeleryMissing
+    from .operators.work import CeleryMissing, Tasks
 
     try:
-        from .celery import for_operators, loading
+        from .celery import explain, gone_messages, guarded, loading
     except ImportError as error:
         raise CeleryMissing(error) from error
     loading.load_tasks()
-    return for_operators
+    return Tasks(
+        guarded.guarded_tasks,
+        explain.explain_call,
+        explain.duplicate_of,
+        gone_messages.gone_messages,
+    )
 
 
 def _check_tasks(**_: Any) -> list[CheckMessage]:

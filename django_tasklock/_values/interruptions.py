@@ -12,9 +12,7 @@ import signal
 import threading
 from contextlib import suppress
 from traceback import walk_tb
-from typing import Any, Generic, TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 
 class Bell:
@@ -39,29 +37,6 @@ class Bell:
         """Return when it is rung, or after so long. Returns whether it was rung; that may be lost
         with an interruption, so the caller looks again for what it waits for."""
         return self._lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
-
-
-class Box(Generic[T]):
-    """Holds one thing at most. Of several threads that put, the first one's stays; of several that
-    take, one gets it."""
-
-    __slots__ = ("_held",)
-
-    def __init__(self) -> None:
-        # `setdefault`, `pop` and `get` of a dict are one step each.
-        self._held: dict[str, T] = {}
-
-    def put(self, thing: T) -> T:
-        """Put a thing in, if there is none. Returns the one that is there now."""
-        return self._held.setdefault("", thing)
-
-    def take(self) -> T | None:
-        """Take out what is there; None: nothing is."""
-        return self._held.pop("", None)
-
-    def look(self) -> T | None:
-        """What is there; None: nothing is."""
-        return self._held.get("")
 
 
 def interrupts(error: BaseException) -> bool:

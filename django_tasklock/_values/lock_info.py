@@ -109,22 +109,26 @@ class LockKeys(str):
     A cache's KEY_FUNCTION may look at the thread, for its tenant. So the keys are made in the
     caller's thread, and a lease, a note or a `LockInfo` keeps them. Everybody else takes this for
     the plain name: it is equal to it.
+
+    Attributes:
+        alias: that of the store; any other store makes keys of its own.
+        key: that of the lock, or of the note.
+        queue: the wait queue of the lock.
+        known_permits: `permits` where they do not follow from the key; empty: they do, or the store
+            has to look.
+        of_all: whether the name has the same keys in all threads.
+        member: what indexes and fences have for the name: with its key, if other threads have
+            another one.
     """
 
     __slots__ = ("alias", "key", "known_permits", "member", "of_all", "queue")
 
     alias: str
-    """of the store; any other store makes keys of its own"""
     key: bytes
-    """of the lock, or of the note"""
     queue: bytes
-    """the wait queue of the lock"""
     known_permits: bytes
-    """`permits` where they do not follow from the key; empty: they do, or the store has to look"""
     of_all: bool
-    """whether the name has the same keys in all threads"""
     member: bytes
-    """what indexes and fences have for the name: with its key, if other threads have another one"""
 
     def __new__(
         cls, name: str, alias: str, key: bytes, of_all: bool, known_permits: bytes = b""

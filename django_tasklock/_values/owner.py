@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from os import getpid
 from typing import Any
@@ -38,18 +38,15 @@ SAME_START_TICKS = 2
 # How long a process goes by what it has last read of itself.
 KNOWN_SECONDS = 1.0
 
-_TEXTS = ("host", "task", "task_id", "thread", "boot", "pidns", "timens", HELD_BY, REASON)
-# the fields of an owner in a record: of each its type, and the least and the most that it is, or
-# that its text has in bytes
-_LIMITS: Mapping[str, tuple[type, int, int]] = {
-    **dict.fromkeys(_TEXTS, (str, 0, LONGEST_TEXT_BYTES)),
-    MARK: (str, 1, 64),
-    "pid": (int, 1, LARGEST_PID),
-    "start": (int, 0, 2**63 - 1),
-    "group": (int, 1, LARGEST_PID),
-    "slots": (int, 1, LARGEST_SLOTS),
-    INSIDE: (bool, True, True),
-}
+
+def _known(kind: type, least: int, most: int) -> Any:
+    """A field of a record: its type, and the least and the most that it is, or that its text has in
+    bytes."""
+    return field(default=None, metadata={"limits": (kind, least, most)})
+
+
+def _text() -> Any:
+    return _known(str, 0, LONGEST_TEXT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +78,21 @@ class Owner:
     All fields are None for a key that other code set.
     """
 
-    host: str | None = None
-    pid: int | None = None
-    task: str | None = None
-    task_id: str | None = None
-    thread: str | None = None
-    boot: str | None = None
-    pidns: str | None = None
-    timens: str | None = None
-    start: int | None = None
-    group: int | None = None
-    held_by: str | None = None
-    reason: str | None = None
-    mark: str | None = None
-    slots: int | None = None
-    inside: bool | None = None
+    host: str | None = _text()
+    pid: int | None = _known(int, 1, LARGEST_PID)
+    task: str | None = _text()
+    task_id: str | None = _text()
+    thread: str | None = _text()
+    boot: str | None = _text()
+    pidns: str | None = _text()
+    timens: str | None = _text()
+    start: int | None = _known(int, 0, 2**63 - 1)
+    group: int | None = _known(int, 1, LARGEST_PID)
+    held_by: str | None = _text()
+    reason: str | None = _text()
+    mark: str | None = _known(str, 1, 64)
+    slots: int | None = _known(int, 1, LARGEST_SLOTS)
+    inside: bool | None = _known(bool, True, True)
     waiting_since: datetime | None = field(default=None, compare=False)
 
     @classmethod
@@ -183,6 +180,10 @@ class Owner:
             return "an unknown owner"
         task = task_words(self)
         return f"pid {self.pid} on {self.host}{f', task {task}' if task else ''}"
+
+
+# of the fields of an owner in a record
+_LIMITS = {each.name: each.metadata["limits"] for each in fields(Owner) if each.metadata}
 
 
 def _fits(value: Any, kind: type, least: int, most: int) -> bool:

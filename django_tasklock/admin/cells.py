@@ -22,7 +22,7 @@ from .._values.owner import Owner
 from .._values.printable import printable
 from ..conf import task_url
 from ..exceptions import InvalidLockConfig
-from ..operators.holders import Holder, holder_of, who
+from ..operators.holders import Holder, who
 
 # Of a task's name, on both sides of its cut: it tells little else than its beginning and its end.
 HALF_CHARACTERS = 20
@@ -84,7 +84,7 @@ def held_by(lock: Any) -> str:
     owner, more = lock.info.owner, lock.info.owner.task or lock.info.reason
     words = '<span class="tasklock-who">{}</span> {}{}'
     below = format_html("<br>{}", shortened(more)) if more else ""
-    return format_html(words, who(owner), _pill(holder_of(lock.info)), below)
+    return format_html(words, who(owner), _pill(lock.holder), below)
 
 
 @admin.display(description=gettext_lazy("waiting"), empty_value="")

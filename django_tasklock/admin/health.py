@@ -18,13 +18,13 @@ from ..models import Lock
 from ..operators.clearing import Outcome
 from ..operators.doctor import diagnose
 from ..operators.lost_work import requeue, still_lost
-from ..operators.problems import KINDS, Problem
+from ..operators.problems import KINDS, GoneMessage, LockProblem, LostRow, Problem
 from ..operators.reservations import QueuedJob, clear_job
 from .cells import row_url
 from .clear import listed_names, log, user_name
 from .reading import NOT_KNOWN, problem_of
 from .rows import lock_of
-from .tabs import MOST_FINDINGS, address, counted
+from .tabs import MOST_FINDINGS, address
 
 # What a page has signed with this word is a reservation that it has shown.
 JOB = "tasklock reservation"
@@ -42,59 +42,55 @@ def findings(request: HttpRequest, site: admin.AdminSite, *, may_clear: bool) ->
         found = list(islice(diagnose(), MOST_FINDINGS + 1))
     except (*NOT_KNOWN, DatabaseError) as error:
         return {"problem": problem_of(error)}
-    counted(len(found))
     shown = sorted(found[:MOST_FINDINGS], key=lambda each: (not each.serious, each.kind))
     rows = [_finding(request, site, problem, may_clear=may_clear) for problem in shown]
     return {
         "findings": rows,
+        "count": len(found),
         "more": len(found) > MOST_FINDINGS,
-        "gone": [row["lock_id"] for row in rows if row["lock_id"] and row["gone"]],
-        "lost": [row["row"] for row in rows if row["row"]],
-        "over": [row["job"] for row in rows if row["job"] and row["ended"]],
+        "gone": [row["lock_id"] for row in rows if "lock_id" in row and row["gone"]],
+        "lost": [row["row"] for row in rows if "row" in row],
+        "over": [row["job"] for row in rows if "job" in row and row["ended"]],
     }
 
 
 def _finding(
     request: HttpRequest, site: admin.AdminSite, problem: Problem, *, may_clear: bool
 ) -> dict[str, Any]:
-    """``lock_id``, ``row`` and ``job`` are what its button sends, and empty where there is none."""
-    lock_id = row = job = ""
-    if may_clear and problem.sendable and _may_send(request, site, problem.model):
-        row = problem.seen
-    elif may_clear and problem.info:
-        lock_id = lock_of(problem.info).pk
-    elif may_clear and problem.job:
-        job = signing.dumps({**problem.job.as_json(), "ttl": None}, salt=JOB)
-    return {
+    """A row of the table; with ``lock_id``, ``row`` or ``job``, which its button sends."""
+    shown: dict[str, Any] = {
         "serious": problem.serious,
-        "gone": problem.kind == "owner gone",
-        "ended": problem.ended,
         "kind": KINDS[problem.kind],
         "what": printable(problem.what),
-        "url": _url(request, site, problem),
         "message": printable(problem.message),
         "hint": printable(problem.hint),
-        "lock_id": lock_id,
-        "clear_url": address(request, "delete", lock_id) if lock_id else "",
-        "row": row,
-        "job": job,
     }
+    match problem:
+        case LostRow():
+            shown["url"] = row_url(site, request, problem.model, problem.pk)
+            if may_clear and problem.sendable and _may_send(request, site, problem):
+                shown["row"] = problem.seen
+        case LockProblem(info=info):
+            shown["url"] = _lock_url(request, info.store, info.name)
+            if may_clear:
+                shown |= {"lock_id": lock_of(info).pk, "gone": problem.kind == "owner gone"}
+                shown["clear_url"] = address(request, "delete", shown["lock_id"])
+        case GoneMessage(job=job):
+            shown["url"] = _lock_url(request, job.store, job.name)
+            if may_clear:
+                signed = signing.dumps({**job.as_json(), "ttl": None}, salt=JOB)
+                shown |= {"job": signed, "ended": problem.ended}
+    return shown
 
 
-def _url(request: HttpRequest, site: admin.AdminSite, problem: Problem) -> str | None:
-    of_row = problem.kind in ("lost work", "fence", "unknown")
-    if of_row and problem.model is not None and problem.pk is not None:
-        return row_url(site, request, problem.model, problem.pk)
-    if problem.lock is None or problem.store is None:
-        return None
-    lock_id = Lock.named(problem.store, problem.lock).id
-    return address(request, "change", lock_id, store=problem.store)
+def _lock_url(request: HttpRequest, store: str, name: str) -> str:
+    return address(request, "change", Lock.named(store, name).id, store=store)
 
 
-def _may_send(request: HttpRequest, site: admin.AdminSite, model: Any) -> bool:
-    """Whether the user may change the rows: their task will."""
-    registered = site.is_registered(model)
-    rows = site.get_model_admin(model) if registered else admin.ModelAdmin(model, site)
+def _may_send(request: HttpRequest, site: admin.AdminSite, lost: LostRow) -> bool:
+    """Whether the user may change the row: its task will."""
+    registered = site.is_registered(lost.model)
+    rows = site.get_model_admin(lost.model) if registered else admin.ModelAdmin(lost.model, site)
     return rows.has_change_permission(request)
 
 
@@ -103,19 +99,18 @@ def send_again(request: HttpRequest, site: admin.AdminSite) -> None:
 
     Raises `PermissionDenied`, and `TaskLockError`.
     """
-    lost: Any = still_lost(request.POST.getlist("row"))
-    if not all(_may_send(request, site, problem.model) for problem in lost):
+    rows = still_lost(request.POST.getlist("row"))
+    if not all(_may_send(request, site, lost) for lost in rows):
         raise PermissionDenied
-    counted(None)
     sent: list[str] = []
     try:
-        for problem in lost:
+        for lost in rows:
             # Before its task is sent, so that none is sent without an entry.
-            words = gettext("Asked to send its task %(task)s again.") % {"task": problem.task}
-            row = [problem.model(pk=problem.pk)]
+            words = gettext("Asked to send its task %(task)s again.") % {"task": lost.work.task}
+            row = [lost.model(pk=lost.pk)]
             LogEntry.objects.log_actions(request.user.pk, row, CHANGE, words)
-            if requeue(problem)[0]:
-                sent.append(problem.what)
+            if requeue(lost)[0]:
+                sent.append(lost.what)
     except Exception as error:  # Of the broker, the store, or one row's arguments.
         words = gettext("Sending ended with an error: %(error)s")
         messages.error(request, words % {"error": printable(problem_of(error))})
@@ -147,7 +142,6 @@ def end_reservations(request: HttpRequest) -> None:
         raise PermissionDenied from error
     except NOT_KNOWN as error:
         messages.error(request, problem_of(error))
-    counted(None)
     if ended := names[True]:
         words = gettext("Ended, so the next call is sent: %(names)s.")
         messages.success(request, words % {"names": listed_names(ended)})

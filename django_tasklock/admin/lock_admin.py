@@ -236,17 +236,20 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def _page(self, request: HttpRequest, view: str, title: str, context: Any) -> HttpResponse:
         request.current_app = self.admin_site.name
+        reading, findings = read(chosen_alias(request)), context.get("count")
         said = self.admin_site.each_context(request) | {"opts": self.opts, "media": self.media}
-        said |= _frame(request, view, title, read(chosen_alias(request))) | context
+        said |= _frame(request, view, title, reading, findings) | context
         return TemplateResponse(request, f"admin/django_tasklock/lock/{view}.html", said)
 
 
-def _frame(request: HttpRequest, view: str, title: str, reading: Reading) -> dict[str, Any]:
+def _frame(
+    request: HttpRequest, view: str, title: str, reading: Reading, findings: int | None = None
+) -> dict[str, Any]:
     """Return what the top of a tab shows."""
     found = aliases()
     return {
         "title": title,
-        "tabs": tabs(request, view, reading),
+        "tabs": tabs(request, view, reading, findings),
         "stores": [(printable(alias), alias) for alias in found] if len(found) > 1 else [],
         "chosen": reading.alias,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.contrib.admin.views.main import ChangeList
@@ -14,7 +14,7 @@ from .._values.arguments import checked_name
 from .._values.lock_info import LockInfo
 from ..models import Lock
 from ..operators.held import as_seen, digest_of
-from ..operators.holders import Holder, holder_of
+from ..operators.holders import Holder, asked_once, holder_of
 from .cells import waiting
 from .reading import Reading
 
@@ -39,10 +39,13 @@ def seen_lock(lock_id: str) -> Lock:
 
 
 class Rows(list[Lock]):
-    """Locks, with what Django's change list and its action ask of a queryset besides."""
+    """Locks as the change list has them. It is a list, and no queryset, though Django takes it for
+    one.
 
-    model = Lock
-    ordered = True
+    Beside a list's own, Django asks for this alone: `filter`, when an action is chosen; `_clone`,
+    for a list of one page; the names of the model, for the text that counts the locks of an action.
+    """
+
     verbose_name = Lock._meta.verbose_name
     verbose_name_plural = Lock._meta.verbose_name_plural
 
@@ -62,19 +65,15 @@ class Rows(list[Lock]):
         return self
 
 
-def _held(holder: Holder) -> tuple[Any, Callable[[LockInfo], bool]]:
-    return gettext_lazy(holder.value), lambda info: holder_of(info) is holder
-
-
-# A word for the address; its label, and which locks are in that state.
-STATES: Mapping[str, tuple[Any, Callable[[LockInfo], bool]]] = {
-    "": (gettext_lazy("all"), lambda _: True),
-    "gone": _held(Holder.GONE),
-    "no-ttl": (gettext_lazy("no TTL"), lambda info: info.ttl is None),
-    "waiting": (gettext_lazy("waited for"), lambda info: bool(info.waiters)),
-    "cooling": _held(Holder.COOLING),
-    "detached": _held(Holder.DETACHED),
-    "operator": _held(Holder.OPERATOR),
+# The states by which the list is narrowed: a word for the address, and its label.
+STATES: Mapping[str, Any] = {
+    "": gettext_lazy("all"),
+    "gone": gettext_lazy(Holder.GONE.value),
+    "no-ttl": gettext_lazy("no TTL"),
+    "waiting": gettext_lazy("waited for"),
+    "cooling": gettext_lazy(Holder.COOLING.value),
+    "detached": gettext_lazy(Holder.DETACHED.value),
+    "operator": gettext_lazy(Holder.OPERATOR.value),
 }
 
 
@@ -86,19 +85,26 @@ class LockChangeList(ChangeList):
     def get_queryset(self, request: HttpRequest, *_: Any) -> Rows:  # type: ignore[override]
         self.filter_specs, self.has_filters, self.has_active_filters = [], False, False
         self.reading = self.root_queryset.reading
-        self.states: list[dict[str, Any]] = []
-        rows: list[Any] = sorted(self.root_queryset, key=_order)
+        rows: list[Any] = [*self.root_queryset]
+        alive = asked_once()
+        for lock in rows:
+            lock.holder = holder_of(lock.info, alive)
+            lock.states = _states(lock.info, lock.holder)
+        rows.sort(
+            key=lambda lock: ("gone" not in lock.states, "no-ttl" not in lock.states, lock.name)
+        )
         chosen = request.GET.get("state", "")
         chosen = chosen if chosen in STATES else ""
-        for word, (label, is_in) in STATES.items():
-            count = sum(is_in(lock.info) for lock in rows)
+        self.states: list[dict[str, Any]] = []
+        for word, label in STATES.items():
+            count = sum(word in lock.states for lock in rows)
             if count or word in ("", chosen):
                 url = self.get_query_string({"state": word or None})
                 # Counts of a part would stand beside that of the whole store.
                 known = None if self.reading.more else count
                 state = {"label": label, "count": known, "url": url, "chosen": word == chosen}
                 self.states.append(state)
-        return Rows([lock for lock in rows if STATES[chosen][1](lock.info)], self.reading)
+        return Rows([lock for lock in rows if chosen in lock.states], self.reading)
 
     def get_results(self, request: HttpRequest) -> None:
         pages = -(-len(self.queryset) // self.list_per_page)
@@ -110,5 +116,14 @@ class LockChangeList(ChangeList):
             self.list_display = [column for column in self.list_display if column is not waiting]
 
 
+def _states(info: LockInfo, holder: Holder) -> set[str]:
+    found = {"", holder.name.lower()}
+    if info.ttl is None:
+        found.add("no-ttl")
+    if info.waiters:
+        found.add("waiting")
+    return found
+
+
 def _order(lock: Any) -> tuple[bool, bool, str]:
-    return holder_of(lock.info) is not Holder.GONE, lock.info.ttl is not None, lock.name
+    return lock.holder is not Holder.GONE, lock.info.ttl is not None, lock.name

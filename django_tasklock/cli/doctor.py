@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from .._values.printable import printable
 from ..operators.doctor import diagnose
 from ..operators.lost_work import requeue
-from ..operators.problems import Problem
+from ..operators.problems import LostRow, Problem
 from .arguments import add_format
 from .tables import as_json
 
@@ -39,7 +39,7 @@ def doctor(command: BaseCommand, **options: Any) -> None:
       */5 * * * *  manage.py locks doctor > found || mail -s locks ops < found
     """
     problems = diagnose([options["store"]] if options["store"] else None)
-    found = [_row(problem, send=options["requeue"] and problem.sendable) for problem in problems]
+    found = [_row(problem, requeues=options["requeue"]) for problem in problems]
     found.sort(key=lambda row: not row["serious"])
     if options["format"] == "json":
         command.stdout.write(as_json(found))
@@ -50,9 +50,9 @@ def doctor(command: BaseCommand, **options: Any) -> None:
         sys.exit(1)
 
 
-def _row(problem: Problem, *, send: bool) -> dict[str, Any]:
+def _row(problem: Problem, *, requeues: bool) -> dict[str, Any]:
     row = problem.as_json() | {"requeued": None, "task_id": None}
-    if send:
+    if requeues and isinstance(problem, LostRow) and problem.sendable:
         try:
             sent, task_id = requeue(problem)
         except Exception as error:

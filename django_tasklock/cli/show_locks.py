@@ -1,23 +1,21 @@
-"""``manage.py locks list``, ``show`` and ``history``: what is held, and what happened."""
+"""``manage.py locks list`` and ``show``: what is held."""
 
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .._engine.service import LockService, locks
 from .._values.durations import duration
-from .._values.event import Event
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, task_words
 from .._values.printable import printable
-from ..exceptions import StoreUnavailable, TaskLockError
+from ..exceptions import TaskLockError
 from ..operators.held import held_permits
 from ..operators.holders import asked_once, sentence, who
 from ..operators.reservations import QueuedJob, queued_jobs
@@ -76,37 +74,62 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
       manage.py locks show video:123
       manage.py locks show video:123 --format json | jq .owner.task_id
     """
-    name, service, out = options["name"], locks.using(options["store"]), command.stdout
-    info, table = service.get(name), options["format"] == "table"
+    name, service = options["name"], locks.using(options["store"])
+    info = service.get(name)
     permits = [] if info else held_permits(service, name)
     # None: the store does not count them with the lock, but may know them.
     waiting = service.waiters(name) if info is None or info.waiters != 0 else []
     if not (info or permits or waiting):
         raise CommandError(f"{name} is not locked.")
-    shown: Row = {"name": name, "permits": list(map(json_row, permits))}
-    if info is not None:
-        try:
-            found = row_if_known(info)
-            row = found and label_of(found[0])
-        except ImportError as error:  # of the modules with tasks
-            row = str(error) if table else None
-        shown = json_row(info) | {"row": row}
-    if not table:
-        waiters = [{"waiting_since": None, **owner.as_dict()} for owner in waiting]
-        out.write(json.dumps(shown | {"waiting": waiters}, indent=2))
-        return
-    if info is None:
-        out.write(f"{printable(name)} itself is not locked. Permits of it (slots=N):\n")
+    if options["format"] == "json":
+        command.stdout.write(_as_json(name, info, permits, waiting))
+    elif info is not None:
+        _write_held(command, info)
+        _write_queue(command, waiting)
+    else:
+        command.stdout.write(f"{printable(name)} itself is not locked. Permits of it (slots=N):\n")
         if permits:
             write_table(command, list(map(lock_cells, permits)))
+        _write_queue(command, waiting)
+
+
+def _as_json(
+    name: str, info: LockInfo | None, permits: Sequence[LockInfo], waiting: Sequence[Owner]
+) -> str:
+    if info is None:
+        shown: Row = {"name": name, "permits": list(map(json_row, permits))}
     else:
-        out.write(f"{sentence(info)}\n")
-        # What tells a process from a later one is for programs.
-        hidden = {"boot": None, "pidns": None, "timens": None, "start": None}
-        write_fields(command, shown | shown.pop("owner") | hidden)
+        shown = json_row(info) | {"row": None}
+        with suppress(ImportError):  # Of the modules with tasks: so the row is not known.
+            shown["row"] = _row_of(info)
+    waiters = [{"waiting_since": None, **owner.as_dict()} for owner in waiting]
+    return json.dumps(shown | {"waiting": waiters}, indent=2)
+
+
+def _write_held(command: BaseCommand, info: LockInfo) -> None:
+    """A sentence, and the fields of the lease and its owner."""
+    try:
+        row = _row_of(info)
+    except ImportError as error:
+        row = str(error)
+    shown = json_row(info)
+    owner = shown.pop("owner")
+    # What tells a process from a later one is for programs.
+    hidden = dict.fromkeys(("boot", "pidns", "timens", "start"))
+    command.stdout.write(f"{sentence(info)}\n")
+    write_fields(command, shown | {"row": row} | owner | hidden)
+
+
+def _write_queue(command: BaseCommand, waiting: Sequence[Owner]) -> None:
     if waiting:
-        out.write("\nWait queue:")
+        command.stdout.write("\nWait queue:")
         write_table(command, [_waiter_cells(*each) for each in enumerate(waiting, 1)])
+
+
+def _row_of(info: LockInfo) -> str | None:
+    """The row that the holder works on. Raises `ImportError` of the modules with tasks."""
+    found = row_if_known(info)
+    return None if found is None else label_of(found[0])
 
 
 def matching(
@@ -143,83 +166,3 @@ def _none(service: LockService, *, chosen: bool) -> str:
             if count := service.using(alias).count():
                 said.append(f"The store {printable(alias)!r} has {count:,}.")
     return " ".join(said)
-
-
-FOLLOW_PAUSE_SECONDS = 1.0
-MOST_FOLLOWED = 1000  # of one look; what more came since the last one is not shown
-
-
-def add_history_arguments(parser: CommandParser) -> None:
-    """Add which events to show, and whether to wait for more."""
-    parser.add_argument("name", nargs="?", type=lock_name, metavar="NAME")
-    parser.add_argument("--task-id", metavar="ID", help="only events of the task with this id")
-    parser.add_argument("--limit", type=number, default=100, metavar="N", help="(default: 100)")
-    parser.add_argument("--follow", action="store_true", help="go on with new events, until Ctrl-C")
-    add_format(parser)
-
-
-def show_history(command: BaseCommand, **options: Any) -> None:
-    """
-    Show what happened to the locks: who was refused or skipped, who cleared one.
-
-    The newest event comes first. --task-id says why that task was skipped, and who
-    held the lock. WHO is the one to whom it happened; BY held the lock, or did it.
-    With --follow the oldest event comes first, and then new ones as they happen.
-
-    examples:
-      manage.py locks history video:123 --limit 20
-      manage.py locks history --task-id 0f0d6b0e-6b3e-4a67-9a4c-2f7d8d1f4f55
-      manage.py locks history --follow
-    """
-    ask = partial(locks.using(options["store"]).history, options["name"], options["task_id"])
-    limit, form = options["limit"], options["format"]
-    if options["follow"]:
-        _follow(command, ask, limit, form == "json")
-    found = ask(limit=limit)
-    rows, cells = map(Event.as_json, found), map(_event_cells, found)
-    write_rows(command, form, rows, cells, "No events.")
-
-
-def _follow(command: BaseCommand, ask: Any, limit: int, as_lines: bool) -> None:
-    seen: set[Event] = set()
-    while True:
-        try:
-            found = ask(limit=limit)
-        except StoreUnavailable as error:
-            command.stderr.write(f"waiting for the store: {printable(error)}")
-        else:
-            # An event of the same moment, and of the same words, is the same event.
-            new = next((at for at, event in enumerate(found) if event in seen), len(found))
-            for event in reversed(found[:new]):
-                command.stdout.write(
-                    json.dumps(event.as_json()) if as_lines else _event_line(event)
-                )
-            command.stdout.flush()
-            seen, limit = set(found), MOST_FOLLOWED
-        time.sleep(FOLLOW_PAUSE_SECONDS)
-
-
-def _event_line(event: Event) -> str:
-    when = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    cells = _event_cells(event) | {"AGE": when}
-    return printable("  ".join(filter(None, cells.values())))
-
-
-def _event_cells(event: Event) -> Row:
-    by, why, holder = event.by, event.reason, event.holder
-    if holder is not None:
-        # Of a message that has not begun to run, only the task is known.
-        place = who(holder) if holder.host or not holder.task else None
-        by = " ".join(filter(None, (place, task_words(holder))))
-        why = ": ".join(filter(None, (why, holder.reason)))
-    return {
-        "AGE": since(event.at),
-        "WHAT": event.kind
-        + ("" if event.count == 1 else f" \N{MULTIPLICATION SIGN} {event.count}"),
-        "NAME": event.name,
-        "TASK": task_words(event.owner),
-        "WHO": None if event.name == "*" else who(event.owner),
-        "BY": by,
-        "SECONDS": None if event.seconds is None else duration(event.seconds),
-        "REASON": why,
-    }

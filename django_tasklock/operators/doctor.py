@@ -18,7 +18,7 @@ from ..stores import stores
 from ..stores.base import BaseStore
 from .holders import Holder, command_line, holder_of, who
 from .lost_work import lost_rows, works_by_rows
-from .problems import Problem
+from .problems import GoneMessage, LockProblem, Problem, UnknownRows
 from .reservations import QueuedJob, key_of, queued_jobs
 from .rows import in_savepoint, label_of, row_if_known
 from .work import CeleryMissing, Work, tasks
@@ -28,11 +28,10 @@ from .work import CeleryMissing, Work, tasks
 MOST_GONE = 500
 
 
-def diagnose(aliases: Sequence[str] | None = None, *, messages: bool = True) -> Iterator[Problem]:
+def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
     """Yield all that is wrong with the work and the stores behind ``aliases`` (None: all stores).
 
-    ``messages``: whether to look for those of reservations: that asks Celery's servers and workers.
-
+    It asks the databases, the stores, and Celery's servers and workers, which may take seconds.
     Nothing is asked before it is read. A store that does not answer is a problem too, and the
     others are still asked; of that store nothing more is asked: each question would cost a timeout.
     Raises `InvalidLockConfig` for an alias that does not exist.
@@ -48,7 +47,7 @@ def diagnose(aliases: Sequence[str] | None = None, *, messages: bool = True) -> 
     for same_rows in all_work:
         yield from _answered(_rows(same_rows), silent, [work.store for work in same_rows])
     for store in (stores[alias] for alias in chosen):
-        found = chain(_locks(store), _reservations(store) if messages else (), _server(store))
+        found = chain(_locks(store), _reservations(store), _server(store))
         yield from _answered(found, silent, [store.alias])
 
 
@@ -62,7 +61,7 @@ def _answered(found: Iterator[Problem], silent: set[str], of: Sequence[str]) -> 
         silent.add(error.store)
         message = gettext("The store does not answer: %(reason)s") % {"reason": error.reason}
         hint = gettext("See that its server runs, and that this machine can reach it.")
-        yield Problem("server", error.store, message, hint, store=error.store)
+        yield Problem("server", error.store, message, hint)
 
 
 def _settings() -> Iterator[Problem]:
@@ -89,7 +88,7 @@ def _rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
             yield from lost_rows(same_rows)
     except DatabaseError as error:
         message = gettext("Its lost rows are not known: %(reason)s") % {"reason": printable(error)}
-        yield Problem("unknown", guard.label, message, model=guard.model)
+        yield UnknownRows("unknown", guard.label, message, model=guard.model)
 
 
 def _locks(store: BaseStore) -> Iterator[Problem]:
@@ -104,40 +103,35 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
         if type(store).endless is not BaseStore.endless:
             for info in store.endless():
                 command = command_line("clear", info.name, store=store.alias)
-                yield Problem(
-                    "no ttl", info.name, gettext("It is held by a key that never expires."),
-                    gettext("If nobody works under it: %(command)s") % {"command": command},
-                    store=store.alias, lock=info.name, info=info,
-                )  # fmt: skip
+                message = gettext("It is held by a key that never expires.")
+                hint = gettext("If nobody works under it: %(command)s") % {"command": command}
+                yield LockProblem("no ttl", info.name, message, hint, info=info)
     except ListingNotSupported as error:
         show = {"command": command_line("show", "NAME", store=store.alias)}
         hint = gettext("So they were not looked for. To see a single lock: %(command)s") % show
-        yield Problem("server", store.alias, str(error), hint, serious=False, store=store.alias)
+        yield Problem("server", store.alias, str(error), hint, serious=False)
 
 
-def _owner_gone(store: BaseStore, info: LockInfo) -> Problem:
+def _owner_gone(store: BaseStore, info: LockInfo) -> LockProblem:
     """With the row that the process has left claimed: while the lock stands, the row is not
     reported as lost."""
-    model = pk = found = None
+    row = found = None
     message = gettext("It is held by %(owner)s, a process that is gone.")
     values = {"owner": who(info.owner)}
     with suppress(ImportError):  # Reported by itself.
         found = row_if_known(info)
     if found is not None and getattr(found[0], found[1].field) == found[1].to:
         row, guard = found
-        model, pk = type(row), row.pk
         values |= {"row": label_of(row), "status": guard.to}
         message = gettext(
             "It is held by %(owner)s, a process that is gone, and its row %(row)s is “%(status)s”."
         )
     command = command_line("clear", info.name, store=store.alias)
-    return Problem(
-        "owner gone", info.name, message % values,
-        gettext("It ends by itself. To end it now: %(command)s") % {"command": command},
-        # Without takeover, a lock is meant to outlast its process.
-        serious=store.takeover, store=store.alias, lock=info.name, info=info, task=info.owner.task,
-        model=model, pk=pk,
-    )  # fmt: skip
+    hint = gettext("It ends by itself. To end it now: %(command)s") % {"command": command}
+    # Without takeover, a lock is meant to outlast its process.
+    return LockProblem(
+        "owner gone", info.name, message % values, hint, serious=store.takeover, info=info, row=row
+    )
 
 
 def _reservations(store: BaseStore) -> Iterator[Problem]:
@@ -153,7 +147,7 @@ def _reservations(store: BaseStore) -> Iterator[Problem]:
             yield _message_gone(job, ended=ended)
 
 
-def _message_gone(job: QueuedJob, *, ended: bool) -> Problem:
+def _message_gone(job: QueuedJob, *, ended: bool) -> GoneMessage:
     values = {
         "message": f"{job.task}[{job.task_id}]",
         "command": command_line("clear", job.name, store=job.store, options="--queued"),
@@ -171,16 +165,14 @@ def _message_gone(job: QueuedJob, *, ended: bool) -> Problem:
             "broker delivers it again, on Redis after the visibility timeout. If it is lost, have "
             "the next call sent: %(command)s"
         )
-    return Problem(
+    return GoneMessage(
         "reservation", job.name, message % values, hint % values,
-        serious=False, store=job.store, lock=job.name, task=job.task, job=job, ended=ended,
+        serious=False, job=job, ended=ended,
     )  # fmt: skip
 
 
 def _server(store: BaseStore) -> Iterator[Problem]:
     for finding in store.check():
         if f"django_tasklock.{finding.id}" not in settings.SILENCED_SYSTEM_CHECKS:
-            yield Problem(
-                "server", store.alias, finding.message, finding.hint,
-                serious=finding.serious, store=store.alias,
-            )  # fmt: skip
+            message, hint = finding.message, finding.hint
+            yield Problem("server", store.alias, message, hint, serious=finding.serious)

@@ -23,7 +23,7 @@ from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..stores import stores
 from .held import held_of
 from .holders import command_line
-from .problems import Problem
+from .problems import LostRow, UnknownRows
 from .rows import refuses_all
 from .work import Work, tasks
 
@@ -36,39 +36,37 @@ LOOK_PAUSE_SECONDS = 0.1
 REQUEUED_SECONDS = 60.0  # in which the same row's task is not sent a second time
 
 
-def requeue(problem: Problem) -> tuple[bool, str | None]:
+def requeue(row: LostRow) -> tuple[bool, str | None]:
     """Send the task of a lost row again, unless that was done a moment ago. Return whether it was
     sent, and the message's task id, None if not known.
 
     It is safe to do it twice: the guard gives the row to one run. Raises `StoreUnavailable`,
     `TypeError` if the row alone does not make a call, and what sending the message raises.
     """
-    work = problem.work
-    assert work is not None
-    store, token = stores[work.store], new_token()
-    key = f"requeued {problem.seen}"
+    store, token = stores[row.work.store], new_token()
+    key = f"requeued {row.seen}"
     if store.reserve(key, token, REQUEUED_SECONDS) is not None:
         return False, None
     try:
-        return True, work.send(problem.pk)
+        return True, row.work.send(row.pk)
     except BaseException:
         with suppress(StoreUnavailable):
             store.unreserve(key, token)
         raise
 
 
-def still_lost(seen: Collection[str]) -> list[Problem]:
-    """Return the rows that are lost now as they were found, with that fence: by `Problem.seen`.
+def still_lost(seen: Collection[str]) -> list[LostRow]:
+    """Return the rows that are lost now as they were found, with that fence: by `LostRow.seen`.
 
     They are looked at as the doctor looks at them. Raises `StoreUnavailable`, and what importing
     the tasks raises.
     """
     return [
-        problem
+        row
         for same_rows in works_by_rows()
         if any(each.startswith(f"{work.task} ") for work in same_rows for each in seen)
-        for problem in lost_rows(same_rows)
-        if problem.sendable and problem.seen in seen
+        for row in lost_rows(same_rows)
+        if isinstance(row, LostRow) and row.sendable and row.seen in seen
     ]
 
 
@@ -89,7 +87,7 @@ def works_by_rows() -> Iterable[list[Work]]:
     return found.values()
 
 
-def lost_rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
+def lost_rows(same_rows: Sequence[Work]) -> Iterator[LostRow | UnknownRows]:
     """Yield a problem for each lost row of tasks that claim the same rows, and one for all rows
     whose locks' names are not known. A lost row whose fence refuses every run is another problem,
     and so is one that a run without the lock has claimed, which may live.
@@ -121,7 +119,7 @@ def lost_rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
         yield _nameless(same_rows, unknown)
 
 
-def _lost(work: Work, pk: Any, lock: str, fence: int | None) -> Problem:
+def _lost(work: Work, pk: Any, lock: str, fence: int | None) -> LostRow:
     guard, kind, store = work.guard, "lost work", stores[work.store]
     command = command_line("doctor", store=work.store, options="--requeue")
     values = {"status": guard.to, "lock": lock, "command": command, "field": guard.fence_field}
@@ -143,21 +141,20 @@ def _lost(work: Work, pk: Any, lock: str, fence: int | None) -> Problem:
     else:
         message = gettext("The row is “%(status)s”, and nobody holds its lock %(lock)s.")
         hint = gettext("Send it again: %(command)s")
-    return Problem(
+    return LostRow(
         kind, f"{guard.label} {pk}", message % values, hint % values,
-        serious=kind != "unknown", store=work.store, lock=lock, task=work.task, model=guard.model,
-        pk=pk, work=work, fence=fence,
+        serious=kind != "unknown", work=work, lock=lock, pk=pk, fence=fence,
     )  # fmt: skip
 
 
-def _nameless(same_rows: Sequence[Work], count: int) -> Problem:
+def _nameless(same_rows: Sequence[Work], count: int) -> UnknownRows:
     guard, names = same_rows[0].guard, ", ".join(work.task for work in same_rows)
     message = gettext("Rows in “%(status)s”, perhaps lost: %(count)d. Their locks are not known.")
     hint = gettext("Use only the guard’s argument in the lock_name of %(tasks)s.")
     values = {"status": guard.to, "count": count, "tasks": names}
-    return Problem(
+    return UnknownRows(
         "unknown", guard.label, message % values, hint % values,
-        serious=False, task=same_rows[0].task, model=guard.model,
+        serious=False, model=guard.model, task=same_rows[0].task,
     )  # fmt: skip
 
 

@@ -1,10 +1,10 @@
-"""One thing that the doctor finds wrong: what the command prints, and the page shows."""
+"""What the doctor finds wrong, one class for each thing that the command or the page can mend."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Model
 from django.utils.functional import Promise
@@ -26,20 +26,28 @@ KINDS: Mapping[str, str | Promise] = {
     "server": gettext_lazy("server"),
 }
 
+# what the command prints of every problem
+SAID = ("kind", "what", "message", "hint", "serious")
+
+
+class About(NamedTuple):
+    """What a problem is about, for programs; None where it is not about such a thing."""
+
+    task: str | None = None
+    store: str | None = None
+    lock: str | None = None
+    model: str | None = None
+    pk: str | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong.
+    """One thing that is wrong, by itself with the settings, the tasks, or a server.
 
     ``kind`` is a key of `KINDS`: "unknown" is for rows whose locks' names are not known, or that a
     run without the lock has claimed, and for tasks that cannot be imported. ``what`` names the row,
     lock, store or check. ``message`` says what is wrong and ``hint`` what to do, in the language
     that was active when it was found. ``serious`` problems make the command exit with 1.
-
-    What it is about, None where it is not about such a thing: the ``lock``, by its name, and its
-    ``store``; ``info``, the lock's holder as it was seen; the ``task``; the row, by its ``model``
-    and ``pk``. ``work`` and ``fence`` belong to a lost row. A reservation has its ``job``, and
-    ``ended`` if its message is known to have ended.
     """
 
     kind: str
@@ -47,31 +55,79 @@ class Problem:
     message: str
     hint: str = ""
     serious: bool = True
-    store: str | None = None
-    lock: str | None = None
-    info: LockInfo | None = None
+
+    def about(self) -> About:
+        """What it is about: a server's problem is one of its store."""
+        return About(store=self.what) if self.kind == "server" else About()
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``locks doctor --format json`` prints, as JSON-able values."""
+        said = {name: getattr(self, name) for name in SAID}
+        return said | self.about()._asdict()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownRows(Problem):
+    """Rows of which it is not known whether they are lost: those of one ``task``, or of all."""
+
+    model: type[Model]
     task: str | None = None
-    model: type[Model] | None = None
-    pk: Any = None
-    work: Work | None = None
-    fence: int | None = None
-    job: QueuedJob | None = None
-    ended: bool = False
+
+    def about(self) -> About:
+        return About(self.task, model=self.model._meta.label)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostRow(Problem):
+    """A claimed row whose lock, called ``lock``, nobody holds. ``fence`` is the row's own."""
+
+    work: Work
+    lock: str
+    pk: Any
+    fence: int | None
+
+    @property
+    def model(self) -> type[Model]:
+        model: type[Model] = self.work.guard.model
+        return model
 
     @property
     def sendable(self) -> bool:
-        """Whether it is a lost row, whose task can be sent again."""
+        """Whether its task can be sent again: no fence refuses its run, and no run may live."""
         return self.kind == "lost work"
 
     @property
     def seen(self) -> str:
         """What tells this lost row from another, and from itself when it is lost again."""
-        return f"{self.task} {self.pk} {self.fence}"
+        return f"{self.work.task} {self.pk} {self.fence}"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields that ``locks doctor --format json`` prints, as JSON-able values."""
-        names = ("kind", "what", "message", "hint", "serious", "task", "store", "lock")
-        return {name: getattr(self, name) for name in names} | {
-            "model": self.model and self.model._meta.label,
-            "pk": None if self.pk is None else str(self.pk),
-        }
+    def about(self) -> About:
+        work, label = self.work, self.model._meta.label
+        return About(work.task, work.store, self.lock, label, str(self.pk))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockProblem(Problem):
+    """A lock that is held: ``info`` is its holder as it was seen, ``row`` the row that the holder
+    has left claimed."""
+
+    info: LockInfo
+    row: Model | None = None
+
+    def about(self) -> About:
+        info, row = self.info, self.row
+        of_lock = About(info.owner.task, info.store, info.name)
+        if row is None:
+            return of_lock
+        return of_lock._replace(model=row._meta.label, pk=str(row.pk))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoneMessage(Problem):
+    """A reservation, ``job``, whose message has ``ended``, or is not found."""
+
+    job: QueuedJob
+    ended: bool
+
+    def about(self) -> About:
+        return About(self.job.task, self.job.store, self.job.name)

@@ -1,7 +1,7 @@
 """What operators know of tasks: guarded work, and what a call would do about its lock.
 
-The Celery room knows tasks. It makes itself known here when somebody asks, since a site may have
-no Celery, and a web process need not import its tasks.
+The Celery room knows tasks. It is imported when somebody asks, since a site may have no Celery, and
+a web process need not import its tasks.
 """
 
 from __future__ import annotations
@@ -57,38 +57,41 @@ class Explanation:
     options: Mapping[str, Any]
 
 
-class Tasks(Protocol):
-    """What the Celery room tells, once the modules with tasks are imported."""
+@dataclass(frozen=True)
+class Tasks:
+    """What the Celery room answers, once the modules with tasks are imported.
 
-    def guarded_tasks(self) -> Iterable[Work]:
-        """Return every task that has a guard, by name."""
+    * ``guarded_tasks()``: every task that has a guard, by name.
+    * ``explain_call(task, args, kwargs)``: explains a call; None if no such task takes a lock.
+      Raises `TypeError` or `ValueError` for arguments that do not fit.
+    * ``duplicate_of(explanation)``: the task id, or the lease of the run, of which the call would
+      be a duplicate now; None if it would be sent. Raises `StoreUnavailable`.
+    * ``gone_messages(jobs)``: each job whose message is known to have ended, with True; or, with
+      False, is in no known queue and with no worker that answers. It may ask the workers, for some
+      seconds.
+    """
 
-    def explain_call(
-        self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Explanation | None:
-        """Explain a call; None if no such task takes a lock. Raises `TypeError` or `ValueError` for
-        arguments that do not fit."""
-
-    def duplicate_of(self, explanation: Explanation) -> str | LockInfo | None:
-        """Return the task id, or the lease of the run, of which the call would be a duplicate now;
-        None if it would be sent. Raises `StoreUnavailable`."""
-
-    def gone_messages(self, jobs: Sequence[QueuedJob]) -> Iterable[tuple[QueuedJob, bool]]:
-        """Return each job whose message is known to have ended, with True; or, with False, is in no
-        known queue and with no worker that answers. It may ask the workers, for some seconds."""
-
-
-_load: Callable[[], Tasks] | None = None
+    guarded_tasks: Callable[[], Iterable[Work]]
+    explain_call: Callable[[str, Sequence[Any], Mapping[str, Any]], Explanation | None]
+    duplicate_of: Callable[[Explanation], str | LockInfo | None]
+    gone_messages: Callable[[Sequence[QueuedJob]], Iterable[tuple[QueuedJob, bool]]]
 
 
-def provide(load: Callable[[], Tasks]) -> None:
-    """Set the function that imports the modules with tasks, and returns what is known of them."""
-    global _load
-    _load = load
+def _not_ready() -> Tasks:
+    raise CeleryMissing("the app django_tasklock is not ready")
+
+
+@dataclass
+class Registry:
+    """How this process comes to know its tasks: ``load`` is set when Django sets the app up."""
+
+    load: Callable[[], Tasks] = _not_ready
+
+
+registry = Registry()
 
 
 def tasks() -> Tasks:
-    """Import the modules with tasks. Raises `CeleryMissing`, and what importing raises."""
-    if _load is None:
-        raise CeleryMissing("the app django_tasklock is not ready")
-    return _load()
+    """Import the modules with tasks, and return what is known of them. Raises `CeleryMissing`, and
+    what importing raises."""
+    return registry.load()

@@ -17,7 +17,6 @@ from django.test import Client
 from django.urls import reverse
 
 from django_tasklock import Lease, LockInfo, locks
-from django_tasklock.admin import tabs
 from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
 from django_tasklock.models import Lock
@@ -34,12 +33,6 @@ SEND = f"{LIST}send/"
 ADD = f"{LIST}add/"
 UserWith = Callable[..., Client]
 MakeTask = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_counted_beforehand() -> None:
-    """What a process has counted of the stores of an earlier test."""
-    tabs._findings.clear()
 
 
 @pytest.fixture

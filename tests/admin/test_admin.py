@@ -16,8 +16,8 @@ from django.test import Client
 from django_tasklock import locks
 from django_tasklock._engine import history
 from django_tasklock._values.owner import owner_record
-from django_tasklock.admin import health, tabs
-from django_tasklock.celery import for_operators
+from django_tasklock.admin import health
+from django_tasklock.celery import gone_messages
 from django_tasklock.operators.reservations import key_of
 from django_tasklock.stores import stores
 from tests.admin.conftest import (
@@ -323,14 +323,13 @@ def test_reservations_that_may_be_right_are_ended_one_by_one(
         searches.append(jobs)
         return [(job, False) for job in jobs]
 
-    monkeypatch.setattr(for_operators, "gone_messages", finds_none)
+    monkeypatch.setattr(gone_messages, "gone_messages", finds_none)
     client = client_with("view_lock", "delete_lock")
     page = page_of(client.get(HEALTH))
     assert page.count("End the reservation") == len(sent)
     assert "End all these reservations" not in page
 
     # A page that is not about them only has their number, and looks for no messages.
-    tabs._findings.clear()
     searches.clear()
     assert client.get(LIST).status_code == 200
     assert searches == []

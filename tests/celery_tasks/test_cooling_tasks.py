@@ -11,7 +11,7 @@ from celery.exceptions import Ignore, Reject
 from django_tasklock import InvalidLockConfig, locks
 from django_tasklock.celery import LockedTask
 from django_tasklock.celery.checks import check_tasks
-from django_tasklock.celery.for_operators import duplicate_of, explain_call
+from django_tasklock.celery.explain import duplicate_of, explain_call
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
 from tests.celery_tasks.test_locked_task import MakeTask, app, task

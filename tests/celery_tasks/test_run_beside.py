@@ -173,7 +173,8 @@ class TestGuard:
                     state, marker = elsewhere(room, message)
                     assert (state, marker["reason"]) == ("SUCCESS", "invalid_state")
                 (problem,) = diagnose()
-                assert (problem.kind, problem.pk, problem.serious) == ("unknown", job, False)
+                said = problem.as_json()
+                assert (said["kind"], said["pk"], said["serious"]) == ("unknown", str(job), False)
             return "ran"
 
         task = room.task(work, guard=GUARD, acks_late=True, **{why: "run"})

@@ -21,13 +21,13 @@ from django_tasklock import lock, locks
 from django_tasklock._compat.celery import queue_of_calls
 from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
-from django_tasklock.celery import for_operators
+from django_tasklock.celery import gone_messages
 from django_tasklock.guards import StatusGuard
-from django_tasklock.operators import work
 from django_tasklock.operators.doctor import diagnose
 from django_tasklock.operators.holders import command_line
 from django_tasklock.operators.problems import Problem
 from django_tasklock.operators.reservations import key_of
+from django_tasklock.operators.work import registry
 from tests.app.models import Job
 from tests.conftest import UseCaches, UseRedis
 from tests.inside import asked
@@ -206,7 +206,7 @@ def test_a_reservation_that_ends_while_its_message_is_looked_for_is_not_reported
     task = room.task(unique_while="queued")
     sent = task.delay(1).id
     room.app.backend.store_result(sent, None, states.FAILURE)
-    real = for_operators.gone_messages
+    real = gone_messages.gone_messages
 
     def starts_meanwhile(jobs: Any) -> Any:
         found = [*real(jobs)]
@@ -214,7 +214,7 @@ def test_a_reservation_that_ends_while_its_message_is_looked_for_is_not_reported
         assert room.work_off() == [("SUCCESS", "done:1")]
         return found
 
-    monkeypatch.setattr(for_operators, "gone_messages", starts_meanwhile)
+    monkeypatch.setattr(gone_messages, "gone_messages", starts_meanwhile)
     assert list(diagnose()) == []
 
 
@@ -235,7 +235,7 @@ def test_of_a_broker_that_never_answers_nothing_is_said(
     use_redis: UseRedis, cut_proxy: CutProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_redis()
-    monkeypatch.setattr(for_operators, "SEEK_SECONDS", 0.1)
+    monkeypatch.setattr(gone_messages, "SEEK_SECONDS", 0.1)
     with mailroom(cut_proxy.url) as room:
         task = room.task(unique_while="queued")
         task.delay(1)
@@ -325,7 +325,7 @@ def test_a_module_that_cannot_be_imported_is_one_problem_among_the_others(
     def load() -> Any:
         raise ModuleNotFoundError("No module named 'torch'")
 
-    monkeypatch.setattr(work, "_load", load)
+    monkeypatch.setattr(registry, "load", load)
     cache.set("lock:foreign", "set by other code", timeout=None)
     found, status = doctor_json()
     assert {each["kind"]: each["serious"] for each in found} == {"unknown": True, "no ttl": True}

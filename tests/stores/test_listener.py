@@ -37,7 +37,7 @@ def connection() -> Any:
     def listening() -> Any:
         # On a busy machine so short a wait may end before the connection is made.
         assert locks.acquire("video:1", wait=0.05) is None
-        return listener().subscribed and listener()._box.look().connection
+        return listener().subscribed and listener()._held[""].connection
 
     return until(listening)
 
@@ -65,7 +65,7 @@ def test_a_connection_that_nobody_has_read_for_a_while_is_not_used(
     monkeypatch.setattr(module, "SILENCE_SECONDS", 0.0)
     assert not listener().subscribed
     monkeypatch.undo()
-    listener()._box.look().heard -= module.SILENCE_SECONDS
+    listener()._held[""].heard -= module.SILENCE_SECONDS
     assert connection() is not before
     assert channels(own_server) == 1
 
@@ -113,7 +113,7 @@ def test_a_lock_whose_hand_over_was_not_heard_is_granted_anew(
     until(lambda: (holder("video:1").ttl or LONG) < LONG - 1)
     store: Any = stores["default"]
     monkeypatch.setattr(store.client, "new_connection", refused)
-    hears._end(hears._box.look())
+    hears._end(hears._held[""])
     mine = thread.result()
     left = holder("video:1").ttl or 0.0
     assert mine.remaining <= left

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from django_tasklock._values.interruptions import Bell, Box
+from django_tasklock._values.interruptions import Bell
 from django_tasklock._values.owner import strand_name
 from tests.steps import all_of
 
@@ -62,13 +62,3 @@ def test_a_bell_wakes_who_sleeps_and_who_is_about_to() -> None:
     sleeper, ringer = all_of(lambda: bell.sleep(20), bell.ring)
     assert sleeper is True
     assert ringer is None
-
-
-def test_of_many_who_put_into_a_box_the_first_ones_stays_and_of_many_who_take_one_gets_it() -> None:
-    box = Box[object]()
-    assert box.look() is None
-    put = all_of(*[lambda: box.put(object())] * 8)
-    assert {*put} == {box.look()}
-    taken = all_of(*[box.take] * 8)
-    assert [each for each in taken if each is not None] == [put[0]]
-    assert box.look() is None

@@ -11,7 +11,7 @@ from typing import Any
 from redis import exceptions as errors
 
 from ..._values import clock
-from ..._values.interruptions import Bell, Box
+from ..._values.interruptions import Bell
 from ..._values.processes import OfProcess
 from ..._values.tokens import TOKEN_CHARACTERS, new_token
 from ..base import CannotSubscribe
@@ -88,7 +88,8 @@ class Listener:
         self._hearings: dict[bytes, Hearing] = {}
         # For waiters that have gone, and may be in the queue still: what to do with their news.
         self._replaced: dict[bytes, Callable[[bytes], None]] = {}
-        self._box = Box[Subscription]()
+        # One at most, under "": each step of a dict is one call of a function in C.
+        self._held: dict[str, Subscription] = {}
 
     @property
     def free(self) -> bool:
@@ -98,12 +99,12 @@ class Listener:
     @property
     def subscribed(self) -> bool:
         """Whether the server has confirmed the subscription, and is there still."""
-        subscription = self._box.look()
+        subscription = self._held.get("")
         return subscription is not None and subscription.subscribed and not subscription.silent
 
     @property
     def _has_thread(self) -> bool:
-        subscription = self._box.look()
+        subscription = self._held.get("")
         return self._threaded or (subscription is not None and subscription.threaded)
 
     def hears(self, hearing: Hearing) -> bool:
@@ -153,7 +154,7 @@ class Listener:
 
     def listen(self, hearing: Hearing, seconds: float) -> None:
         """Return when a waiter was told something, or after so long, or earlier."""
-        subscription = self._box.look()
+        subscription = self._held.get("")
         if subscription is None or subscription.threaded:
             hearing.bell.sleep(seconds)
         else:
@@ -161,20 +162,20 @@ class Listener:
 
     def read_by_thread(self) -> None:
         """Have a thread read, and not the waiter. Raises `RuntimeError` if none can be started."""
-        subscription = self._box.look()
+        subscription = self._held.get("")
         if subscription is not None and not subscription.threaded:
             self._start_thread(subscription)
 
     def close_idle(self) -> None:
         """Close the connection if nobody waits."""
-        subscription = self._box.look()
+        subscription = self._held.get("")
         if subscription is not None and not self._hearings:
             self._end(subscription)
 
     def close_inherited(self) -> None:
         """In a forked child: otherwise the parent's subscription outlives it, and locks are handed
         to its dead waiters. The parent's end stays open: see `RedisConnections`."""
-        subscription = self._box.look()
+        subscription = self._held.get("")
         if subscription is not None:
             subscription.end()
 
@@ -197,11 +198,11 @@ class Listener:
 
     def _subscription(self) -> Subscription:
         """The one that there is, or a new one."""
-        found = self._box.look()
+        found = self._held.get("")
         if found is None:
             threaded = self._threaded or len(self._hearings) > 1
             made = Subscription(self._client, self._prefix + self.id, threaded=threaded)
-            found = self._box.put(made)
+            found = self._held.setdefault("", made)
             if found is made and threaded:
                 self._start_thread(made)
         return found
@@ -243,8 +244,8 @@ class Listener:
 
     def _end(self, subscription: Subscription) -> None:
         # First, so that nobody finds one that an interruption has ended by halves.
-        if self._box.look() is subscription:
-            self._box.take()
+        if self._held.get("") is subscription:
+            self._held.pop("", None)
         subscription.end()
         for hearing in [*self._hearings.values()]:
             hearing.hear(ASK_AGAIN)
