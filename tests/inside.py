@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -152,3 +154,66 @@ def fork_untold(fork: Callable[[], int]) -> int:
         return fork()
     finally:
         processes._all = known
+
+
+# -- C: what operators, the command and the admin share. Its imports need Django's settings.
+
+
+def operators(module: str) -> Any:
+    """A module of what the command and the admin share."""
+    return import_module(f"django_tasklock.operators.{module}")
+
+
+def diagnose(aliases: Sequence[str] | None = None) -> list[Any]:
+    """What the doctor finds."""
+    return [*operators("doctor").diagnose(aliases)]
+
+
+def reserved_key(task: str, name: str) -> str:
+    """The key under which a store keeps the reservation of a job."""
+    key: str = operators("reservations").key_of(task, name)
+    return key
+
+
+def queue_of_calls(task: Any) -> str:
+    """The queue to which a task's calls go."""
+    return str(import_module("django_tasklock._compat.celery").queue_of_calls(task))
+
+
+def tasks_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Have the import of the modules with tasks fail."""
+
+    def load() -> Any:
+        raise error
+
+    monkeypatch.setattr(operators("work").registry, "load", load)
+
+
+def when_messages_are_sought(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[Callable[..., Any], Any], Any]
+) -> None:
+    """Have ``answer(seek, jobs)`` say which messages of reservations are gone."""
+    gone = import_module("django_tasklock.celery.gone_messages")
+    monkeypatch.setattr(gone, "gone_messages", partial(answer, gone.gone_messages))
+
+
+def seek_messages_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
+    """Have messages be sought for so long; the name of the thread that seeks them."""
+    gone = import_module("django_tasklock.celery.gone_messages")
+    monkeypatch.setattr(gone, "SEEK_SECONDS", seconds)
+    return str(gone.SEEKER)
+
+
+def pages_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the pages with buttons be shown a day ago."""
+    monkeypatch.setattr("django_tasklock.admin.health.SHOWN_SECONDS", -1)
+
+
+def clear_after_the_first(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Have ``locks clear`` fail when it has cleared one lock."""
+
+    def stops(*args: Any, **options: Any) -> Any:
+        yield next(operators("clearing").clear_all(*args, **options))
+        raise error
+
+    monkeypatch.setattr("django_tasklock.cli.clear_and_hold.clear_all", stops)

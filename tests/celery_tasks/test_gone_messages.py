@@ -1,6 +1,6 @@
 """A reservation whose message is gone (``unique_while``), as the next call finds it.
 
-As the doctor finds it: ``tests/operators/test_reservations.py``, and with workers
+As the doctor finds it: ``tests/operators/test_doctor.py``, and with workers
 ``tests/celery_tasks/queue``.
 """
 
@@ -10,28 +10,25 @@ from typing import Any
 
 import pytest
 from celery import states
-from celery.exceptions import NotRegistered
 
+from tests.findings import thrown_away
 from tests.mailroom import Mailroom, coalesced
 from tests.proxy import CutProxy
 
-in_both_modes = pytest.mark.parametrize("mode", ["queued", "unfinished"])
 
-
-def refused(room: Mailroom, task_id: str, state: str = states.FAILURE) -> None:
-    """A worker throws the message away before it makes a request of it, and stores that."""
-    room.take(task_id)
-    room.app.backend.store_result(task_id, NotRegistered("old"), state)
-
-
-@in_both_modes
+@pytest.mark.parametrize("mode", ["queued", "unfinished"])
 def test_the_next_call_takes_the_place_of_a_message_that_has_ended(
     room: Mailroom, mode: str
 ) -> None:
+    # Given a message that a worker threw away, so that it will never run
     task = room.task(unique_while=mode)
-    refused(room, task.delay(1).id)
+    thrown_away(room, task.delay(1).id)
+
+    # I expect the next call to be sent
     following = task.delay(1).id
     assert room.ids() == [following]
+
+    # And the call after it to be its duplicate
     assert task.delay(1).id == following
     assert room.work_off() == [("SUCCESS", "done:1")]
 
@@ -86,7 +83,7 @@ def test_a_result_backend_that_does_not_answer_changes_nothing(
     task = room.task(unique_while="queued")
     with room.results_on(cut_proxy.url):
         first = task.delay(1).id
-        refused(room, first)
+        thrown_away(room, first)
         with cut_proxy.away():
             assert task.delay(1).id == first
         assert task.delay(1).id != first

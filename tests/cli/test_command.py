@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import csv
+import getpass
 import io
 import json
 import os
@@ -19,20 +20,16 @@ import pytest
 from django.core.cache import caches
 from django.core.management import CommandError, call_command
 
-from django_tasklock import Lease, StoreUnavailable, locks
-from django_tasklock._engine.service import LockService
-from django_tasklock.cli import clear_and_hold
-from django_tasklock.cli.arguments import user
-from django_tasklock.operators.clearing import clear_all
-from django_tasklock.operators.reservations import key_of
-from tests.admin.conftest import on_redis, taken
+from django_tasklock import Lease, LockService, StoreUnavailable, locks
+from tests.admin.conftest import taken
+from tests.command import run, run_json, shell
 from tests.conftest import UseCaches, UseRedis
+from tests.inside import clear_after_the_first, reserved_key
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, holder, orphan, waiting
+from tests.steps import LONG, Meanwhile, holder, orphan, waiter, waiting
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
-__all__ = ["on_redis"]
 Environment = Callable[[], dict[str, str]]
 KEYS = [
     "name", "ttl", "acquired_at", "owner", "token", "store", "key",
@@ -40,22 +37,8 @@ KEYS = [
 ]  # fmt: skip
 
 
-def run(*arguments: str) -> str:
-    """What the command prints on stdout."""
-    out = io.StringIO()
-    call_command("locks", *arguments, stdout=out, stderr=io.StringIO())
-    return out.getvalue()
-
-
 def names(*arguments: str) -> list[str]:
-    return [row["name"] for row in json.loads(run("list", *arguments, "--format", "json"))]
-
-
-def shell(env: dict[str, str], *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, with pipes."""
-    usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [sys.executable, "-m", "django", "locks", *arguments]
-    return subprocess.run(command, env=env, text=True, timeout=180, **{**usual, **options})
+    return [row["name"] for row in run_json("list", *arguments)]
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: str, meanwhile: Any = None) -> None:
@@ -75,9 +58,12 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: str, meanwhile: Any = Non
 def test_list_is_aligned_lines_soonest_to_expire_first_without_empty_columns(
     on_redis: None,
 ) -> None:
+    # Given two locks of this process
     taken("video:123", 86490)
     taken("report", 7370)
     me = f"{holder('report').owner.host}:{os.getpid()}"
+
+    # I expect a line for each, and no column that would be empty: nobody waits, and no task runs
     header, *rows = (line.split() for line in run("list").splitlines())
     assert header == ["NAME", "TTL", "HELD", "BY", "STATE", "AGE"]
     assert [row[:4] for row in rows] == [
@@ -122,7 +108,7 @@ def test_list_of_nothing_says_where_there_is_something(
 
 def test_rows_for_programs(on_redis: None) -> None:
     lease = taken("video:1", task="videos.transcode", task_id="0a1b")
-    (row,) = json.loads(run("list", "--format", "json"))
+    (row,) = run_json("list")
     assert list(row) == KEYS
     assert (row["name"], row["token"], row["owner"]["task_id"]) == ("video:1", lease.token, "0a1b")
     (row,) = csv.DictReader(run("list", "--format", "csv").splitlines())
@@ -158,8 +144,7 @@ def test_a_terminal_of_80_columns_gets_lines_of_80_cells_cut_in_the_middle(
 
 def test_show_says_it_in_a_sentence_and_then_what_is_known(on_redis: None) -> None:
     lease = taken("video:1", task="videos.transcode", task_id="0a1b")
-    waiter = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=LONG))
-    until(lambda: waiting("video:1") == 1)
+    first = waiter("video:1", 1)
     said = run("show", "video:1")
     assert said.startswith("Held by ")
     assert "task videos.transcode" in said.splitlines()[0]
@@ -167,25 +152,24 @@ def test_show_says_it_in_a_sentence_and_then_what_is_known(on_redis: None) -> No
     assert (fields["token"].strip(), fields["task_id"].strip()) == (lease.token, "0a1b")
     assert "held_by" not in fields
     assert "Wait queue:" in said
-    found = json.loads(run("show", "video:1", "--format", "json"))
+    found = run_json("show", "video:1")
     assert set(KEYS) < set(found)
     assert (found["row"], len(found["waiting"])) == (None, 1)
     lease.release()
-    waiter.result()
+    first.result()
 
 
 def test_show_says_who_waits_for_a_lock_whose_key_is_gone(on_redis: None) -> None:
     lease = taken("video:1")
-    waiter = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=LONG))
-    until(lambda: waiting("video:1") == 1)
+    first = waiter("video:1", 1)
     caches["default"].delete(f"lock:{lease.name}")
     said = run("show", "video:1")
     assert said.startswith("video:1 itself is not locked.")
     assert "Wait queue:" in said
-    found = json.loads(run("show", "video:1", "--format", "json"))
+    found = run_json("show", "video:1")
     assert (found["permits"], len(found["waiting"])) == ([], 1)
     assert locks.acquire("video:1") is None  # The first of the queue gets it.
-    waiter.result()
+    first.result()
 
 
 # ------------------------------------------------------------------------------ clear
@@ -197,10 +181,8 @@ def test_a_clear_asks_and_says_what_it_means(
     taken("video:1")
     orphan("video:2")
     shown = run("clear", "--all", "--dry-run").splitlines()
-    assert [line.partition(",")[0] for line in shown] == [
-        "would clear video:2",
-        "would clear video:1",
-    ]
+    assert [line.split()[2] for line in shown] == ["video:2,", "video:1,"]
+    assert all(line.startswith("would clear ") for line in shown)
     err = io.StringIO()
     answering(monkeypatch, "n")
     with pytest.raises(CommandError, match=r"^Nothing was cleared\.$"):
@@ -213,7 +195,7 @@ def test_a_clear_asks_and_says_what_it_means(
     assert first.startswith("cleared video:2, held by pid ")
     assert second.startswith(f"cleared video:1, held by pid {os.getpid()}")
     (event, _) = locks.history()
-    assert (event.kind, event.by) == ("cleared", f"{user()} (locks clear)")
+    assert (event.kind, event.by) == ("cleared", f"{getpass.getuser()} (locks clear)")
 
 
 def test_a_lease_that_changes_hands_while_it_is_asked_is_left_alone(
@@ -247,7 +229,7 @@ def test_a_clear_of_many_prints_their_number(on_redis: None) -> None:
 def test_a_clear_of_those_whose_owner_is_gone(on_redis: None) -> None:
     taken("alive")
     orphan("gone")
-    (row,) = json.loads(run("clear", "--owner-gone", "--noinput", "--format", "json"))
+    (row,) = run_json("clear", "--owner-gone", "--noinput")
     assert (row["name"], row["outcome"], row["was"]["name"]) == ("gone", "cleared", "gone")
     assert run("clear", "--owner-gone") == "Nothing to clear.\n"
     assert locks.is_locked("alive")
@@ -259,12 +241,7 @@ def test_a_clear_that_ends_before_it_is_done_says_what_was_cleared(
 ) -> None:
     taken("video:1")
     taken("video:2")
-
-    def stops(*args: Any, **options: Any) -> Any:
-        yield next(clear_all(*args, **options))
-        raise error
-
-    monkeypatch.setattr(clear_and_hold, "clear_all", stops)
+    clear_after_the_first(monkeypatch, error)
     out = io.StringIO()
     with pytest.raises((CommandError, SystemExit)) as ended:
         call_command("locks", "clear", "--all", "--noinput", stdout=out)
@@ -288,7 +265,7 @@ def test_a_clear_that_clears_nothing_exits_1(on_redis: None, process_env: Enviro
 
 def test_reservations_are_listed_and_cleared(on_redis: None) -> None:
     for name, task in (("video:1", "videos.process"), ("report", "reports.daily")):
-        assert locks.store.reserve(key_of(task, name), f"id-of-{name}", 600) is None
+        assert locks.store.reserve(reserved_key(task, name), f"id-of-{name}", 600) is None
     header, *rows = run("list", "--queued").splitlines()
     assert header.split() == ["NAME", "TTL", "TASK", "TASK", "ID"]
     assert {row.split()[-1] for row in rows} == {"id-of-video:1", "id-of-report"}
@@ -318,7 +295,7 @@ def test_a_hold_waits_for_the_present_holder(on_redis: None) -> None:
     operator = Meanwhile(lambda: run("hold", "nightly", "--for", "2h", "--wait", "--format=json"))
     until(lambda: waiting("nightly") == 1)
     lease.release()
-    assert json.loads(operator.result())["held_by"] == user()
+    assert json.loads(operator.result())["held_by"] == getpass.getuser()
 
 
 # ------------------------------------------------------------------------------ all verbs

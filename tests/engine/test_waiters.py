@@ -13,7 +13,7 @@ from django.test import Client
 from django_tasklock import locks
 from tests.admin.conftest import client_with, id_of, operator, url_of, words_of
 from tests.agent import Agent
-from tests.cli.test_command import run
+from tests.command import run
 from tests.steps import LONG, Meanwhile, holder, taken, waiting
 from tests.waiting import until
 

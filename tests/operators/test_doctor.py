@@ -3,93 +3,58 @@
 from __future__ import annotations
 
 import io
-import json
 import shlex
-from collections.abc import Iterator
+import threading
 from typing import Any
 
 import pytest
 import redis
 from celery import states
-from celery.exceptions import NotRegistered
 from django.core.cache import cache, caches
 from django.core.management import CommandError, call_command
 from django.db import connections, models, transaction
 from django.test.utils import override_settings
 
 from django_tasklock import lock, locks
-from django_tasklock._compat.celery import queue_of_calls
-from django_tasklock._values.owner import owner_record
-from django_tasklock._values.tokens import new_token
-from django_tasklock.celery import gone_messages
 from django_tasklock.guards import StatusGuard
-from django_tasklock.operators.doctor import diagnose
-from django_tasklock.operators.holders import command_line
-from django_tasklock.operators.problems import Problem
-from django_tasklock.operators.reservations import key_of
-from django_tasklock.operators.work import registry
 from tests.app.models import Job
+from tests.command import doctor, doctor_json
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import asked
+from tests.findings import fenced, guard, lost, thrown_away
+from tests.inside import (
+    asked,
+    diagnose,
+    operators,
+    owner_record,
+    queue_of_calls,
+    reserved_key,
+    seek_messages_for,
+    tasks_cannot_be_imported,
+    when_messages_are_sought,
+)
 from tests.mailroom import Mailroom, mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import holder, in_child
+from tests.steps import held_by, holder, in_child
 from tests.store_cases import own_prefix, redis_cache
+from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def room(use_redis: UseRedis, redis_server: RedisServer) -> Iterator[Mailroom]:
-    use_redis()
-    with mailroom(redis_server.url) as room:
-        yield room
-
-
-def guard(**options: Any) -> StatusGuard:
-    usual = {
-        "pk": "job",
-        "source": "queued",
-        "to": "processing",
-        "done": "done",
-        "failed": "failed",
-    }
-    return StatusGuard(Job, **{**usual, **options})
-
-
-def fenced(**options: Any) -> StatusGuard:
-    return guard(fence_field="lock_fence", **options)
-
-
-def problems(kind: str) -> list[Problem]:
-    return [problem for problem in diagnose() if problem.kind == kind]
-
-
-def doctor(*arguments: str) -> tuple[str, int]:
-    """What the command prints, and its exit status."""
-    out = io.StringIO()
-    try:
-        call_command("locks", "doctor", *arguments, stdout=out, stderr=io.StringIO())
-    except SystemExit as error:
-        return out.getvalue(), int(str(error.code))
-    return out.getvalue(), 0
-
-
-def doctor_json(*arguments: str) -> tuple[list[dict[str, Any]], int]:
-    said, status = doctor("--format", "json", *arguments)
-    return json.loads(said), status
+WELL = ("Nothing is wrong.\n", 0)
 
 
 # ------------------------------------------------------------------------------ locks
 
 
 def test_a_lock_whose_owner_is_gone_names_the_row_that_is_stuck_behind_it(room: Mailroom) -> None:
+    # Given two locks whose processes have died: the row of one is left claimed
     task = room.task(guard=fenced())
     stuck, done = Job.objects.create(status="processing"), Job.objects.create(status="done")
     for job in (stuck, done):
         name = f"job:{job.pk}"
         in_child(lambda name=name: str(asked(name, ttl=600, task=task.name)))  # type: ignore[misc]
+
+    # I expect both to be found, and how to end them
     found = {problem.what: problem for problem in diagnose()}
     assert set(found) == {f"job:{stuck.pk}", f"job:{done.pk}"}
     with_row, without = found[f"job:{stuck.pk}"], found[f"job:{done.pk}"]
@@ -97,14 +62,23 @@ def test_a_lock_whose_owner_is_gone_names_the_row_that_is_stuck_behind_it(room: 
     assert without.message.endswith(", a process that is gone.")
     clear = f"manage.py locks clear -- job:{done.pk}"
     assert (without.serious, without.hint) == (True, f"It ends by itself. To end it now: {clear}")
-    # And so it is
+    for problem, model, pk in ((with_row, "app.Job", str(stuck.pk)), (without, None, None)):
+        assert problem.as_json() == {
+            "kind": "owner gone", "what": problem.what, "message": problem.message,
+            "hint": problem.hint, "serious": True, "task": task.name, "store": "default",
+            "lock": problem.what, "model": model, "pk": pk,
+        }  # fmt: skip
+
+    # And the row to be lost work when the lock is cleared
     assert locks.clear(f"job:{stuck.pk}")
-    assert [problem.pk for problem in problems("lost work")] == [stuck.pk]
+    assert lost() == {stuck.pk}
+
     # Where the lock's name does not say the row, its fence does
-    gone = owner_record(task.name, "id") | {"start": 1}
-    locks.store.acquire(["elsewhere"], new_token(), 600, gone)
+    held_by(owner_record(task.name, "id") | {"start": 1}, "elsewhere")
     Job.objects.filter(pk=stuck.pk).update(lock_fence=holder("elsewhere").fence)
-    assert stuck.pk in [problem.pk for problem in problems("owner gone")]
+    assert stuck.pk in [
+        each.row.pk for each in diagnose() if each.kind == "owner gone" and each.row
+    ]
 
 
 def test_keys_without_a_ttl(room: Mailroom) -> None:
@@ -113,6 +87,8 @@ def test_keys_without_a_ttl(room: Mailroom) -> None:
     cache.set("something-else", 1, timeout=None)
     (problem,) = diagnose()
     assert (problem.kind, problem.what, problem.serious) == ("no ttl", "for-ever", True)
+    said = {"task": None, "store": "default", "lock": "for-ever", "model": None, "pk": None}
+    assert said.items() <= problem.as_json().items()
     assert doctor()[1] == 1
 
 
@@ -121,12 +97,12 @@ def test_an_owner_that_ended_after_its_lock_was_read_is_not_reported(
 ) -> None:
     """It may have released the lock, which has another holder now."""
     store: Any = locks.store
-    store.acquire(["video:1"], new_token(), 600, owner_record() | {"start": 1})
+    held_by(owner_record() | {"start": 1}, "video:1")
     read = list(store.walk())
     store.clear("video:1")
     with lock("video:1"):
         monkeypatch.setattr(store, "walk", lambda: iter(read))
-        assert list(diagnose()) == []
+        assert diagnose() == []
 
 
 class WritesJobsToPostgres:
@@ -141,8 +117,7 @@ def test_an_error_of_a_database_hides_its_own_rows_alone_and_ends_no_transaction
     room: Mailroom, postgres_alias: str
 ) -> None:
     # Given a lock whose owner is gone, and whose row is in a database without its table
-    gone = owner_record(room.task(guard=guard()).name, "id") | {"start": 1}
-    locks.store.acquire(["job:1"], new_token(), 600, gone)
+    held_by(owner_record(room.task(guard=guard()).name, "id") | {"start": 1}, "job:1")
 
     with transaction.atomic(postgres_alias):
         unknown, owner_gone = diagnose()
@@ -170,7 +145,7 @@ def test_a_hint_pasted_into_a_shell_means_the_names_whatever_they_hold(
         command = found[name].removeprefix("If nobody works under it: manage.py ")
         call_command(*shlex.split(command), interactive=False, stdout=io.StringIO())
     assert [info.name for info in locks.using("the other;store").store.endless()] == ["stays"]
-    line = command_line("clear", "a\nb\x1b[2J", "c d")
+    line = operators("holders").command_line("clear", "a\nb\x1b[2J", "c d")
     assert line.isprintable()
     assert shlex.split(line)[3:] == ["--", r"a\nb\x1b[2J", "c d"]
 
@@ -181,23 +156,22 @@ def test_a_hint_pasted_into_a_shell_means_the_names_whatever_they_hold(
 def test_a_reservation_whose_message_has_ended_is_said_with_how_to_end_it(room: Mailroom) -> None:
     task = room.task(unique_while="queued", lock_name="two;words:{job}")
     sent = task.delay(1).id
-    room.take()
-    room.app.backend.store_result(sent, NotRegistered("old"), states.FAILURE)
+    thrown_away(room, sent)
     (problem,) = diagnose()
     assert (problem.kind, problem.what, problem.serious) == ("reservation", "two;words:1", False)
     assert f"{task.name}[{sent}], which has ended." in problem.message
     command = problem.hint.partition("To end it now: manage.py ")[2]
     call_command(*shlex.split(command), interactive=False, stdout=io.StringIO())
-    assert doctor() == ("Nothing is wrong.\n", 0)
+    assert doctor() == WELL
 
 
 def test_a_reservation_whose_message_may_be_somewhere_is_right(room: Mailroom) -> None:
     """In the queue; with a worker, of which none answers; or the task is another project's."""
     room.task(unique_while="queued").delay(1)
-    assert doctor() == ("Nothing is wrong.\n", 0)
+    assert doctor() == WELL
     room.take()
-    assert locks.store.reserve(key_of("somebody's", "job:2"), "an id", 60) is None
-    assert doctor() == ("Nothing is wrong.\n", 0)
+    assert locks.store.reserve(reserved_key("somebody's", "job:2"), "an id", 60) is None
+    assert doctor() == WELL
 
 
 def test_a_reservation_that_ends_while_its_message_is_looked_for_is_not_reported(
@@ -206,16 +180,15 @@ def test_a_reservation_that_ends_while_its_message_is_looked_for_is_not_reported
     task = room.task(unique_while="queued")
     sent = task.delay(1).id
     room.app.backend.store_result(sent, None, states.FAILURE)
-    real = gone_messages.gone_messages
 
-    def starts_meanwhile(jobs: Any) -> Any:
-        found = [*real(jobs)]
+    def starts_meanwhile(seek: Any, jobs: Any) -> Any:
+        found = [*seek(jobs)]
         assert len(found) == 1
         assert room.work_off() == [("SUCCESS", "done:1")]
         return found
 
-    monkeypatch.setattr(gone_messages, "gone_messages", starts_meanwhile)
-    assert list(diagnose()) == []
+    when_messages_are_sought(monkeypatch, starts_meanwhile)
+    assert diagnose() == []
 
 
 def test_a_result_backend_that_does_not_answer_is_asked_once(
@@ -226,24 +199,30 @@ def test_a_result_backend_that_does_not_answer_is_asked_once(
         for job in range(3):
             task.delay(job)
         with cut_proxy.away():
-            assert list(diagnose()) == []
+            assert diagnose() == []
     (asked_once,) = [each for each in caplog.messages if "the result backend does not say" in each]
     assert task.name in asked_once
 
 
-def test_of_a_broker_that_never_answers_nothing_is_said(
+def test_of_a_broker_that_never_answers_nothing_is_said_and_one_thread_waits_for_it(
     use_redis: UseRedis, cut_proxy: CutProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_redis()
-    monkeypatch.setattr(gone_messages, "SEEK_SECONDS", 0.1)
+    seeker = seek_messages_for(monkeypatch, 0.1)
+
+    def waiting() -> int:
+        return [thread.name for thread in threading.enumerate()].count(seeker)
+
     with mailroom(cut_proxy.url) as room:
-        task = room.task(unique_while="queued")
-        task.delay(1)
+        room.task(unique_while="queued").delay(1)
         cut_proxy.pause()
         try:
-            assert list(diagnose()) == []
+            for _ in range(2):
+                assert diagnose() == []
+                assert waiting() == 1
         finally:
             cut_proxy.resume()
+        until(lambda: not waiting())
 
 
 @pytest.mark.filterwarnings("ignore:\\s*The 'queue' task attribute")
@@ -268,7 +247,7 @@ def test_a_server_that_may_lose_locks(use_redis: UseRedis, own_redis_server: Red
     assert "allkeys-lru" in found["message"]
     assert "noeviction" in found["hint"]
     with override_settings(SILENCED_SYSTEM_CHECKS=["django_tasklock.eviction"]):
-        assert doctor() == ("Nothing is wrong.\n", 0)
+        assert doctor() == WELL
     raw.close()
 
 
@@ -322,10 +301,8 @@ def test_a_module_that_cannot_be_imported_is_one_problem_among_the_others(
 ) -> None:
     """A task's module needs what only its worker has."""
 
-    def load() -> Any:
-        raise ModuleNotFoundError("No module named 'torch'")
-
-    monkeypatch.setattr(registry, "load", load)
+    error = ModuleNotFoundError("No module named 'torch'")
+    tasks_cannot_be_imported(monkeypatch, error)
     cache.set("lock:foreign", "set by other code", timeout=None)
     found, status = doctor_json()
     assert {each["kind"]: each["serious"] for each in found} == {"unknown": True, "no ttl": True}

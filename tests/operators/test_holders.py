@@ -10,18 +10,15 @@ import pytest
 from django.core.cache import cache
 
 from django_tasklock import lock, locks
-from django_tasklock._values.owner import owner_record
-from django_tasklock._values.tokens import new_token
-from django_tasklock.operators.held import held_permits
-from django_tasklock.operators.holders import Holder, holder_of, meaning, sentence
 from tests.conftest import UseRedis
-from tests.steps import LONG, Meanwhile, holder, orphan, taken, waiting
-from tests.waiting import until
+from tests.inside import operators, owner_record
+from tests.steps import LONG, held_by, holder, orphan, taken, waiter
+
+meaning, sentence = operators("holders").meaning, operators("holders").sentence
 
 
 def on_another_host() -> None:
-    record = owner_record("videos.process", "id-1") | {"host": "worker-9", "boot": "another"}
-    locks.store.acquire(["video:1"], new_token(), LONG, record)
+    held_by(owner_record("videos.process") | {"host": "worker-9", "boot": "another"}, "video:1")
 
 
 def by_anna() -> None:
@@ -37,41 +34,41 @@ def cooling() -> None:
         pass
 
 
-KINDS: list[tuple[Callable[[], Any], Holder, bool, str]] = [
-    (lambda: taken("video:1"), Holder.ALIVE, False, ", ends in "),
-    (lambda: orphan("video:1"), Holder.GONE, True, ", its process is gone, ends in "),
-    (on_another_host, Holder.UNKNOWN, False, "Held by worker-9:"),
-    (cooling, Holder.COOLING, True, f":{os.getpid()}, ends in "),  # Not since when: it is over.
-    (lambda: taken("video:1").detach(LONG), Holder.DETACHED, False, "(no run has adopted "),
-    (by_anna, Holder.OPERATOR, True, "Held by operator anna, reason: a migration, for 0."),
-    (by_other_code, Holder.FOREIGN, False, "Held by other code, and never expires."),
-]
+HOLDERS: dict[str, tuple[Callable[[], Any], bool, str]] = {
+    "alive": (lambda: taken("video:1"), False, ", ends in "),
+    "gone": (lambda: orphan("video:1"), True, ", its process is gone, ends in "),
+    "unknown": (on_another_host, False, "Held by worker-9:"),
+    "cooling": (cooling, True, f":{os.getpid()}, ends in "),  # Not since when: it is over.
+    "detached": (lambda: taken("video:1").detach(LONG), False, "(no run has adopted "),
+    "operator": (by_anna, True, "Held by operator anna, reason: a migration, for 0."),
+    "other code": (by_other_code, False, "Held by other code, and never expires."),
+}
 
 
-@pytest.mark.parametrize(("take", "kind", "safe", "words"), KINDS, ids=[k[1].value for k in KINDS])
-def test_each_holder_has_its_words(
-    use_redis: UseRedis, take: Callable[[], Any], kind: Holder, safe: bool, words: str
-) -> None:
-    use_redis()
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_each_holder_has_its_words(on_redis: None, kind: str) -> None:
+    take, safe, words = HOLDERS[kind]
+    # Given a lock that is held in this way
     kept = take()
     info = holder("video:1")
-    assert holder_of(info) is kind
+
+    # I expect the command and the page to say by whom
+    assert operators("holders").holder_of(info).value == kind
     assert words in sentence(info)
+
+    # And whether two runs may overlap after a clear
     is_safe, text = meaning(info)
     assert is_safe is safe
     assert ("may overlap" in text) is not safe
     del kept
 
 
-def test_who_waits_is_said_with_it(use_redis: UseRedis) -> None:
-    use_redis()
-    lease = taken("video:1", ttl=LONG)
-    waiter = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=LONG))
-    until(lambda: waiting("video:1") == 1)
-    info = holder("video:1")
-    assert "; 1 waits, for 0." in sentence(info)
+def test_who_waits_is_said_with_it(on_redis: None) -> None:
+    lease = taken("video:1")
+    first = waiter("video:1", 1, ttl=LONG)
+    assert "; 1 waits, for 0." in sentence(holder("video:1"))
     lease.release()
-    assert waiter.result() is not None
+    assert first.result() is not None
 
 
 def test_without_takeover_the_subprocesses_of_a_dead_process_may_still_work(
@@ -86,5 +83,5 @@ def test_without_takeover_the_subprocesses_of_a_dead_process_may_still_work(
 
 def test_permits_are_found_on_a_store_that_cannot_list(on_locmem: None) -> None:
     permits = [locks.acquire("api", ttl=LONG, slots=3) for _ in range(2)]
-    assert [info.slot for info in held_permits(locks, "api")] == [1, 2]
+    assert [info.slot for info in operators("held").held_permits(locks, "api")] == [1, 2]
     del permits

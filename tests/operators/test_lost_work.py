@@ -15,38 +15,56 @@ from django.db import connection, models
 from django.test.utils import isolate_apps
 
 from django_tasklock import lock, locks
-from django_tasklock._values.owner import owner_record
-from django_tasklock._values.tokens import new_token
 from django_tasklock.guards import StatusGuard, mark_of
-from django_tasklock.operators.doctor import diagnose
-from django_tasklock.operators.lost_work import requeue, still_lost
-from django_tasklock.operators.rows import row_if_known
-from django_tasklock.stores import stores
 from tests.app.models import Job
+from tests.command import doctor, doctor_json
 from tests.conftest import UseCaches
+from tests.findings import fenced, guard, lost
+from tests.inside import diagnose, operators, owner_record
 from tests.mailroom import Mailroom, mailroom
-from tests.operators.test_doctor import (
-    doctor,
-    doctor_json,
-    fenced,
-    guard,
-    problems,
-    room,
-)
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, holder, taken
+from tests.steps import LONG, Meanwhile, held_by, holder, taken
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
-__all__ = ["room"]
 pytestmark = pytest.mark.django_db(transaction=True)
+WELL = ("Nothing is wrong.\n", 0)
 
 
-def lost() -> set[Any]:
-    return {problem.pk for problem in problems("lost work")}
+def freed(row: Job, found: dict[str, Any], runs: list[int], room: Mailroom) -> None:
+    """What the hint of a row that no run may claim says helps."""
+    assert found["hint"] == (
+        "If no run of it lives, set its lock_fence to NULL, then send it again: "
+        "manage.py locks doctor --requeue"
+    )
+    Job.objects.update(lock_fence=None)
+    assert doctor_json("--requeue")[0][0]["requeued"] == "sent again"
+    room.work_off()
+    assert runs == [row.pk]
+    assert doctor() == WELL
 
 
 # ------------------------------------------------------------------------------ lost work
+
+
+def test_a_row_is_lost_if_nobody_holds_its_lock_and_says_which(room: Mailroom) -> None:
+    # Given a row that a run has claimed, and a lock that an operator holds: what is sent now would
+    # be skipped, or wait
+    task = room.task(guard=fenced())
+    job = Job.objects.create(status="processing", lock_fence=7)
+    assert locks.hold(f"job:{job.pk}", LONG, "alice", "a migration") is not None
+    assert diagnose() == []
+
+    # When nobody holds it, I expect the row to be lost, and to be told how to send it again
+    assert locks.clear(f"job:{job.pk}")
+    (problem,) = diagnose()
+    assert problem.as_json() == {
+        "kind": "lost work", "what": f"app.Job {job.pk}", "serious": True,
+        "message": f"The row is “processing”, and nobody holds its lock job:{job.pk}.",
+        "hint": "Send it again: manage.py locks doctor --requeue",
+        "task": task.name, "pk": str(job.pk), "model": "app.Job",
+        "store": "default", "lock": f"job:{job.pk}",
+    }  # fmt: skip
 
 
 def test_exactly_the_stranded_rows_are_found_among_healthy_ones(room: Mailroom) -> None:
@@ -55,7 +73,7 @@ def test_exactly_the_stranded_rows_are_found_among_healthy_ones(room: Mailroom) 
     Job.objects.create(status="done", lock_fence=7)
     rows = [Job.objects.create(status="processing", lock_fence=1000 + n).pk for n in range(40)]
     for pk in rows:
-        stores["default"].acquire([f"job:{pk}"], new_token(), 600, owner_record("task", "id"))
+        held_by(owner_record("task", "id"), f"job:{pk}")
     # A row set by hand, a run whose lock was cleared, and one whose lock ran out.
     by_hand = Job.objects.create(status="processing").pk
     assert locks.clear(f"job:{rows[3]}")
@@ -102,23 +120,6 @@ def test_rows_of_runs_that_come_and_go_quickly_are_never_among_them(room: Mailro
     assert found == [{stranded}] * len(found)
 
 
-def test_a_row_is_lost_if_nobody_holds_its_lock_and_says_which(room: Mailroom) -> None:
-    task = room.task(guard=fenced())
-    job = Job.objects.create(status="processing", lock_fence=7)
-    # While an operator holds it, what is sent would be skipped, or wait
-    assert locks.hold(f"job:{job.pk}", LONG, "alice", "a migration") is not None
-    assert list(diagnose()) == []
-    assert locks.clear(f"job:{job.pk}")
-    (problem,) = diagnose()
-    assert problem.as_json() == {
-        "kind": "lost work", "what": f"app.Job {job.pk}", "serious": True,
-        "message": f"The row is “processing”, and nobody holds its lock job:{job.pk}.",
-        "hint": "Send it again: manage.py locks doctor --requeue",
-        "task": task.name, "pk": str(job.pk), "model": "app.Job",
-        "store": "default", "lock": f"job:{job.pk}",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     "name", ["job:{job}:{other}", None, lambda job, other: f"job:{job}:{other or 'hd'}"]
 )
@@ -131,6 +132,8 @@ def test_a_lock_that_is_not_the_keys_alone_is_not_guessed(room: Mailroom, name: 
     assert (problem.kind, problem.what, problem.serious) == ("unknown", "app.Job", False)
     assert "perhaps lost: 3." in problem.message
     assert task.name in problem.hint
+    said = {"task": task.name, "store": None, "lock": None, "model": "app.Job", "pk": None}
+    assert said.items() <= problem.as_json().items()
     assert doctor()[1] == 0
 
 
@@ -169,7 +172,7 @@ def test_tasks_that_claim_the_same_rows_are_one_kind_of_work(room: Mailroom) -> 
     other = Job.objects.create(status="sending")
     with lock(f"odd:{held.pk}"):
         found = {problem.pk: problem for problem in diagnose()}
-    works = {pk: problem.work.task for pk, problem in found.items() if problem.work}
+    works = {pk: problem.work.task for pk, problem in found.items()}
     assert works == {first.pk: "a-even", second.pk: "b-odd", other.pk: "c-other"}
 
 
@@ -216,7 +219,7 @@ def test_lost_work_is_sent_again_once_each_time_that_it_is_lost(room: Mailroom) 
     job.refresh_from_db()
     assert job.status == "done"
     call_command("locks", "clear", "--queued", "--all", interactive=False)
-    assert doctor() == ("Nothing is wrong.\n", 0)
+    assert doctor() == WELL
 
 
 def test_a_row_whose_fence_refuses_every_run_is_not_sent_again(room: Mailroom) -> None:
@@ -227,16 +230,7 @@ def test_a_row_whose_fence_refuses_every_run_is_not_sent_again(room: Mailroom) -
     assert (found["kind"], found["what"], status) == ("fence", f"app.Job {job.pk}", 1)
     assert f"its fence {10**16} is larger than any lease’s now" in found["message"]
     assert (found["requeued"], room.waiting()) == (None, [])
-    # What the hint says helps
-    assert found["hint"] == (
-        "If no run of it lives, set its lock_fence to NULL, then send it again: "
-        "manage.py locks doctor --requeue"
-    )
-    Job.objects.update(lock_fence=None)
-    assert doctor_json("--requeue")[0][0]["requeued"] == "sent again"
-    room.work_off()
-    assert runs == [job.pk]
-    assert doctor() == ("Nothing is wrong.\n", 0)
+    freed(job, found, runs, room)
 
 
 def test_47_a_row_of_a_run_without_the_lock_is_not_called_lost_nor_sent_again(
@@ -253,14 +247,8 @@ def test_47_a_row_of_a_run_without_the_lock_is_not_called_lost_nor_sent_again(
         "The row is “processing”: a run without the lock has claimed it, and may be at work."
     )
     assert (found["requeued"], room.waiting()) == (None, [])
-    assert still_lost([problem.seen for problem in diagnose()]) == []
-    # What the hint says helps
-    assert "If no run of it lives, set its lock_fence to NULL, then send it" in found["hint"]
-    Job.objects.update(lock_fence=None)
-    assert doctor_json("--requeue")[0][0]["requeued"] == "sent again"
-    room.work_off()
-    assert runs == [job.pk]
-    assert doctor() == ("Nothing is wrong.\n", 0)
+    assert operators("lost_work").still_lost([problem.seen for problem in diagnose()]) == []
+    freed(job, found, runs, room)
 
 
 def test_a_fence_of_a_run_that_died_refuses_nobody(room: Mailroom) -> None:
@@ -327,10 +315,9 @@ def test_a_lost_row_with_a_composite_key_is_sent_again(room: Mailroom, part: Any
     for number in (1, 2):
         part.objects.create(tenant='a "b", c', number=number, status="busy")
     seen = [problem.seen for problem in diagnose() if problem.pk[1] == 2]
-    (problem,) = still_lost(seen)
-    assert requeue(problem)[0]
+    (row,) = operators("lost_work").still_lost(seen)
+    assert operators("lost_work").requeue(row)[0]
     assert [message.kwargs for message in room.waiting()] == [{"job": ['a "b", c', 2]}]
     # The row of a lock is looked for by the parts of its name, none of which is such a key
-    gone = owner_record(problem.task, "id") | {"start": 1}
-    locks.store.acquire(["job:1"], new_token(), 600, gone)
-    assert row_if_known(holder("job:1")) is None
+    held_by(owner_record(row.work.task, "id") | {"start": 1}, "job:1")
+    assert operators("rows").row_if_known(holder("job:1")) is None
