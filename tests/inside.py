@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -217,3 +218,35 @@ def clear_after_the_first(monkeypatch: pytest.MonkeyPatch, error: BaseException)
         raise error
 
     monkeypatch.setattr("django_tasklock.cli.clear_and_hold.clear_all", stops)
+
+
+def instead_of_clearing(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
+    """Have the pages do this when they are to clear locks, and clear none."""
+
+    def clear_all(*_: Any, **__: Any) -> Iterator[Any]:
+        do()
+        return iter(())
+
+    monkeypatch.setattr("django_tasklock.admin.clear.clear_all", clear_all)
+
+
+@contextmanager
+def counting() -> Iterator[Any]:
+    """The counters for Prometheus, which count until the block ends."""
+    counters = import_module("django_tasklock.contrib.prometheus.counters").counters
+    counters.connect()
+    try:
+        yield counters
+    finally:
+        for signal, receiver in counters.receivers.items():
+            signal.disconnect(receiver)
+
+
+def most_templates() -> int:
+    """How many templates of names a process counts by themselves."""
+    return int(import_module("django_tasklock.contrib.measures").MOST_LABELS)
+
+
+def lock_collector(**options: Any) -> Any:
+    """What the gauges for Prometheus are made of."""
+    return import_module("django_tasklock.contrib.prometheus.state").LockCollector(**options)

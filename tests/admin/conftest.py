@@ -5,34 +5,27 @@ from __future__ import annotations
 import html
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import current_app, states
-from celery.exceptions import NotRegistered
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
 from django_tasklock import Lease, LockInfo, locks
-from django_tasklock.celery import LockedTask
-from django_tasklock.guards import StatusGuard
 from django_tasklock.models import Lock
-from django_tasklock.operators.held import digest_of
-from tests.app.models import Job
-from tests.conftest import UseRedis
-from tests.inside import asked
-from tests.mailroom import Mailroom
+from tests.celery_tasks.conftest import room
+from tests.inside import asked, operators
 
+__all__ = ["room"]
 LIST = "/admin/django_tasklock/lock/"
 EVENTS = f"{LIST}events/"
 HEALTH = f"{LIST}health/"
 SEND = f"{LIST}send/"
 ADD = f"{LIST}add/"
 UserWith = Callable[..., Client]
-MakeTask = Callable[..., Any]
 
 
 @pytest.fixture
@@ -55,48 +48,10 @@ def operator(client_with: UserWith) -> Client:
     return client_with("view_lock", "delete_lock")
 
 
-@pytest.fixture
-def on_redis(use_redis: UseRedis) -> None:
-    use_redis()
-
-
-@pytest.fixture
-def make_task() -> Iterator[MakeTask]:
-    """``make_task(lock_name, **guard)``: a guarded task on `Job`, until the test ends."""
-    app: Any = current_app
-    names: list[str] = []
-
-    def make(lock_name: Any, **options: Any) -> Any:
-        names.append(f"tests.guarded.{secrets.token_hex(4)}")
-        guard = StatusGuard(
-            Job, pk="job_id", source="queued", to="processing", done="done", failed="failed",
-            **options,
-        )  # fmt: skip
-
-        def work(self: Any, job_id: Any, much: int = 1) -> None:
-            raise AssertionError("not to be run")
-
-        return app.task(
-            work, name=names[-1], base=LockedTask, bind=True, shared=False, lazy=False,
-            lock_name=lock_name, guard=guard,
-        )  # fmt: skip
-
-    yield make
-    app.finalize()
-    for name in names:
-        app.tasks.pop(name, None)
-
-
 def taken(name: str, ttl: float = 600, **who: Any) -> Lease:
     lease = asked(name, ttl=ttl, **who)
     assert isinstance(lease, Lease)
     return lease
-
-
-def ended(room: Mailroom, task_id: str) -> None:
-    """A worker throws a message away before it makes a request of it, and stores that."""
-    room.take(task_id)
-    room.app.backend.store_result(task_id, NotRegistered("old"), states.FAILURE)
 
 
 def page_of(response: Any) -> str:
@@ -120,7 +75,7 @@ def id_of(held: Lease | LockInfo) -> str:
     """What means this lease on the pages."""
     info = locks.using(held.store).get(held.name) if isinstance(held, Lease) else held
     assert info is not None
-    return Lock.named(info.store, info.name, digest_of(info)).id
+    return Lock.named(info.store, info.name, operators("held").digest_of(info)).id
 
 
 def url_of(view: str, lock_id: str) -> str:

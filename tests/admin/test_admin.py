@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
-from typing import Any
+from datetime import datetime, timezone
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -13,12 +12,7 @@ from django.core import signing
 from django.core.cache import cache
 from django.test import Client
 
-from django_tasklock import locks
-from django_tasklock._engine import history
-from django_tasklock._values.owner import owner_record
-from django_tasklock.admin import health
-from django_tasklock.celery import gone_messages
-from django_tasklock.operators.reservations import key_of
+from django_tasklock import Event, locks
 from django_tasklock.stores import stores
 from tests.admin.conftest import (
     ADD,
@@ -28,52 +22,53 @@ from tests.admin.conftest import (
     SEND,
     UserWith,
     boxes_of,
-    ended,
     id_of,
     page_of,
     taken,
     tick,
     url_of,
     words_of,
-)  # fmt: skip
+)
 from tests.app.models import Job
 from tests.conftest import UseCaches, UseRedis
-from tests.mailroom import Mailroom, mailroom
-from tests.operators.test_doctor import guard
+from tests.findings import guard, thrown_away
+from tests.inside import (
+    Owner,
+    instead_of_clearing,
+    owner_record,
+    pages_are_old,
+    reserved_key,
+    when_messages_are_sought,
+)
+from tests.mailroom import Mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import Meanwhile, orphan
+from tests.steps import Meanwhile, holder, orphan, silent
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("on_redis")]
 
 
-@pytest.fixture
-def room(use_redis: UseRedis, redis_server: RedisServer) -> Iterator[Mailroom]:
-    use_redis()
-    with mailroom(redis_server.url) as room:
-        room.task(guard=guard())
-        yield room
-
-
-def test_the_list_says_who_holds_what_and_counts_states(on_redis: None, operator: Client) -> None:
+def test_the_list_says_who_holds_what_and_counts_states(operator: Client) -> None:
+    # Given a lock that is held, and one whose process has died
     taken("video:1", task="videos.transcode")
     orphan("zebra")
+
+    # I expect what needs attention to come first
     words = words_of(operator.get(LIST))
     assert "Locks 2" in words
     assert "all 2 gone 1" in words
-    # What needs attention comes first.
     assert words.index("zebra") < words.index("video:1")
+
+    # And the list to be narrowed to it
     words = words_of(operator.get(LIST, {"state": "gone"}))
     assert "zebra" in words
     assert "video:1" not in words
 
 
 @pytest.mark.parametrize("query", ["video:1", "video:*", "transcode", "id-1"])
-def test_a_search_finds_by_name_beginning_and_words(
-    on_redis: None, operator: Client, query: str
-) -> None:
+def test_a_search_finds_by_name_beginning_and_words(operator: Client, query: str) -> None:
     taken("video:1", task="videos.transcode", task_id="id-1")
     taken("report:2")
     words = words_of(operator.get(LIST, {"q": query}))
@@ -82,14 +77,14 @@ def test_a_search_finds_by_name_beginning_and_words(
     assert "report:2" not in words
 
 
-def test_its_exact_name_finds_a_key_that_other_code_set(on_redis: None, operator: Client) -> None:
+def test_its_exact_name_finds_a_key_that_other_code_set(operator: Client) -> None:
     cache.add("lock:legacy", 1, timeout=None)
     words = words_of(operator.get(LIST, {"q": "legacy"}))
     assert "other code" in words
     assert "never expires" in words
 
 
-def test_of_very_many_the_page_reads_a_part_and_says_so(on_redis: None, operator: Client) -> None:
+def test_of_very_many_the_page_reads_a_part_and_says_so(operator: Client) -> None:
     for number in range(1001):
         locks.store.acquire([f"video:{number:04}"], "t" * 22, 600, owner_record("videos.transcode"))
     page = operator.get(LIST)
@@ -120,7 +115,7 @@ def test_a_page_is_of_one_store(
     assert "video:1" not in words
 
 
-def test_view_lock_sees_and_changes_nothing(on_redis: None, client_with: UserWith) -> None:
+def test_view_lock_sees_and_changes_nothing(client_with: UserWith) -> None:
     lease = taken("video:1")
     client = client_with("view_lock")
     for url in (LIST, url_of("change", id_of(lease)), EVENTS, HEALTH):
@@ -137,7 +132,7 @@ def test_view_lock_sees_and_changes_nothing(on_redis: None, client_with: UserWit
     assert lease.extend()
 
 
-def test_without_view_lock_nothing_is_seen(on_redis: None, client_with: UserWith) -> None:
+def test_without_view_lock_nothing_is_seen(client_with: UserWith) -> None:
     lease = taken("video:1")
     client = client_with("delete_lock")
     for url in (LIST, EVENTS, HEALTH, ADD, *(
@@ -146,7 +141,7 @@ def test_without_view_lock_nothing_is_seen(on_redis: None, client_with: UserWith
         assert client.get(url).status_code == 403, url
 
 
-def test_without_the_csrf_token_nothing_changes(on_redis: None, client_with: UserWith) -> None:
+def test_without_the_csrf_token_nothing_changes(client_with: UserWith) -> None:
     lease = taken("video:1")
     client = client_with("view_lock", "delete_lock", enforce_csrf_checks=True)
     for url in (LIST, url_of("delete", id_of(lease)), ADD, SEND):
@@ -155,7 +150,7 @@ def test_without_the_csrf_token_nothing_changes(on_redis: None, client_with: Use
     assert not locks.is_locked("x")
 
 
-def test_a_lease_that_changed_hands_is_left_alone(on_redis: None, operator: Client) -> None:
+def test_a_lease_that_changed_hands_is_left_alone(operator: Client) -> None:
     seen, cleared = taken("video:1"), taken("video:2")
     ids = [id_of(seen), id_of(cleared)]
     seen.release()
@@ -171,30 +166,23 @@ def test_a_lease_that_changed_hands_is_left_alone(on_redis: None, operator: Clie
 
 
 def test_an_entry_is_written_before_a_store_is_asked(
-    on_redis: None, operator: Client, monkeypatch: pytest.MonkeyPatch
+    operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = taken("video:1")
     entries: list[int] = []
-
-    def clear_all(*_: Any, **__: Any) -> Any:
-        entries.append(LogEntry.objects.count())
-        return iter(())
-
-    monkeypatch.setattr("django_tasklock.admin.clear.clear_all", clear_all)
+    instead_of_clearing(monkeypatch, lambda: entries.append(LogEntry.objects.count()))
     operator.post(url_of("delete", id_of(lease)), {"post": "yes"})
     assert entries == [1]
 
 
-def test_a_delete_page_without_a_lease_asks_for_that_of_now(
-    on_redis: None, operator: Client
-) -> None:
+def test_a_delete_page_without_a_lease_asks_for_that_of_now(operator: Client) -> None:
     lease = taken("video:1")
     response = operator.post(url_of("delete", "default:video:1"), {"post": "yes"}, follow=True)
     assert "Its process is alive: two runs may overlap." in words_of(response)
     assert lease.extend()
 
 
-def test_a_lock_is_held_and_a_hold_is_not_called_unsafe(on_redis: None, operator: Client) -> None:
+def test_a_lock_is_held_and_a_hold_is_not_called_unsafe(operator: Client) -> None:
     form = {"name": "video:1", "duration": "2h", "reason": "deploy"}
     assert "“video:1” is held" in words_of(operator.post(ADD, form, follow=True))
     held = locks.get("video:1")
@@ -208,7 +196,7 @@ def test_a_lock_is_held_and_a_hold_is_not_called_unsafe(on_redis: None, operator
     assert "Held by operator" in words_of(operator.post(ADD, form))
 
 
-def test_a_hold_waits_until_the_lock_is_free(on_redis: None, operator: Client) -> None:
+def test_a_hold_waits_until_the_lock_is_free(operator: Client) -> None:
     lease = taken("video:1")
     form = {"name": "video:1", "duration": "2h", "wait": "on"}
     page = Meanwhile(lambda: words_of(operator.post(ADD, form, follow=True)))
@@ -220,15 +208,13 @@ def test_a_hold_waits_until_the_lock_is_free(on_redis: None, operator: Client) -
 @pytest.mark.parametrize(
     "wrong", [{"name": "a b"}, {"duration": "soon"}, {"reason": "x" * 300}, {"name": ""}]
 )
-def test_what_cannot_be_meant_is_said_on_the_form(
-    on_redis: None, operator: Client, wrong: dict[str, str]
-) -> None:
+def test_what_cannot_be_meant_is_said_on_the_form(operator: Client, wrong: dict[str, str]) -> None:
     response = operator.post(ADD, {"name": "video:1", "duration": "2h", "reason": "", **wrong})
     assert "Please correct the error" in words_of(response)
     assert locks.list() == []
 
 
-def test_the_page_of_a_free_lock_has_its_events(on_redis: None, operator: Client) -> None:
+def test_the_page_of_a_free_lock_has_its_events(operator: Client) -> None:
     lease = taken("video:1")
     lock_id = id_of(lease)
     operator.post(url_of("delete", lock_id), {"post": "yes"})
@@ -239,13 +225,14 @@ def test_the_page_of_a_free_lock_has_its_events(on_redis: None, operator: Client
     assert response.redirect_chain == [(f"{EVENTS}?q=video%3A1&store=default", 302)]
 
 
-def test_why_a_task_was_skipped_is_found_by_its_id(on_redis: None, operator: Client) -> None:
+def test_why_a_task_was_skipped_is_found_by_its_id(operator: Client) -> None:
     taken("video:1", task="videos.transcode", task_id="the-holder")
-    history.note_event(
-        stores["default"], "skipped", "video:1", owner_record("videos.transcode", "the-skipped"),
-        holder=locks.get("video:1"), reason="already_processing",
-    )  # fmt: skip
-    history.note_event(stores["default"], "cleared", "other:1", owner_record(), by="anna")
+    now, skipped = datetime.now(timezone.utc), Owner(task="videos.transcode", task_id="the-skipped")
+    stores["default"].record([
+        Event("skipped", "video:1", "default", now, skipped, holder=holder("video:1").owner,
+              reason="already_processing"),
+        Event("cleared", "other:1", "default", now, Owner(), by="anna"),
+    ])  # fmt: skip
     words = words_of(operator.get(EVENTS, {"q": "the-skipped"}))
     for word in ("skipped", "video:1", "the-holder", "already_processing"):
         assert word in words
@@ -253,7 +240,7 @@ def test_why_a_task_was_skipped_is_found_by_its_id(on_redis: None, operator: Cli
     assert "other:1" in words_of(operator.get(EVENTS, {"q": "anna"}))
 
 
-def test_health_clears_those_whose_owner_is_gone(on_redis: None, operator: Client) -> None:
+def test_health_clears_those_whose_owner_is_gone(operator: Client) -> None:
     orphan("gone:1")
     orphan("gone:2")
     response = operator.get(HEALTH)
@@ -266,6 +253,7 @@ def test_health_clears_those_whose_owner_is_gone(on_redis: None, operator: Clien
 
 
 def test_health_sends_a_lost_row_again_once(room: Mailroom, client_with: UserWith) -> None:
+    room.task(guard=guard())
     job = Job.objects.create(status="processing")
     may_not = client_with("view_lock", "delete_lock")
     assert "Send again" not in page_of(may_not.get(HEALTH))
@@ -285,8 +273,8 @@ def test_health_ends_the_reservation_that_was_shown(
     room: Mailroom, client_with: UserWith, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = room.task(unique_while="queued")
-    ended(room, task.delay(1).id)
-    ended(room, task.delay(2).id)
+    thrown_away(room, task.delay(1).id)
+    thrown_away(room, task.delay(2).id)
     assert "End the reservation" not in page_of(client_with("view_lock").get(HEALTH))
     client = client_with("view_lock", "delete_lock")
     page = page_of(client.get(HEALTH))
@@ -299,40 +287,40 @@ def test_health_ends_the_reservation_that_was_shown(
     words = words_of(client.post(SEND, {"job": shown}, follow=True))
     assert "Ended, so the next call is sent: “job:2”." in words
     assert "Nothing to end any more: “job:1”." in words
-    assert [entry.object_id for entry in LogEntry.objects.all()] == [
-        "default:job:2",
-        "default:job:1",
+    logged = LogEntry.objects.values_list("object_id", flat=True)
+    assert [*logged] == ["default:job:2", "default:job:1"]
+    assert [each.key for each in stores["default"].reservations()] == [
+        reserved_key(task.name, "job:1")
     ]
-    assert [each.key for each in stores["default"].reservations()] == [key_of(task.name, "job:1")]
     assert client.post(SEND, {"job": "nonsense"}).status_code == 403
-    of_another_release = signing.dumps({"task": task.name}, salt=health.JOB)
+    of_another_release = signing.dumps({"task": task.name}, salt="tasklock reservation")
     assert client.post(SEND, {"job": of_another_release}).status_code == 403
-    monkeypatch.setattr(health, "SHOWN_SECONDS", -1)  # As after a day.
+    pages_are_old(monkeypatch)
     assert client.post(SEND, {"job": shown}).status_code == 403
 
 
 def test_reservations_that_may_be_right_are_ended_one_by_one(
-    room: Mailroom, client_with: UserWith, monkeypatch: pytest.MonkeyPatch
+    room: Mailroom, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their messages were not found, and may wait where nobody looks."""
     task = room.task(unique_while="queued")
     sent = [task.delay(job).id for job in range(2)]
-    searches: list[Any] = []
-
-    def finds_none(jobs: Any) -> Any:
-        searches.append(jobs)
-        return [(job, False) for job in jobs]
-
-    monkeypatch.setattr(gone_messages, "gone_messages", finds_none)
-    client = client_with("view_lock", "delete_lock")
-    page = page_of(client.get(HEALTH))
+    when_messages_are_sought(monkeypatch, lambda _, jobs: [(job, False) for job in jobs])
+    page = page_of(operator.get(HEALTH))
     assert page.count("End the reservation") == len(sent)
     assert "End all these reservations" not in page
 
-    # A page that is not about them only has their number, and looks for no messages.
-    searches.clear()
-    assert client.get(LIST).status_code == 200
-    assert searches == []
+
+def test_findings_are_counted_on_health_and_no_other_page_runs_the_doctor(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = taken("video:1")
+    orphan("gone:1")
+    assert "Health 1" in words_of(operator.get(HEALTH))
+    asked = silent(monkeypatch, "check", "endless")
+    for url in (LIST, EVENTS, url_of("change", id_of(lease))):
+        assert "Health 1" not in words_of(operator.get(url))
+    assert asked == []
 
 
 def test_an_outage_is_said_and_is_no_number(
@@ -353,7 +341,7 @@ def test_an_outage_is_said_and_is_no_number(
         assert "is unavailable" in words_of(operator.post(ADD, {"name": "x", "duration": "1h"}))
 
 
-def test_hostile_text_is_text(on_redis: None, operator: Client) -> None:
+def test_hostile_text_is_text(operator: Client) -> None:
     evil = "'\"><evil></script>{{7*7}}"
     taken(evil, task=evil, task_id=evil)
     locks.clear(evil, by=evil)

@@ -22,8 +22,9 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, 
 from pytest_django.live_server_helper import LiveServer
 
 from django_tasklock import locks
-from tests.admin.conftest import ADD, EVENTS, HEALTH, LIST, ended, taken, url_of
+from tests.admin.conftest import ADD, EVENTS, HEALTH, LIST, taken, url_of
 from tests.conftest import UseRedis
+from tests.findings import thrown_away
 from tests.mailroom import mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
@@ -258,7 +259,7 @@ def test_a_reservation_is_ended_with_its_button(
     page = open_page()
     with mailroom(redis_server.url) as room:
         task = room.task(unique_while="queued", name="shop.tasks.send_nightly_report")
-        ended(room, task.delay(1).id)
+        thrown_away(room, task.delay(1).id)
         page.goto(HEALTH)
         page.get_by_role("button", name="End the reservation").click()
         expect(page.get_by_text("Ended, so the next call is sent: “job:1”.")).to_be_visible()

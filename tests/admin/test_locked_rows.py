@@ -8,16 +8,14 @@ from django.core.exceptions import PermissionDenied
 from django.test import Client, RequestFactory
 
 from django_tasklock import Lease
-from tests.admin.conftest import MakeTask, UserWith, taken, words_of
+from tests.admin.conftest import UserWith, taken, words_of
 from tests.app.models import Job
 from tests.conftest import UseRedis
+from tests.findings import guard
+from tests.mailroom import Mailroom
 from tests.proxy import CutProxy
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    # Celery 5.7 warns of its own when a task is bound to an app.
-    pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning"),
-]
+pytestmark = pytest.mark.django_db(transaction=True)
 JOBS = "/admin/app/job/"
 SAID = "Nothing is saved or deleted here until it ends."
 
@@ -27,16 +25,14 @@ def editor(client_with: UserWith) -> Client:
     return client_with("view_job", "change_job", "delete_job")
 
 
-def held(make_task: MakeTask, job: Job) -> Lease:
-    task = make_task("job:{job_id}")
+def held(room: Mailroom, job: Job) -> Lease:
+    task = room.task(guard=guard())
     return taken(f"job:{job.pk}", task=task.name, task_id="id-1")
 
 
-def test_a_locked_row_is_neither_saved_nor_deleted(
-    on_redis: None, make_task: MakeTask, editor: Client
-) -> None:
+def test_a_locked_row_is_neither_saved_nor_deleted(room: Mailroom, editor: Client) -> None:
     job = Job.objects.create()
-    lease = held(make_task, job)
+    lease = held(room, job)
     page, delete = f"{JOBS}{job.pk}/change/", f"{JOBS}{job.pk}/delete/"
     ticked = {"action": "delete_selected", "_selected_action": [str(job.pk)], "post": "yes"}
     listed = {
@@ -62,10 +58,10 @@ def test_a_locked_row_is_neither_saved_nor_deleted(
 
 
 def test_a_row_that_was_locked_after_the_page_had_asked_is_not_deleted(
-    on_redis: None, make_task: MakeTask
+    room: Mailroom,
 ) -> None:
     job = Job.objects.create()
-    held(make_task, job)
+    held(room, job)
     jobs, request = admin.site.get_model_admin(Job), RequestFactory().post("/")
     with pytest.raises(PermissionDenied, match="Held by"):
         jobs.delete_model(request, job)
@@ -75,11 +71,11 @@ def test_a_row_that_was_locked_after_the_page_had_asked_is_not_deleted(
 
 
 def test_not_known_is_not_free(
-    use_redis: UseRedis, cut_proxy: CutProxy, make_task: MakeTask, editor: Client
+    room: Mailroom, use_redis: UseRedis, cut_proxy: CutProxy, editor: Client
 ) -> None:
     use_redis(cut_proxy.url)
     job = Job.objects.create()
-    make_task("job:{job_id}")
+    room.task(guard=guard())
     with cut_proxy.away():
         response = editor.post(f"{JOBS}{job.pk}/delete/", {"post": "yes"})
         assert "is unavailable" in words_of(response)

@@ -30,6 +30,7 @@ from tests.steps import LONG, Meanwhile, holder, orphan, waiter, waiting
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("on_redis")
 Environment = Callable[[], dict[str, str]]
 KEYS = [
     "name", "ttl", "acquired_at", "owner", "token", "store", "key",
@@ -55,9 +56,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: str, meanwhile: Any = Non
 # ------------------------------------------------------------------------------ list
 
 
-def test_list_is_aligned_lines_soonest_to_expire_first_without_empty_columns(
-    on_redis: None,
-) -> None:
+def test_list_is_aligned_lines_soonest_to_expire_first_without_empty_columns() -> None:
     # Given two locks of this process
     taken("video:123", 86490)
     taken("report", 7370)
@@ -71,7 +70,7 @@ def test_list_is_aligned_lines_soonest_to_expire_first_without_empty_columns(
     ]  # fmt: skip
 
 
-def test_list_is_narrowed_and_limited(on_redis: None) -> None:
+def test_list_is_narrowed_and_limited() -> None:
     taken("video:1", 600, task="videos.transcode")
     taken("video:2", 300, task="videos.probe")
     taken("report", 900, task="reports.daily")
@@ -106,7 +105,7 @@ def test_list_of_nothing_says_where_there_is_something(
     assert names("nosuch") == []
 
 
-def test_rows_for_programs(on_redis: None) -> None:
+def test_rows_for_programs() -> None:
     lease = taken("video:1", task="videos.transcode", task_id="0a1b")
     (row,) = run_json("list")
     assert list(row) == KEYS
@@ -120,7 +119,7 @@ def test_rows_for_programs(on_redis: None) -> None:
 
 
 def test_a_terminal_of_80_columns_gets_lines_of_80_cells_cut_in_the_middle(
-    on_redis: None, process_env: Environment
+    process_env: Environment,
 ) -> None:
     taken("视频:" + "7" * 60, task="videos.tasks." + "transcode" * 9, task_id="0a1b" * 8)
     keyboard, screen = pty.openpty()
@@ -142,7 +141,7 @@ def test_a_terminal_of_80_columns_gets_lines_of_80_cells_cut_in_the_middle(
 # ------------------------------------------------------------------------------ show
 
 
-def test_show_says_it_in_a_sentence_and_then_what_is_known(on_redis: None) -> None:
+def test_show_says_it_in_a_sentence_and_then_what_is_known() -> None:
     lease = taken("video:1", task="videos.transcode", task_id="0a1b")
     first = waiter("video:1", 1)
     said = run("show", "video:1")
@@ -159,7 +158,7 @@ def test_show_says_it_in_a_sentence_and_then_what_is_known(on_redis: None) -> No
     first.result()
 
 
-def test_show_says_who_waits_for_a_lock_whose_key_is_gone(on_redis: None) -> None:
+def test_show_says_who_waits_for_a_lock_whose_key_is_gone() -> None:
     lease = taken("video:1")
     first = waiter("video:1", 1)
     caches["default"].delete(f"lock:{lease.name}")
@@ -175,9 +174,7 @@ def test_show_says_who_waits_for_a_lock_whose_key_is_gone(on_redis: None) -> Non
 # ------------------------------------------------------------------------------ clear
 
 
-def test_a_clear_asks_and_says_what_it_means(
-    on_redis: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clear_asks_and_says_what_it_means(monkeypatch: pytest.MonkeyPatch) -> None:
     taken("video:1")
     orphan("video:2")
     shown = run("clear", "--all", "--dry-run").splitlines()
@@ -199,7 +196,7 @@ def test_a_clear_asks_and_says_what_it_means(
 
 
 def test_a_lease_that_changes_hands_while_it_is_asked_is_left_alone(
-    on_redis: None, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lease = taken("video:1")
     successors: list[Lease] = []
@@ -214,7 +211,7 @@ def test_a_lease_that_changes_hands_while_it_is_asked_is_left_alone(
     assert successors[0].extend()
 
 
-def test_a_clear_of_many_prints_their_number(on_redis: None) -> None:
+def test_a_clear_of_many_prints_their_number() -> None:
     for number in range(30):
         taken(f"video:{number}")
     taken("report", task="reports.daily")
@@ -226,7 +223,7 @@ def test_a_clear_of_many_prints_their_number(on_redis: None) -> None:
     assert not locks.is_locked("report")
 
 
-def test_a_clear_of_those_whose_owner_is_gone(on_redis: None) -> None:
+def test_a_clear_of_those_whose_owner_is_gone() -> None:
     taken("alive")
     orphan("gone")
     (row,) = run_json("clear", "--owner-gone", "--noinput")
@@ -237,7 +234,7 @@ def test_a_clear_of_those_whose_owner_is_gone(on_redis: None) -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, StoreUnavailable("no answer", "default")])
 def test_a_clear_that_ends_before_it_is_done_says_what_was_cleared(
-    on_redis: None, monkeypatch: pytest.MonkeyPatch, error: Any
+    monkeypatch: pytest.MonkeyPatch, error: Any
 ) -> None:
     taken("video:1")
     taken("video:2")
@@ -250,7 +247,7 @@ def test_a_clear_that_ends_before_it_is_done_says_what_was_cleared(
         assert getattr(ended.value, "code", None) == 128 + signal.SIGINT
 
 
-def test_a_clear_that_clears_nothing_exits_1(on_redis: None, process_env: Environment) -> None:
+def test_a_clear_that_clears_nothing_exits_1(process_env: Environment) -> None:
     taken("video:1")
     for arguments, reason in (
         (["video:1"], "there is nobody to ask. Use --noinput"),
@@ -263,7 +260,7 @@ def test_a_clear_that_clears_nothing_exits_1(on_redis: None, process_env: Enviro
     assert locks.is_locked("video:1")
 
 
-def test_reservations_are_listed_and_cleared(on_redis: None) -> None:
+def test_reservations_are_listed_and_cleared() -> None:
     for name, task in (("video:1", "videos.process"), ("report", "reports.daily")):
         assert locks.store.reserve(reserved_key(task, name), f"id-of-{name}", 600) is None
     header, *rows = run("list", "--queued").splitlines()
@@ -282,7 +279,7 @@ def test_reservations_are_listed_and_cleared(on_redis: None) -> None:
 # ------------------------------------------------------------------------------ hold
 
 
-def test_a_hold_says_who_holds_it_and_a_held_lock_is_refused(on_redis: None) -> None:
+def test_a_hold_says_who_holds_it_and_a_held_lock_is_refused() -> None:
     said = run("hold", "nightly", "--for", "2h", "--reason", "a migration", "--by", "anna")
     assert said.startswith("nightly: Held by operator anna, reason: a migration, ")
     with pytest.raises(CommandError, match="nightly: Held by operator anna") as refused:
@@ -290,7 +287,7 @@ def test_a_hold_says_who_holds_it_and_a_held_lock_is_refused(on_redis: None) -> 
     assert refused.value.returncode == 75
 
 
-def test_a_hold_waits_for_the_present_holder(on_redis: None) -> None:
+def test_a_hold_waits_for_the_present_holder() -> None:
     lease = taken("nightly", ttl=LONG)
     operator = Meanwhile(lambda: run("hold", "nightly", "--for", "2h", "--wait", "--format=json"))
     until(lambda: waiting("nightly") == 1)
@@ -302,35 +299,30 @@ def test_a_hold_waits_for_the_present_holder(on_redis: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("line", "reason"),
     [
-        (["list", "--limit=0"], "must be a whole number of at least 1, not '0'"),
-        (["list", "--limit=-1"], "must be a whole number of at least 1, not '-1'"),
-        (["list", "--limit=x"], "must be a whole number of at least 1, not 'x'"),
-        (["list", "--store", "third"], "third"),
-        (["doctor", "--store", "third"], "third"),
-        (["hold", "a", "--for", "soon"], "argument --for: "),
-        (["clear", "--noinput"], "Say which"),
-        (["clear", "--noinput", "a", "--all"], "not allowed with argument NAME"),
-        (["clear", "--noinput", "--prefix", ""], "must have 1 to 200"),
-        (
-            ["clear", "--noinput", "--prefix", "a", "--task", "b"],
-            "not allowed with argument --prefix",
-        ),
-        (["clear", "--noinput", "--queued", "--owner-gone"], "no process holds them"),
+        ("list --limit=0", "must be a whole number of at least 1, not '0'"),
+        ("list --limit=-1", "must be a whole number of at least 1, not '-1'"),
+        ("list --limit=x", "must be a whole number of at least 1, not 'x'"),
+        ("list --store third", "third"),
+        ("doctor --store third", "third"),
+        ("hold a --for soon", "argument --for: "),
+        ("clear --noinput", "Say which"),
+        ("clear --noinput a --all", "not allowed with argument NAME"),
+        ("clear --noinput --prefix=", "must have 1 to 200"),
+        ("clear --noinput --prefix a --task b", "not allowed with argument --prefix"),
+        ("clear --noinput --queued --owner-gone", "no process holds them"),
     ],
 )
-def test_what_cannot_be_meant_is_an_error(
-    on_redis: None, arguments: list[str], reason: str
-) -> None:
+def test_what_cannot_be_meant_is_an_error(line: str, reason: str) -> None:
     taken("a")
     with pytest.raises(CommandError, match=reason):
-        run(*arguments)
+        run(*line.split())
     assert locks.is_locked("a")
 
 
 @pytest.mark.parametrize("name", ["a b", "a\x1b[2J", "x" * 201])
-def test_a_bad_name_is_one_sentence(on_redis: None, name: str) -> None:
+def test_a_bad_name_is_one_sentence(name: str) -> None:
     for verb in (["show"], ["clear", "--noinput"], ["history"], ["hold", "--for", "1h"]):
         with pytest.raises(CommandError, match="a lock's name"):
             run(*verb, name)
@@ -341,9 +333,9 @@ def test_an_outage_is_an_error_of_its_own(
 ) -> None:
     use_redis(own_redis_server.url)
     own_redis_server.kill()
-    for verb in (["list"], ["show", "a"], ["clear", "a"], ["history"], ["hold", "a", "--for=1h"]):
+    for line in ("list", "show a", "clear a", "history", "hold a --for=1h"):
         with pytest.raises(CommandError, match="unavailable"):
-            run(*verb)
+            run(*line.split())
 
 
 def test_a_store_that_cannot_list_says_so(on_locmem: None) -> None:
@@ -354,16 +346,14 @@ def test_a_store_that_cannot_list_says_so(on_locmem: None) -> None:
     assert "Held by" in run("show", "video:1")
 
 
-def test_what_others_wrote_never_reaches_a_terminal_raw(on_redis: None) -> None:
+def test_what_others_wrote_never_reaches_a_terminal_raw() -> None:
     record = {"host": "a\x1b[2Jb", "pid": 7, "task": "x\ny"}
     locks.store.acquire(["video:1"], "t" * 22, 60, record)
     for arguments in (["list"], ["show", "video:1"], ["clear", "--all", "--dry-run"]):
         assert run(*arguments).replace("\n", "").isprintable()
 
 
-def test_a_reader_that_has_gone_ends_it_without_a_word(
-    on_redis: None, process_env: Environment
-) -> None:
+def test_a_reader_that_has_gone_ends_it_without_a_word(process_env: Environment) -> None:
     for number in range(400):
         taken(f"video:{number}", task="videos." + "transcode" * 40)
     command = f"{sys.executable} -m django locks list | head -1"
@@ -372,9 +362,7 @@ def test_a_reader_that_has_gone_ends_it_without_a_word(
     assert done.stderr == b""
 
 
-def test_an_output_that_cannot_be_written_is_an_error(
-    on_redis: None, process_env: Environment
-) -> None:
+def test_an_output_that_cannot_be_written_is_an_error(process_env: Environment) -> None:
     with open("/dev/full", "w") as full:
         done = shell(process_env(), "list", stdout=full)
     assert done.returncode == 1
@@ -396,6 +384,6 @@ def test_help_fits_80_columns_and_has_an_example(
     assert max(map(len, said.splitlines())) <= 80
 
 
-def test_djangos_options_may_follow_the_verb(on_redis: None, process_env: Environment) -> None:
+def test_djangos_options_may_follow_the_verb(process_env: Environment) -> None:
     done = shell(process_env(), "list", "--settings", "tests.settings", "--no-color")
     assert (done.returncode, done.stdout) == (0, "No locks.\n")

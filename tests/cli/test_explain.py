@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -11,53 +10,62 @@ from django.db.models import Q
 
 from django_tasklock import locks
 from django_tasklock.celery import by
-from tests.admin.conftest import MakeTask, make_task, on_redis
 from tests.app.models import Job
-from tests.cli.test_command import run
-from tests.conftest import UseRedis
-from tests.mailroom import mailroom
+from tests.command import run, run_json
+from tests.findings import fenced, guard
+from tests.mailroom import Mailroom
 from tests.steps import orphan, taken
 
-__all__ = ["make_task", "on_redis"]
-pytestmark = [
-    pytest.mark.django_db,
-    pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning"),
-]
+pytestmark = pytest.mark.django_db
 TOO_LARGE = "its fence is larger than any lease's now"
+
+
+@pytest.fixture
+def task(room: Mailroom) -> Any:
+    """A task whose lock is ``job:{job}``."""
+    return room.task(guard=guard())
 
 
 def explained(task: Any, arguments: str = "[7]") -> dict[str, Any]:
     """What the command says as JSON."""
-    said: dict[str, Any] = json.loads(run("explain", task.name, arguments, "--format", "json"))
+    said: dict[str, Any] = run_json("explain", task.name, arguments)
     return said
 
 
-def made_name(job_id: int, much: int) -> str:
-    return f"made:{job_id}:{much}"
+def made_name(job: int, other: int) -> str:
+    return f"made:{job}:{other}"
 
 
-def test_explain_which_lock_and_why(on_redis: None, make_task: MakeTask) -> None:
-    for lock_name, name, why in (
-        ("job:{job_id}", "job:7", "lock_name is 'job:{job_id}', "),
-        (by("job_id"), "{task}:7", "lock_name is by('job_id'), "),
-        (made_name, "made:7:2", "lock_name is made_name, "),
-        (None, "{task}:", "its own name and a digest of "),
-    ):
-        task = make_task(lock_name)
-        said = explained(task, "[7, 2]")
-        assert said["name"] == task.lock_name_of((7, 2), {})
-        assert said["name"].startswith(name.format(task=task.name))
-        assert why in said["why"]
-
-
-@pytest.mark.parametrize("arguments", ["[7]", '{"job_id": 7}', '{"job_id": 7, "much": 1}'])
-def test_explain_a_free_lock(on_redis: None, make_task: MakeTask, arguments: str) -> None:
-    task = make_task("job:{job_id}")
+@pytest.mark.parametrize("arguments", ["[7]", '{"job": 7}', '{"job": 7, "other": null}'])
+def test_explain_a_free_lock(task: Any, arguments: str) -> None:
+    # Given a call whose lock nobody holds, and a row that does not exist
     said = run("explain", task.name, arguments)
+
+    # I expect to be told first what a call would meet now
     failed = "Would be skipped: a claim of app.Job 7 would fail (does not exist)."
     assert said.startswith(f"{failed}\ntask:      {task.name}\nname:      job:7\nwhy:       ")
-    assert "\narguments: job_id=7, much=1\n" in said
+
+    # And then all that this follows from
+    assert "\narguments: job=7, other=None\n" in said
     assert said.endswith("\nrow now:   does not exist: no run could claim it\n")
+
+
+@pytest.mark.parametrize(
+    ("lock_name", "name", "why"),
+    [
+        ("job:{job}", "job:7", "lock_name is 'job:{job}', "),
+        (by("job"), "{task}:7", "lock_name is by('job'), "),
+        (made_name, "made:7:2", "lock_name is made_name, "),
+        (None, "{task}:", "its own name and a digest of "),
+    ],
+    ids=["template", "by", "function", "none"],
+)
+def test_explain_which_lock_and_why(room: Mailroom, lock_name: Any, name: str, why: str) -> None:
+    task = room.task(lock_name=lock_name)
+    said = explained(task, "[7, 2]")
+    assert said["name"] == task.lock_name_of((7, 2), {})
+    assert said["name"].startswith(name.format(task=task.name))
+    assert why in said["why"]
 
 
 @pytest.mark.parametrize(
@@ -70,20 +78,16 @@ def test_explain_a_free_lock(on_redis: None, make_task: MakeTask, arguments: str
         ("unique_while", "queued", "Would be skipped: job:7 is held."),
     ],
 )
-def test_explain_a_conflict(
-    on_redis: None, make_task: MakeTask, option: str, value: Any, verdict: str
-) -> None:
-    task = make_task("job:{job_id}")
+def test_explain_a_conflict(task: Any, option: str, value: Any, verdict: str) -> None:
     setattr(type(task), option, value)
     taken("job:7")
     said = explained(task)
-    options = {"lock_name": "job:{job_id}", "guard": repr(task.guard), option: value}
+    options = {"lock_name": "job:{job}", "guard": repr(task.guard), option: value}
     assert (said["verdict"], said["options"]) == (verdict, options)
     assert "\nlock now:  Held by " in run("explain", task.name, "[7]")
 
 
-def test_explain_who_holds_it(on_redis: None, make_task: MakeTask) -> None:
-    task = make_task("job:{job_id}")
+def test_explain_who_holds_it(task: Any) -> None:
     orphan("job:7")
     gone = "job:7 is held by a process that is gone. A call on "
     assert explained(task)["verdict"].startswith(f"Would be skipped: {gone}")
@@ -95,15 +99,15 @@ def test_explain_who_holds_it(on_redis: None, make_task: MakeTask) -> None:
     assert explained(task)["verdict"] == "Would be skipped: job:7 is held by an operator."
 
 
-def test_explain_what_cannot_be(
-    on_redis: None, make_task: MakeTask, caplog: pytest.LogCaptureFixture
-) -> None:
-    task = make_task("job:{job_id}")
-    for arguments in ("[]", '{"nothing": 1}', '["' + "x" * 300 + '"]'):
-        with pytest.raises(CommandError, match="cannot be called like that"):
-            run("explain", task.name, arguments)
-    for arguments in ("{", "7"):
-        with pytest.raises(CommandError, match="must be a JSON array or object"):
+def test_explain_what_cannot_be(task: Any, caplog: pytest.LogCaptureFixture) -> None:
+    for arguments, reason in (
+        ("[]", "cannot be called like that"),
+        ('{"nothing": 1}', "cannot be called like that"),
+        ('["' + "x" * 300 + '"]', "cannot be called like that"),
+        ("{", "must be a JSON array or object"),
+        ("7", "must be a JSON array or object"),
+    ):
+        with pytest.raises(CommandError, match=reason):
             run("explain", task.name, arguments)
     with pytest.raises(CommandError, match=r"No task no\.such\.task takes a lock"):
         run("explain", "no.such.task")
@@ -116,24 +120,22 @@ def test_explain_what_cannot_be(
     assert not caplog.records  # It is a mistake of who typed it.
 
 
-def test_explain_slots_and_a_duplicate(use_redis: UseRedis, redis_server: Any) -> None:
+def test_explain_slots_and_a_duplicate(room: Mailroom) -> None:
     """Who holds the name itself keeps nobody from a permit, nor the other way round."""
-    use_redis()
-    with mailroom(redis_server.url) as room:
-        task, alone = room.task(lock_slots=2, unique_while="queued"), room.task()
-        assert locks.hold("job:7", 600, "alice")
-        free = "Would run now: 0 of 2 permits of job:7 are held."
-        assert (explained(task)["verdict"], explained(task)["row"]) == (free, None)
-        assert locks.clear("job:7")
-        taken("job:7", slots=2)
-        said = explained(task)
-        assert said["verdict"] == "Would run now: 1 of 2 permits of job:7 are held."
-        assert [permit["slot"] for permit in said["held"]] == [1]
-        assert explained(alone)["verdict"] == "Would run now: nobody holds job:7."
-        sent = task.delay(7).id
-        said = explained(task)
-        assert said["duplicate_of"] == sent
-        assert said["verdict"].startswith(f"Would not be sent: the message {sent} is queued for ")
+    task, alone = room.task(lock_slots=2, unique_while="queued"), room.task()
+    assert locks.hold("job:7", 600, "alice")
+    free = "Would run now: 0 of 2 permits of job:7 are held."
+    assert (explained(task)["verdict"], explained(task)["row"]) == (free, None)
+    assert locks.clear("job:7")
+    taken("job:7", slots=2)
+    said = explained(task)
+    assert said["verdict"] == "Would run now: 1 of 2 permits of job:7 are held."
+    assert [permit["slot"] for permit in said["held"]] == [1]
+    assert explained(alone)["verdict"] == "Would run now: nobody holds job:7."
+    sent = task.delay(7).id
+    said = explained(task)
+    assert said["duplicate_of"] == sent
+    assert said["verdict"].startswith(f"Would not be sent: the message {sent} is queued for ")
 
 
 @pytest.mark.parametrize(
@@ -153,11 +155,10 @@ def test_explain_slots_and_a_duplicate(use_redis: UseRedis, redis_server: Any) -
     ],
 )
 def test_what_explain_says_of_the_row_is_what_a_claim_does(
-    on_redis: None, make_task: MakeTask, row: dict[str, Any], refused: str | None
+    room: Mailroom, row: dict[str, Any], refused: str | None
 ) -> None:
-    choices = {"filter": Q(done_count=0), "exclude": Q(result_file__isnull=False)}
-    task = make_task("job:{job_id}", fence_field="lock_fence", **choices)
-    job = Job.objects.create(**row)
+    choices = fenced(filter=Q(done_count=0), exclude=Q(result_file__isnull=False))
+    task, job = room.task(guard=choices), Job.objects.create(**row)
     claimed = job.status == "processing"
     assert explained(task, f"[{job.pk}]")["row"] == {
         "row": f"app.Job {job.pk}", "status": job.status, "claimed": claimed, "refused": refused,

@@ -16,18 +16,16 @@ from typing import Any
 import pytest
 
 from django_tasklock import Event
-from django_tasklock._values.owner import Owner
 from django_tasklock.stores import stores
-from tests.admin.conftest import on_redis
-from tests.cli.test_command import run
+from tests.command import run, run_json
 from tests.conftest import UseCaches, UseRedis
+from tests.inside import Owner
 from tests.lines import whole_lines
 from tests.servers import RedisServer
 from tests.steps import taken
 from tests.waiting import PATIENCE, until
 
-__all__ = ["on_redis"]
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("on_redis")]
 
 KEPT = {"OPTIONS": {"HISTORY": 1000}}
 Follow = Callable[..., "Followed"]
@@ -45,7 +43,7 @@ def rows(said: str) -> list[list[str]]:
     return [re.split(r"  +", line.strip()) for line in said.splitlines()]
 
 
-def test_the_newest_come_first(on_redis: None) -> None:
+def test_the_newest_come_first() -> None:
     happened(holder=Owner(host="web-2", pid=8), seconds=61.5)
     happened("cleared", "video:2", by="alice")
     happened("lost", reason="its ttl ran out")
@@ -63,7 +61,7 @@ def test_the_newest_come_first(on_redis: None) -> None:
     assert [row[1] for row in rows(run("history", "--limit", "1"))[1:]] == ["held"]
 
 
-def test_why_a_task_was_skipped(on_redis: None) -> None:
+def test_why_a_task_was_skipped() -> None:
     other = Owner(host="web-2", pid=8, task="videos.process", task_id="id-2")
     alice = Owner(held_by="alice", reason="a migration")
     happened("skipped", holder=alice, reason="held_by_operator")
@@ -76,16 +74,16 @@ def test_why_a_task_was_skipped(on_redis: None) -> None:
         ["skipped", "videos.process[id-1]", "web-2:8 videos.process[id-2]", "already_processing"],
         ["skipped", "videos.process[id-1]", "operator alice", "held_by_operator: a migration"],
     ]
-    (row,) = json.loads(run("history", "--task-id", "id-2", "--format", "json"))
+    (row,) = run_json("history", "--task-id", "id-2")
     assert row["kind"] == "lost"
 
 
-def test_as_json(on_redis: None) -> None:
+def test_as_json() -> None:
     taken("video:1").release()
     assert run("history") == "No events.\n"
-    assert json.loads(run("history", "--format", "json")) == []
+    assert run_json("history") == []
     happened(seconds=0.5, holder=Owner(held_by="alice", reason=""))
-    (row,) = json.loads(run("history", "--format", "json"))
+    (row,) = run_json("history")
     assert (row["kind"], row["name"], row["store"]) == ("refused", "video:1", "default")
     assert (row["owner"]["pid"], row["holder"]["held_by"], row["seconds"]) == (7, "alice", 0.5)
     assert datetime.fromisoformat(row["at"]) - datetime.now(timezone.utc) < timedelta(minutes=1)

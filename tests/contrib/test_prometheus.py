@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
@@ -11,13 +12,12 @@ import pytest
 from django.core.cache import cache
 
 from django_tasklock import StoreUnavailable, lock, locks
-from django_tasklock._values.durations import age
-from django_tasklock.contrib.measures import MOST_LABELS, OTHER
 from django_tasklock.guards import StatusGuard
 from django_tasklock.testing import outage
 from tests import needs
 from tests.app.models import Job
 from tests.conftest import UseCaches, UseRedis
+from tests.inside import counting, lock_collector, most_templates
 from tests.mailroom import mailroom
 from tests.servers import RedisServer
 from tests.steps import Meanwhile, orphan, silent, taken
@@ -35,23 +35,17 @@ def library() -> None:
 @pytest.fixture
 def counters(use_redis: UseRedis) -> Iterator[Any]:
     """The counters, which count on Redis until the test ends."""
-    from django_tasklock.contrib.prometheus.counters import counters
-
     use_redis()
-    counters.connect()
-    yield counters
-    for signal, receiver in counters.receivers.items():
-        signal.disconnect(receiver)
+    with counting() as counters:
+        yield counters
 
 
 def state(**options: Any) -> Any:
     """A registry with the collector alone."""
     from prometheus_client import CollectorRegistry
 
-    from django_tasklock.contrib.prometheus.state import LockCollector
-
     registry = CollectorRegistry(auto_describe=True)
-    registry.register(LockCollector(**options))
+    registry.register(lock_collector(**options))
     return registry
 
 
@@ -117,9 +111,9 @@ def test_templates_that_are_made_of_values_get_no_endless_series(
     counters: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counters, "_templates", set())
-    labels = {counters.label_of(f"video:{number}") for number in range(MOST_LABELS + 50)}
-    assert len(labels) == MOST_LABELS + 1
-    assert OTHER in labels
+    labels = {counters.label_of(f"video:{number}") for number in range(most_templates() + 50)}
+    assert len(labels) == most_templates() + 1
+    assert "other" in labels
 
 
 def test_each_lock_is_in_one_state_and_of_a_silent_store_nothing_is_known(
@@ -162,10 +156,11 @@ def test_waiters_are_counted_those_for_permits_too(use_redis: UseRedis) -> None:
     queued = [*locks.waiters("video:1"), *locks.waiters("export")]
     moments = [owner.waiting_since for owner in queued if owner.waiting_since is not None]
     # Of those that came at the same moment, the one that was first to ask may be the second.
-    least = age(max(moments))
-    found = scrape(state(rows=False))
-    assert least <= found["longest_wait_seconds default"] <= age(min(moments))
-    assert found["locks held default"] == 3
+    before = datetime.now(timezone.utc)
+    longest = scrape(state(rows=False))["longest_wait_seconds default"]
+    assert (before - max(moments)).total_seconds() <= longest
+    assert longest <= (datetime.now(timezone.utc) - min(moments)).total_seconds()
+    assert scrape(state(rows=False))["locks held default"] == 3
     for lease in held:
         lease.release()
     assert all(waiter.result() for waiter in waiters)
