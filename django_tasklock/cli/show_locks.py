@@ -87,9 +87,7 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
         _write_held(command, info)
         _write_queue(command, waiting)
     else:
-        command.stdout.write(f"{printable(name)} itself is not locked. Permits of it (slots=N):\n")
-        if permits:
-            write_table(command, list(map(lock_cells, permits)))
+        _write_permits(command, name, permits)
         _write_queue(command, waiting)
 
 
@@ -118,6 +116,13 @@ def _write_held(command: BaseCommand, info: LockInfo) -> None:
     hidden = dict.fromkeys(("boot", "pidns", "timens", "start"))
     command.stdout.write(f"{sentence(info)}\n")
     write_fields(command, shown | {"row": row} | owner | hidden)
+
+
+def _write_permits(command: BaseCommand, name: str, permits: Sequence[LockInfo]) -> None:
+    command.stdout.write(f"{printable(name)} itself is not locked.")
+    if permits:
+        command.stdout.write("Permits of it (slots=N):\n")
+        write_table(command, list(map(lock_cells, permits)))
 
 
 def _write_queue(command: BaseCommand, waiting: Sequence[Owner]) -> None:
