@@ -250,6 +250,7 @@ def test_health_clears_those_whose_owner_is_gone(operator: Client) -> None:
     assert "Its process is gone: no two runs overlap." in words_of(tick(operator, *boxes))
     tick(operator, *boxes, post="yes")
     assert locks.list() == []
+    assert "The doctor finds nothing wrong." in words_of(operator.get(HEALTH))
 
 
 def test_health_sends_a_lost_row_again_once(room: Mailroom, client_with: UserWith) -> None:
@@ -279,9 +280,10 @@ def test_health_ends_the_reservation_that_was_shown(
     client = client_with("view_lock", "delete_lock")
     page = page_of(client.get(HEALTH))
     assert "End all these reservations" in page
-    shown = [
-        html.unescape(each) for each in re.findall(r'<button[^>]*name="job" value="(.*)"', page)
-    ]
+    # In a form of which they are buttons, and not beside it
+    table = page.partition(f'<form method="post" action="{SEND}">')[2].rpartition("</form>")[0]
+    buttons = re.findall(r'<button type="submit"[^>]*name="job" value="(.*)"', table)
+    shown = [html.unescape(each) for each in buttons]
     # Meanwhile the next call of one of them was sent
     task.delay(1)
     words = words_of(client.post(SEND, {"job": shown}, follow=True))

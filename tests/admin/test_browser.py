@@ -24,10 +24,7 @@ from pytest_django.live_server_helper import LiveServer
 from django_tasklock import locks
 from tests.admin.conftest import ADD, EVENTS, HEALTH, LIST, taken, url_of
 from tests.conftest import UseRedis
-from tests.findings import thrown_away
-from tests.mailroom import mailroom
 from tests.proxy import CutProxy
-from tests.servers import RedisServer
 from tests.steps import orphan
 from tests.waiting import until
 
@@ -253,20 +250,6 @@ def test_a_clear_ends_the_lease_that_was_seen_and_no_other(
     assert errors == []
 
 
-def test_a_reservation_is_ended_with_its_button(
-    open_page: Open, redis_server: RedisServer, errors: list[str]
-) -> None:
-    page = open_page()
-    with mailroom(redis_server.url) as room:
-        task = room.task(unique_while="queued", name="shop.tasks.send_nightly_report")
-        thrown_away(room, task.delay(1).id)
-        page.goto(HEALTH)
-        page.get_by_role("button", name="End the reservation").click()
-        expect(page.get_by_text("Ended, so the next call is sent: “job:1”.")).to_be_visible()
-        expect(page.get_by_text("The doctor finds nothing wrong.")).to_be_visible()
-    assert errors == []
-
-
 def test_all_works_without_javascript(open_page: Open) -> None:
     taken("video:1")
     page = open_page(java_script_enabled=False)
@@ -305,10 +288,14 @@ def test_axe_finds_nothing_wrong_and_the_keyboard_reaches_all(open_page: Open, s
     expect(page.get_by_role("heading", name="Clear this lock?")).to_be_visible()
 
 
-def test_a_bar_is_to_be_seen_in_the_dark(open_page: Open) -> None:
+def test_the_first_row_is_near_the_top_and_a_bar_is_to_be_seen_in_the_dark(open_page: Open) -> None:
     taken("video:1")
-    page = open_page(color_scheme="dark")
-    colours = page.locator(".tasklock-bar").evaluate(
+    orphan("gone:1")
+    page = open_page(color_scheme="dark", viewport={"width": 1280, "height": 800})
+    box = page.locator("#result_list tbody tr").first.bounding_box()
+    assert box is not None
+    assert box["y"] <= 320
+    colours = page.locator(".tasklock-bar").first.evaluate(
         "bar => [bar, document.body].map(each => getComputedStyle(each).backgroundColor)"
     )
     assert colours[0] != colours[1]
@@ -327,15 +314,6 @@ def test_every_page_fits_a_phone(open_page: Open, errors: list[str]) -> None:
             box = button.bounding_box()
             assert box is None or (box["x"] >= 0 and box["x"] + box["width"] <= 391), name
     assert errors == []
-
-
-def test_the_first_row_is_near_the_top(open_page: Open) -> None:
-    taken("video:1")
-    orphan("gone:1")
-    page = open_page(viewport={"width": 1280, "height": 800})
-    box = page.locator("#result_list tbody tr").first.bounding_box()
-    assert box is not None
-    assert box["y"] <= 320
 
 
 def test_the_policy_is_in_force(open_page: Open, errors: list[str]) -> None:

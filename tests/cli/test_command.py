@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import csv
 import getpass
-import io
 import json
 import os
 import pty
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.core.cache import caches
 from django.core.management import CommandError, call_command
 
-from django_tasklock import Lease, LockService, StoreUnavailable, locks
+from django_tasklock import LockService, locks
 from tests.admin.conftest import taken
 from tests.command import run, run_json, shell
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import clear_after_the_first, reserved_key
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, holder, orphan, waiter, waiting
+from tests.steps import LONG, Meanwhile, holder, waiter, waiting
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
@@ -40,17 +35,6 @@ KEYS = [
 
 def names(*arguments: str) -> list[str]:
     return [row["name"] for row in run_json("list", *arguments)]
-
-
-def answering(monkeypatch: pytest.MonkeyPatch, answer: str, meanwhile: Any = None) -> None:
-    """Somebody at the terminal; ``meanwhile`` is what happens while they think."""
-
-    def typed(prompt: str = "") -> str:
-        if meanwhile:
-            meanwhile()
-        return answer
-
-    monkeypatch.setattr(builtins, "input", typed)
 
 
 # ------------------------------------------------------------------------------ list
@@ -169,111 +153,6 @@ def test_show_says_who_waits_for_a_lock_whose_key_is_gone() -> None:
     assert (found["permits"], len(found["waiting"])) == ([], 1)
     assert locks.acquire("video:1") is None  # The first of the queue gets it.
     first.result()
-
-
-# ------------------------------------------------------------------------------ clear
-
-
-def test_a_clear_asks_and_says_what_it_means(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken("video:1")
-    orphan("video:2")
-    shown = run("clear", "--all", "--dry-run").splitlines()
-    assert [line.split()[2] for line in shown] == ["video:2,", "video:1,"]
-    assert all(line.startswith("would clear ") for line in shown)
-    err = io.StringIO()
-    answering(monkeypatch, "n")
-    with pytest.raises(CommandError, match=r"^Nothing was cleared\.$"):
-        call_command("locks", "clear", "video:1", "video:2", stderr=err)
-    assert "Its process is alive: two runs may overlap." in err.getvalue()
-    assert "Its process is gone: no two runs overlap." in err.getvalue()
-    assert err.getvalue().endswith("Clear these 2 locks? [y/N] ")
-    answering(monkeypatch, "y")
-    first, second = run("clear", "video:2", "video:1").splitlines()
-    assert first.startswith("cleared video:2, held by pid ")
-    assert second.startswith(f"cleared video:1, held by pid {os.getpid()}")
-    (event, _) = locks.history()
-    assert (event.kind, event.by) == ("cleared", f"{getpass.getuser()} (locks clear)")
-
-
-def test_a_lease_that_changes_hands_while_it_is_asked_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lease = taken("video:1")
-    successors: list[Lease] = []
-
-    def change_hands() -> None:
-        lease.release()
-        successors.append(taken("video:1"))
-
-    answering(monkeypatch, "y", change_hands)
-    with pytest.raises(CommandError, match=r"^Changed hands meanwhile, so left alone: video:1\.$"):
-        run("clear", "video:1")
-    assert successors[0].extend()
-
-
-def test_a_clear_of_many_prints_their_number() -> None:
-    for number in range(30):
-        taken(f"video:{number}")
-    taken("report", task="reports.daily")
-    assert run("clear", "--task", "reports.*", "--noinput").startswith("cleared report, held by ")
-    assert run("clear", "--prefix", "video:", "--noinput") == "cleared 30\n"
-    assert run("clear", "--all", "--noinput") == "Nothing to clear.\n"
-    taken("report")
-    call_command("locks", "clear", prefix="rep", interactive=False, stdout=io.StringIO())
-    assert not locks.is_locked("report")
-
-
-def test_a_clear_of_those_whose_owner_is_gone() -> None:
-    taken("alive")
-    orphan("gone")
-    (row,) = run_json("clear", "--owner-gone", "--noinput")
-    assert (row["name"], row["outcome"], row["was"]["name"]) == ("gone", "cleared", "gone")
-    assert run("clear", "--owner-gone") == "Nothing to clear.\n"
-    assert locks.is_locked("alive")
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, StoreUnavailable("no answer", "default")])
-def test_a_clear_that_ends_before_it_is_done_says_what_was_cleared(
-    monkeypatch: pytest.MonkeyPatch, error: Any
-) -> None:
-    taken("video:1")
-    taken("video:2")
-    clear_after_the_first(monkeypatch, error)
-    out = io.StringIO()
-    with pytest.raises((CommandError, SystemExit)) as ended:
-        call_command("locks", "clear", "--all", "--noinput", stdout=out)
-    assert out.getvalue().startswith("cleared video:")
-    if error is KeyboardInterrupt:
-        assert getattr(ended.value, "code", None) == 128 + signal.SIGINT
-
-
-def test_a_clear_that_clears_nothing_exits_1(process_env: Environment) -> None:
-    taken("video:1")
-    for arguments, reason in (
-        (["video:1"], "there is nobody to ask. Use --noinput"),
-        (["video:2", "--noinput"], "video:2: not locked."),
-    ):
-        done = shell(process_env(), "clear", *arguments)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "CommandError: " in done.stderr
-        assert reason in done.stderr
-    assert locks.is_locked("video:1")
-
-
-def test_reservations_are_listed_and_cleared() -> None:
-    for name, task in (("video:1", "videos.process"), ("report", "reports.daily")):
-        assert locks.store.reserve(reserved_key(task, name), f"id-of-{name}", 600) is None
-    header, *rows = run("list", "--queued").splitlines()
-    assert header.split() == ["NAME", "TTL", "TASK", "TASK", "ID"]
-    assert {row.split()[-1] for row in rows} == {"id-of-video:1", "id-of-report"}
-    assert run("list", "--queued", "no") == "No reservations.\n"
-    assert run("clear", "--queued", "--task", "reports.*", "--dry-run").startswith("would clear")
-    assert run("clear", "--queued", "video:1", "--noinput") == (
-        "cleared video:1, reserved for task videos.process[id-of-video:1]\n"
-    )
-    assert names("--queued") == ["report"]
-    with pytest.raises(CommandError, match=r"^video:1: not reserved\.$"):
-        run("clear", "--queued", "video:1", "--noinput")
 
 
 # ------------------------------------------------------------------------------ hold

@@ -157,7 +157,7 @@ MUTANTS = [Mutant(*each) for each in (
      CONTRACT, "redis-pickle and test_held_expects_that_very_lease"),
     ("an operator clears the lease that was shown", "operators/clearing.py",
      "info.name, info.token, info.digest", "info.name, None, None",
-     "operators/test_clearing.py", "test_each_lease_has_an_outcome_of_its_own"),
+     "cli/test_clear.py", "test_each_lease_has_an_outcome_of_its_own"),
     ("a change is made to the very lease that it expects", "stores/records.py",
      'return there.record["token"] == expect.token and (', "return (",
      CONTRACT, "memory and test_release_needs_the_token"),
