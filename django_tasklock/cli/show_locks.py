@@ -97,25 +97,20 @@ def _as_json(
     if info is None:
         shown: Row = {"name": name, "permits": list(map(json_row, permits))}
     else:
-        shown = json_row(info) | {"row": None}
-        with suppress(ImportError):  # Of the modules with tasks: so the row is not known.
-            shown["row"] = _row_of(info)
+        shown = json_row(info) | {"row": _row_of(info)[0]}
     waiters = [{"waiting_since": None, **owner.as_dict()} for owner in waiting]
     return json.dumps(shown | {"waiting": waiters}, indent=2)
 
 
 def _write_held(command: BaseCommand, info: LockInfo) -> None:
     """A sentence, and the fields of the lease and its owner."""
-    try:
-        row = _row_of(info)
-    except ImportError as error:
-        row = str(error)
+    row, unknown = _row_of(info)
     shown = json_row(info)
     owner = shown.pop("owner")
     # What tells a process from a later one is for programs.
     hidden = dict.fromkeys(("boot", "pidns", "timens", "start"))
     command.stdout.write(f"{sentence(info)}\n")
-    write_fields(command, shown | {"row": row} | owner | hidden)
+    write_fields(command, shown | {"row": row or unknown} | owner | hidden)
 
 
 def _write_permits(command: BaseCommand, name: str, permits: Sequence[LockInfo]) -> None:
@@ -131,10 +126,13 @@ def _write_queue(command: BaseCommand, waiting: Sequence[Owner]) -> None:
         write_table(command, [_waiter_cells(*each) for each in enumerate(waiting, 1)])
 
 
-def _row_of(info: LockInfo) -> str | None:
-    """The row that the holder works on. Raises `ImportError` of the modules with tasks."""
-    found = row_if_known(info)
-    return None if found is None else label_of(found[0])
+def _row_of(info: LockInfo) -> tuple[str | None, str | None]:
+    """The row that the holder works on; and why it is not known."""
+    try:
+        found = row_if_known(info)
+    except ImportError as error:  # Of the modules with tasks.
+        return None, str(error)
+    return (None if found is None else label_of(found[0])), None
 
 
 def matching(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from enum import Enum
+from operator import attrgetter
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_noop, ngettext
@@ -46,22 +47,23 @@ _MEANINGS: Mapping[Holder, Promise] = {
 }
 
 
+# what `Owner.alive` looks at
+_process_of = attrgetter("host", "pid", "start", "boot", "pidns", "timens", "group", "mark")
+
+
 def asked_once() -> Callable[[Owner], bool | None]:
     """Return an `Owner.alive` for the owners of one list, which asks for each process once.
 
     The locks of a site belong to few processes. To ask the kernel for each lock would cost most of
     the time of a long list.
     """
-    known: dict[tuple[object, ...], bool | None] = {}
+    known: dict[object, bool | None] = {}
 
     def alive(owner: Owner) -> bool | None:
-        who = (
-            owner.host, owner.pid, owner.start, owner.boot, owner.pidns, owner.timens, owner.group,
-            owner.mark,
-        )  # fmt: skip
-        if who not in known:
-            known[who] = owner.alive()
-        return known[who]
+        process = _process_of(owner)
+        if process not in known:
+            known[process] = owner.alive()
+        return known[process]
 
     return alive
 
