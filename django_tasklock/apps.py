@@ -57,10 +57,10 @@ def _load_tasks() -> Tasks:
         raise CeleryMissing(error) from error
     loading.load_tasks()
     return Tasks(
-        guarded.guarded_tasks,
-        explain.explain_call,
-        explain.duplicate_of,
-        gone_messages.gone_messages,
+        guarded_tasks=guarded.guarded_tasks,
+        explain_call=explain.explain_call,
+        duplicate_of=explain.duplicate_of,
+        gone_messages=gone_messages.gone_messages,
     )
 
 

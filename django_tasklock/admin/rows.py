@@ -90,9 +90,7 @@ class LockChangeList(ChangeList):
         for lock in rows:
             lock.holder = holder_of(lock.info, alive)
             lock.states = _states(lock.info, lock.holder)
-        rows.sort(
-            key=lambda lock: ("gone" not in lock.states, "no-ttl" not in lock.states, lock.name)
-        )
+        rows.sort(key=_order)
         chosen = request.GET.get("state", "")
         chosen = chosen if chosen in STATES else ""
         self.states: list[dict[str, Any]] = []

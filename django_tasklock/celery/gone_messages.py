@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -38,18 +38,18 @@ def gone_messages(jobs: Sequence[QueuedJob]) -> Iterator[tuple[QueuedJob, bool]]
         nowhere: set[str] = set()
         with suppress(Exception):  # A router of the project's.
             queues = {queue_of_calls(tasks[job.task]) for job in some}
-            _in_time(_seek, app, {job.task_id for job in some}, queues, nowhere)
+            _seek_in_time(app, {job.task_id for job in some}, queues, nowhere)
         yield from ((job, False) for job in some if job.task_id in nowhere)
 
 
-def _in_time(seek: Callable[..., None], *where: Any) -> None:
-    """Seek for `SEEK_SECONDS` at most, in a thread, since a broker may never answer: no exit waits
-    for a daemon. While one hangs no other is started."""
+def _seek_in_time(*where: Any) -> None:
+    """`_seek` for `SEEK_SECONDS` at most, in a thread, since a broker may never answer: no exit
+    waits for a daemon. While one hangs no other is started."""
     hung = [thread for thread in threading.enumerate() if thread.name == SEEKER]
     for thread in hung:
         thread.join(SEEK_SECONDS)
     if not any(thread.is_alive() for thread in hung):
-        seeker = threading.Thread(target=seek, args=where, name=SEEKER, daemon=True)
+        seeker = threading.Thread(target=_seek, args=where, name=SEEKER, daemon=True)
         seeker.start()
         seeker.join(SEEK_SECONDS)
 
