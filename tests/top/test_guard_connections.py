@@ -9,12 +9,13 @@ import pytest
 from django.db import InterfaceError, OperationalError, connections, transaction
 
 from django_tasklock import StatusConflict
+from django_tasklock.guards import mark_of
+from tests.app.rows import guard, job, of
 from tests.conftest import ProxyTo
 from tests.jobs import jobs_through_proxy
 from tests.proxy import CutProxy
-from tests.top.test_guards import MARK, guard, job, of
 
-GUARD = guard()
+GUARD, MARK = guard(), mark_of("a message")
 CUT = (OperationalError, InterfaceError)
 
 
