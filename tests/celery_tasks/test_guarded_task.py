@@ -35,19 +35,27 @@ def call(task: Any, how: str, *args: Any) -> Any:
 
 
 @HOW
-def test_a_row_is_claimed_and_finished(room: Mailroom, row: Job, how: str) -> None:
+def test_a_task_claims_its_row_and_finishes_it(room: Mailroom, row: Job, how: str) -> None:
+    # Given a task whose argument names the row, which waits for work
     def work(self: Any, job: int) -> str:
         found = Job.objects.get(pk=job)
         assert (found.status, found.lock_fence) == ("working", self.lease.fence)
         return "done"
 
     task, name = room.task(work, guard=job_guard()), f"job:{row.pk}"
+
+    # I expect a call to be skipped while another one holds the lock, and the row to wait
     lease = taken(name)
     assert call(task, how, row.pk)["reason"] == "already_processing"
     assert status(row) == "queued"
     lease.release()
+
+    # I expect the next call to do the work, and the row to say so, during the run and after it
     assert call(task, how, row.pk) == "done"
     assert status(row) == "done"
+
+    # And a further call to find nothing to do
+    assert call(task, how, row.pk)["reason"] == "invalid_state"
 
 
 def test_row_in_no_state_to_be_worked_on_is_skipped(
@@ -66,32 +74,24 @@ def test_row_in_no_state_to_be_worked_on_is_skipped(
     assert said[0].endswith(wanted)
 
 
-def test_a_row_of_a_dead_run_is_worked_on_again(room: Mailroom, row: Job) -> None:
-    Job.objects.update(status="working", lock_fence=1)
-    assert room.task(guard=job_guard())(row.pk) == f"done:{row.pk}"
-    assert status(row) == "done"
-
-
 # ------------------------------------------------------------------------------ how a run ends
 
 
-ENDS = (
-    (LookupError(), "failed"),
-    (SoftTimeLimitExceeded(), "failed"),
-    (Ignore(), "failed"),
-    (Retry("later"), "queued"),
-    (Reject("later", requeue=True), "queued"),
-    (SystemExit(), "queued"),
+@pytest.mark.parametrize("where", ["claim", "body"])
+@pytest.mark.parametrize(
+    ("error", "left_as"),
+    [
+        (SoftTimeLimitExceeded(), "failed"),
+        (Ignore(), "failed"),
+        (Retry("later"), "queued"),
+        (Reject("later", requeue=True), "queued"),
+        (SystemExit(), "queued"),
+    ],
 )
-ENDINGS = [(where, *end) for where in ("claim", "body") for end in ENDS] + [("finish", *ENDS[1])]
-
-
-@FENCES
-@pytest.mark.parametrize(("where", "error", "left_as"), ENDINGS)
-def test_no_row_stays_claimed_after_an_error(
-    room: Mailroom, row: Job, where: str, error: BaseException, left_as: str, fence: str | None
+def test_a_row_waits_again_if_its_message_comes_again(
+    room: Mailroom, row: Job, where: str, error: BaseException, left_as: str
 ) -> None:
-    """A row of a body that will be repeated waits again."""
+    """`test_guarded_row` has all other ends."""
 
     class Interrupted(StatusGuard):
         def claim(self, pk: Any, fence: int | None = None) -> bool:
@@ -100,33 +100,13 @@ def test_no_row_stays_claimed_after_an_error(
                 raise error
             return claimed
 
-        def finish(self, pk: Any, fence: int | None = None) -> None:
-            if where == "finish":
-                raise error
-            super().finish(pk, fence)
-
     def work(self: Any, job: int) -> None:
         raise error
 
-    task = room.task(work if where == "body" else None, guard=job_guard(fence, Interrupted))
     with pytest.raises(type(error)):
-        task(row.pk)
+        room.task(work, guard=job_guard(kind=Interrupted))(row.pk)
     assert status(row) == left_as
     assert not locks.is_locked(f"job:{row.pk}")
-
-
-@FENCES
-def test_a_row_that_was_finished_at_the_time_limit_is_done(
-    room: Mailroom, row: Job, fence: str | None
-) -> None:
-    class Interrupted(StatusGuard):
-        def finish(self, pk: Any, fence: int | None = None) -> None:
-            super().finish(pk, fence)
-            raise SoftTimeLimitExceeded
-
-    with pytest.raises(SoftTimeLimitExceeded):
-        room.task(guard=job_guard(fence, Interrupted))(row.pk)
-    assert status(row) == "done"
 
 
 def test_a_call_that_was_refused_while_the_claim_failed_is_not_lost(
@@ -148,28 +128,6 @@ def test_a_call_that_was_refused_while_the_claim_failed_is_not_lost(
     first = task.delay(row.pk).id
     assert room.work_off() == [("SUCCESS", f"done:{row.pk}")]
     assert (sent, status(row)) == ([first], "done")
-
-
-def test_a_guard_may_override_how_its_row_is_reopened(room: Mailroom, row: Job) -> None:
-    class Again(StatusGuard):
-        def reopen(self, pk: Any, fence: int | None = None) -> bool:
-            return super().reopen(pk, fence) and bool(Job.objects.update(done_count=7))
-
-    def work(self: Any, job: int) -> Any:
-        return self.request.retries or self.retry(countdown=0)
-
-    assert call(room.task(work, guard=job_guard(kind=Again)), "eagerly", row.pk) == 1
-    assert (status(row), row.done_count) == ("done", 7)
-
-
-def test_a_row_that_somebody_changed_meanwhile_is_a_conflict(room: Mailroom, row: Job) -> None:
-    def work(self: Any, job: int) -> None:
-        Job.objects.update(status="elsewhere")
-
-    with pytest.raises(StatusConflict):
-        room.task(work, guard=job_guard())(row.pk)
-    assert status(row) == "elsewhere"
-    assert not locks.is_locked(f"job:{row.pk}")
 
 
 @HOW

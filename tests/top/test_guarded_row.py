@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -144,6 +144,18 @@ def test_a_row_that_a_later_run_has_is_not_claimed_by_one_that_lost_its_lease() 
     assert not lease.extend()
     with pytest.raises(LeaseLost):
         work(row, lease)
+
+
+@FENCES
+def test_without_the_lock_the_row_of_its_holder_is_no_work_and_is_left_alone(
+    fence_field: str | None,
+) -> None:
+    row = job("working", 5)
+    run = GuardedRow(guard(fence_field=fence_field), row.pk, TASK_ID)
+    with suppress(LookupError), run.claimed(None) as claimed:
+        assert not claimed
+        raise LookupError
+    assert of(row) == ("working", 5)
 
 
 @FENCES

@@ -8,8 +8,7 @@ import pytest
 
 from tests.celery_tasks.queue.beside import beat
 from tests.hard_cases.conftest import MakeStage
-from tests.nightly.surroundings.at_work import TTL_SECONDS, need, skipped
-from tests.nightly.surroundings.tables import install, rows
+from tests.nightly.surroundings.at_work import TTL_SECONDS, install, need, rows, skipped
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
