@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,13 +18,11 @@ from django.db import DataError, OperationalError
 
 from django_tasklock import Lease, LeaseLost, StatusConflict, StoreUnavailable, lock, locks, signals
 from django_tasklock.celery import LockedTask
-from django_tasklock.celery.message import Message as OwnMessage
-from django_tasklock.celery.row import Row
-from django_tasklock.celery.run import Run
 from django_tasklock.guards import StatusGuard
 from django_tasklock.testing import outage
 from tests.app.models import Job
 from tests.celery_tasks.conftest import FENCES, job_guard, status
+from tests.inside import before_the_release, give_up_row
 from tests.mailroom import Mailroom, elsewhere
 from tests.steps import LONG, Meanwhile, killed_in_child, taken
 from tests.waiting import PATIENCE, until
@@ -230,14 +230,8 @@ def test_41_a_run_that_was_killed_before_its_result_was_stored_is_not_done_again
     message = room.take()
 
     def killed_after_release() -> None:
-        release = Run._release
-
-        def release_and_die(*args: Any) -> bool:
-            release(*args)
-            os.kill(os.getpid(), signal.SIGKILL)
-            return True
-
-        Run._release = release_and_die  # type: ignore[assignment,method-assign]
+        die = partial(os.kill, os.getpid(), signal.SIGKILL)
+        signals.lock_released.connect(lambda **_: die(), weak=False)
         room.deliver(message)
 
     killed_in_child(killed_after_release)
@@ -252,7 +246,7 @@ def test_41_a_row_that_another_call_has_done_is_not_marked_as_failed(
     """By a message that is given up: its own runs have left the row in another status."""
     Job.objects.update(status="done")
     with lock(f"job:{row.pk}", ttl=LONG) as lease:
-        Row(OwnMessage(room.task(again, guard=REPEATED), [row.pk], {})).refuse(lease.fence)
+        give_up_row(room.task(again, guard=REPEATED), [row.pk], lease.fence)
     assert status(row) == "done"
 
 
@@ -295,6 +289,18 @@ class Late:
         return self._run.result()
 
 
+@contextmanager
+def at_grants(do: Callable[[Lease], object]) -> Iterator[None]:
+    """Have something done with each lease when it is granted, before its row is claimed."""
+
+    def granted(lease: Lease, **_: Any) -> None:
+        do(lease)
+
+    signals.lock_acquired.connect(granted)
+    yield
+    signals.lock_acquired.disconnect(granted)
+
+
 @pytest.mark.parametrize("where", ["before the claim", "in the claim", "in the body"])
 @pytest.mark.parametrize("redelivery", ["has ended", "went back", "is at work, and then dies"])
 def test_a_late_run_leaves_the_row_and_the_message_to_its_redelivery(
@@ -319,13 +325,8 @@ def test_a_late_run_leaves_the_row_and_the_message_to_its_redelivery(
                 assert late.goes_on()[0] == "IGNORED"
             raise SystemExit
 
-    def granted(lease: Lease, **_: Any) -> None:
-        if where == "before the claim":
-            late.here(lease)
-
     task = room.task(work, acks_late=True, guard=job_guard(kind=Slow))
-    signals.lock_acquired.connect(granted)
-    try:
+    with at_grants(lambda lease: where == "before the claim" and late.here(lease)):
         late = Late(room, task, row)
         late.is_late()
         try:
@@ -338,8 +339,6 @@ def test_a_late_run_leaves_the_row_and_the_message_to_its_redelivery(
         elif where != "in the body":
             room.deliver(late.message, redelivered=True)
         room.work_off()
-    finally:
-        signals.lock_acquired.disconnect(granted)
     assert status(row) == "done"
     assert len(runs) == (1 if redelivery == "has ended" else 2)
     assert not locks.is_locked(f"job:{row.pk}")
@@ -359,18 +358,12 @@ def test_without_a_fence_a_late_run_does_not_take_its_redelivery_along(
 ) -> None:
     """Where it is at work while the late run ends, and then dies."""
     runs: list[bool] = []
-    release = Run._release
 
     class Slow(StatusGuard):
         def finish(self, pk: Any, fence: int | None = None) -> None:
             if where == "in the finish":
                 late.here(fence)
             super().finish(pk, fence)
-
-    def released(self: Run, lease: Any, *cooling: Any) -> bool:
-        if where == "at the release":
-            late.here(lease)
-        return release(self, lease, *cooling)
 
     def work(self: Any, job: Any) -> None:
         runs.append(True)
@@ -380,7 +373,8 @@ def test_without_a_fence_a_late_run_does_not_take_its_redelivery_along(
             assert late.goes_on()[0] == "IGNORED"
             raise SystemExit
 
-    monkeypatch.setattr(Run, "_release", released)
+    if where == "at the release":
+        before_the_release(monkeypatch, lambda lease: late.here(lease))
     guard = job_guard(None, Slow) if guarded else None
     late = Late(room, room.task(work, acks_late=True, guard=guard), row)
     late.is_late()
@@ -398,17 +392,11 @@ def test_a_late_start_of_a_redelivery_is_no_death(room: Mailroom, row: Job) -> N
         assert late.goes_on()[0] == "IGNORED"
         return "done"
 
-    def granted(lease: Lease, **_: Any) -> None:
-        late.here(lease)
-
-    signals.lock_acquired.connect(granted)
-    try:
+    with at_grants(lambda lease: late.here(lease)):
         task = room.task(work, acks_late=True, guard=job_guard(), lock_max_attempts=1)
         late = Late(room, task, row, redelivered=True)
         late.is_late()
         assert room.deliver(late.message, redelivered=True) == ("SUCCESS", "done")
-    finally:
-        signals.lock_acquired.disconnect(granted)
 
 
 def test_a_late_run_whose_row_another_message_has_says_that_its_lease_is_lost(

@@ -86,7 +86,7 @@ def test_one_that_has_waited_in_vain_computes_unless_the_value_has_come() -> Non
     assert cached_once("home", lambda: "seven", LONG, wait=0.1) == "seven"
     assert lease.held
     cache.delete("home")
-    waiter = Meanwhile(lambda: cached_once("home", lambda: "again", LONG, wait=4.0))
+    waiter = Meanwhile(lambda: cached_once("home", lambda: "again", LONG, wait=2.0))
     until(lambda: waiting(NAME) == 1)
     cache.set("home", "seven")
     assert waiter.result() == "seven"

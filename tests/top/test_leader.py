@@ -198,13 +198,13 @@ def test_a_command_is_dead_before_the_lease_that_cannot_be_renewed_is_over(
 ) -> None:
     # Given a command that ignores SIGTERM
     use_redis(own_redis_server.url)
-    leader = start(STUBBORN, 8)
+    leader = start(STUBBORN, ttl := 5)
     pid = ran(tmp_path, 1)
     # When the store is silent, I expect it to be dead before its lease is over
     own_redis_server.pause()
     silent = time.monotonic()
     until(lambda: gone(pid), "the command's end")
-    assert time.monotonic() - silent < 8
+    assert time.monotonic() - silent < ttl
     # and to run again when the store is back
     own_redis_server.resume()
     ran(tmp_path, 2)
@@ -218,7 +218,9 @@ def test_a_command_is_dead_before_the_lease_that_cannot_be_renewed_is_over(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ttl", "left"), [(20, 3), (12, -1)])
+@pytest.mark.parametrize(
+    ("ttl", "left"), [pytest.param(20, 3, marks=pytest.mark.nightly), (12, -1)]
+)
 def test_a_leader_that_was_stopped_for_a_while_kills_its_command_with_the_lease(
     start: Start,
     use_redis: UseRedis,

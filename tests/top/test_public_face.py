@@ -18,8 +18,7 @@ from celery import Celery
 from django.core.exceptions import ImproperlyConfigured
 
 import django_tasklock
-from django_tasklock import LockInfo, exceptions, lock
-from django_tasklock._values.owner import Owner
+from django_tasklock import LockInfo, Owner, exceptions, lock
 from django_tasklock.celery import LockedTask
 from django_tasklock.tasks import locked
 from django_tasklock.views import lock_view
