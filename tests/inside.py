@@ -28,9 +28,10 @@ from django_tasklock.stores.base import Note
 
 __all__ = [
     "COOLING", "MARK", "Owner", "as_before_a_checkpoint", "ask_again_after", "asked",
-    "before_the_release", "clock", "forget_all", "fork_untold", "give_up", "give_up_row", "given_up", "is_renewed", "keep_events_for", "kept",
-    "look_often", "looks_before", "new_token", "note", "owner_record", "poll_after",
-    "queue_events_in", "read_handle", "unreserve_later", "write_events",
+    "before_the_release", "clock", "forget_all", "fork_untold", "give_up", "give_up_row",
+    "given_up", "is_renewed", "keep_events_for", "kept", "look_often", "looks_before",
+    "new_token", "note", "owner_record", "poll_after", "queue_events_in", "read_handle",
+    "unreserve_later", "write_events",
 ]  # fmt: skip
 
 

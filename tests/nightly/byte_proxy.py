@@ -15,7 +15,7 @@ Direction = Literal["request", "reply"]
 
 
 class Counted(Connection):
-    """Cut where its proxy says so. The server acts on a whole request, though nobody hears of it."""
+    """Cut where its proxy says so. What has reached the server is carried out."""
 
     proxy: Any
 

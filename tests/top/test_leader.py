@@ -197,8 +197,8 @@ def test_a_command_is_dead_before_the_lease_that_cannot_be_renewed_is_over(
     start: Start, use_redis: UseRedis, own_redis_server: RedisServer, tmp_path: Path
 ) -> None:
     # Given a command that ignores SIGTERM
-    use_redis(own_redis_server.url)
-    leader = start(STUBBORN, ttl := 5)
+    use_redis(own_redis_server.url, SOCKET_TIMEOUT=0.5)
+    leader = start(STUBBORN, ttl := 6)
     pid = ran(tmp_path, 1)
     # When the store is silent, I expect it to be dead before its lease is over
     own_redis_server.pause()
@@ -218,9 +218,7 @@ def test_a_command_is_dead_before_the_lease_that_cannot_be_renewed_is_over(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ttl", "left"), [pytest.param(20, 3, marks=pytest.mark.nightly), (12, -1)]
-)
+@pytest.mark.parametrize(("ttl", "left"), [pytest.param(20, 3, marks=pytest.mark.nightly), (8, -1)])
 def test_a_leader_that_was_stopped_for_a_while_kills_its_command_with_the_lease(
     start: Start,
     use_redis: UseRedis,
@@ -230,7 +228,7 @@ def test_a_leader_that_was_stopped_for_a_while_kills_its_command_with_the_lease(
     left: int,
 ) -> None:
     # Given a command that ignores SIGTERM, and a leader that wakes up late in its lease, or later
-    use_redis(own_redis_server.url)
+    use_redis(own_redis_server.url, SOCKET_TIMEOUT=0.5)
     leader = start(STUBBORN, ttl)
     pid = ran(tmp_path, 1)
     leader.send_signal(signal.SIGSTOP)
