@@ -77,7 +77,8 @@ blocking_pool: Any = redis.BlockingConnectionPool  # Without types.
     ],
 )
 def test_source(where: Any, texts: list[str]) -> None:
-    """Has these texts, in this order: what is called, or calls us, and is no value."""
+    # Given a function of another package that we call, or that calls us
+    # I expect it to have these texts, in this order
     source, at = inspect.getsource(where), -1
     for text in texts:
         at = source.index(text, at + 1)

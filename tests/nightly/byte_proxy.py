@@ -47,6 +47,9 @@ class ByteProxy(CutProxy):
         self.has_cut = False
         super().__init__(target)
 
+    def __enter__(self) -> ByteProxy:
+        return self
+
     def count(self) -> dict[Direction, int]:
         """Return the bytes that have passed since the last call, and count from 0 again."""
         with self._counting:

@@ -321,7 +321,7 @@ class TestFailover:
     ) -> None:
         needs.program("openssl")
         tls, password, own_password = Tls.made_in(tmp_path), "of-servers", "of-sentinels"
-        secrets = {"tls": tls, "password": password}
+        secrets: dict[str, Any] = {"tls": tls, "password": password}
         try:
             with (
                 ReplicatedRedis.own(2, **secrets) as group,

@@ -25,7 +25,10 @@ NAME = "cached:default:home"
 def test_a_value_is_computed_once_on_every_cache(
     cache_store: BaseStore, value: Any, stale: float
 ) -> None:
+    # Given a value that takes long to compute, also one that is None
     produce = Mock(return_value=value)
+
+    # I expect it to be computed once, and again when it has gone
     for times in (1, 2):
         for _ in range(3):
             assert cached_once("home", produce, LONG, stale) == value

@@ -24,9 +24,11 @@ pytestmark = pytest.mark.usefixtures("on_redis")
 def test_what_old_code_has_set_is_a_lock_that_can_be_seen_and_cleared(
     use_redis: UseRedis, backend: str, value: Any
 ) -> None:
-    """``cache.add(key, "locked", 7200)`` elsewhere, on the very same key."""
+    # Given a lock of other code, on the very same key
     use_redis(tasklock={"BACKEND": backend})
     assert cache.add("lock:video:1", value, 7200)
+
+    # I expect ours to be refused, and what is there to be shown, as far as it says anything
     assert locks.acquire("video:1", wait=0.02) is None
     with pytest.raises(LockNotAcquired), lock("video:1"):
         pytest.fail("the block ran")  # pragma: no cover
@@ -34,6 +36,8 @@ def test_what_old_code_has_set_is_a_lock_that_can_be_seen_and_cleared(
     assert (info.token, info.fence, info.owner.alive()) == (None, None, None)
     assert backend == CACHE or 7000 < (info.ttl or 0) <= 7200
     assert cache.get("lock:video:1") == value
+
+    # And an operator to clear it
     assert locks.clear("video:1") is True
     assert taken("video:1").release()
 

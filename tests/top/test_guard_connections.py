@@ -33,9 +33,11 @@ def proxy(request: pytest.FixtureRequest, proxy_to: ProxyTo) -> Iterator[CutProx
 def test_a_row_is_claimed_and_left_though_the_connection_was_cut_before_or_in_the_update(
     proxy: CutProxy, reply_lost: bool, verb: str, status: str
 ) -> None:
+    # Given a connection that is cut before the UPDATE, or when the UPDATE has been carried out
     def trouble() -> None:
         proxy.drop_reply(b"UPDATE") if reply_lost else proxy.cut()
 
+    # I expect every verb to have its effect once, and to say so
     row, alone = job(), job()
     trouble()
     assert GUARD.claim(row.pk, 7) is True

@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.usefixtures("on_redis"), pytest.mark.django_db(transac
 
 
 def test_one_leads_and_the_next_takes_over_when_it_returns() -> None:
-    leading = []
-    go_on = threading.Event()
+    # Given a function that three processes want to run, one of them at a time
+    leading, go_on = [], threading.Event()
 
     def run(lease: Lease) -> int:
         leading.append(lease.fence or 0)
@@ -37,11 +37,14 @@ def test_one_leads_and_the_next_takes_over_when_it_returns() -> None:
         return len(leading)
 
     leaders = [Meanwhile(lambda: lead("scheduler", run, LONG)) for _ in range(3)]
+
+    # I expect one to lead, under a lock that is renewed and names the function, and two to wait
     until(lambda: waiting("scheduler") == 2, "the others wait")
     assert len(leading) == 1
     info = holder("scheduler")
     assert (info.granted, info.renewing) == (LONG, True)
     assert str(info.owner.task).endswith("<locals>.run")
+
     # When the leader ends by itself, I expect each of the others to lead
     go_on.set()
     assert sorted(leader.result() for leader in leaders) == [1, 2, 3]

@@ -11,14 +11,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 
-from django_tasklock import (
-    InvalidLockConfig,
-    Lease,
-    LockNotAcquired,
-    StoreUnavailable,
-    lock,
-    locks,
-)
+from django_tasklock import InvalidLockConfig, Lease, LockNotAcquired, StoreUnavailable, lock, locks
 from django_tasklock.guards import StatusGuard
 from django_tasklock.tasks import locked
 from tests.app.models import Job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import redis
 
@@ -21,6 +23,7 @@ from tests.nightly.chaos import LATE_SECONDS, LONGEST_TTL_SECONDS, LONGEST_WAIT_
 from tests.nightly.chaos.history import History, now
 from tests.proxy import CutProxy
 from tests.servers import RedisServer, find_binary, forget_kept, kept_in
+from tests.store_cases import redis_cache
 
 __all__ = ["run"]
 
@@ -47,8 +50,7 @@ def run(folder: Path, seconds: float, seed: str) -> None:
     with contextlib.ExitStack() as stack:
         server = RedisServer.start(find_binary(), kept_in(folder / "redis"))
         stack.callback(server.stop)
-        os.environ |= {"DJANGO_SETTINGS_MODULE": "tests.nightly.chaos.settings"}
-        os.environ["CHAOS_REDIS"] = server.url
+        os.environ |= _settings(server.url)
         import django
 
         django.setup()
@@ -64,6 +66,19 @@ def run(folder: Path, seconds: float, seed: str) -> None:
         for player in players:
             player.rest(until + REST_SECONDS)
         _write_what_is_left(server.url, history)
+
+
+def _settings(url: str, *, few: bool = False) -> dict[str, str]:
+    """The environment of a process; ``few``: its threads share fewer connections than they are."""
+    pool: dict[str, Any] = {"CONNECTION_POOL_CLASS": "redis.BlockingConnectionPool"} if few else {}
+    pool |= {"CONNECTION_POOL_KWARGS": {"max_connections": 2, "timeout": 20}} if few else {}
+    timeouts = {"SOCKET_CONNECT_TIMEOUT": 1, "SOCKET_TIMEOUT": 1}
+    cache = redis_cache(url, **timeouts, **pool) | {"KEY_PREFIX": "chaos"}
+    return {
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "TASKLOCK_TEST_CACHES": json.dumps({"default": cache}),
+        "TASKLOCK_TEST_TASKLOCK": json.dumps({"default": {"TTL": 2}}),
+    }
 
 
 class Player:
@@ -86,7 +101,7 @@ class Player:
             self.process = subprocess.Popen(
                 die_with_parent([*play, *self._arguments], by=signal.SIGKILL),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT, start_new_session=True,
-                env=os.environ | {"CHAOS_REDIS": self.proxy.url, "CHAOS_PROCESS": self.name},
+                env=os.environ | _settings(self.proxy.url, few=self._place == 2),
             )  # fmt: skip
 
     def stop_for(self, seconds: float) -> None:
