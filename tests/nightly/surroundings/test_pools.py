@@ -17,7 +17,7 @@ MOST, ROUNDS = 4, 2
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
 def test_each_pool_locks_and_recovers(make_stage: MakeStage, pool: str) -> None:
-    """Under prefork a child is killed; elsewhere it is the worker, and another one goes on."""
+    # Given a worker with this pool, and another one that can go on for it
     need_pool(pool)
     # RabbitMQ delivers the messages of a dead worker at once.
     stage = make_stage("rabbitmq", ttl=TTL_SECONDS)
@@ -27,6 +27,7 @@ def test_each_pool_locks_and_recovers(make_stage: MakeStage, pool: str) -> None:
     doomed.wait_ready()
     other.wait_ready()
 
+    # When a child is killed, or the worker where it has none, I expect what `killed_at_work` says
     def kill(start: Entry) -> None:
         assert (start.pid == doomed.pid) is (pool != "prefork")
         stage.kill(start.pid)
