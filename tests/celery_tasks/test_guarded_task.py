@@ -183,22 +183,6 @@ def test_in_an_outage_the_guard_alone_may_do(room: Mailroom, row: Job, fence: st
     assert (status(row), row.lock_fence) == ("working", 5)
 
 
-def test_a_redelivery_that_has_the_row_meanwhile_is_not_overwritten(
-    room: Mailroom, row: Job
-) -> None:
-    """The store is back before the run that began without it has ended."""
-    fence = 1_700_000_000_000_000
-
-    def work(self: Any, job: int) -> None:
-        assert not job_guard().claim(job, fence)
-        assert job_guard().claim_again(job, fence, Job.objects.get(pk=job).lock_fence)
-
-    Job.objects.update(lock_fence=7)
-    with outage(), pytest.raises(StatusConflict):
-        room.task(work, on_outage="run", guard=job_guard())(row.pk)
-    assert (status(row), row.lock_fence) == ("working", fence)
-
-
 # ------------------------------------------------------------------------------ done again
 
 
