@@ -16,7 +16,7 @@ from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from django.db import DataError, OperationalError
 
-from django_tasklock import Lease, LeaseLost, StatusConflict, StoreUnavailable, lock, locks, signals
+from django_tasklock import Lease, LeaseLost, StoreUnavailable, lock, locks, signals
 from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
 from django_tasklock.testing import outage

@@ -140,6 +140,13 @@ def test_a_run_that_lost_its_lease_says_so_and_not_that_there_is_no_work() -> No
         work(row, lease)
 
 
+def test_a_run_without_the_lock_does_not_finish_the_row_that_its_redelivery_has() -> None:
+    row = job()
+    with pytest.raises(StatusConflict):
+        work(row, None, lambda: guard().claim_again(row.pk, 5, mark_of(TASK_ID)))
+    assert of(row) == ("working", 5)
+
+
 @FENCES
 def test_without_the_lock_the_row_of_its_holder_is_no_work_and_is_left_alone(
     fence_field: str | None,
