@@ -6,6 +6,7 @@ Exits with 0 if no rule was broken, 1 if one was, 3 if the run broke off and say
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import traceback
@@ -36,12 +37,15 @@ def main() -> int:
     folder = options.folder or Path(tempfile.mkdtemp(prefix="tasklock-chaos-"))
     try:
         run(folder, options.seconds, options.seed or str(drawn_seed()))
-        return judged(folder)
+        status = judged(folder)
     except Exception:
         traceback.print_exc()
-        return 3
-    finally:
+        status = 3
+    if status:
         print(f"the history is in {folder}")
+    elif not options.folder:
+        shutil.rmtree(folder)
+    return status
 
 
 def judged(folder: Path) -> int:
