@@ -30,10 +30,11 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 
 __all__ = [
-    "COOLING", "MARK", "Owner", "as_before_a_checkpoint", "ask_again_after", "asked", "clock",
-    "forget_all", "fork_untold", "give_up", "given_up", "is_renewed", "keep_events_for", "kept",
-    "look_often", "looks_before", "new_token", "note", "owner_record", "poll_after",
-    "queue_events_in", "read_handle", "unreserve_later", "write_events",
+    "COOLING", "MARK", "Owner", "as_before_a_checkpoint", "ask_again_after", "asked",
+    "before_the_release", "clock", "forget_all", "fork_untold", "give_up", "give_up_row",
+    "given_up", "is_renewed", "keep_events_for", "kept", "look_often", "looks_before",
+    "new_token", "note", "owner_record", "poll_after", "queue_events_in", "read_handle",
+    "unreserve_later", "write_events",
 ]  # fmt: skip
 
 
@@ -250,3 +251,27 @@ def most_templates() -> int:
 def lock_collector(**options: Any) -> Any:
     """What the gauges for Prometheus are made of."""
     return import_module("django_tasklock.contrib.prometheus.state").LockCollector(**options)
+
+
+# -- a guarded row and its run
+
+
+def give_up_row(task: Any, args: list[Any], fence: int | None) -> None:
+    """Mark the row of a call that will not run again as failed; ``fence``: of its lock's lease."""
+    from django_tasklock.celery.message import Message
+    from django_tasklock.celery.row import Row
+
+    Row(Message(task, args, {})).refuse(fence)
+
+
+def before_the_release(monkeypatch: pytest.MonkeyPatch, do: Callable[[Lease], object]) -> None:
+    """Have something done with the lease of a task's run just before that releases it."""
+    from django_tasklock.celery.run import Run
+
+    release = Run._release
+
+    def released(run: Run, lease: Lease) -> bool:
+        do(lease)
+        return release(run, lease)
+
+    monkeypatch.setattr(Run, "_release", released)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from django.core.checks import CheckMessage, run_checks
+
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -104,6 +106,14 @@ def is_documented(identity: str, text: str) -> bool:
     """Whether the page has this text of a system check. For some it has a sentence instead."""
     patterns = [re.escape(each).replace("…", ".*") for each in check_texts(identity)]
     return not patterns or any(re.fullmatch(each, text) for each in patterns)
+
+
+def found(*, deploy: bool = False) -> list[CheckMessage]:
+    """What our system checks say; the page has it."""
+    messages = list(run_checks(tags=["tasklock"], include_deployment_checks=deploy))
+    for message in messages:
+        assert is_documented(str(message.id), message.msg), message
+    return messages
 
 
 def code(cell: str) -> list[str]:

@@ -34,16 +34,9 @@ class Project:
     def run(self, *command: str, fails: bool = False) -> str:
         """Run a command to its end. Returns all that it printed."""
         done = subprocess.run(
-            self._found(command),
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+            self._found(command), cwd=self.folder, env=self.environment, text=True, timeout=120,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
         assert (done.returncode != 0) is fails, done.stdout
         return done.stdout
 
@@ -51,14 +44,9 @@ class Project:
         """Start a command that stays, in a process group of its own, with its output in a file."""
         with (self.folder / log).open("wb") as output:
             return subprocess.Popen(
-                self._found(command),
-                cwd=self.folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+                self._found(command), cwd=self.folder, env=self.environment, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
 
     def _found(self, command: tuple[str, ...]) -> list[str]:
         return [*PROGRAMS[command[0]], *command[1:]]

@@ -82,6 +82,8 @@ class CutProxy:
     ``with CutProxy(("127.0.0.1", 6379)) as proxy: ... proxy.port``
     """
 
+    connection: type[Connection] = Connection
+
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
         self.lost_replies = 0
@@ -248,7 +250,7 @@ class CutProxy:
                 client.close()
                 server.close()
             else:
-                self._connections.append(Connection(self, client, server))
+                self._connections.append(self.connection(self, client, server))
 
     def _takes_reply_of(self, request: bytes) -> bool:
         with self._lock:

@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,15 +16,13 @@ from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from django.db import DataError, OperationalError
 
-from django_tasklock import Lease, LeaseLost, StatusConflict, StoreUnavailable, lock, locks, signals
+from django_tasklock import Lease, LeaseLost, StoreUnavailable, lock, locks, signals
 from django_tasklock.celery import LockedTask
-from django_tasklock.celery.message import Message as OwnMessage
-from django_tasklock.celery.row import Row
-from django_tasklock.celery.run import Run
 from django_tasklock.guards import StatusGuard
 from django_tasklock.testing import outage
 from tests.app.models import Job
 from tests.celery_tasks.conftest import FENCES, job_guard, status
+from tests.inside import before_the_release, give_up_row
 from tests.mailroom import Mailroom, elsewhere
 from tests.steps import LONG, Meanwhile, killed_in_child, taken
 from tests.waiting import PATIENCE, until
@@ -35,19 +35,27 @@ def call(task: Any, how: str, *args: Any) -> Any:
 
 
 @HOW
-def test_a_row_is_claimed_and_finished(room: Mailroom, row: Job, how: str) -> None:
+def test_a_task_claims_its_row_and_finishes_it(room: Mailroom, row: Job, how: str) -> None:
+    # Given a task whose argument names the row, which waits for work
     def work(self: Any, job: int) -> str:
         found = Job.objects.get(pk=job)
         assert (found.status, found.lock_fence) == ("working", self.lease.fence)
         return "done"
 
     task, name = room.task(work, guard=job_guard()), f"job:{row.pk}"
+
+    # I expect a call to be skipped while another one holds the lock, and the row to wait
     lease = taken(name)
     assert call(task, how, row.pk)["reason"] == "already_processing"
     assert status(row) == "queued"
     lease.release()
+
+    # I expect the next call to do the work, and the row to say so, during the run and after it
     assert call(task, how, row.pk) == "done"
     assert status(row) == "done"
+
+    # And a further call to find nothing to do
+    assert call(task, how, row.pk)["reason"] == "invalid_state"
 
 
 def test_row_in_no_state_to_be_worked_on_is_skipped(
@@ -66,32 +74,24 @@ def test_row_in_no_state_to_be_worked_on_is_skipped(
     assert said[0].endswith(wanted)
 
 
-def test_a_row_of_a_dead_run_is_worked_on_again(room: Mailroom, row: Job) -> None:
-    Job.objects.update(status="working", lock_fence=1)
-    assert room.task(guard=job_guard())(row.pk) == f"done:{row.pk}"
-    assert status(row) == "done"
-
-
 # ------------------------------------------------------------------------------ how a run ends
 
 
-ENDS = (
-    (LookupError(), "failed"),
-    (SoftTimeLimitExceeded(), "failed"),
-    (Ignore(), "failed"),
-    (Retry("later"), "queued"),
-    (Reject("later", requeue=True), "queued"),
-    (SystemExit(), "queued"),
+@pytest.mark.parametrize("where", ["claim", "body"])
+@pytest.mark.parametrize(
+    ("error", "left_as"),
+    [
+        (SoftTimeLimitExceeded(), "failed"),
+        (Ignore(), "failed"),
+        (Retry("later"), "queued"),
+        (Reject("later", requeue=True), "queued"),
+        (SystemExit(), "queued"),
+    ],
 )
-ENDINGS = [(where, *end) for where in ("claim", "body") for end in ENDS] + [("finish", *ENDS[1])]
-
-
-@FENCES
-@pytest.mark.parametrize(("where", "error", "left_as"), ENDINGS)
-def test_no_row_stays_claimed_after_an_error(
-    room: Mailroom, row: Job, where: str, error: BaseException, left_as: str, fence: str | None
+def test_a_row_waits_again_if_its_message_comes_again(
+    room: Mailroom, row: Job, where: str, error: BaseException, left_as: str
 ) -> None:
-    """A row of a body that will be repeated waits again."""
+    """`test_guarded_row` has all other ends."""
 
     class Interrupted(StatusGuard):
         def claim(self, pk: Any, fence: int | None = None) -> bool:
@@ -100,33 +100,13 @@ def test_no_row_stays_claimed_after_an_error(
                 raise error
             return claimed
 
-        def finish(self, pk: Any, fence: int | None = None) -> None:
-            if where == "finish":
-                raise error
-            super().finish(pk, fence)
-
     def work(self: Any, job: int) -> None:
         raise error
 
-    task = room.task(work if where == "body" else None, guard=job_guard(fence, Interrupted))
     with pytest.raises(type(error)):
-        task(row.pk)
+        room.task(work, guard=job_guard(kind=Interrupted))(row.pk)
     assert status(row) == left_as
     assert not locks.is_locked(f"job:{row.pk}")
-
-
-@FENCES
-def test_a_row_that_was_finished_at_the_time_limit_is_done(
-    room: Mailroom, row: Job, fence: str | None
-) -> None:
-    class Interrupted(StatusGuard):
-        def finish(self, pk: Any, fence: int | None = None) -> None:
-            super().finish(pk, fence)
-            raise SoftTimeLimitExceeded
-
-    with pytest.raises(SoftTimeLimitExceeded):
-        room.task(guard=job_guard(fence, Interrupted))(row.pk)
-    assert status(row) == "done"
 
 
 def test_a_call_that_was_refused_while_the_claim_failed_is_not_lost(
@@ -148,28 +128,6 @@ def test_a_call_that_was_refused_while_the_claim_failed_is_not_lost(
     first = task.delay(row.pk).id
     assert room.work_off() == [("SUCCESS", f"done:{row.pk}")]
     assert (sent, status(row)) == ([first], "done")
-
-
-def test_a_guard_may_override_how_its_row_is_reopened(room: Mailroom, row: Job) -> None:
-    class Again(StatusGuard):
-        def reopen(self, pk: Any, fence: int | None = None) -> bool:
-            return super().reopen(pk, fence) and bool(Job.objects.update(done_count=7))
-
-    def work(self: Any, job: int) -> Any:
-        return self.request.retries or self.retry(countdown=0)
-
-    assert call(room.task(work, guard=job_guard(kind=Again)), "eagerly", row.pk) == 1
-    assert (status(row), row.done_count) == ("done", 7)
-
-
-def test_a_row_that_somebody_changed_meanwhile_is_a_conflict(room: Mailroom, row: Job) -> None:
-    def work(self: Any, job: int) -> None:
-        Job.objects.update(status="elsewhere")
-
-    with pytest.raises(StatusConflict):
-        room.task(work, guard=job_guard())(row.pk)
-    assert status(row) == "elsewhere"
-    assert not locks.is_locked(f"job:{row.pk}")
 
 
 @HOW
@@ -225,22 +183,6 @@ def test_in_an_outage_the_guard_alone_may_do(room: Mailroom, row: Job, fence: st
     assert (status(row), row.lock_fence) == ("working", 5)
 
 
-def test_a_redelivery_that_has_the_row_meanwhile_is_not_overwritten(
-    room: Mailroom, row: Job
-) -> None:
-    """The store is back before the run that began without it has ended."""
-    fence = 1_700_000_000_000_000
-
-    def work(self: Any, job: int) -> None:
-        assert not job_guard().claim(job, fence)
-        assert job_guard().claim_again(job, fence, Job.objects.get(pk=job).lock_fence)
-
-    Job.objects.update(lock_fence=7)
-    with outage(), pytest.raises(StatusConflict):
-        room.task(work, on_outage="run", guard=job_guard())(row.pk)
-    assert (status(row), row.lock_fence) == ("working", fence)
-
-
 # ------------------------------------------------------------------------------ done again
 
 
@@ -272,14 +214,8 @@ def test_41_a_run_that_was_killed_before_its_result_was_stored_is_not_done_again
     message = room.take()
 
     def killed_after_release() -> None:
-        release = Run._release
-
-        def release_and_die(*args: Any) -> bool:
-            release(*args)
-            os.kill(os.getpid(), signal.SIGKILL)
-            return True
-
-        Run._release = release_and_die  # type: ignore[assignment,method-assign]
+        die = partial(os.kill, os.getpid(), signal.SIGKILL)
+        signals.lock_released.connect(lambda **_: die(), weak=False)
         room.deliver(message)
 
     killed_in_child(killed_after_release)
@@ -294,7 +230,7 @@ def test_41_a_row_that_another_call_has_done_is_not_marked_as_failed(
     """By a message that is given up: its own runs have left the row in another status."""
     Job.objects.update(status="done")
     with lock(f"job:{row.pk}", ttl=LONG) as lease:
-        Row(OwnMessage(room.task(again, guard=REPEATED), [row.pk], {})).refuse(lease.fence)
+        give_up_row(room.task(again, guard=REPEATED), [row.pk], lease.fence)
     assert status(row) == "done"
 
 
@@ -337,6 +273,18 @@ class Late:
         return self._run.result()
 
 
+@contextmanager
+def at_grants(do: Callable[[Lease], object]) -> Iterator[None]:
+    """Have something done with each lease when it is granted, before its row is claimed."""
+
+    def granted(lease: Lease, **_: Any) -> None:
+        do(lease)
+
+    signals.lock_acquired.connect(granted)
+    yield
+    signals.lock_acquired.disconnect(granted)
+
+
 @pytest.mark.parametrize("where", ["before the claim", "in the claim", "in the body"])
 @pytest.mark.parametrize("redelivery", ["has ended", "went back", "is at work, and then dies"])
 def test_a_late_run_leaves_the_row_and_the_message_to_its_redelivery(
@@ -361,13 +309,8 @@ def test_a_late_run_leaves_the_row_and_the_message_to_its_redelivery(
                 assert late.goes_on()[0] == "IGNORED"
             raise SystemExit
 
-    def granted(lease: Lease, **_: Any) -> None:
-        if where == "before the claim":
-            late.here(lease)
-
     task = room.task(work, acks_late=True, guard=job_guard(kind=Slow))
-    signals.lock_acquired.connect(granted)
-    try:
+    with at_grants(lambda lease: where == "before the claim" and late.here(lease)):
         late = Late(room, task, row)
         late.is_late()
         try:
@@ -380,8 +323,6 @@ def test_a_late_run_leaves_the_row_and_the_message_to_its_redelivery(
         elif where != "in the body":
             room.deliver(late.message, redelivered=True)
         room.work_off()
-    finally:
-        signals.lock_acquired.disconnect(granted)
     assert status(row) == "done"
     assert len(runs) == (1 if redelivery == "has ended" else 2)
     assert not locks.is_locked(f"job:{row.pk}")
@@ -401,18 +342,12 @@ def test_without_a_fence_a_late_run_does_not_take_its_redelivery_along(
 ) -> None:
     """Where it is at work while the late run ends, and then dies."""
     runs: list[bool] = []
-    release = Run._release
 
     class Slow(StatusGuard):
         def finish(self, pk: Any, fence: int | None = None) -> None:
             if where == "in the finish":
                 late.here(fence)
             super().finish(pk, fence)
-
-    def released(self: Run, lease: Any, *cooling: Any) -> bool:
-        if where == "at the release":
-            late.here(lease)
-        return release(self, lease, *cooling)
 
     def work(self: Any, job: Any) -> None:
         runs.append(True)
@@ -422,7 +357,8 @@ def test_without_a_fence_a_late_run_does_not_take_its_redelivery_along(
             assert late.goes_on()[0] == "IGNORED"
             raise SystemExit
 
-    monkeypatch.setattr(Run, "_release", released)
+    if where == "at the release":
+        before_the_release(monkeypatch, lambda lease: late.here(lease))
     guard = job_guard(None, Slow) if guarded else None
     late = Late(room, room.task(work, acks_late=True, guard=guard), row)
     late.is_late()
@@ -440,17 +376,11 @@ def test_a_late_start_of_a_redelivery_is_no_death(room: Mailroom, row: Job) -> N
         assert late.goes_on()[0] == "IGNORED"
         return "done"
 
-    def granted(lease: Lease, **_: Any) -> None:
-        late.here(lease)
-
-    signals.lock_acquired.connect(granted)
-    try:
+    with at_grants(lambda lease: late.here(lease)):
         task = room.task(work, acks_late=True, guard=job_guard(), lock_max_attempts=1)
         late = Late(room, task, row, redelivered=True)
         late.is_late()
         assert room.deliver(late.message, redelivered=True) == ("SUCCESS", "done")
-    finally:
-        signals.lock_acquired.disconnect(granted)
 
 
 def test_a_late_run_whose_row_another_message_has_says_that_its_lease_is_lost(

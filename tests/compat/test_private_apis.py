@@ -77,7 +77,8 @@ blocking_pool: Any = redis.BlockingConnectionPool  # Without types.
     ],
 )
 def test_source(where: Any, texts: list[str]) -> None:
-    """Has these texts, in this order: what is called, or calls us, and is no value."""
+    # Given a function of another package that we call, or that calls us
+    # I expect it to have these texts, in this order
     source, at = inspect.getsource(where), -1
     for text in texts:
         at = source.index(text, at + 1)
@@ -235,10 +236,8 @@ class TestCelery:
         own = app.register_task(type("Own", (Task,), {"name": "compat.own"})())
         celery_compat.make_tasks(app)
         [made] = [task for task in celery_compat.made_tasks(app) if task.name == "compat.made"]
-        assert (celery_compat.is_of_function(made), celery_compat.is_of_function(own)) == (
-            True,
-            False,
-        )
+        assert celery_compat.is_of_function(made)
+        assert not celery_compat.is_of_function(own)
 
     def test_workers_take_the_class_of_requests_from_the_hook(self, app: Any) -> None:
         class Hooked(celery_compat.WorkerTask):
@@ -342,15 +341,8 @@ class TestDjango:
     def test_the_settings_are_those_that_a_test_run_changes(self, db: None) -> None:
         """The test database's name is the one that this very connection has."""
         its = connections["default"].settings_dict
-        settings = (
-            its["ENGINE"],
-            its["NAME"],
-            its["USER"],
-            its["PASSWORD"],
-            its["HOST"],
-            its["PORT"],
-        )
-        assert django_database.settings_of("default") == settings
+        names = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
+        assert django_database.settings_of("default") == tuple(its[name] for name in names)
 
     def test_a_new_connection_is_another_one_for_all_threads(self, db: None) -> None:
         wrapper, mine = django_database.new_wrapper("default"), connections["default"]

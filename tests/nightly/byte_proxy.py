@@ -4,56 +4,55 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import threading
-from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
+
+from tests.proxy import Connection, CutProxy
 
 __all__ = ["ByteProxy", "Direction"]
 
 Direction = Literal["request", "reply"]
 
 
-class ByteProxy:
-    """Passes everything on to ``target``, and counts the bytes of each direction.
+class Counted(Connection):
+    """Cut where its proxy says so. What has reached the server is carried out."""
 
-    ``with ByteProxy(("127.0.0.1", 6379)) as proxy: ... proxy.url``. The bytes are those of all
-    connections together, from the last `count` or `cut_after` on.
-    """
+    proxy: Any
+
+    def _requests(self) -> None:
+        self._pass("request", self.client, self.server)
+
+    def _replies(self) -> None:
+        self._pass("reply", self.server, self.client)
+
+    def _pass(self, direction: Direction, source: socket.socket, to: socket.socket) -> None:
+        for data in self._chunks(source):
+            allowed = self.proxy.allowed(direction, len(data))
+            with contextlib.suppress(OSError):
+                to.sendall(data[:allowed])
+            if allowed < len(data):
+                return
+
+
+class ByteProxy(CutProxy):
+    """Counts the bytes of each direction: those of all connections together, from the last `count`
+    or `cut_after` on."""
+
+    connection = Counted
 
     def __init__(self, target: tuple[str, int]) -> None:
-        self._target = target
-        self._lock = threading.Lock()
+        self._counting = threading.Lock()
         self._passed: dict[Direction, int] = {"request": 0, "reply": 0}
         self._cut_after: tuple[Direction, int] | None = None
         self.has_cut = False
-        self._sockets: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-        threading.Thread(target=self._serve, daemon=True).start()
+        super().__init__(target)
 
     def __enter__(self) -> ByteProxy:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for each in self._sockets:
-            _end(each)
-
-    @property
-    def url(self) -> str:
-        """As a Redis URL."""
-        return f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
-
     def count(self) -> dict[Direction, int]:
         """Return the bytes that have passed since the last call, and count from 0 again."""
-        with self._lock:
+        with self._counting:
             passed, self._passed = self._passed, {"request": 0, "reply": 0}
             self._cut_after = None
             return passed
@@ -61,42 +60,13 @@ class ByteProxy:
     def cut_after(self, direction: Direction, number: int) -> None:
         """Count from 0 again, and cut the connection on which byte ``number`` + 1 of this direction
         would pass. It happens once."""
-        with self._lock:
-            self._passed = {"request": 0, "reply": 0}
-            self._cut_after = (direction, number)
-            self.has_cut = False
+        self.count()
+        with self._counting:
+            self._cut_after, self.has_cut = (direction, number), False
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                server = socket.create_connection(self._target)
-            except OSError:
-                client.close()
-                continue
-            for side in (client, server):
-                side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._sockets.append(side)
-            for way in ((client, server, "request"), (server, client, "reply")):
-                threading.Thread(target=self._pass, args=way, daemon=True).start()
-
-    def _pass(self, source: socket.socket, to: socket.socket, direction: Direction) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                allowed = self._allowed(direction, len(data))
-                if allowed:
-                    to.sendall(data[:allowed])
-                if allowed < len(data):
-                    break
-        # The server has what it was sent, and acts on a whole request, though nobody hears of it.
-        _end(source, at_once=direction == "request")
-        _end(to, at_once=direction == "reply")
-
-    def _allowed(self, direction: Direction, length: int) -> int:
-        with self._lock:
+    def allowed(self, direction: Direction, length: int) -> int:
+        """How many bytes of the next ones may pass; the connection is cut if those are fewer."""
+        with self._counting:
             before = self._passed[direction]
             self._passed[direction] += length
             if self._cut_after is None or self._cut_after[0] != direction:
@@ -104,15 +74,5 @@ class ByteProxy:
             left = self._cut_after[1] - before
             if left >= length:
                 return length
-            self._cut_after = None
-            self.has_cut = True
+            self._cut_after, self.has_cut = None, True
             return max(0, left)
-
-
-def _end(side: socket.socket, *, at_once: bool = True) -> None:
-    with contextlib.suppress(OSError):
-        if at_once:
-            side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        side.shutdown(socket.SHUT_RDWR)
-    with contextlib.suppress(OSError):
-        side.close()

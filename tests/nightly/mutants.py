@@ -556,10 +556,10 @@ MUTANTS = [Mutant(*each) for each in (
      GUARDS, "test_row_that_somebody_changed_is_a_conflict"),
     ("a late run does not claim: fence_field", "guards.py",
      "self._update(Q(pk=pk) & work & earlier, ", "self._update(Q(pk=pk) & work, ",
-     GUARDS, "test_late_lease_is_refused"),
+     GUARDS, "test_a_late_run_is_refused_and_the_one_that_has_the_row_finishes_it"),
     ("a late run does not finish: fence_field", "guards.py",
      "            which &= Q((self.fence_field, fence))\n", "            pass\n",
-     GUARDS, "test_late_writer_is_refused"),
+     GUARDS, "test_a_late_run_is_refused_and_the_one_that_has_the_row_finishes_it"),
 
     ("an outage is not reported as contention", "celery/run.py",
      "            return self._outage(error)\n",

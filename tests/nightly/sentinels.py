@@ -68,13 +68,12 @@ class ReplicatedRedis:
             members = []
             for _ in range(replicas + 1):
                 # A replica writes what it is sent to a file, which another server must not load.
-                folder = stack.enter_context(tempfile.TemporaryDirectory())
+                folder, port = stack.enter_context(tempfile.TemporaryDirectory()), free_port()
                 options = ["--dir", folder, "--repl-diskless-sync-delay", "0"]
-                port = free_port()
                 if tls is not None:
                     options += ["--tls-port", str(port)]
-                    for name, value in tls.directives().items():
-                        options += [f"--{name}", value]
+                    for key, value in tls.directives().items():
+                        options += [f"--{key}", value]
                 server = stack.enter_context(own_redis(needs_own=True, options=options))
                 members.append(Member(server, port if tls else server.port))
             group = cls(members, secrets.token_hex(8))
@@ -86,11 +85,9 @@ class ReplicatedRedis:
         for member in self.members:
             for each in self.members:
                 member.redis.acl_setuser(
-                    each.user,
-                    enabled=True,
-                    passwords=[f"+{self._replica_password}"],
+                    each.user, enabled=True, passwords=[f"+{self._replica_password}"],
                     commands=["+psync", "+replconf", "+ping"],
-                )
+                )  # fmt: skip
             member.redis.config_set("masteruser", member.user)
             member.redis.config_set("masterauth", self._replica_password)
             if password is not None:
@@ -132,36 +129,28 @@ class ReplicatedRedis:
 
 @contextlib.contextmanager
 def sentinels(
-    group: ReplicatedRedis,
-    folder: Path,
-    *,
-    tls: Tls | None = None,
-    password: str | None = None,
+    group: ReplicatedRedis, folder: Path, *, tls: Tls | None = None, password: str | None = None,
     own_password: str | None = None,
-) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+) -> Iterator[tuple[str, list[tuple[str, int]]]]:  # fmt: skip
     """Three Sentinels that know each other and the group: its name, and their addresses.
 
     ``password`` is that of the servers, ``own_password`` that of the Sentinels.
     """
     name = f"locks-{secrets.token_hex(4)}"  # django-redis keeps a pool for each name.
     ports = [free_port() for _ in range(3)]
-    port_kind = "port" if tls is None else "tls-port"
     given = {"ssl": True, **tls.client()} if tls is not None else {}
     with contextlib.ExitStack() as stack:
         for port in ports:
-            lines = ["bind 127.0.0.1", f"dir {folder}", "protected-mode no"]
-            if tls is not None:
-                lines += ["port 0", *(f"{key} {value}" for key, value in tls.directives().items())]
-            lines += [
-                f"{port_kind} {port}",
+            lines = [
+                "bind 127.0.0.1", f"dir {folder}", "protected-mode no",
+                *([f"port {port}"] if tls is None else ["port 0", f"tls-port {port}"]),
+                *(f"{key} {value}" for key, value in (tls.directives() if tls else {}).items()),
                 f"sentinel monitor {name} 127.0.0.1 {group.primary.port} 2",
                 f"sentinel down-after-milliseconds {name} {DOWN_AFTER_MS}",
                 f"sentinel failover-timeout {name} 6000",
-            ]
-            if password is not None:
-                lines.append(f"sentinel auth-pass {name} {password}")
-            if own_password is not None:
-                lines.append(f"requirepass {own_password}")
+                *([f"sentinel auth-pass {name} {password}"] if password else []),
+                *([f"requirepass {own_password}"] if own_password else []),
+            ]  # fmt: skip
             config = folder / f"sentinel-{port}.conf"
             config.write_text("\n".join(lines) + "\n")
             output = stack.enter_context(tempfile.TemporaryFile())

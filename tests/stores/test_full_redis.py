@@ -12,9 +12,9 @@ from django.core.management import call_command
 from django_tasklock import StoreUnavailable, locks
 from django_tasklock.stores import stores
 from tests.conftest import UseRedis
+from tests.pages import found
 from tests.servers import RedisServer
 from tests.steps import LONG, SOON_SECONDS, holder, taken, waiter
-from tests.top.test_checks import found
 from tests.waiting import until
 
 Fill = Callable[[], None]

@@ -63,11 +63,14 @@ def answer_of(request: socket.socket) -> str:
 
 
 def test_requests_wait_without_threads(site: Site) -> None:
+    # Given many requests that wait for a few locks, on one event loop
     held = [taken(name) for name in NAMES]
     requests = [ask(site, f"/block/{NAMES[number % len(NAMES)]}/") for number in range(REQUESTS)]
     until(lambda: sum(map(waiting, NAMES)) == REQUESTS, "the queues")
+
     # I expect a request that needs no lock to be answered meanwhile, and no thread for each
     assert 0 < json.loads(answer_of(ask(site, "/state/")))["threads"] <= THREADS
+
     # I expect clients that go away to leave the queue
     for request in requests[::2]:
         request.close()
@@ -75,7 +78,8 @@ def test_requests_wait_without_threads(site: Site) -> None:
     for lease in held:
         assert lease.release()
     assert {answer_of(request) for request in requests[1::2]} == {"alone"}
-    # and one that has the lock to leave it
+
+    # And one that has the lock to leave it
     holding = ask(site, "/hold/1/")
     until(lambda: locks.is_locked("view:1"), "the holder")
     holding.close()

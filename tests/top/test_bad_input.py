@@ -50,7 +50,9 @@ def kind_of(value: Any, *right: type) -> type[Exception]:
 
 
 def test_name(nothing_is_sent: Traffic) -> None:
+    # Given names that are none: of another type, too long, or not to be printed
     for name in NAMES:
+        # I expect each call to say so, for one lock and for several, and nothing to be sent
         error, several = kind_of(name, str), ["video:1", name]
         for call in (locks.acquire, locks.get, locks.clear):
             assert "name" in refused(error, call, name)

@@ -25,7 +25,10 @@ NAME = "cached:default:home"
 def test_a_value_is_computed_once_on_every_cache(
     cache_store: BaseStore, value: Any, stale: float
 ) -> None:
+    # Given a value that takes long to compute, also one that is None
     produce = Mock(return_value=value)
+
+    # I expect it to be computed once, and again when it has gone
     for times in (1, 2):
         for _ in range(3):
             assert cached_once("home", produce, LONG, stale) == value
@@ -86,7 +89,7 @@ def test_one_that_has_waited_in_vain_computes_unless_the_value_has_come() -> Non
     assert cached_once("home", lambda: "seven", LONG, wait=0.1) == "seven"
     assert lease.held
     cache.delete("home")
-    waiter = Meanwhile(lambda: cached_once("home", lambda: "again", LONG, wait=4.0))
+    waiter = Meanwhile(lambda: cached_once("home", lambda: "again", LONG, wait=2.0))
     until(lambda: waiting(NAME) == 1)
     cache.set("home", "seven")
     assert waiter.result() == "seven"

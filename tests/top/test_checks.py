@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import redis
 from django.core import checks
-from django.core.checks import run_checks
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.test.utils import override_settings
@@ -17,7 +16,7 @@ from django_tasklock import InvalidLockConfig
 from django_tasklock.stores.base import Finding
 from django_tasklock.stores.memory import MemoryStore
 from tests.conftest import UseCaches, UseRedis
-from tests.pages import is_documented
+from tests.pages import found
 from tests.servers import RedisServer
 from tests.store_cases import own_prefix, redis_cache
 from tests.tenants import MAKE_KEY, MAKE_KEY_OF_TENANT, MAKE_NEW_KEY, tenant
@@ -25,13 +24,6 @@ from tests.tenants import MAKE_KEY, MAKE_KEY_OF_TENANT, MAKE_NEW_KEY, tenant
 BACKENDS = "django.core.cache.backends"
 CACHE = {"default": {"BACKEND": "django_tasklock.stores.cache.CacheStore"}}
 LEVELS = {"E": checks.ERROR, "W": checks.WARNING, "I": checks.INFO}
-
-
-def found(*, deploy: bool = False) -> list[checks.CheckMessage]:
-    messages = list(run_checks(tags=["tasklock"], include_deployment_checks=deploy))
-    for message in messages:
-        assert is_documented(str(message.id), message.msg), message
-    return messages
 
 
 def the_one(identity: str, says: str, *, deploy: bool = False) -> checks.CheckMessage:
@@ -56,7 +48,10 @@ def the_one(identity: str, says: str, *, deploy: bool = False) -> checks.CheckMe
 def test_caches_that_do_not_exclude(
     use_caches: UseCaches, tmp_path: Path, backend: str, identity: str
 ) -> None:
+    # Given a project whose cache is not one for all its processes, or loses what it is told
     use_caches({"default": {"BACKEND": f"{BACKENDS}.{backend}", "LOCATION": str(tmp_path)}}, None)
+
+    # I expect `manage.py check` to say so, with a hint, as the page of checks has it
     says = f"the lock store 'default' uses the cache 'default', a {backend.partition('.')[2]}"
     assert the_one(identity, says).hint
     with pytest.raises(SystemCheckError, match=identity):

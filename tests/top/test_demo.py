@@ -85,6 +85,7 @@ def test_every_video_is_transcoded_exactly_once(tmp_path: Path, store: str) -> N
 
 @pytest.mark.parametrize("store", STORES)
 def test_every_short_example_goes_well(tmp_path: Path, store: str) -> None:
+    # Given the example project with its locks; I expect no example to find that work is done twice
     status, shown, said = demo(tmp_path, "--examples", store=store)
     assert [each["problems"] for each in shown] == [[]] * len(USES), said[-4000:]
     assert status == 0

@@ -26,10 +26,14 @@ def test_a_task_runs_under_its_lock_and_is_skipped_if_another_does(name: str) ->
     from tests import django_tasks
 
     task: Any = getattr(django_tasks, name)
+    # Given a task that claims a row, and another process that holds its lock
+    # I expect it to be skipped, and to say why
     job = Job.objects.create()
     with lock(f"job:{job.pk}"):
         assert task.enqueue(job.pk).return_value["reason"] == "already_processing"
+
     # Given a run whose worker was killed when it had claimed the row, and the task sent again
+    # I expect the work to be done, once
     orphan(f"job:{job.pk}")
     Job.objects.update(status="running")
     result = task.enqueue(job_id=job.pk)

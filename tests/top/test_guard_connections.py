@@ -9,12 +9,13 @@ import pytest
 from django.db import InterfaceError, OperationalError, connections, transaction
 
 from django_tasklock import StatusConflict
+from django_tasklock.guards import mark_of
+from tests.app.rows import guard, job, of
 from tests.conftest import ProxyTo
 from tests.jobs import jobs_through_proxy
 from tests.proxy import CutProxy
-from tests.top.test_guards import MARK, guard, job, of
 
-GUARD = guard()
+GUARD, MARK = guard(), mark_of("a message")
 CUT = (OperationalError, InterfaceError)
 
 
@@ -32,9 +33,11 @@ def proxy(request: pytest.FixtureRequest, proxy_to: ProxyTo) -> Iterator[CutProx
 def test_a_row_is_claimed_and_left_though_the_connection_was_cut_before_or_in_the_update(
     proxy: CutProxy, reply_lost: bool, verb: str, status: str
 ) -> None:
+    # Given a connection that is cut before the UPDATE, or when the UPDATE has been carried out
     def trouble() -> None:
         proxy.drop_reply(b"UPDATE") if reply_lost else proxy.cut()
 
+    # I expect every verb to have its effect once, and to say so
     row, alone = job(), job()
     trouble()
     assert GUARD.claim(row.pk, 7) is True

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -15,8 +17,9 @@ from django.db.models import Exists, F, OuterRef, Q
 from django.test.utils import CaptureQueriesContext, isolate_apps
 
 from django_tasklock import InvalidLockConfig, StatusConflict
-from django_tasklock.guards import StatusGuard, mark_of
+from django_tasklock.guards import mark_of
 from tests.app.models import Job
+from tests.app.rows import guard, job, of
 from tests.jobs import jobs_on
 from tests.steps import Meanwhile
 from tests.waiting import until
@@ -26,22 +29,28 @@ AGAIN_AND_AGAIN = {"source": ["done", "queued"]}
 MARK, OTHER = mark_of("a message"), mark_of("another")
 
 
-def guard(model: Any = "app.Job", **options: Any) -> StatusGuard:
-    own: dict[str, Any] = {
-        "source": ["queued", "again"], "to": "working", "done": "done", "failed": "failed",
-        "fence_field": "lock_fence",
-    }  # fmt: skip
-    return StatusGuard(model, **own | options)
+@pytest.mark.django_db
+def test_a_late_run_is_refused_and_the_one_that_has_the_row_finishes_it() -> None:
+    # Given a row that waits for work, and the guard that its tasks have
+    row, one = job("queued"), guard()
 
+    # I expect a run with the lock to claim it, once more if it asks again, and the next holder too
+    assert one.claim(row.pk, fence=5)
+    assert one.claim(row.pk, fence=5)
+    assert one.claim(row.pk, fence=6)
+    assert of(row) == ("working", 6)
 
-def job(status: str = "queued", fence: int | None = None, **fields: Any) -> Job:
-    row: Job = Job.objects.create(status=status, lock_fence=fence, **fields)
-    return row
+    # And the run that was late to be refused, whatever it wants of the row
+    with pytest.raises(StatusConflict):
+        one.finish(row.pk, fence=5)
+    for verb in (one.claim, one.fail, one.reopen):
+        assert verb(row.pk, fence=5) is False
+    assert of(row) == ("working", 6)
 
-
-def of(row: Job) -> tuple[str, int | None]:
-    row.refresh_from_db()
-    return row.status, row.lock_fence
+    # And no work to be left when the other one has ended
+    one.finish(row.pk, fence=6)
+    assert of(row) == ("done", 6)
+    assert one.claim(row.pk, fence=7) is False
 
 
 @pytest.mark.django_db
@@ -72,14 +81,6 @@ class TestRow:
         assert of(row) == (("working", 5) if claimed else (fields.get("status", "queued"), None))
         assert of(other) == ("queued", None)
         assert guard(**options).claim(4711, 5) is guard(**options).claim(None, 5) is False
-
-    def test_late_lease_is_refused(self) -> None:
-        row = job("working", 5)
-        assert guard().claim(row.pk, 4) is False
-        # That lease itself may ask twice, and a later one claims it
-        assert guard().claim(row.pk, 5) is True
-        assert guard().claim(row.pk, 6) is True
-        assert of(row) == ("working", 6)
 
     @pytest.mark.parametrize("options", [{}, {"fence_field": None}])
     def test_without_a_lock_a_row_is_left_to_the_run_that_may_have_it(
@@ -155,15 +156,6 @@ class TestRow:
         assert guard().fail(row.pk) is guard().reopen(row.pk) is False
         assert of(row) == ("queued", None)
 
-    def test_late_writer_is_refused(self) -> None:
-        row = job()
-        guard().claim(row.pk, 5)
-        assert guard().claim(row.pk, 6) is True
-        with pytest.raises(StatusConflict):
-            guard().finish(row.pk, 5)
-        assert guard().fail(row.pk, 5) is guard().reopen(row.pk, 5) is False
-        assert of(row) == ("working", 6)
-
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("verb", ["claim", "claim_alone", "finish", "fail", "reopen"])
@@ -181,11 +173,20 @@ WAITING = (
 )
 
 
+def at_once(dsn: str, row: Job, *runs: Callable[[], bool]) -> list[bool]:
+    """What the runs return, which wait for the row at the same moment and go on in any order."""
+    with psycopg.connect(dsn) as busy, psycopg.connect(dsn, autocommit=True) as looker:
+        busy.execute("SELECT 1 FROM app_job WHERE id = %s FOR UPDATE", [row.pk])
+        begun = [Meanwhile(run) for run in runs]
+        until(lambda: looker.execute(WAITING).rowcount == len(runs), "all at the row")
+        busy.commit()
+        return [run.result() for run in begun]
+
+
 @pytest.mark.parametrize("fences", [(6, 7), (7, 6)])
 def test_of_two_who_claim_at_once_one_finishes(
     postgres_alias: str, postgres_dsn: str, fences: tuple[int, int]
 ) -> None:
-    """Both wait for the row at the same moment, and go on in either order."""
     claimed = threading.Barrier(2)
 
     def work(fence: int) -> bool:
@@ -197,14 +198,10 @@ def test_of_two_who_claim_at_once_one_finishes(
                 return True
         return False
 
-    with jobs_on(postgres_alias), psycopg.connect(postgres_dsn) as busy:
+    with jobs_on(postgres_alias):
         row = job()
-        busy.execute("SELECT 1 FROM app_job WHERE id = %s FOR UPDATE", [row.pk])
-        runs = [Meanwhile(lambda fence=fence: work(fence)) for fence in fences]  # type: ignore[misc]
-        with psycopg.connect(postgres_dsn, autocommit=True) as looker:
-            until(lambda: looker.execute(WAITING).rowcount == 2, "both at the row")
-        busy.commit()
-        assert [run.result() for run in runs] == [fence == 7 for fence in fences]
+        done = at_once(postgres_dsn, row, *(partial(work, fence) for fence in fences))
+        assert done == [fence == 7 for fence in fences]
         with transaction.atomic():  # That of another database than the row's does not matter.
             assert not guard().claim(row.pk, 8)
         assert of(row) == ("done", 7)
@@ -213,19 +210,14 @@ def test_of_two_who_claim_at_once_one_finishes(
 def test_48_of_two_without_the_lock_one_claims_though_its_filter_asks_other_rows(
     postgres_alias: str, postgres_dsn: str
 ) -> None:
-    """In a subquery. Both wait for the row at the same moment."""
+    """In a subquery."""
     wanted = Exists(Job.objects.filter(status="wanted", pk=OuterRef("done_count")))
     one = guard(filter=Q(wanted), exclude=Q(Exists(Job.objects.filter(status="no"))))
-    with jobs_on(postgres_alias), psycopg.connect(postgres_dsn) as busy:
+    with jobs_on(postgres_alias):
         row = job(done_count=job("wanted").pk)
         assert not one.claim_alone(job().pk, MARK)
-        busy.execute("SELECT 1 FROM app_job WHERE id = %s FOR UPDATE", [row.pk])
-        marks = MARK, OTHER
-        runs = [Meanwhile(lambda mark=mark: one.claim_alone(row.pk, mark)) for mark in marks]  # type: ignore[misc]
-        with psycopg.connect(postgres_dsn, autocommit=True) as looker:
-            until(lambda: looker.execute(WAITING).rowcount == 2, "both at the row")
-        busy.commit()
-        assert sorted(run.result() for run in runs) == [False, True]
+        runs = [partial(one.claim_alone, row.pk, mark) for mark in (MARK, OTHER)]
+        assert sorted(at_once(postgres_dsn, row, *runs)) == [False, True]
 
 
 class OfNews(models.Manager[Any]):
@@ -293,44 +285,41 @@ def test_what_cannot_be_meant_is_said(model: Any, options: dict[str, Any], says:
         guard(model, **options).field_trouble()
 
 
-@pytest.mark.parametrize(
-    ("field", "says"),
-    [
-        (models.BigIntegerField(null=True), "^$"),
-        (models.BigIntegerField(), "must allow null"),
-        (models.DecimalField(null=True, max_digits=18, decimal_places=2), "^$"),
-        (models.PositiveBigIntegerField(null=True), "^$"),
-        (models.IntegerField(null=True), r"cannot hold a fence.*Use BigIntegerField\("),
-        (models.DecimalField(null=True, max_digits=17, decimal_places=2), "cannot hold"),
-    ],
-    ids=repr,
-)
-@isolate_apps("tests.app")
-def test_a_fence_field_that_holds_16_digits_is_asked_for(field: Any, says: str) -> None:
-    fields = {"__module__": "tests.app.models", "status": models.TextField(), "fence": field}
-    model: Any = type(f"Row{len(apps.get_app_config('app').models)}", (models.Model,), fields)
-    assert re.search(says, guard(model, fence_field="fence").field_trouble())
-
-
 class Status(models.TextChoices):
     queued, again, working, done = ("queued", "again", "working", "done")
 
 
+NO_FENCE, NO_FAILED = {"fence_field": None}, {"fence_field": None, "failed": None}
+BIG, CHARS, DECIMAL = models.BigIntegerField, models.CharField, models.DecimalField
+
+
 @pytest.mark.parametrize(
-    ("field", "options", "says"),
+    ("of_status", "of_fence", "options", "says"),
     [
-        (models.TextField(), {}, "^$"),
-        (models.CharField(choices=Status.choices, max_length=7), {"failed": None}, "^$"),
-        (models.CharField(choices=Status.choices), {"failed": None, "to": Status.working}, "^$"),
-        (models.CharField(choices={"old": Status.choices}), {}, r"status has no choice 'failed'\."),
-        (models.CharField(max_length=6), {}, "cannot hold 'working': its max_length is 6"),
+        (models.TextField(), BIG(null=True), {}, "^$"),
+        (models.TextField(), DECIMAL(null=True, max_digits=18, decimal_places=2), {}, "^$"),
+        (models.TextField(), models.PositiveBigIntegerField(null=True), {}, "^$"),
+        (CHARS(choices=Status.choices, max_length=7), BIG(), NO_FAILED, "^$"),
+        (CHARS(choices=Status.choices), BIG(), NO_FAILED | {"to": Status.working}, "^$"),
+        # A fence has 16 digits.
+        (models.TextField(), BIG(), {}, "must allow null"),
+        (
+            models.TextField(), models.IntegerField(null=True), {},
+            r"cannot hold a fence.*Use BigIntegerField\(",
+        ),
+        (
+            models.TextField(), DECIMAL(null=True, max_digits=17, decimal_places=2), {},
+            "cannot hold",
+        ),
+        (CHARS(choices={"old": Status.choices}), BIG(), NO_FENCE, r"has no choice 'failed'\."),
+        (CHARS(max_length=6), BIG(), NO_FENCE, "cannot hold 'working': its max_length is 6"),
     ],
     ids=repr,
-)
+)  # fmt: skip
 @isolate_apps("tests.app")
-def test_a_status_that_its_field_cannot_have_is_said(
-    field: Any, options: dict[str, Any], says: str
+def test_a_field_that_cannot_hold_what_the_guard_writes_is_said(
+    of_status: Any, of_fence: Any, options: dict[str, Any], says: str
 ) -> None:
-    fields = {"__module__": "tests.app.models", "status": field}
-    model: Any = type(f"Row{len(apps.get_app_config('app').models)}", (models.Model,), fields)
-    assert re.search(says, guard(model, fence_field=None, **options).field_trouble())
+    called = f"Row{len(apps.get_app_config('app').models)}"
+    model = model_named(called, status=of_status, lock_fence=of_fence)
+    assert re.search(says, guard(model, **options).field_trouble())

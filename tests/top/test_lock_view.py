@@ -121,12 +121,15 @@ def both(locked: Callable[[Any], Any], view: Callable[[HttpRequest], Any]) -> li
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_view_runs_under_the_lock_and_refuses(kind: str) -> None:
-    # On a thread, and on an event loop
+    # Given a view whose argument names the lock, on a thread, and on an event loop
+    # I expect a request to be answered under the lock, which is free after it
     for post in (Client().post, async_to_sync(AsyncClient().post)):
         response = post(f"/{kind}/7/")
         assert response.status_code == 200, response.content
         assert b"order:7" in response.content
         assert not locks.is_locked("order:7")
+
+    # And a second one to be refused meanwhile
     with lock("order:7", ttl=LONG) as lease:
         response = Client().post(f"/{kind}/7/")
         assert response.status_code == 409

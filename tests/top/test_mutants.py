@@ -8,8 +8,11 @@ from tests.nightly.mutants import MUTANTS, PACKAGE, ROOT
 
 
 def test_each_mutant_takes_out_what_is_there_and_names_tests_that_exist() -> None:
+    # Given the list, and the tests, which the stores have from mixins
     mixins = [*ROOT.glob(f"{PACKAGE}/testing/*.py"), *ROOT.glob("tests/stores/contract/*.py")]
     contract = "".join(each.read_text() for each in mixins)
+
+    # I expect each mutant to take out what is there once, and to name tests that exist
     for mutant in MUTANTS:
         assert (ROOT / PACKAGE / mutant.file).read_text().count(mutant.old) == 1, mutant
         there = (ROOT / "tests" / mutant.tests).read_text()

@@ -18,8 +18,7 @@ from celery import Celery
 from django.core.exceptions import ImproperlyConfigured
 
 import django_tasklock
-from django_tasklock import LockInfo, exceptions, lock
-from django_tasklock._values.owner import Owner
+from django_tasklock import LockInfo, Owner, exceptions, lock
 from django_tasklock.celery import LockedTask
 from django_tasklock.tasks import locked
 from django_tasklock.views import lock_view
@@ -60,11 +59,15 @@ def loaded_after(code: str) -> set[str]:
 
 
 def test_a_process_loads_what_it_uses() -> None:
+    # Given a site with the app installed
     loaded = loaded_after("import django_tasklock; django.setup()")
+
+    # I expect it to load nothing that it does not use
     assert "django_tasklock.apps" in loaded
     for part in ("_engine", "stores", "celery", "guards", "checks", "admin"):
         assert f"django_tasklock.{part}" not in loaded
-    # A lock needs no Celery.
+
+    # And a lock to need no Celery
     loaded = loaded_after("django.setup(); from django_tasklock import lock, locks")
     assert "django_tasklock._engine.service" in loaded
     assert "django_tasklock.celery" not in loaded

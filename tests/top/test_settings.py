@@ -56,7 +56,10 @@ OWN = f"{__name__}.OptionStore"
 
 
 def test_without_the_setting_it_is_the_default_cache() -> None:
+    # Given a project that has CACHES, and says nothing of locks
     assert list(stores) == ["default"]
+
+    # I expect its locks to be in the default cache, under "lock:", and to last for a minute
     lease = taken("video:1", ttl=None)
     assert lease.ttl == 60
     assert lease.token in cache.get("lock:video:1")

@@ -104,13 +104,14 @@ def newcomer(tmp_path: Path, own_redis_server: RedisServer) -> Iterator[Newcomer
 
 
 def test_the_tutorial_from_nothing_to_a_job_that_survives_a_kill(newcomer: Newcomer) -> None:
+    # Given a newcomer who has done what the tutorial says, up to its last command
     every = [block for kind in ("python", "html", "sh") for block in blocks(TUTORIAL, kind)]
     *before, listing = sorted(every, key=lambda block: block.line)
     assert listing.text == "python manage.py locks list\n"
     said = "".join(map(newcomer.do, before))
     assert "System check identified no issues" in said
 
-    # The first button, twice.
+    # When they press a button twice, I expect a skip, a lock in the list, and one run
     (skipped,) = blocks(TUTORIAL, "text")[:1]
     marker = skipped.text.partition(": {")[2].partition("'holder'")[0]
     with newcomer.at_work():
@@ -123,7 +124,7 @@ def test_the_tutorial_from_nothing_to_a_job_that_survives_a_kill(newcomer: Newco
     newcomer.press(1)
     until(lambda: "'reason': 'invalid_state'" in newcomer.log(), "nothing to do")
 
-    # The second, and a kill.
+    # When they kill the worker's process at work, I expect the same message to do the job
     assert "kill -9 PID\n" in [block.text for block in blocks(TUTORIAL, "text")]
     with newcomer.at_work():
         newcomer.press(2)

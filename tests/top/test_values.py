@@ -30,6 +30,7 @@ AS_ON_MACOS = "import time\nvars(time).pop('CLOCK_BOOTTIME', None)\n"
 
 @pytest.mark.parametrize("before", ["", AS_ON_MACOS], ids=["here", "without CLOCK_BOOTTIME"])
 def test_the_clock_goes_on_while_time_is_frozen(before: str) -> None:
+    # Given a test of somebody's own that freezes time; I expect leases to go on
     subprocess.run([sys.executable, "-c", before + FROZEN], check=True, timeout=60)
 
 

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
+    # Given a wheel that is built from this project
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
     done = subprocess.run(
         [*build, str(ROOT)], capture_output=True, text=True, timeout=240, check=False
@@ -31,10 +32,13 @@ def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
         (info,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata, _, page = archive.read(info).decode().partition("\n\n")
+
+    # I expect it to hold every file of the package, and to need what it says it needs
     assert packed == written
     assert {Path(name).suffix for name in packed} >= {".py", ".lua", ".html", ".typed", ".css"}
     always = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*;)", metadata, re.MULTILINE)
     assert {*always} == {"asgiref", "celery", "django", "django-redis", "redis"}
-    # Of the page on PyPI no link leads nowhere.
+
+    # And no link of its page on PyPI to lead nowhere
     assert "Tutorial · recipes · moving from another lock" in page
     assert re.findall(r"\]\((?!https?:|#)", page) == []

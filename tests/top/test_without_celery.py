@@ -74,6 +74,7 @@ def test_what_is_about_tasks_without_celery(
 ) -> None:
     """A task's lock, whose task runs in a worker that has Celery; and a guarded row: whether a
     worker is at it is not known. The page says so, and does not save over it."""
+    # Given a site without Celery, and a task's lock that a worker elsewhere has
     use_redis()
     lease = asked("video:2", ttl=LONG, task="videos.process", task_id="id-1")
     assert isinstance(lease, Lease)
@@ -81,6 +82,7 @@ def test_what_is_about_tasks_without_celery(
         [sys.executable, "-c", PROGRAM, "celery", "kombu", "billiard"],
         env=process_env(), capture_output=True, text=True, timeout=3 * PATIENCE,
     )  # fmt: skip
+    # I expect locks, the command and the pages to work, and to say what they do not know
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads(done.stdout) == {

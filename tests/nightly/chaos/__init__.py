@@ -1,12 +1,12 @@
 """
 A run of the locks under faults, whose history is checked afterwards.
 
-``python -m tests.nightly.chaos --seconds 60``. The `conductor` starts a Redis, a proxy in front of
-it for each process that plays, and the processes (`players`), whose threads take and give back a
-few locks (`play`). It disturbs them, their connections and the server (`faults`), and looks at the
-locks meanwhile. Everybody writes down what happened, by one clock (`history`). When all have ended
-the conductor writes down what is left in Redis. Then it is put together (`story`), and the command
-says which of the `rules` is broken.
+``python -m tests.nightly.chaos --seconds 60``. The `conductor` starts a Redis, and processes that
+take and give back a few locks (`play`), each behind a proxy of its own. It stops and kills them,
+cuts their connections, and pauses, restarts and empties the server. Everybody writes down what
+happened, by one clock (`history`); at the end also what is left in Redis. Then it is put together
+(`story`), and the command says which of the `rules` is broken. In which order waiters are served,
+the model shows.
 """
 
 NAMES = ("seat:1", "seat:2", "seat:3", "seat:4", "seat:5")

@@ -1,85 +1,217 @@
-"""The conductor: starts everything, disturbs it, looks at the locks, and ends everything."""
+"""The conductor: starts a server and the players, disturbs them, and ends everything."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import redis
 
-from tests.nightly.chaos import LATE_SECONDS, LONGEST_TTL_SECONDS, NAMES
-from tests.nightly.chaos.faults import Faults
+from example_project.die_with_parent import die_with_parent
+from tests.nightly.chaos import LATE_SECONDS, LONGEST_TTL_SECONDS, LONGEST_WAIT_SECONDS, NAMES
 from tests.nightly.chaos.history import History, now
-from tests.nightly.chaos.players import Player, rest
 from tests.proxy import CutProxy
-from tests.servers import RedisServer, find_binary, kept_in
+from tests.servers import RedisServer, find_binary, forget_kept, kept_in
+from tests.store_cases import redis_cache
 
 __all__ = ["run"]
 
-PROCESSES = 3
+ROOT = Path(__file__).resolve().parents[3]
+PROCESSES, AT_ONCE = 3, 4
+"""that play; faults at one time"""
 QUIET_SECONDS = 3.0
 """at the end, in which nobody is disturbed; at most a quarter of the whole"""
-PAUSE_SECONDS, HICCUP_SECONDS = 0.04, 0.5
-"""between two looks at all locks; by which that may be longer, before the machine is at fault"""
+REST_SECONDS = LONGEST_WAIT_SECONDS + 2 * LONGEST_TTL_SECONDS + LATE_SECONDS
+"""in which all have ended, once nobody begins anything more"""
+CALM, STORM, WEATHER_SECONDS = (0.5, 2.0), (0.1, 1.0), 5.0
+"""seconds from one fault to the next, and from a calm, in which single processes are disturbed, to
+a storm"""
+HICCUP_SECONDS = 0.5
+"""by which a pause may be longer, before the machine is at fault"""
+REPLIES = (b"", b"EVAL", b"SUBSCRIBE", b"CLIENT")
+"""to what a reply is lost"""
 
 
 def run(folder: Path, seconds: float, seed: str) -> None:
     """Play for so many seconds, and leave the history in the folder: once a process."""
+    folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.ExitStack() as stack:
         server = RedisServer.start(find_binary(), kept_in(folder / "redis"))
         stack.callback(server.stop)
-        proxies = [CutProxy(("127.0.0.1", server.port)) for _ in range(PROCESSES)]
-        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.nightly.chaos.settings"
-        os.environ["CHAOS_REDIS"] = server.url
+        os.environ |= _settings(server.url)
         import django
 
         django.setup()
-        history = History(folder, "conductor")
-        until = now() + seconds
-        players: list[Player] = []
-        for place, proxy in enumerate(map(stack.enter_context, proxies)):
-            players.append(Player(place, proxy, folder, seed, until, history))
+        history, until, players = History(folder, "conductor"), now() + seconds, list[Player]()
+        for place in range(PROCESSES):
+            proxy = stack.enter_context(CutProxy(("127.0.0.1", server.port)))
+            players.append(Player(place, proxy, history, (str(folder), seed, str(until))))
             stack.callback(players[-1].end)
-        faults = Faults(players, server, folder / "redis", history, Random(f"{seed}/faults"))
-        over = threading.Event()
-        observer = threading.Thread(target=_observe, args=(history, over))
-        observer.start()
-        try:
-            faults.run(until - min(QUIET_SECONDS, seconds / 4))
-            rest(players, history)
-        finally:
-            over.set()
-            observer.join()
+        # A player ends with the thread that has started it, so those last as long as they do.
+        at_once = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
+        faults = Faults(players, server, folder / "redis", history)
+        faults.run(at_once, until - min(QUIET_SECONDS, seconds / 4), Random(f"{seed}/faults"))
+        for player in players:
+            player.rest(until + REST_SECONDS)
         _write_what_is_left(server.url, history)
 
 
-def _call_of(thread: str | None) -> str:
-    """The name of the call: that of its thread, without what its record adds."""
-    return (thread or "").rpartition("-")[0]
+def _settings(url: str, *, few: bool = False) -> dict[str, str]:
+    """The environment of a process; ``few``: its threads share fewer connections than they are."""
+    pool: dict[str, Any] = {"CONNECTION_POOL_CLASS": "redis.BlockingConnectionPool"} if few else {}
+    pool |= {"CONNECTION_POOL_KWARGS": {"max_connections": 2, "timeout": 20}} if few else {}
+    timeouts = {"SOCKET_CONNECT_TIMEOUT": 1, "SOCKET_TIMEOUT": 1}
+    cache = redis_cache(url, **timeouts, **pool) | {"KEY_PREFIX": "chaos"}
+    return {
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "TASKLOCK_TEST_CACHES": json.dumps({"default": cache}),
+        "TASKLOCK_TEST_TASKLOCK": json.dumps({"default": {"TTL": 2}}),
+    }
 
 
-def _observe(history: History, over: threading.Event) -> None:
-    """Look at the locks again and again, past the proxies."""
-    from django_tasklock import StoreUnavailable, locks
+class Player:
+    """One process at a time in one place, whose connections go through ``proxy``."""
 
-    before = now()
-    while not over.wait(PAUSE_SECONDS):
-        if now() - before > PAUSE_SECONDS + HICCUP_SECONDS:
-            history.write("fault", fault="hiccup", whom="", since=before)
-        try:
-            for name in NAMES:
-                since, info = now(), locks.get(name)
-                holder = _call_of(info.owner.thread) if info else ""
-                queue = [_call_of(owner.thread) for owner in locks.waiters(name)]
-                history.write("seen", name=name, since=since, holder=holder, queue=queue)
-        except StoreUnavailable:
-            pass  # It is paused, or starts again.
-        before = now()
+    def __init__(
+        self, place: int, proxy: CutProxy, history: History, arguments: tuple[str, str, str]
+    ) -> None:
+        self.proxy, self._place, self._history, self._started = proxy, place, history, 0
+        self._folder, *self._arguments = arguments
+        self.harmed = threading.Lock()
+        """whoever stops or kills it has this"""
+        self._start()
+
+    def _start(self) -> None:
+        self._started += 1
+        self.name = f"{self._place}.{self._started}"
+        play = [sys.executable, "-m", "tests.nightly.chaos.play", self._folder, self.name]
+        with Path(self._folder, f"{self.name}.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                die_with_parent([*play, *self._arguments], by=signal.SIGKILL),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT, start_new_session=True,
+                env=os.environ | _settings(self.proxy.url, few=self._place == 2),
+            )  # fmt: skip
+
+    def stop_for(self, seconds: float) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self.process.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL, and a new one in its place."""
+        since, status = now(), self.process.poll()
+        self.end()
+        if status is None:
+            self._history.write("fault", fault="killed", whom=self.name, since=since)
+        else:
+            self._history.write("died", whom=self.name, since=since, status=status)
+        self._start()
+
+    def rest(self, until: float) -> None:
+        """Wait for its end; the log of one that does not come to it says where it is."""
+        while self.process.poll() is None and now() < until:
+            time.sleep(0.05)
+        self.process.send_signal(signal.SIGUSR1)
+        if status := self.process.returncode:
+            self._history.write("died", whom=self.name, since=now(), status=status)
+
+
+class Faults:
+    """What is done to players, connections and the server, which has its data in ``kept``."""
+
+    def __init__(
+        self, players: list[Player], server: RedisServer, kept: Path, history: History
+    ) -> None:
+        self._players, self._server, self._kept, self._write = players, server, kept, history.write
+        self._server_harmed = threading.Lock()
+
+    def run(self, at_once: ThreadPoolExecutor, until: float, chance: Random) -> None:
+        """Disturb until then, and leave nothing disturbed."""
+        calm = {self._stop: 6, self._kill: 1}
+        storm = calm | {self._cut: 3, self._cut_all: 1, self._lose_reply: 6}
+        storm |= {self._pause_server: 2, self._restart: 2, self._replace: 2}
+        begun, began = list[Future[None]](), now()
+        while now() < until:
+            stormy = (now() - began) // WEATHER_SECONDS % 2 == 1
+            of = storm if stormy else calm
+            fault = chance.choices(list(of), weights=list(of.values()))[0]
+            player, own = chance.choice(self._players), Random(chance.random())
+            begun.append(at_once.submit(fault, player, own))
+            pause, before = chance.uniform(*(STORM if stormy else CALM)), now()
+            time.sleep(pause)
+            if now() - before > pause + HICCUP_SECONDS:
+                self._write("fault", fault="hiccup", whom="", since=before)
+        for each in begun:
+            each.result()
+
+    @contextlib.contextmanager
+    def _noted(
+        self, fault: str, whom: str = "", harmed: threading.Lock | None = None
+    ) -> Iterator[None]:
+        """Write down what the block does. It waits until nobody else harms the same one."""
+        with harmed or contextlib.nullcontext():
+            since = now()
+            yield
+            self._write("fault", fault=fault, whom=whom, since=since)
+
+    def _stop(self, player: Player, chance: Random) -> None:
+        with self._noted("stopped", player.name, player.harmed):
+            player.stop_for(chance.choice([0.1, 0.5, 2, 5]) * chance.uniform(0.5, 1))
+
+    def _kill(self, player: Player, _: Random) -> None:
+        with player.harmed:
+            player.kill()
+
+    def _cut(self, player: Player, _: Random) -> None:
+        with self._noted("cut", player.name):
+            player.proxy.cut()
+
+    def _cut_all(self, _: Player, chance: Random) -> None:
+        for player in self._players:
+            self._cut(player, chance)
+
+    def _lose_reply(self, player: Player, chance: Random) -> None:
+        with self._noted("reply lost", player.name):
+            player.proxy.drop_reply(chance.choice(REPLIES), times=chance.randint(1, 3))
+            if chance.random() < 0.5:
+                player.proxy.cut()  # They connect anew, and it is one of those replies.
+            time.sleep(0.3)
+            player.proxy.drop_reply(times=0)
+
+    def _pause_server(self, _: Player, chance: Random) -> None:
+        with self._noted("server paused", harmed=self._server_harmed):
+            self._server.pause()
+            time.sleep(chance.uniform(0.1, 2))
+            self._server.resume()
+
+    def _restart(self, *_: object) -> None:
+        """Killed, and started again with all that it had answered."""
+        with self._noted("server restarted", harmed=self._server_harmed):
+            self._server.kill()
+            self._server.restart()
+
+    def _replace(self, *_: object) -> None:
+        """Killed, and another one in its place, which is empty."""
+        with self._noted("emptied", harmed=self._server_harmed):
+            self._server.kill()
+            forget_kept(self._kept)
+            self._server.restart()
 
 
 def _write_what_is_left(url: str, history: History) -> None:

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from django_tasklock._values.clock import now
+from tests.inside import clock
 
 __all__ = ["Event", "History", "now", "read"]
+
+now = clock.now
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,7 @@ class Event:
     process: str
     """who wrote it: "2.5" is the fifth process in the place 2"""
     call: str = ""
-    """"2.5/1/37", the 37th call of the thread 1; also the name of the thread while the call is
-    under way, so that the owner that a store records tells the call"""
+    """"2.5/1/37", the 37th call of the thread 1"""
     name: str = ""
     """the lock's"""
     says: Mapping[str, Any] = field(default_factory=dict)

@@ -14,8 +14,6 @@ from django_tasklock import Lease, LeaseLost, LockNotAcquired, StoreUnavailable,
 from tests.nightly.chaos import LONGEST_TTL_SECONDS, LONGEST_WAIT_SECONDS, NAMES
 from tests.nightly.chaos.history import History, now
 
-KEPT = NAMES[-1]
-"""which some hold for longer than its ttl"""
 THREADS = 4
 
 
@@ -24,20 +22,21 @@ class Moves:
     ``until``; what it does depends on the ``seed``, and on its own name, alone."""
 
     def __init__(self, history: History, thread: int, seed: str, until: float) -> None:
-        self._write = history.write
+        self._write, self._until = history.write, until
         self._thread = f"{history.process}/{thread}"
         self._chance = Random(f"{seed}/{self._thread}")
-        self._until = until
 
     def run(self) -> None:
         """Play until the time is over; a lease that is held then is given back."""
         number, chance = 0, self._chance
         while now() < self._until:
             number += 1
-            call = threading.current_thread().name = f"{self._thread}/{number}"
-            name = chance.choices(NAMES, weights=[7, 5, 3, 3, 3])[0]
+            call, move = (
+                f"{self._thread}/{number}",
+                chance.choices([self._take, self._clear], [9, 1]),
+            )
             try:
-                chance.choices([self._take, self._clear], [9, 1])[0](call, name)
+                move[0](call, chance.choices(NAMES, weights=[7, 5, 3, 3, 3])[0])
             except StoreUnavailable as error:
                 self._write("unavailable", call, reason=str(error))
             except Exception as error:
@@ -52,7 +51,7 @@ class Moves:
         seconds = chance.uniform(0, chance.choices([0.0, 0.02, 0.2, 1.5], [15, 35, 30, 20])[0])
         if renew and chance.random() < 0.15:
             # For longer than its ttl, so that it has to be renewed.
-            name, seconds = KEPT, ttl * chance.uniform(1.1, 1.5)
+            name, seconds = NAMES[-1], ttl * chance.uniform(1.1, 1.5)
         elif not renew and ttl < 1.5 and chance.random() < 0.2:
             seconds = LONGEST_TTL_SECONDS  # It lapses meanwhile.
         self._write("asked", call, name, ttl=ttl, wait=wait)
@@ -95,16 +94,16 @@ class Moves:
             time.sleep(min(left, self._chance.uniform(0.001, 0.06)))
 
 
-def main(folder: Path, name: str, seed: str, until: float) -> None:
+def main(folder: str, name: str, seed: str, until: str) -> None:
     # A thread that never returns is asked where it is.
     faulthandler.register(signal.SIGUSR1)
     import django
 
     django.setup()
-    history = History(folder, name)
+    history = History(Path(folder), name)
     for number in range(THREADS):
-        threading.Thread(target=Moves(history, number, seed, until).run).start()
+        threading.Thread(target=Moves(history, number, seed, float(until)).run).start()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4]))
+    main(*sys.argv[1:])

@@ -8,7 +8,7 @@ The kinds of events, and what they say beside the call and the lock's name:
 * of either: ``unavailable`` (reason), ``raised`` (error);
 * of an operator's clear: ``clearing``, ``cleared`` (token, since);
 * of the conductor: ``fault`` (fault, whom: "" for all, since), ``died`` (whom, since, status),
-  ``seen`` (since, holder, queue), ``left`` (what).
+  ``left`` (what).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from tests.nightly.chaos import LONGEST_TTL_SECONDS
 from tests.nightly.chaos.history import Event
 
-__all__ = ["Call", "Disturbance", "Seen", "Story"]
+__all__ = ["Call", "Disturbance", "Story"]
 
 FELT_SECONDS = {
     "server paused": 4.0, "server restarted": 4.0, "cut": 2.0, "reply lost": 2.0,
@@ -71,21 +71,12 @@ class Call:
     releasing: float | None = None
     left: float | None = None
     """when it was released, lost or given up"""
+    lost: float | None = None
+    """when its holder was told so"""
 
     def __str__(self) -> str:
         lease = f"{self.token}, fence {self.fence}, {self.start:.6f} to {self.end:.6f}"
         return f"{self.name} of {self.id} ({lease})"
-
-
-class Seen(NamedTuple):
-    """What the conductor saw of a lock."""
-
-    since: float
-    at: float
-    holder: str
-    """the call of the lease that held it, "" if nobody did"""
-    queue: Sequence[str]
-    """the calls that waited, the next first"""
 
 
 class Story:
@@ -102,16 +93,9 @@ class Story:
         self.calls: dict[str, Call] = {}
         self.leases: defaultdict[str, list[Call]] = defaultdict(list)
         """by the lock's name: the calls that got one, in the order in which they returned"""
-        self.seen: defaultdict[str, list[Seen]] = defaultdict(list)
-        self.judged: defaultdict[str, int] = defaultdict(int)
-        """how often each rule had something to judge"""
         self.end = events[-1].at
         for event in events:
-            if event.kind == "seen":
-                says = event.says
-                look = Seen(says["since"], event.at, says["holder"], says["queue"])
-                self.seen[event.name].append(look)
-            elif event.kind == "died" or event.says.get("fault") == "killed":
+            if event.kind == "died" or event.says.get("fault") == "killed":
                 self.killed.setdefault(event.says["whom"], event.says["since"])
             elif event.kind == "fault":
                 found = Disturbance(event.says["fault"], event.says["since"], event.at)
@@ -131,6 +115,11 @@ class Story:
         found = [x for x in both if x.since <= until and x.felt_until >= since]
         dead = self.killed.get(process, math.inf)
         return found + [Disturbance("killed", dead, math.inf)] * (dead <= until)
+
+    def forgotten(self, lease: Call) -> list[Disturbance]:
+        """Each moment in which the server may have forgotten it: it was cleared, or all was."""
+        emptied = [fault for fault in self._faults[""] if fault.kind == "emptied"]
+        return [*emptied, *self._clears[lease.token].values()]
 
     def _add(self, event: Event) -> None:
         says = event.says
@@ -153,6 +142,8 @@ class Story:
                 call.over, call.outcome = event.at, event.kind
             case _:
                 call.left = event.at
+                if event.kind == "lost" or not says.get("said", True):
+                    call.lost = call.lost or event.at
                 if says.get("said") and call.releasing is not None:
                     # Nothing is released that was not held when it was asked for.
                     call.end = max(call.end, call.releasing)
@@ -165,8 +156,7 @@ class Story:
             ends += [] if lease.releasing is None else [lease.releasing]
             lease.end = max(lease.end, min(ends))
         over = max(lease.end, lease.left or 0.0)
-        emptied = [fault for fault in self._faults[""] if fault.kind == "emptied"]
-        for ended in (*emptied, *self._clears[lease.token].values()):
+        for ended in self.forgotten(lease):
             # A grant whose reply was on its way may have been forgotten as well, or a lease while
             # its release was on the way. But nothing that was forgotten can be renewed.
             renewed = lease.own_end > ended.until + lease.ttl + MOMENT_SECONDS

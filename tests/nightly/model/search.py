@@ -72,9 +72,7 @@ class Explored(Generic[S]):
 
 
 def explore(
-    start: S,
-    moves: Callable[[S], Iterator[Move]],
-    broken: Callable[[S, list[Move]], str | None],
+    start: S, moves: Callable[[S], Iterator[Move]], broken: Callable[[S, list[Move]], str | None]
 ) -> Explored[S]:
     """Visit every state that can be reached from ``start``.
 

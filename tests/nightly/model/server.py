@@ -10,16 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 __all__ = [
-    "ASK_AGAIN",
-    "HANDED",
-    "NEXT",
-    "Command",
-    "Message",
-    "Outcome",
-    "Reply",
-    "Scripts",
-    "Server",
-]
+    "ASK_AGAIN", "HANDED", "NEXT", "Command", "Message", "Outcome", "Reply", "Scripts", "Server",
+]  # fmt: skip
 
 # What a message says: see hand_over.lua.
 HANDED, NEXT, ASK_AGAIN = "+", "=", "?"

@@ -41,7 +41,8 @@ def visited(*, held: bool = False, model: LockModel | None = None, **budget: Any
     ],
 )
 def test_whatever_goes_wrong_at_any_moment(budget: dict[str, Any], states: int) -> None:
-    """A death, the end of a lease, a lost command or reply, an operator's clear."""
+    # Given a death, the end of a lease, a lost command or reply, an operator's clear, at any moment
+    # I expect no state in which a promise of `truth` does not hold, or without a way to the end
     assert visited(**budget) > states
 
 

@@ -14,12 +14,11 @@ Item = dict[str, Any]
 
 
 class Sentry:
-    """The items of the envelopes that have arrived, by their kind."""
+    """The items of the envelopes that have arrived, with their kinds."""
 
     def __init__(self, port: int) -> None:
         self.dsn = f"http://public@127.0.0.1:{port}/1"
         self._items: list[tuple[str, Item]] = []
-        self._lock = threading.Lock()
 
     def take(self, envelope: bytes) -> None:
         """Keep the items: a line of JSON with kind and length before each."""
@@ -28,37 +27,32 @@ class Sentry:
             head, _, rest = rest.partition(b"\n")
             header = json.loads(head)
             length = header.get("length", rest.find(b"\n"))
-            body, rest = rest[:length], rest[length + 1 :]
             if header["type"] in ("event", "transaction"):
-                with self._lock:
-                    self._items.append((header["type"], json.loads(body)))
+                self._items.append((header["type"], json.loads(rest[:length])))
+            rest = rest[length + 1 :]
+
+    def _of(self, kind: str) -> list[tuple[Item, str]]:
+        """The items of a kind, each with the id of its task."""
+        found = [item for one, item in list(self._items) if one == kind]
+        return [(item, str(item.get("tags", {}).get("celery_task_id"))) for item in found]
 
     def transactions(self, task_id: str) -> list[Item]:
         """What has been traced of the runs of a message."""
-        return [item for item in self._of("transaction") if _task_id(item) == task_id]
+        return [item for item, of in self._of("transaction") if of == task_id]
 
     def errors(self) -> list[tuple[str, str]]:
         """Each exception that the Celery integration has captured: its type and the task id."""
         return [
-            (value["type"], _task_id(item))
-            for item in self._of("event")
+            (value["type"], task_id)
+            for item, task_id in self._of("event")
             for value in item.get("exception", {}).get("values", [])
             if value["mechanism"]["type"] == "celery"
         ]
 
     def messages(self) -> list[str]:
         """The log lines that were reported as errors."""
-        return [
-            str(item["logentry"]["message"]) for item in self._of("event") if "logentry" in item
-        ]
-
-    def _of(self, kind: str) -> list[Item]:
-        with self._lock:
-            return [item for one, item in self._items if one == kind]
-
-
-def _task_id(item: Item) -> str:
-    return str(item.get("tags", {}).get("celery_task_id"))
+        events = [item for item, _ in self._of("event")]
+        return [str(item["logentry"]["message"]) for item in events if "logentry" in item]
 
 
 @contextmanager
@@ -68,9 +62,8 @@ def receiving() -> Iterator[Sentry]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.headers.get("Content-Encoding") == "gzip":
-                body = gzip.decompress(body)
-            sentry.take(body)
+            packed = self.headers.get("Content-Encoding") == "gzip"
+            sentry.take(gzip.decompress(body) if packed else body)
             self.send_response(200)
             self.send_header("Content-Length", "2")
             self.end_headers()

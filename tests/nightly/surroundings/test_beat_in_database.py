@@ -8,15 +8,14 @@ import pytest
 
 from tests.celery_tasks.queue.beside import beat
 from tests.hard_cases.conftest import MakeStage
-from tests.nightly.surroundings.at_work import TTL_SECONDS, need, skipped
-from tests.nightly.surroundings.tables import install, rows
+from tests.nightly.surroundings.at_work import TTL_SECONDS, install, need, rows, skipped
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 
 def test_a_task_that_two_beats_send_runs_once(make_stage: MakeStage, tmp_path: Path) -> None:
-    """While it runs, after its worker was killed, and within ``lock_hold_at_least``."""
+    # Given two beats that have the same two tasks in the database, to be sent every second
     need("django_celery_beat")
     stage = make_stage(ttl=TTL_SECONDS)
     stage.conf |= {"imports": ["tests.celery_tasks.queue.tasks"], "beat_sync_every": 1}
@@ -48,6 +47,7 @@ for task, args in {entries!r}.items():
             text = f"Sending due task {task}"
             return min(log.read_text(errors="replace").count(text) for log in logs)
 
+        # I expect a task to be at work once, also after its process was killed
         start = stage.started(job)
         until(lambda: sent("guarded") >= 2 and sent("cooled") >= 2, "each has sent both twice")
         stage.kill(start.pid)
@@ -62,11 +62,14 @@ for task, args in {entries!r}.items():
         for log in logs:
             assert "Traceback" not in log.read_text(errors="replace")
     until(stage.quiet, "the queue is empty", every=0.1)
+
+    # And to have been done once, the other one too, within its ``lock_hold_at_least``
     stage.assert_done_once(job)
     assert len(stage.ledger.entries("start", job=job)) == 2
     assert stage.ledger.completions(job=hourly) == 1
     assert stage.held() == [f"job:{hourly}"]
-    # Whoever was sent meanwhile says for whom it was skipped.
+
+    # And each call that was sent meanwhile to say for whom it was skipped
     others = {entry.task_id for entry in stage.ledger.entries("received", task="guarded")}
     markers = [stage.client.AsyncResult(one).get(timeout=60) for one in others - {again.task_id}]
     assert skipped(start.task_id, job) in markers

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -21,108 +20,108 @@ from tests.hard_cases.conftest import MakeStage
 from tests.hard_cases.stage import Stage
 from tests.hard_cases.workers import ROOT
 from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work, need, skipped
+from tests.processes import end_politely
 from tests.servers import free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 
-def ask(url: str, sent: Any = None) -> str:
-    """The body of the answer; a POST if something is sent."""
-    data = None if sent is None else json.dumps(sent).encode()
-    try:
-        with urlopen(Request(url, data), timeout=60) as answer:
-            text: str = answer.read().decode()
-            return text
-    except HTTPError as error:
-        error.close()  # It has the connection.
-        raise
+class Flower:
+    """What Flower says at its address."""
 
+    def __init__(self, address: str) -> None:
+        self.address = address
 
-@contextmanager
-def flower(stage: Stage, log: Path) -> Iterator[str]:
-    """A Flower beside the stage's workers; yields its address."""
-    port = free_port()
-    address = f"http://127.0.0.1:{port}"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "celery", "-A", "tests.hard_cases.app"),
-                *("flower", f"--port={port}", "--address=127.0.0.1"),
-            ],
-            cwd=ROOT,
-            env={**environment(stage), "FLOWER_UNAUTHENTICATED_API": "true"},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-
-    def serves() -> bool:
-        assert process.poll() is None, log.read_text()
+    def ask(self, url: str, sent: Any = None) -> str:
+        """The body of the answer; a POST if something is sent."""
+        data = None if sent is None else json.dumps(sent).encode()
         try:
-            return ask(f"{address}/healthcheck") == "OK"
+            with urlopen(Request(url, data), timeout=60) as answer:
+                text: str = answer.read().decode()
+                return text
+        except HTTPError as error:
+            error.close()  # It has the connection.
+            raise
+
+    def serves(self) -> bool:
+        try:
+            return self.ask(f"{self.address}/healthcheck") == "OK"
         except URLError:
             return False
 
-    try:
-        until(serves, "Flower", every=0.1)
-        yield address
-    finally:
-        process.terminate()
-        process.wait(20)
+    def api(self, path: str, sent: Any = None) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self.ask(f"{self.address}/api/{path}", sent))
+        return answer
 
+    def until_state(self, task_id: str, state: str) -> dict[str, Any]:
+        """What it says of a task, once it has heard that this is its state."""
 
-def test_flower_shows_sends_and_revokes_locked_tasks(make_stage: MakeStage, tmp_path: Path) -> None:
-    need("flower")
-    stage = make_stage(ttl=TTL_SECONDS)
-    with flower(stage, tmp_path / "flower.log") as address:
-        stage.worker(concurrency=2, options=("-E",))
-
-        def shown(task_id: str) -> dict[str, Any]:
-            """What the API says of a task; nothing as long as it has not heard of it."""
+        def found() -> dict[str, Any]:
             try:
-                info: dict[str, Any] = json.loads(ask(f"{address}/api/task/info/{task_id}"))
+                info = self.api(f"task/info/{task_id}")
             except HTTPError as error:
-                if error.code != 404:
+                if error.code != 404:  # Otherwise it has not heard of it yet.
                     raise
                 return {}
-            return info
+            return info if info.get("state") == state else {}
 
-        def until_state(task_id: str, state: str) -> dict[str, Any]:
-            def found() -> dict[str, Any] | None:
-                info = shown(task_id)
-                return info if info.get("state") == state else None
+        return until(found, f"{task_id} is {state}", every=0.1)
 
-            info = until(found, f"{task_id} is {state}", every=0.1)
-            assert info is not None
-            return info
 
-        def post(path: str, sent: Any) -> dict[str, Any]:
-            answer: dict[str, Any] = json.loads(ask(f"{address}/api/{path}", sent))
-            return answer
+@pytest.fixture
+def stage(make_stage: MakeStage) -> Stage:
+    need("flower")
+    return make_stage(ttl=TTL_SECONDS)
 
-        recovered = killed_at_work(stage)
-        assert f"done:{recovered.job}" in until_state(recovered.id, "SUCCESS")["result"]
-        assert "already_processing" in until_state(recovered.double, "SUCCESS")["result"]
-        assert {recovered.id, recovered.double} <= json.loads(ask(f"{address}/api/tasks")).keys()
 
-        # What Flower sends is locked too, and what it revokes leaves no lock.
-        job, gate = stage.job(), stage.gate()
-        call = {"args": [job, [{"gate": str(gate)}]]}
-        first = post("task/async-apply/guarded", call)["task-id"]
-        stage.started(job)
-        double = post("task/apply/guarded", {"args": [job]})
-        assert double["result"] == skipped(first, job)
-        until_state(first, "STARTED")
-        with override_settings(TASKLOCK_TASK_URL=address + "/task/{task_id}"):
-            link = task_url(first)
-        assert link is not None
-        assert first in ask(link)
-        post(f"task/revoke/{first}?terminate=true", {})
-        until_state(first, "REVOKED")
-        # By the main process, after the child has given up the lock and the row.
-        until(lambda: stage.row(job)[0] == "failed", "the row says failed")
-        until(lambda: not stage.held(), "the lock is free")
-        stage.assert_settled()
-        assert stage.ledger.completions(job=job) == 0
-        assert stage.row(job)[0] == "failed"
+@pytest.fixture
+def flower(stage: Stage, tmp_path: Path) -> Iterator[Flower]:
+    """One beside the stage's workers."""
+    port, log = free_port(), tmp_path / "flower.log"
+    command = [sys.executable, "-m", "celery", "-A", "tests.hard_cases.app", "flower"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, f"--port={port}", "--address=127.0.0.1"],
+            cwd=ROOT, env={**environment(stage), "FLOWER_UNAUTHENTICATED_API": "true"},
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    flower = Flower(f"http://127.0.0.1:{port}")
+    try:
+        until(lambda: process.poll() is not None or flower.serves(), "Flower", every=0.1)
+        assert process.poll() is None, log.read_text()
+        yield flower
+    finally:
+        end_politely(process)
+
+
+def test_flower_shows_sends_and_revokes_locked_tasks(stage: Stage, flower: Flower) -> None:
+    # Given a job that was done after a kill, and whose double was skipped
+    stage.worker(concurrency=2, options=("-E",))
+    recovered = killed_at_work(stage)
+
+    # I expect Flower to have both as successes
+    assert f"done:{recovered.job}" in flower.until_state(recovered.id, "SUCCESS")["result"]
+    assert "already_processing" in flower.until_state(recovered.double, "SUCCESS")["result"]
+    assert {recovered.id, recovered.double} <= flower.api("tasks").keys()
+
+    # And what it sends to be locked too
+    job, gate = stage.job(), stage.gate()
+    call = {"args": [job, [{"gate": str(gate)}]]}
+    first = flower.api("task/async-apply/guarded", call)["task-id"]
+    stage.started(job)
+    double = flower.api("task/apply/guarded", {"args": [job]})
+    assert double["result"] == skipped(first, job)
+    flower.until_state(first, "STARTED")
+    with override_settings(TASKLOCK_TASK_URL=flower.address + "/task/{task_id}"):
+        link = task_url(first)
+    assert link is not None
+    assert first in flower.ask(link)
+
+    # And what it revokes to leave no lock: the main process clears that of a child
+    flower.api(f"task/revoke/{first}?terminate=true", {})
+    flower.until_state(first, "REVOKED")
+    until(lambda: stage.row(job)[0] == "failed", "the row says failed")
+    until(lambda: not stage.held(), "the lock is free")
+    stage.assert_settled()
+    assert stage.ledger.completions(job=job) == 0
