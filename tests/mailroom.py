@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import MagicMock
 
 import kombu
 import kombu.pools
@@ -21,7 +22,6 @@ from celery.app.trace import build_tracer
 from celery.result import denied_join_result
 
 from django_tasklock.celery import LockedTask
-from django_tasklock.celery.request import LockedRequest
 from tests.celery_apps import forget
 from tests.steps import Meanwhile, killed_in_child
 
@@ -86,6 +86,11 @@ class Mailroom:
         usual = {"base": LockedTask, "shared": False, "acks_late": False}
         return app.task(body, **{**usual, **options})
 
+    def message(self, work: Any = None, job: Any = 1, **options: Any) -> Message:
+        """The message of one call of such a task, taken out of the queue."""
+        self.task(work, **options).delay(job)
+        return self.take()
+
     def waiting(self) -> list[Message]:
         """What is in the queue, the oldest first."""
         return [_parsed(raw) for raw in reversed(self.redis.lrange(self.queue, 0, -1))]
@@ -126,15 +131,28 @@ class Mailroom:
             return "SUCCESS", traced.retval
         return str(traced.info.state), traced.info.retval
 
-    def received(self, message: Message) -> LockedRequest:
-        """The request that the main process of a worker makes of a message, which then has the
-        token that this process drew."""
+    def fails(self, message: Message, kind: type[BaseException], **how: Any) -> Any:
+        """Deliver a message that is to fail with this kind of error. Returns the error."""
+        state, error = self.deliver(message, **how)
+        assert (state, type(error)) == ("FAILURE", kind)
+        return error
+
+    def request_class(self, task: Any) -> Any:
+        """The class that the main process of a worker makes the task's requests of."""
+        for _ in range(2):  # Once more when it has connected to the broker again.
+            task.start_strategy(self.app, MagicMock())
+        return task.Request
+
+    def received(self, message: Message) -> Any:
+        """The request that the main process makes of a message, which then has the token that this
+        process drew."""
         body = json.dumps([message.args, message.kwargs, message.embed])
         sent = kombu.Message(
             body=body, content_type="application/json", content_encoding="utf-8",
             headers=message.headers,
         )  # fmt: skip
-        request = LockedRequest(sent, app=self.app, task=self.app.tasks[message.task])
+        task = self.app.tasks[message.task]
+        request = self.request_class(task)(sent, app=self.app, task=task)
         message.headers["tasklock"] = request.request_dict["tasklock"]
         return request
 
@@ -145,6 +163,10 @@ class Mailroom:
             assert len(outcomes) < most, "the queue does not get empty"
             outcomes.append(self.deliver(self.take()))
         return outcomes
+
+    def states(self) -> list[str]:
+        """The same; returns the states alone."""
+        return [state for state, _ in self.work_off()]
 
     def close(self) -> None:
         """Remove the queue and close the connections."""

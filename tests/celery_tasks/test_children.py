@@ -15,7 +15,7 @@ import pytest
 from celery.concurrency.prefork import TaskPool
 from kombu.asynchronous import Hub
 
-from django_tasklock.celery.request import Children
+from tests.inside import children_of
 from tests.waiting import PATIENCE, until
 
 Child = subprocess.Popen[bytes]
@@ -28,8 +28,7 @@ class Worker:
         self.hub = Hub()
         self.pool = Mock(spec=TaskPool, _pool=Mock())
         self.deaths: list[str] = []
-        self.children = Children()
-        self.children.use(self)
+        self.children = children_of(self)
 
     def accepts(self, child: Child, message: str) -> None:
         self.children.accepted(child.pid, lambda: self.deaths.append(message))
@@ -67,15 +66,19 @@ def pidfds() -> int:
 def test_of_a_child_that_dies_the_last_message_is_told_and_the_pool_looks_at_once(
     worker: Worker, child: Child
 ) -> None:
+    # Given a child with its second message, and one that was forked since: it has the files of
+    # its parent open
     before = pidfds()
     worker.accepts(child, "the first")
     worker.accepts(child, "the last")
-    # A child that was forked since has the files of its parent open.
     if not (forked := os.fork()):
         signal.pause()
     try:
+        # When it dies, I expect the end of its last message to be told
         end(child)
         assert until(worker.is_told) == ["the last"]
+
+        # And the pool to replace it, and nothing of it to be left
         assert worker.pool._pool.maintain_pool.call_count == 1
         assert pidfds() == before
         assert not worker.hub.poller.poll(0)

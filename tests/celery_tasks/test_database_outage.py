@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -13,12 +14,12 @@ from django_tasklock.guards import mark_of
 from django_tasklock.signals import task_not_run
 from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.celery_tasks.conftest import job_guard, status
+from tests.celery_tasks.conftest import has_reserved_nothing, job_guard, status
 from tests.conftest import ProxyTo
 from tests.jobs import jobs_through_proxy
 from tests.mailroom import Mailroom, elsewhere
 from tests.proxy import CutProxy
-from tests.steps import LONG, Meanwhile
+from tests.steps import LONG, sent
 
 AWAY = (OperationalError, InterfaceError)
 GUARD = job_guard()
@@ -44,60 +45,60 @@ def database(request: pytest.FixtureRequest, proxy_to: ProxyTo) -> Iterator[CutP
         yield proxy
 
 
-def reply_lost(database: CutProxy) -> None:
-    """The next claim is carried out; its reply is lost, and the database is away."""
-    assert Job.objects.exists()
-    database.drop_reply(b"UPDATE")
-    database.refuse()
+@pytest.fixture
+def row(database: CutProxy) -> Job:
+    """A row behind it."""
+    row: Job = Job.objects.create()
+    return row
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_52_a_message_whose_row_is_out_of_reach_comes_back_and_runs_once(
-    room: Mailroom, database: CutProxy, kind: str
+    room: Mailroom, database: CutProxy, row: Job, kind: str
 ) -> None:
-    """However often. Nothing is used up: no try, no reservation; and nothing cools."""
+    # Given a guarded task that may start once
     runs: list[int] = []
     options = {"guard": GUARD, "acks_late": True, "lock_max_attempts": 1, **OPTIONS[kind]}
     task = room.task(lambda self, job: runs.append(job), **options)
-    row = Job.objects.create()
     first = task.delay(row.pk).id
+
+    # However often its row is out of reach, I expect the message to come back, and the lock to be
+    # free, and not to cool
     for redelivered in (False, True, False):
         message = room.take()
         with database.away():
             assert room.deliver(message, redelivered=redelivered)[0] == "IGNORED"
             assert room.ids() == [first]
-            if task.unique_while:
+            if task.unique_while:  # What it has reserved is not used up.
                 assert task.delay(row.pk).id == first
         assert not locks.is_locked(f"job:{row.pk}")
         assert (status(row), runs) == ("queued", [])
+
+    # And it to run once when the row is there again, for no try was used up
     assert room.work_off() == [("SUCCESS", None)]
     assert (status(row), runs) == ("done", [row.pk])
-    assert [
-        key for what in ("queued", "next") for key in room.redis.keys(f"*{what} {task.name} *")
-    ] == []
+    assert has_reserved_nothing(task, f"job:{row.pk}")
 
 
 @pytest.mark.parametrize("lease", ["lock", "outage", "beside"])
 def test_52_a_claim_whose_reply_was_lost_is_made_again(
-    room: Mailroom, database: CutProxy, lease: str
+    room: Mailroom, database: CutProxy, row: Job, lease: str
 ) -> None:
     """With the lock and without: the row is claimed already then."""
     options = {"outage": {"on_outage": "run"}, "beside": {"on_conflict": "run"}}
     runs: list[int] = []
-    task = room.task(
-        lambda self, job: runs.append(job), guard=GUARD, acks_late=True, **options.get(lease, {})
-    )
-    row = Job.objects.create()
-    task.delay(row.pk)
-    message = room.take()
-    reply_lost(database)
-    if lease == "outage":
-        with outage():
-            assert room.deliver(message)[0] == "IGNORED"
-    elif lease == "beside":
-        with lock(f"job:{row.pk}", ttl=LONG):
-            assert room.deliver(message)[0] == "IGNORED"
-    else:
+    message = room.message(
+        lambda self, job: runs.append(job), row.pk, guard=GUARD, acks_late=True,
+        **options.get(lease, {}),
+    )  # fmt: skip
+    assert Job.objects.exists()
+    database.drop_reply(b"UPDATE")
+    database.refuse()
+    with ExitStack() as meanwhile:
+        if lease == "outage":
+            meanwhile.enter_context(outage())
+        elif lease == "beside":
+            meanwhile.enter_context(lock(f"job:{row.pk}", ttl=LONG))
         assert room.deliver(message)[0] == "IGNORED"
     database.accept()
     assert status(row) == "working"
@@ -110,49 +111,35 @@ def test_52_a_claim_whose_reply_was_lost_is_made_again(
 
 
 def test_52_where_the_task_says_so_or_nothing_can_come_back_the_error_is_raised(
-    room: Mailroom, database: CutProxy
+    room: Mailroom, database: CutProxy, row: Job
 ) -> None:
-    told: list[tuple[str, str]] = []
-
-    def tell(outcome: str, reason: str, **_: Any) -> None:
-        told.append((outcome, reason))
-
-    row = Job.objects.create()
     raising = room.task(guard=GUARD, on_outage="raise", unique_while="queued")
     raising.delay(row.pk)
-    task_not_run.connect(tell)
-    try:
-        with database.away():
-            state, error = room.deliver(room.take())
-            assert state == "FAILURE"
-            assert isinstance(error, AWAY)
-            with pytest.raises(AWAY):
-                room.task(guard=GUARD, on_outage="run")(row.pk)
-    finally:
-        task_not_run.disconnect(tell)
-    assert told == [("given_up", "outage")] * 2
+    with sent(task_not_run) as told, database.away():
+        state, error = room.deliver(room.take())
+        assert (state, isinstance(error, AWAY)) == ("FAILURE", True)
+        with pytest.raises(AWAY):
+            room.task(guard=GUARD, on_outage="run")(row.pk)
+    assert [(one["outcome"], one["reason"]) for one in told] == [("given_up", "outage")] * 2
     assert status(row) == "queued"
     # What it had reserved has ended
     raising.delay(row.pk)
-    assert [state for state, _ in room.work_off()] == ["SUCCESS"]
+    assert room.states() == ["SUCCESS"]
 
 
 def test_52_an_error_of_the_database_in_the_body_is_the_bodys(
-    room: Mailroom, database: CutProxy
+    room: Mailroom, database: CutProxy, row: Job
 ) -> None:
     def work(self: Any, job: int) -> None:
         with database.away():
             Job.objects.get(pk=job)
 
-    row = Job.objects.create()
-    room.task(work, guard=GUARD, acks_late=True).delay(row.pk)
-    state, error = room.deliver(room.take())
-    assert (state, room.waiting()) == ("FAILURE", [])
-    assert isinstance(error, AWAY)
+    state, error = room.deliver(room.message(work, row.pk, guard=GUARD, acks_late=True))
+    assert (state, isinstance(error, AWAY), room.waiting()) == ("FAILURE", True, [])
     assert status(row) == "failed"
 
 
-def test_52_a_follow_up_stays_the_follow_up(room: Mailroom, database: CutProxy) -> None:
+def test_52_a_follow_up_stays_the_follow_up(room: Mailroom, database: CutProxy, row: Job) -> None:
     """Calls that it stands for rely on it."""
     runs: list[str] = []
 
@@ -163,17 +150,14 @@ def test_52_a_follow_up_stays_the_follow_up(room: Mailroom, database: CutProxy) 
             assert elsewhere(room, room.take())[0] == "IGNORED"
 
     task = room.task(work, guard=job_guard(source=["queued", "done"]), on_conflict="coalesce")
-    row = Job.objects.create()
     first = task.delay(row.pk).id
     assert room.deliver(room.take())[0] == "SUCCESS"
-    (follow_up,) = room.ids()
     message = room.take()
     with database.away():
         assert room.deliver(message)[0] == "IGNORED"
-    assert room.ids() == [follow_up]
+    assert room.ids() == [message.id]
     with lock(f"job:{row.pk}", ttl=LONG):
-        task.delay(row.pk)
-        state, marker = Meanwhile(lambda: room.deliver(room.take(room.ids()[-1]))).result()
-        assert (state, marker["reason"]) == ("SUCCESS", "coalesced")
+        other = task.delay(row.pk).id
+        assert elsewhere(room, room.take(other))[1]["reason"] == "coalesced"
     assert room.work_off() == [("SUCCESS", None)]
-    assert (runs, status(row)) == ([first, follow_up], "done")
+    assert (runs, status(row)) == ([first, message.id], "done")

@@ -11,7 +11,7 @@ from django_tasklock import locks
 from django_tasklock.exceptions import StoreUnavailable
 from django_tasklock.stores import stores
 from tests.app.models import Job
-from tests.celery_tasks.conftest import job_guard, status
+from tests.celery_tasks.conftest import has_reserved_nothing, job_guard, status
 from tests.mailroom import Mailroom
 from tests.nights import by_day
 from tests.steps import taken
@@ -61,11 +61,6 @@ def is_free(name: str) -> bool:
     return not locks.is_locked(name)
 
 
-def has_reserved_nothing(room: Mailroom, task: Any) -> bool:
-    keys = [room.redis.keys(f"*{what} {task.name} *") for what in ("queued", "next")]
-    return not any(keys)
-
-
 @pytest.mark.parametrize("late", by_day(True, False), ids=["reply lost", "not carried out"])
 @pytest.mark.parametrize("redelivered", [False, True], ids=["", "redelivered"])
 @pytest.mark.parametrize("kind", OPTIONS)
@@ -74,22 +69,27 @@ def test_it_runs_once_and_leaves_nothing(
 ) -> None:
     number, failed = 0, ["at first"]
     while failed:
+        # Given a message, and a store whose next call fails at each place of its life
         number += 1
         runs: list[str] = []
         row: Job = Job.objects.create()
         name = f"job:{row.pk}"
         task = room.task(lambda self, job, to=runs: to.append(job), acks_late=True, **OPTIONS[kind])
-        task.apply_async((row.pk,), lease=taken(name, ttl=5) if kind == "handed on" else None)
+        task.apply_async((row.pk,), lease=taken(name, ttl=1) if kind == "handed on" else None)
         message = room.take()
         with pytest.MonkeyPatch.context() as monkeypatch:
             failed = fail_once(stores["default"], monkeypatch, number, late=late)
             room.deliver(message, redelivered=redelivered)
         until(partial(is_free, name), "the release")
+
+        # When it was delivered again, I expect its body to have run once, and the row to be done
         room.work_off()
         room.deliver(message, redelivered=True)
         room.work_off()
         assert len(runs) == 1, (number, failed)
         assert "guard" not in OPTIONS[kind] or status(row) == "done"
+
+        # And nothing to be left, neither the lock nor what it had reserved
         until(partial(is_free, name), "the end of its cooling")
-        until(partial(has_reserved_nothing, room, task), "the end of what it has reserved")
+        until(partial(has_reserved_nothing, task, name), "the end of what it has reserved")
     assert number > 2
