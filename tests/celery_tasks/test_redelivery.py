@@ -14,16 +14,15 @@ from typing import Any
 import pytest
 from celery import Celery, chord
 from celery.exceptions import SoftTimeLimitExceeded
-from celery.result import denied_join_result
 
 from django_tasklock import lock, locks
-from django_tasklock._compat.celery import counts_parts_once
 from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.celery_tasks.conftest import job_guard, lose, status
-from tests.mailroom import Mailroom, elsewhere, killed_in_body
+from tests.celery_tasks.conftest import held_elsewhere, job_guard, lose, status
+from tests.inside import counts_parts_once, forget_ends_at_once
+from tests.mailroom import Mailroom, Message, elsewhere, killed_in_body
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, killed_in_child, taken, waiting
+from tests.steps import LONG, Meanwhile, killed_in_child, waiting
 from tests.waiting import until
 
 RESULTS = pytest.mark.parametrize("results", [True, False], ids=["results", "no-results"])
@@ -34,6 +33,32 @@ def counting(room: Mailroom, **options: Any) -> tuple[Any, list[str]]:
     runs: list[str] = []
     work = lambda self, job: runs.append(self.request.id)  # noqa: E731
     return room.task(work, **{"acks_late": True, **options}), runs
+
+
+def counted(room: Mailroom, **options: Any) -> tuple[Message, list[str]]:
+    """The message of one call of such a task, and the ids of the runs."""
+    task, runs = counting(room, **options)
+    task.delay(1)
+    return room.take(), runs
+
+
+@RESULTS
+def test_29_each_message_of_a_reused_task_id_runs_once(room: Mailroom, results: bool) -> None:
+    task, runs = counting(room, ignore_result=not results)
+    messages = []
+    for day in range(1, 4):
+        # Given a daily job with a fixed task id, and on the second day a worker that is killed
+        # when it has fetched the message; the result of the day before is still stored
+        task.apply_async((1,), task_id="daily")
+        messages.append(room.take())
+
+        # I expect the message of each day to run
+        assert room.deliver(messages[-1], redelivered=day > 1)[0] == "SUCCESS"
+
+        # And no message up to now to run once more
+        for message in messages:
+            assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+    assert len(runs) == 3
 
 
 @pytest.mark.parametrize("how", ["retries", "is replaced"])
@@ -48,11 +73,10 @@ def test_a_redelivery_of_a_run_that_went_on_in_another_message_is_dropped(
             return self.replace(other.s(job))
         return self.request.retries or self.retry(countdown=0)
 
-    room.task(work, acks_late=True).delay(1)
-    first = room.take()
+    first = room.message(work, acks_late=True)
     assert room.deliver(first)[0] == ("RETRY" if how == "retries" else "IGNORED")
     assert room.deliver(first, redelivered=True)[0] == "IGNORED"
-    assert [state for state, _ in room.work_off()] == ["SUCCESS"]
+    assert room.states() == ["SUCCESS"]
     assert runs == [first.id] * 2
 
 
@@ -60,10 +84,8 @@ def test_the_result_tells_that_a_run_has_ended_when_its_note_is_gone(
     room: Mailroom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The note lasts for minutes, a result mostly for a day."""
-    monkeypatch.setattr("django_tasklock.celery.note.END_NOTE_WITH_RESULT_SECONDS", 0.001)
-    task, runs = counting(room)
-    task.delay(1)
-    message = room.take()
+    forget_ends_at_once(monkeypatch)
+    message, runs = counted(room)
     assert room.deliver(message)[0] == "SUCCESS"
     time.sleep(0.05)
     assert room.deliver(message, redelivered=True)[0] == "IGNORED"
@@ -82,8 +104,8 @@ def test_a_redelivery_that_waited_for_its_own_run_is_judged_again_without_the_lo
         begun.set()
         assert over.wait(LONG)
 
-    task = room.task(work, acks_late=True)
-    backend = type(task.backend)
+    message = room.message(work, acks_late=True)
+    backend: Any = type(room.app.backend)
     ask = backend.get_task_meta
 
     def asked(*args: Any, **kwargs: Any) -> Any:
@@ -91,8 +113,6 @@ def test_a_redelivery_that_waited_for_its_own_run_is_judged_again_without_the_lo
         return ask(*args, **kwargs)
 
     monkeypatch.setattr(backend, "get_task_meta", asked)
-    task.delay(1)
-    message = room.take()
     original = Meanwhile(lambda: room.deliver(message))
     assert begun.wait(LONG)
     again = Meanwhile(lambda: room.deliver(message, redelivered=True))
@@ -110,7 +130,7 @@ def test_a_message_that_may_have_begun_is_not_skipped_where_no_run_does_its_work
 ) -> None:
     """One that has not is, however long it was in the queue."""
     if what == "is held by other code":
-        Meanwhile(lambda: taken("job:1", ttl=LONG)).result()
+        held_elsewhere()
     elif what == "is held by an operator":
         locks.hold("job:1", LONG, by="alice", reason="")
     else:
@@ -124,7 +144,7 @@ def test_a_message_that_may_have_begun_is_not_skipped_where_no_run_does_its_work
     if begun:
         assert (state, room.ids()) == ("IGNORED", [message.id])
         locks.clear("job:1")
-        assert [state for state, _ in room.work_off()] == ["SUCCESS"]
+        assert room.states() == ["SUCCESS"]
     else:
         assert (state, said["status"], room.ids(), runs) == ("SUCCESS", "skipped", [], [])
 
@@ -134,9 +154,9 @@ def test_a_message_is_kept_where_its_run_is_interrupted_in_an_outage(room: Mailr
         silent.enter_context(outage())
         raise SystemExit
 
-    room.task(work, acks_late=True).delay(1)
+    message = room.message(work, acks_late=True)
     with ExitStack() as silent, pytest.raises(SystemExit):
-        room.deliver(room.take(), redelivered=True)
+        room.deliver(message, redelivered=True)
 
 
 # ------------------------------------------------------------------------------ lost leases
@@ -156,9 +176,9 @@ def test_a_run_that_lost_its_lease_starts_over(room: Mailroom, row: Job, silent:
                 outages.enter_context(outage())
             self.lease.assert_held()
 
-    room.task(work, acks_late=True, guard=job_guard(None)).delay(row.pk)
+    message = room.message(work, row.pk, acks_late=True, guard=job_guard(None))
     with ExitStack() as outages:
-        assert room.deliver(room.take())[0] == "IGNORED"
+        assert room.deliver(message)[0] == "IGNORED"
     assert locks.is_locked(f"job:{row.pk}") is silent, "nobody has to wait for its end"
     locks.clear(f"job:{row.pk}")
     assert status(row) == "working"
@@ -188,8 +208,7 @@ def test_a_late_run_sends_no_second_successor_and_uses_up_no_retry(
         return self.retry(countdown=0) if how == "retries" else self.replace(second.s(job))
 
     options = {"autoretry_for": (Exception,)} if how == "is retried" else {}
-    room.task(work, acks_late=True, **options).delay(1)
-    message = room.take()
+    message = room.message(work, acks_late=True, **options)
     room.deliver(message)
     room.work_off()
     assert ends == [message.id]
@@ -206,7 +225,7 @@ def test_without_acks_late_a_late_run_retries(room: Mailroom) -> None:
         raise self.retry(countdown=0)
 
     room.task(work).delay(1)
-    assert [state for state, _ in room.work_off()] == ["RETRY", "SUCCESS"]
+    assert room.states() == ["RETRY", "SUCCESS"]
 
 
 @pytest.mark.parametrize("how", ["a lock", "a direct call"])
@@ -228,8 +247,7 @@ def test_28_a_body_that_loses_another_lock_of_its_own_has_failed(
             lose(lease)
             lease.assert_held()
 
-    room.task(work, acks_late=True, guard=job_guard(None)).delay(row.pk)
-    state, error = room.deliver(room.take())
+    state, error = room.deliver(room.message(work, row.pk, acks_late=True, guard=job_guard(None)))
     assert (state, error.name, room.ids()) == ("FAILURE", f"other:{row.pk}", [])
     assert (status(row), locks.is_locked(f"job:{row.pk}")) == ("failed", False)
 
@@ -243,16 +261,10 @@ def test_an_original_that_starts_after_its_redelivery_is_dropped(
     room: Mailroom, slots: int, results: bool
 ) -> None:
     """Nothing marks it. A worker had it all the time, until its ETA or behind a long task."""
-    task, runs = counting(room, ignore_result=not results, lock_slots=slots)
-    task.delay(1)
-    message = room.take()
+    message, runs = counted(room, ignore_result=not results, lock_slots=slots)
     assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
     assert room.deliver(message)[0] == "IGNORED"
     assert (len(runs), locks.count("job:1")) == (1, 0)
-
-
-def _all_wait(number: int) -> bool:
-    return waiting("job:1") == number
 
 
 def test_an_original_that_was_handed_the_lock_is_dropped_too(room: Mailroom) -> None:
@@ -266,7 +278,7 @@ def test_an_original_that_was_handed_the_lock_is_dropped_too(room: Mailroom) -> 
             late = [
                 Meanwhile(partial(room.deliver, message, redelivered=each)) for each in redelivered
             ]
-            until(partial(_all_wait, len(late)), "the waiters")
+            until(lambda all_=len(late): waiting("job:1") == all_, "the waiters")  # type: ignore[misc]
         ended = sorted(each.result()[0] for each in late)
     assert ended == ["IGNORED", "SUCCESS"]
     assert len(runs) == 2
@@ -276,13 +288,11 @@ def test_a_requeued_message_and_a_redelivery_of_what_it_replaced_are_one_job(
     room: Mailroom,
 ) -> None:
     """Its worker was killed after it had requeued the message, and before it acknowledged it."""
-    task, runs = counting(room, on_conflict="retry")
-    task.delay(1)
-    message = room.take()
+    message, runs = counted(room, on_conflict="retry")
     with lock("job:1", ttl=LONG):
         assert elsewhere(room, message)[0] == "IGNORED"
     assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
-    assert [state for state, _ in room.work_off()] == ["IGNORED"]
+    assert room.states() == ["IGNORED"]
     assert len(runs) == 1
 
 
@@ -309,28 +319,12 @@ def test_one_whose_redelivery_failed_runs_again(room: Mailroom) -> None:
         if len(runs) == 1:
             raise LookupError
 
-    room.task(work, acks_late=True).delay(1)
-    message = room.take()
+    message = room.message(work, acks_late=True)
     assert room.deliver(message, redelivered=True)[0] == "FAILURE"
     assert room.deliver(message)[0] == "SUCCESS"
 
 
 # ------------------------------------------------------------------------------ reused task ids
-
-
-@RESULTS
-def test_29_each_message_of_a_reused_task_id_runs_once(room: Mailroom, results: bool) -> None:
-    """As of a daily job with a fixed id. A killed worker had prefetched the later ones; the result
-    of the day before is still stored."""
-    task, runs = counting(room, ignore_result=not results)
-    messages = []
-    for day in range(1, 4):
-        task.apply_async((1,), task_id="daily")
-        messages.append(room.take())
-        assert room.deliver(messages[-1], redelivered=day > 1)[0] == "SUCCESS"
-        for message in messages:
-            assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-    assert len(runs) == 3
 
 
 def test_sendings_by_name_under_one_id_cannot_be_told_apart_but_none_is_lost(
@@ -355,8 +349,8 @@ def test_sendings_by_name_under_one_id_cannot_be_told_apart_but_none_is_lost(
 def test_a_replacement_is_not_confused_with_the_task_that_it_replaces(room: Mailroom) -> None:
     """Both have the same task id."""
     task, runs = counting(room, ignore_result=True)
-    room.task(lambda self, job: self.replace(task.s(job)), acks_late=True).delay(1)
-    assert room.deliver(room.take())[0] == "IGNORED"
+    replaced = room.message(lambda self, job: self.replace(task.s(job)), acks_late=True)
+    assert room.deliver(replaced)[0] == "IGNORED"
     replacement = room.take()
     assert room.deliver(replacement, redelivered=True)[0] == "SUCCESS"
     assert room.deliver(replacement, redelivered=True)[0] == "IGNORED"
@@ -372,9 +366,7 @@ def test_27_while_the_result_backend_is_silent_a_redelivery_waits_unless_its_run
     room: Mailroom, monkeypatch: pytest.MonkeyPatch, before: str, on_outage: str
 ) -> None:
     """That is no outage of the lock's store. Who waits does not hold the lock."""
-    task, runs = counting(room, on_outage=on_outage)
-    task.delay(1)
-    message = room.take()
+    message, runs = counted(room, on_outage=on_outage)
     if before == "a run that ended":
         assert room.deliver(message)[0] == "SUCCESS"
         [key] = room.redis.scan_iter(match=f"*run {message.id}*")
@@ -387,7 +379,7 @@ def test_27_while_the_result_backend_is_silent_a_redelivery_waits_unless_its_run
         raise ConnectionError("no answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(task.backend), "get_task_meta", silent)
+        patched.setattr(type(room.app.backend), "get_task_meta", silent)
         with lock("job:1", ttl=LONG) if before != "a run that died" else ExitStack():
             state, _ = room.deliver(message, redelivered=True)
     if before == "a run that died":
@@ -407,11 +399,10 @@ def test_a_soft_time_limit_is_not_the_backends_silence(
     def too_long(*_: Any) -> None:
         raise SoftTimeLimitExceeded
 
-    task, runs = counting(room)
-    task.delay(1)
-    monkeypatch.setattr(type(task.backend), "get_task_meta", too_long)
-    state, error = room.deliver(room.take(), redelivered=True)
-    assert (state, type(error), runs, room.ids()) == ("FAILURE", SoftTimeLimitExceeded, [], [])
+    message, runs = counted(room)
+    monkeypatch.setattr(type(room.app.backend), "get_task_meta", too_long)
+    room.fails(message, SoftTimeLimitExceeded, redelivered=True)
+    assert (runs, room.ids()) == ([], [])
 
 
 # ------------------------------------------------------------------------------ parts of chords
@@ -423,28 +414,23 @@ def test_a_soft_time_limit_is_not_the_backends_silence(
 def test_a_redelivered_part_of_a_chord_is_counted_once(
     room: Mailroom, redis_server: RedisServer, counted: bool, which: int
 ) -> None:
-    """The body of the chord runs, and runs once."""
-    # A killed process does not take these results along.
-    room.app.conf.update(result_backend=redis_server.url)
-    app: Any = room.app
-    results = app.backend
-    if not counts_parts_once(results):
-        pytest.skip("this Celery counts a part of a chord twice")
-    # Nothing waits for results here, and what is left of them must not look for their server.
-    results.remove_pending_result = lambda result: result
+    """The body of the chord runs, and runs once. A killed process does not take results that are
+    on Redis along."""
     gathered: list[list[str]] = []
-    part = room.task(acks_late=True)
+    app: Any = room.app
+    with room.results_on(redis_server.url):
+        if not counts_parts_once(app.backend):
+            pytest.skip("this Celery counts a part of a chord twice")
+        part = room.task(acks_late=True)
 
-    def gather(done: list[str]) -> None:
-        gathered.append(done)
+        def gather(done: list[str]) -> None:
+            gathered.append(done)
 
-    body = app.task(gather, name="gather", shared=False)
-    with denied_join_result():
-        chord([part.s(1), part.s(2)])(body.s())
+        chord([part.s(1), part.s(2)])(app.task(gather, name="gather", shared=False).s())
         parts = [room.take(), room.take()]
 
         def killed() -> None:
-            results.on_chord_part_return = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            app.backend.on_chord_part_return = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
             room.deliver(parts[which])
 
         for number, each in enumerate(parts):
@@ -454,5 +440,4 @@ def test_a_redelivered_part_of_a_chord_is_counted_once(
                 room.deliver(each)
         assert room.deliver(parts[which], redelivered=True)[0] == "IGNORED"
         room.work_off()
-    results.client.connection_pool.disconnect()
     assert gathered == [["done:1", "done:2"]]

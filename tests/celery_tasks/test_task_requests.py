@@ -55,7 +55,7 @@ def test_of_a_dead_child_only_the_lease_that_it_held_is_cleared(room: Mailroom, 
 
 @pytest.mark.parametrize("own", [OwnRequest, f"{__name__}:OwnRequest"])
 def test_the_projects_own_is_combined_with_ours(room: Mailroom, own: Any) -> None:
-    first, *order = room.request_class(room.task(Request=own)).__mro__
+    _, *order = room.request_class(room.task(Request=own)).__mro__
     ours = [each for each in order if each.__module__.startswith("django_tasklock.")]
     assert order.index(ours[0]) < order.index(OwnRequest)
 
