@@ -29,7 +29,7 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 
 __all__ = [
-    "COOLING", "MARK", "Owner", "active_apps", "as_before_a_checkpoint", "ask_again_after", "asked", "clock",
+    "COOLING", "MARK", "Owner", "as_before_a_checkpoint", "ask_again_after", "asked", "clock",
     "forget_all", "fork_untold", "give_up", "given_up", "is_renewed", "keep_events_for", "kept",
     "look_often", "looks_before", "new_token", "note", "owner_record", "poll_after",
     "queue_events_in", "read_handle", "unreserve_later", "write_events",

@@ -1,4 +1,5 @@
-"""The worker's main process decides that a run has died, and whether its message comes again.
+"""The worker's main process learns that a child is dead, and decides whether its run has died, and
+whether its message comes again.
 
 With real workers: tests/hard_cases, cases 44 to 46.
 """
@@ -9,22 +10,27 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from celery.concurrency.prefork import TaskPool
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
 from celery.signals import worker_shutting_down
 from celery.worker import state
 from celery.worker.request import Request
+from kombu.asynchronous import Hub
 
 from django_tasklock import locks
 from tests.app.models import Job
 from tests.celery_tasks.conftest import dead_child, job_guard, status
 from tests.inside import (
     came_back,
+    children_of,
     deaths_of,
     follow_up,
     make_follow_up,
@@ -33,7 +39,7 @@ from tests.inside import (
 )
 from tests.mailroom import Mailroom, Message, ends
 from tests.steps import killed_in_child
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 # Celery 5.7 and billiard 4.3 tell of an exit before the child is dead.
 EXITS = [(SystemExit(), False)] if hasattr(Request, "_worker_lost_info") else []
@@ -154,6 +160,99 @@ def test_a_redelivery_of_a_run_that_went_on_leaves_the_retry_what_it_reserved(
     assert task.delay(1).id == first.id
 
 
+# ------------------------------------------------------------------------------ children
+
+
+Child = subprocess.Popen[bytes]
+
+
+class Worker:
+    """What its children are to a worker's main process: its pool and its event loop."""
+
+    def __init__(self) -> None:
+        self.hub = Hub()
+        self.pool = Mock(spec=TaskPool, _pool=Mock())
+        self.deaths: list[str] = []
+        self.children = children_of(self)
+
+    def accepts(self, child: Child, message: str) -> None:
+        self.children.accepted(child.pid, lambda: self.deaths.append(message))
+
+    def is_told(self) -> Any:
+        """Let the loop go on. Whether it has told of a death."""
+        self.hub.run_once()
+        return self.deaths
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    with closing((worker := Worker()).hub):
+        yield worker
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def end(child: Child) -> None:
+    child.kill()
+    child.wait(PATIENCE)
+
+
+def pidfds() -> int:
+    """How many this process has open."""
+    files = Path("/proc/self/fd").iterdir()
+    return sum("pidfd" in os.readlink(file) for file in files if file.is_symlink())
+
+
+def test_of_a_child_that_dies_the_last_message_is_told_and_the_pool_looks_at_once(
+    worker: Worker, child: Child
+) -> None:
+    before = pidfds()
+    worker.accepts(child, "the first")
+    worker.accepts(child, "the last")
+    # A child that was forked since has the files of its parent open.
+    if not (forked := os.fork()):
+        signal.pause()
+    try:
+        end(child)
+        assert until(worker.is_told) == ["the last"]
+        assert worker.pool._pool.maintain_pool.call_count == 1
+        assert pidfds() == before
+        assert not worker.hub.poller.poll(0)
+    finally:
+        os.kill(forked, signal.SIGKILL)
+        os.waitpid(forked, 0)
+
+
+def test_a_loop_that_was_reset_still_reports_a_death(worker: Worker, child: Child) -> None:
+    """A worker that lost the broker has forgotten all the files of its loop, and begins it anew."""
+    worker.accepts(child, "died")
+    worker.hub.reset()
+    assert not worker.hub.readers
+    for _ in range(2):  # For each task.
+        worker.children.use(worker)
+    end(child)
+    assert until(worker.is_told) == ["died"]
+
+
+def test_without_a_loop_child_processes_or_pidfds_nothing_is_watched(
+    worker: Worker, child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for consumer in (Mock(hub=None, pool=worker.pool), Mock(hub=worker.hub)):
+        worker.children.use(consumer)
+        worker.accepts(child, "died")
+    worker.children.use(worker)
+    end(child)
+    worker.accepts(child, "after its death, which the pool knows")
+    monkeypatch.delattr(os, "pidfd_open")
+    worker.accepts(child, "on another system")
+    assert not worker.hub.readers
+
+
 # ------------------------------------------------------------------------------ names
 
 
@@ -185,7 +284,7 @@ def test_a_function_names_the_lock_of_what_the_message_has(room: Mailroom) -> No
 
 def test_a_message_says_its_slots_only_if_they_depend_on_the_call(room: Mailroom) -> None:
     message = room.message(lock_slots=3)
-    task = room.app.tasks[message.task]
+    task: Any = room.app.tasks[message.task]
     type(task).lock_slots = 1  # In the next release.
     vars(task).pop("naming", None)
     request = room.received(message)

@@ -278,7 +278,7 @@ def test_an_original_that_was_handed_the_lock_is_dropped_too(room: Mailroom) -> 
             late = [
                 Meanwhile(partial(room.deliver, message, redelivered=each)) for each in redelivered
             ]
-            until(lambda all_=len(late): waiting("job:1") == all_, "the waiters")  # type: ignore[misc]
+            until(lambda: waiting("job:1") == len(late), "the waiters")  # noqa: B023
         ended = sorted(each.result()[0] for each in late)
     assert ended == ["IGNORED", "SUCCESS"]
     assert len(runs) == 2
