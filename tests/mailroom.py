@@ -25,6 +25,9 @@ from django_tasklock.celery import LockedTask
 from tests.celery_apps import forget
 from tests.steps import Meanwhile, killed_in_child
 
+ORIGINAL, REDELIVERY = False, True
+"""whether the broker has marked the message as redelivered"""
+
 
 @dataclass(frozen=True)
 class Message:
@@ -131,6 +134,11 @@ class Mailroom:
         if traced.info is None:
             return "SUCCESS", traced.retval
         return str(traced.info.state), traced.info.retval
+
+    def deliveries(self, message: Message, *marked: bool) -> list[str]:
+        """Deliver a message several times, each time marked as a redelivery or not. Returns the
+        states."""
+        return [self.deliver(message, redelivered=each)[0] for each in marked]
 
     def fails(self, message: Message, kind: type[BaseException], **how: Any) -> Any:
         """Deliver a message that is to fail with this kind of error. Returns the error."""

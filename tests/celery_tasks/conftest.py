@@ -104,6 +104,17 @@ def dead_child(message: Message, name: str = "job:1") -> int:
     return int(in_child(work))
 
 
+def loses_its_lease(self: Any, job: Any) -> None:
+    """The body of a run that finds out that its lease is lost."""
+    lose(self.lease)
+    self.lease.assert_held()
+
+
+def retries_once(self: Any, job: Any) -> Any:
+    """The body of a run that returns in its first retry."""
+    return self.request.retries or self.retry(countdown=0)
+
+
 def has_reserved_nothing(task: Any, name: str) -> bool:
     """Whether no message waits for this lock, and no follow-up, as far as the store knows."""
     return not list(task.locks.store.reservations()) and follow_up(task, name) is None

@@ -1,5 +1,6 @@
 """Celery's ``autoretry_for`` and what is raised outside of the body: by the lock, the store, the
-row. The body's own errors are in ``test_other_classes.py``."""
+row. The body's own errors are in ``test_other_classes.py``, and the way to the run that succeeds is
+in ``tests/hard_cases/test_requeues.py``."""
 
 from __future__ import annotations
 
@@ -8,11 +9,10 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from django_tasklock import LeaseLost, LockNotAcquired, StatusConflict, StoreUnavailable, locks
+from django_tasklock import LeaseLost, LockNotAcquired, StatusConflict, locks
 from django_tasklock.exceptions import TooManyAttempts
 from django_tasklock.guards import StatusGuard
 from django_tasklock.signals import task_not_run
-from django_tasklock.testing import outage
 from tests.app.models import Job
 from tests.celery_tasks.conftest import away, held_elsewhere, job_guard, lose, pauses, status
 from tests.inside import keep_events_for
@@ -52,18 +52,6 @@ def test_a_refusal_is_retried_as_an_error_of_the_body(
     assert room.ids() == []
     assert [one["outcome"] for one in told] == ["given_up"]
     assert locks.history(task_id=task_id)[0].kind == "given up"
-
-
-@pytest.mark.parametrize("error", [LockNotAcquired, StoreUnavailable])
-def test_a_retry_runs_when_there_is_no_reason_for_it_any_more(
-    room: Mailroom, error: type[Exception]
-) -> None:
-    message = room.message(
-        on_conflict="raise", on_outage="raise", autoretry_for=(error,), **AT_ONCE
-    )
-    with outage() if error is StoreUnavailable else held_elsewhere():
-        assert room.deliver(message)[0] == "RETRY"
-    assert room.work_off() == [("SUCCESS", "done:1")]
 
 
 @pytest.mark.parametrize(

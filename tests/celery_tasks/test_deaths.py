@@ -27,7 +27,7 @@ from kombu.asynchronous import Hub
 
 from django_tasklock import locks
 from tests.app.models import Job
-from tests.celery_tasks.conftest import dead_child, job_guard, status
+from tests.celery_tasks.conftest import dead_child, job_guard, retries_once, status
 from tests.inside import (
     came_back,
     children_of,
@@ -146,10 +146,7 @@ def test_when_a_message_is_over_what_it_reserved_ends(
 def test_a_redelivery_of_a_run_that_went_on_leaves_the_retry_what_it_reserved(
     room: Mailroom,
 ) -> None:
-    def work(self: Any, job: Any) -> Any:
-        return self.request.retries or self.retry(countdown=0)
-
-    task = room.task(work, unique_while="queued", acks_late=True)
+    task = room.task(retries_once, unique_while="queued", acks_late=True)
     task.delay(1)
     first = room.take()
     assert room.deliver(first)[0] == "RETRY"

@@ -17,7 +17,7 @@ from django_tasklock.signals import OUTCOMES, lock_acquired, lock_released, task
 from django_tasklock.tasks import locked
 from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.celery_tasks.conftest import held_elsewhere, job_guard, lose
+from tests.celery_tasks.conftest import held_elsewhere, job_guard, loses_its_lease
 from tests.inside import keep_events_for
 from tests.mailroom import Mailroom, elsewhere
 from tests.steps import LONG, sent
@@ -165,11 +165,7 @@ def test_a_duplicate_is_told_by_its_sender(room: Mailroom, told: Told) -> None:
 def test_a_run_that_lost_its_lease_is_requeued_and_at_last_given_up(
     room: Mailroom, told: Told
 ) -> None:
-    def work(self: Any, job: Any) -> None:
-        lose(self.lease)
-        self.lease.assert_held()
-
-    result = room.task(work, acks_late=True, lock_max_attempts=1).delay(1)
+    result = room.task(loses_its_lease, acks_late=True, lock_max_attempts=1).delay(1)
     assert room.states() == ["IGNORED", "FAILURE"]
     assert outcomes(told) == [("requeued", "lease_lost"), ("given_up", "too_many_attempts")]
     event = locks.history(task_id=result.id)[0]

@@ -18,9 +18,16 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django_tasklock import lock, locks
 from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.celery_tasks.conftest import held_elsewhere, job_guard, lose, status
+from tests.celery_tasks.conftest import (
+    held_elsewhere,
+    job_guard,
+    lose,
+    loses_its_lease,
+    retries_once,
+    status,
+)
 from tests.inside import counts_parts_once, forget_ends_at_once
-from tests.mailroom import Mailroom, Message, elsewhere, killed_in_body
+from tests.mailroom import ORIGINAL, REDELIVERY, Mailroom, Message, elsewhere, killed_in_body
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, killed_in_child, waiting
 from tests.waiting import until
@@ -71,11 +78,11 @@ def test_a_redelivery_of_a_run_that_went_on_in_another_message_is_dropped(
         runs.append(self.request.id)
         if how == "is replaced":
             return self.replace(other.s(job))
-        return self.request.retries or self.retry(countdown=0)
+        return retries_once(self, job)
 
     first = room.message(work, acks_late=True)
-    assert room.deliver(first)[0] == ("RETRY" if how == "retries" else "IGNORED")
-    assert room.deliver(first, redelivered=True)[0] == "IGNORED"
+    went_on = "RETRY" if how == "retries" else "IGNORED"
+    assert room.deliveries(first, ORIGINAL, REDELIVERY) == [went_on, "IGNORED"]
     assert room.states() == ["SUCCESS"]
     assert runs == [first.id] * 2
 
@@ -85,6 +92,20 @@ def test_the_result_tells_that_a_run_has_ended_when_its_note_is_gone(
 ) -> None:
     """The note lasts for minutes, a result mostly for a day."""
     forget_ends_at_once(monkeypatch)
+    message, runs = counted(room)
+    assert room.deliver(message)[0] == "SUCCESS"
+    time.sleep(0.05)
+    assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+    assert len(runs) == 1
+
+
+def test_a_result_that_a_start_overwrites_is_not_relied_on(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in django-celery-results with ``track_started``: the note is kept for longer."""
+    forget_ends_at_once(monkeypatch)
+    backend = "tests.overwriting_backend:OverwritingBackend"
+    room.app.conf.update(result_backend=backend, task_track_started=True)
     message, runs = counted(room)
     assert room.deliver(message)[0] == "SUCCESS"
     time.sleep(0.05)
@@ -218,11 +239,10 @@ def test_a_late_run_sends_no_second_successor_and_uses_up_no_retry(
 def test_without_acks_late_a_late_run_retries(room: Mailroom) -> None:
     """Nobody else has its message."""
 
-    def work(self: Any, job: Any) -> str:
-        if self.request.retries:
-            return "done"
-        lose(self.lease)
-        raise self.retry(countdown=0)
+    def work(self: Any, job: Any) -> Any:
+        if not self.request.retries:
+            lose(self.lease)
+        return retries_once(self, job)
 
     room.task(work).delay(1)
     assert room.states() == ["RETRY", "SUCCESS"]
@@ -233,12 +253,7 @@ def test_28_a_body_that_loses_another_lock_of_its_own_has_failed(
     room: Mailroom, row: Job, how: str
 ) -> None:
     """The lease of its own run is held, so there is no reason to start over."""
-
-    def lost(self: Any, job: Any) -> None:
-        lose(self.lease)
-        self.lease.assert_held()
-
-    other = room.task(lost, lock_name="other:{job}")
+    other = room.task(loses_its_lease, lock_name="other:{job}")
 
     def work(self: Any, job: Any) -> None:
         if how == "a direct call":
@@ -262,8 +277,7 @@ def test_an_original_that_starts_after_its_redelivery_is_dropped(
 ) -> None:
     """Nothing marks it. A worker had it all the time, until its ETA or behind a long task."""
     message, runs = counted(room, ignore_result=not results, lock_slots=slots)
-    assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
-    assert room.deliver(message)[0] == "IGNORED"
+    assert room.deliveries(message, REDELIVERY, ORIGINAL) == ["SUCCESS", "IGNORED"]
     assert (len(runs), locks.count("job:1")) == (1, 0)
 
 
@@ -320,8 +334,7 @@ def test_one_whose_redelivery_failed_runs_again(room: Mailroom) -> None:
             raise LookupError
 
     message = room.message(work, acks_late=True)
-    assert room.deliver(message, redelivered=True)[0] == "FAILURE"
-    assert room.deliver(message)[0] == "SUCCESS"
+    assert room.deliveries(message, REDELIVERY, ORIGINAL) == ["FAILURE", "SUCCESS"]
 
 
 # ------------------------------------------------------------------------------ reused task ids
@@ -337,8 +350,7 @@ def test_sendings_by_name_under_one_id_cannot_be_told_apart_but_none_is_lost(
             app.send_task(task.name, [1], task_id="daily", queue=room.queue)
             message = room.take()
             assert not message.ours
-            assert room.deliver(message)[0] == "SUCCESS"
-            assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+            assert room.deliveries(message, ORIGINAL, REDELIVERY) == ["SUCCESS", "IGNORED"]
         app.send_task(task.name, [1], task_id="daily", queue=room.queue)
     message = room.take()
     killed_in_body(room, message)
@@ -351,9 +363,7 @@ def test_a_replacement_is_not_confused_with_the_task_that_it_replaces(room: Mail
     task, runs = counting(room, ignore_result=True)
     replaced = room.message(lambda self, job: self.replace(task.s(job)), acks_late=True)
     assert room.deliver(replaced)[0] == "IGNORED"
-    replacement = room.take()
-    assert room.deliver(replacement, redelivered=True)[0] == "SUCCESS"
-    assert room.deliver(replacement, redelivered=True)[0] == "IGNORED"
+    assert room.deliveries(room.take(), REDELIVERY, REDELIVERY) == ["SUCCESS", "IGNORED"]
     assert len(runs) == 1
 
 

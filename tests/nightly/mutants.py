@@ -55,7 +55,7 @@ OUTAGE = "stores/test_outage.py"
 GUARDS = "top/test_guards.py"
 REDELIVERY = "celery_tasks/test_redelivery.py"
 DEATHS = "celery_tasks/test_deaths.py"
-DATABASE_OUTAGE = "celery_tasks/test_database_outage.py"
+OUTAGES = "celery_tasks/test_outages.py"
 RETRIES = "celery_tasks/test_unique_retries.py"
 AUTORETRY = "celery_tasks/test_autoretry.py"
 GONE = "celery_tasks/test_gone_messages.py"
@@ -399,24 +399,24 @@ MUTANTS = [Mutant(*each) for each in (
      GUARDS, "test_48_a_guard_whose_claim_is_not_one_update_is_refused_and_says_what_to_do"),
     ("an outage of the database consumes no message", "celery/run.py",
      "except (StoreUnavailable, *AWAY) as error:", "except StoreUnavailable as error:",
-     DATABASE_OUTAGE, "test_52_a_message_whose_row_is_out_of_reach_comes_back_and_runs_once"),
+     OUTAGES, "test_52_a_message_whose_row_is_out_of_reach_comes_back_and_runs_once"),
     ("a claim without the lock whose reply was lost is made again", "celery/row.py",
      "            message.attempts.again |= lease is None\n", "",
-     DATABASE_OUTAGE, "test_52_a_claim_whose_reply_was_lost_is_made_again"),
+     OUTAGES, "test_52_a_claim_whose_reply_was_lost_is_made_again"),
     ("an outage of the database keeps the reservation", "celery/run.py",
      "            return self._work(lease)\n        except BaseException as error:\n",
      ("            self.message.end_reserved()\n            return self._work(lease)\n"
       "        except BaseException as error:\n"),
-     DATABASE_OUTAGE, "test_52_a_message_whose_row_is_out_of_reach_comes_back_and_runs_once"),
+     OUTAGES, "test_52_a_message_whose_row_is_out_of_reach_comes_back_and_runs_once"),
     ("a call refused while the claim failed is not lost", "celery/row.py",
      "            if not claimed and message.reserved:", "            if False:",
      GUARDED, "test_a_call_that_was_refused_while_the_claim_failed_is_not_lost"),
     ("a claim taken back by an outage of the store leaves its row open", "celery/row.py",
      "        again |= isinstance(error, StoreUnavailable) and not self.begun\n", "",
-     "celery_tasks/test_each_outage.py", "test_it_runs_once_and_leaves_nothing and guarded"),
+     OUTAGES, "test_it_runs_once_and_leaves_nothing and guarded"),
     ("an error of the database in the body is the body's", "celery/run.py",
      "        if self.row.begun:\n            raise error  # It is the body's.\n", "",
-     DATABASE_OUTAGE, "test_52_an_error_of_the_database_in_the_body_is_the_bodys"),
+     OUTAGES, "test_52_an_error_of_the_database_in_the_body_is_the_bodys"),
     ("51: a retry takes over the reservation", "celery/unique.py",
      "(takes_over or has_ended(task, other))", "has_ended(task, other)",
      RETRIES, "test_a_retry_takes_over_the_reservation_of_the_message_that_waits"),
