@@ -48,6 +48,20 @@ class Message:
         return ours
 
 
+class Runs(list[Any]):
+    """A task's body, and the ids of its runs. What it does is given for the first run, the second,
+    and so on: the last also for all later ones, and by default nothing."""
+
+    def __init__(self, *steps: Any) -> None:
+        super().__init__()
+        self._steps = steps
+
+    def __call__(self, task: Any, job: Any) -> Any:
+        self.append(task.request.id)
+        step = self._steps[min(len(self), len(self._steps)) - 1] if self._steps else None
+        return step(task, job) if step else None
+
+
 class Mailroom:
     """An app with a queue of its own on a real broker; its results are kept in this process."""
 
@@ -78,7 +92,7 @@ class Mailroom:
         """A task that locks ``job:{job}``; its body is called with the bound task and the job."""
 
         def body(self: Any, job: Any, other: Any = None) -> Any:
-            return work(self, job) if work else f"done:{job}"
+            return f"done:{job}" if work is None else work(self, job)
 
         options = {"name": f"task-{secrets.token_hex(4)}", "lock_name": "job:{job}", **options}
         return self.register(body, bind=True, **options)

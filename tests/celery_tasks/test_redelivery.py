@@ -27,7 +27,7 @@ from tests.celery_tasks.conftest import (
     status,
 )
 from tests.inside import counts_parts_once, forget_ends_at_once
-from tests.mailroom import ORIGINAL, REDELIVERY, Mailroom, Message, elsewhere, killed_in_body
+from tests.mailroom import ORIGINAL, REDELIVERY, Mailroom, Runs, elsewhere, killed_in_body
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, killed_in_child, waiting
 from tests.waiting import until
@@ -35,24 +35,10 @@ from tests.waiting import until
 RESULTS = pytest.mark.parametrize("results", [True, False], ids=["results", "no-results"])
 
 
-def counting(room: Mailroom, **options: Any) -> tuple[Any, list[str]]:
-    """A task, and the ids of the runs of its body."""
-    runs: list[str] = []
-    work = lambda self, job: runs.append(self.request.id)  # noqa: E731
-    return room.task(work, **{"acks_late": True, **options}), runs
-
-
-def counted(room: Mailroom, **options: Any) -> tuple[Message, list[str]]:
-    """The message of one call of such a task, and the ids of the runs."""
-    task, runs = counting(room, **options)
-    task.delay(1)
-    return room.take(), runs
-
-
 @RESULTS
 def test_29_each_message_of_a_reused_task_id_runs_once(room: Mailroom, results: bool) -> None:
-    task, runs = counting(room, ignore_result=not results)
-    messages = []
+    runs, messages = Runs(), []
+    task = room.task(runs, acks_late=True, ignore_result=not results)
     for day in range(1, 4):
         # Given a daily job with a fixed task id, and on the second day a worker that is killed
         # when it has fetched the message; the result of the day before is still stored
@@ -68,49 +54,38 @@ def test_29_each_message_of_a_reused_task_id_runs_once(room: Mailroom, results: 
     assert len(runs) == 3
 
 
-@pytest.mark.parametrize("how", ["retries", "is replaced"])
-def test_a_redelivery_of_a_run_that_went_on_in_another_message_is_dropped(
-    room: Mailroom, how: str
-) -> None:
-    other, runs = counting(room, lock_name="other:{job}")
-
-    def work(self: Any, job: Any) -> Any:
-        runs.append(self.request.id)
-        if how == "is replaced":
-            return self.replace(other.s(job))
-        return retries_once(self, job)
-
-    first = room.message(work, acks_late=True)
-    went_on = "RETRY" if how == "retries" else "IGNORED"
-    assert room.deliveries(first, ORIGINAL, REDELIVERY) == [went_on, "IGNORED"]
-    assert room.states() == ["SUCCESS"]
-    assert runs == [first.id] * 2
+def replaced(self: Any, job: Any) -> Any:
+    """The body of a run that goes on in the task "other"."""
+    return self.replace(self.app.tasks["other"].s(job))
 
 
-def test_the_result_tells_that_a_run_has_ended_when_its_note_is_gone(
-    room: Mailroom, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The note lasts for minutes, a result mostly for a day."""
+@pytest.mark.parametrize(
+    ("first_run", "states", "ran"),
+    [
+        (None, ["SUCCESS", "IGNORED"], 1),
+        (retries_once, ["RETRY", "IGNORED", "SUCCESS"], 2),
+        (replaced, ["IGNORED", "IGNORED", "SUCCESS"], 2),
+    ],
+    ids=["has ended", "goes on in its retry", "goes on in its replacement"],
+)
+@pytest.mark.parametrize("overwrites", [False, True], ids=["", "a start overwrites the result"])
+def test_a_redelivery_of_a_run_that_has_ended_or_goes_on_is_dropped(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch, first_run: Any, states: list[str], ran: int,
+    overwrites: bool,
+) -> None:  # fmt: skip
+    """The note lasts for minutes, a result mostly for a day; and the note lasts longer if a start
+    overwrites the result, as in django-celery-results with ``track_started``."""
     forget_ends_at_once(monkeypatch)
-    message, runs = counted(room)
-    assert room.deliver(message)[0] == "SUCCESS"
+    if overwrites:
+        backend = "tests.overwriting_backend:OverwritingBackend"
+        room.app.conf.update(result_backend=backend, task_track_started=True)
+    runs = Runs(first_run, None)
+    room.task(runs, name="other", acks_late=True, lock_name="other:{job}")
+    message = room.message(runs, acks_late=True)
+    ended = room.deliver(message)[0]
     time.sleep(0.05)
-    assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-    assert len(runs) == 1
-
-
-def test_a_result_that_a_start_overwrites_is_not_relied_on(
-    room: Mailroom, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in django-celery-results with ``track_started``: the note is kept for longer."""
-    forget_ends_at_once(monkeypatch)
-    backend = "tests.overwriting_backend:OverwritingBackend"
-    room.app.conf.update(result_backend=backend, task_track_started=True)
-    message, runs = counted(room)
-    assert room.deliver(message)[0] == "SUCCESS"
-    time.sleep(0.05)
-    assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-    assert len(runs) == 1
+    assert [ended, room.deliver(message, redelivered=True)[0], *room.states()] == states
+    assert runs == [message.id] * ran
 
 
 def test_a_redelivery_that_waited_for_its_own_run_is_judged_again_without_the_lock(
@@ -118,14 +93,9 @@ def test_a_redelivery_that_waited_for_its_own_run_is_judged_again_without_the_lo
 ) -> None:
     """Others would be skipped because of it."""
     held: list[bool] = []
-    over, begun = threading.Event(), threading.Event()
-
-    def work(self: Any, job: Any) -> None:
-        assert not begun.is_set(), "it runs twice"
-        begun.set()
-        assert over.wait(LONG)
-
-    message = room.message(work, acks_late=True)
+    over = threading.Event()
+    runs = Runs(lambda self, job: over.wait(LONG))
+    message = room.message(runs, acks_late=True)
     backend: Any = type(room.app.backend)
     ask = backend.get_task_meta
 
@@ -135,13 +105,13 @@ def test_a_redelivery_that_waited_for_its_own_run_is_judged_again_without_the_lo
 
     monkeypatch.setattr(backend, "get_task_meta", asked)
     original = Meanwhile(lambda: room.deliver(message))
-    assert begun.wait(LONG)
+    until(lambda: runs, "the original runs")
     again = Meanwhile(lambda: room.deliver(message, redelivered=True))
     until(lambda: waiting("job:1"), "the redelivery waits")
     over.set()
     assert (original.result()[0], again.result()[0]) == ("SUCCESS", "IGNORED")
     assert held[0] is True
-    assert held[1:] == [False]
+    assert (held[1:], len(runs)) == ([False], 1)
 
 
 @pytest.mark.parametrize("what", ["cools", "is held by an operator", "is held by other code"])
@@ -157,8 +127,8 @@ def test_a_message_that_may_have_begun_is_not_skipped_where_no_run_does_its_work
     else:
         with lock("job:1", cooldown=LONG):
             pass
-    task, runs = counting(room)
-    task.apply_async([1], retries=int(begun == "a retry"))
+    runs = Runs()
+    room.task(runs, acks_late=True).apply_async([1], retries=int(begun == "a retry"))
     message = room.take()
     message.ours["sent"] -= 7200.0
     state, said = room.deliver(message, redelivered=begun == "redelivered")
@@ -187,24 +157,22 @@ def test_a_message_is_kept_where_its_run_is_interrupted_in_an_outage(room: Mailr
 def test_a_run_that_lost_its_lease_starts_over(room: Mailroom, row: Job, silent: bool) -> None:
     """By its own clock: the store extended the lease, but its reply was lost. Without a fence it is
     not known which run has the row: the row is not changed."""
-    seen: list[str] = []
 
-    def work(self: Any, job: Any) -> None:
-        seen.append(status(row))
-        if len(seen) == 1:
-            lose(self.lease, clear=False)
-            if silent:
-                outages.enter_context(outage())
-            self.lease.assert_held()
+    def first(self: Any, job: Any) -> None:
+        lose(self.lease, clear=False)
+        if silent:
+            outages.enter_context(outage())
+        self.lease.assert_held()
 
-    message = room.message(work, row.pk, acks_late=True, guard=job_guard(None))
+    runs = Runs(first, None)
+    message = room.message(runs, row.pk, acks_late=True, guard=job_guard(None))
     with ExitStack() as outages:
         assert room.deliver(message)[0] == "IGNORED"
     assert locks.is_locked(f"job:{row.pk}") is silent, "nobody has to wait for its end"
     locks.clear(f"job:{row.pk}")
     assert status(row) == "working"
     assert room.work_off() == [("SUCCESS", None)]
-    assert (status(row), len(seen)) == ("done", 2)
+    assert (status(row), len(runs)) == ("done", 2)
 
 
 @pytest.mark.parametrize("how", ["retries", "is replaced", "is retried"])
@@ -212,28 +180,26 @@ def test_a_late_run_sends_no_second_successor_and_uses_up_no_retry(
     room: Mailroom, how: str
 ) -> None:
     """Its redelivery works then, or has worked, and goes on with it too."""
-    starts: list[int] = []
-    second, ends = counting(room, lock_name="other:{job}")
+    starts, ends = [], Runs()
+    room.task(ends, name="other", acks_late=True, lock_name="other:{job}")
+    goes_on = {"retries": retries_once, "is replaced": replaced, "is retried": ends}[how]
 
     def work(self: Any, job: Any) -> Any:
-        if self.request.retries and how != "is retried":
-            return ends.append(self.request.id)
+        if self.request.retries and how == "retries":
+            return ends(self, job)
         starts.append(self.request.retries)
         if len(starts) == 1:
             lose(self.lease)
             elsewhere(room, message, redelivered=True)
             if how == "is retried":
                 self.lease.assert_held()
-        if how == "is retried":
-            return ends.append(self.request.id)
-        return self.retry(countdown=0) if how == "retries" else self.replace(second.s(job))
+        return goes_on(self, job)
 
     options = {"autoretry_for": (Exception,)} if how == "is retried" else {}
     message = room.message(work, acks_late=True, **options)
     room.deliver(message)
     room.work_off()
-    assert ends == [message.id]
-    assert starts == [0, 0]
+    assert (ends, starts) == ([message.id], [0, 0])
 
 
 def test_without_acks_late_a_late_run_retries(room: Mailroom) -> None:
@@ -276,18 +242,17 @@ def test_an_original_that_starts_after_its_redelivery_is_dropped(
     room: Mailroom, slots: int, results: bool
 ) -> None:
     """Nothing marks it. A worker had it all the time, until its ETA or behind a long task."""
-    message, runs = counted(room, ignore_result=not results, lock_slots=slots)
+    runs = Runs()
+    message = room.message(runs, acks_late=True, ignore_result=not results, lock_slots=slots)
     assert room.deliveries(message, REDELIVERY, ORIGINAL) == ["SUCCESS", "IGNORED"]
     assert (len(runs), locks.count("job:1")) == (1, 0)
 
 
 def test_an_original_that_was_handed_the_lock_is_dropped_too(room: Mailroom) -> None:
     """In a process that has waited before: its first question is that of a waiter."""
-    task, runs = counting(room, ignore_result=True, lock_wait=30)
-    ended: list[str] = []
+    runs, ended = Runs(), list[str]()
     for redelivered in ([False], [True, False]):
-        task.delay(1)
-        message = room.take()
+        message = room.message(runs, acks_late=True, ignore_result=True, lock_wait=30)
         with lock("job:1", ttl=LONG):
             late = [
                 Meanwhile(partial(room.deliver, message, redelivered=each)) for each in redelivered
@@ -302,7 +267,8 @@ def test_a_requeued_message_and_a_redelivery_of_what_it_replaced_are_one_job(
     room: Mailroom,
 ) -> None:
     """Its worker was killed after it had requeued the message, and before it acknowledged it."""
-    message, runs = counted(room, on_conflict="retry")
+    runs = Runs()
+    message = room.message(runs, acks_late=True, on_conflict="retry")
     with lock("job:1", ttl=LONG):
         assert elsewhere(room, message)[0] == "IGNORED"
     assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
@@ -312,7 +278,8 @@ def test_a_requeued_message_and_a_redelivery_of_what_it_replaced_are_one_job(
 
 def test_an_original_runs_if_others_rely_on_it(room: Mailroom) -> None:
     """It has become a follow-up after its redelivery had run."""
-    task, runs = counting(room, on_conflict="coalesce")
+    runs = Runs()
+    task = room.task(runs, acks_late=True, on_conflict="coalesce")
     task.delay(1)
     message = room.take()
     assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
@@ -326,14 +293,11 @@ def test_an_original_runs_if_others_rely_on_it(room: Mailroom) -> None:
 
 def test_one_whose_redelivery_failed_runs_again(room: Mailroom) -> None:
     """As a redelivery of it would."""
-    runs: list[int] = []
 
-    def work(self: Any, job: Any) -> None:
-        runs.append(job)
-        if len(runs) == 1:
-            raise LookupError
+    def fails(self: Any, job: Any) -> None:
+        raise LookupError
 
-    message = room.message(work, acks_late=True)
+    message = room.message(Runs(fails, None), acks_late=True)
     assert room.deliveries(message, REDELIVERY, ORIGINAL) == ["FAILURE", "SUCCESS"]
 
 
@@ -344,7 +308,8 @@ def test_sendings_by_name_under_one_id_cannot_be_told_apart_but_none_is_lost(
     room: Mailroom,
 ) -> None:
     """The sender does not know the task, and does not say when it was sent."""
-    task, runs = counting(room, ignore_result=True)
+    runs = Runs()
+    task = room.task(runs, acks_late=True, ignore_result=True)
     with Celery("sender", broker=room.app.conf.broker_url, set_as_current=False, fixups=[]) as app:
         for _ in range(2):
             app.send_task(task.name, [1], task_id="daily", queue=room.queue)
@@ -360,9 +325,9 @@ def test_sendings_by_name_under_one_id_cannot_be_told_apart_but_none_is_lost(
 
 def test_a_replacement_is_not_confused_with_the_task_that_it_replaces(room: Mailroom) -> None:
     """Both have the same task id."""
-    task, runs = counting(room, ignore_result=True)
-    replaced = room.message(lambda self, job: self.replace(task.s(job)), acks_late=True)
-    assert room.deliver(replaced)[0] == "IGNORED"
+    runs = Runs()
+    room.task(runs, name="other", acks_late=True, ignore_result=True)
+    assert room.deliver(room.message(replaced, acks_late=True))[0] == "IGNORED"
     assert room.deliveries(room.take(), REDELIVERY, REDELIVERY) == ["SUCCESS", "IGNORED"]
     assert len(runs) == 1
 
@@ -376,7 +341,8 @@ def test_27_while_the_result_backend_is_silent_a_redelivery_waits_unless_its_run
     room: Mailroom, monkeypatch: pytest.MonkeyPatch, before: str, on_outage: str
 ) -> None:
     """That is no outage of the lock's store. Who waits does not hold the lock."""
-    message, runs = counted(room, on_outage=on_outage)
+    runs = Runs()
+    message = room.message(runs, acks_late=True, on_outage=on_outage)
     if before == "a run that ended":
         assert room.deliver(message)[0] == "SUCCESS"
         [key] = room.redis.scan_iter(match=f"*run {message.id}*")
@@ -409,7 +375,8 @@ def test_a_soft_time_limit_is_not_the_backends_silence(
     def too_long(*_: Any) -> None:
         raise SoftTimeLimitExceeded
 
-    message, runs = counted(room)
+    runs = Runs()
+    message = room.message(runs, acks_late=True)
     monkeypatch.setattr(type(room.app.backend), "get_task_meta", too_long)
     room.fails(message, SoftTimeLimitExceeded, redelivered=True)
     assert (runs, room.ids()) == ([], [])
