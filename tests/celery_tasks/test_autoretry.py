@@ -16,7 +16,7 @@ from django_tasklock.signals import task_not_run
 from tests.app.models import Job
 from tests.celery_tasks.conftest import away, held_elsewhere, job_guard, lose, pauses, status
 from tests.inside import keep_events_for
-from tests.mailroom import Mailroom, elsewhere, killed_in_body
+from tests.mailroom import Mailroom, Message, Runs, elsewhere, killed_in_body
 from tests.proxy import CutProxy
 from tests.steps import LONG, all_of, sent
 
@@ -28,6 +28,13 @@ def refusing(room: Mailroom, *errors: type[Exception], **options: Any) -> Any:
     return room.task(**{"on_conflict": "raise", "autoretry_for": errors, **AT_ONCE, **options})
 
 
+def refused(room: Mailroom, *errors: type[Exception], **options: Any) -> Message:
+    """The message of such a task, whose lock is held now."""
+    refusing(room, *errors, **options).delay(1)
+    held_elsewhere()
+    return room.take()
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"on_conflict": "retry", "lock_retry_for": 0}], ids=["raise", "after its time"]
 )
@@ -36,22 +43,21 @@ def test_a_refusal_is_retried_as_an_error_of_the_body(
 ) -> None:
     # Given a task whose lock is held, and that is to be retried once for that
     keep_events_for(monkeypatch, LONG)
-    task_id = refusing(room, LockNotAcquired, max_retries=1, **options).delay(1).id
-    held_elsewhere()
+    message = refused(room, LockNotAcquired, max_retries=1, **options)
 
     # I expect its message to be sent again as Celery does it, and nobody to be told of an end
     with sent(task_not_run) as told:
-        assert elsewhere(room, room.take())[0] == "RETRY"
+        assert elsewhere(room, message)[0] == "RETRY"
         assert told == []
-        assert [event.kind for event in locks.history(task_id=task_id)] == ["refused"]
+        assert [event.kind for event in locks.history(task_id=message.id)] == ["refused"]
         again = room.take()
-        assert (again.id, again.headers["retries"]) == (task_id, 1)
+        assert (again.id, again.headers["retries"]) == (message.id, 1)
 
         # And the retry to fail with the lock's error, which is told, and is in the history
         room.fails(again, LockNotAcquired)
     assert room.ids() == []
     assert [one["outcome"] for one in told] == ["given_up"]
-    assert locks.history(task_id=task_id)[0].kind == "given up"
+    assert locks.history(task_id=message.id)[0].kind == "given up"
 
 
 @pytest.mark.parametrize(
@@ -67,20 +73,17 @@ def test_a_refusal_is_retried_as_an_error_of_the_body(
 def test_another_error_or_one_too_many_is_raised_as_it_is(
     room: Mailroom, options: dict[str, Any]
 ) -> None:
-    refusing(room, **options).delay(1)
-    held_elsewhere()
-    assert room.fails(room.take(), LockNotAcquired).holder.name == "job:1"
+    assert room.fails(refused(room, **options), LockNotAcquired).holder.name == "job:1"
     assert room.ids() == []
 
 
 def test_the_options_of_the_retry_are_those_of_the_task(room: Mailroom) -> None:
     retry_kwargs = {"max_retries": 7, "priority": 6}
-    task = refusing(room, LockNotAcquired, retry_backoff=30, retry_kwargs=retry_kwargs)
-    task.delay(1)
-    held_elsewhere()
-    state, retry = room.deliver(room.take())
+    message = refused(room, LockNotAcquired, retry_backoff=30, retry_kwargs=retry_kwargs)
+    state, retry = room.deliver(message)
     assert (state, retry.when) == ("RETRY", 30)
     assert retry.sig.options["priority"] == 6
+    task = room.app.tasks[message.task]
     assert "_orig_run" in vars(task), "the body's own wrapper is there still"
     assert type(task).run is not task.run
 
@@ -124,13 +127,12 @@ def test_two_threads_are_retried_each_for_its_own_message(room: Mailroom) -> Non
 def test_a_retry_that_the_broker_does_not_take_is_no_message_lost(
     room: Mailroom, broker: CutProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusing(room, LockNotAcquired, acks_late=True).delay(1)
-    message = room.take()
-    with held_elsewhere():
-        away(broker)
-        pauses(monkeypatch, broker.accept)
-        state, error = room.deliver(message)
+    message = refused(room, LockNotAcquired, acks_late=True)
+    away(broker)
+    pauses(monkeypatch, broker.accept)
+    state, error = room.deliver(message)
     assert (state, error.requeue) == ("REJECTED", True)
+    locks.clear("job:1")
     assert room.deliver(message, redelivered=True) == ("SUCCESS", "done:1")
 
 
@@ -155,27 +157,24 @@ def test_a_result_that_does_not_count_is_retried(
     room: Mailroom, row: Job, error: type[Exception]
 ) -> None:
     """Another has changed the row meanwhile, or the lock is lost, and no message comes back."""
-    runs: list[int] = []
 
-    def work(self: Any, job: int) -> None:
-        runs.append(self.request.retries)
-        if len(runs) == 1 and error is LeaseLost:
+    def first(self: Any, job: int) -> None:
+        if error is LeaseLost:
             lose(self.lease)
-        elif len(runs) == 1:
-            Job.objects.update(status="queued")
+        Job.objects.update(status="queued")
 
     guard = job_guard() if error is StatusConflict else None
-    room.task(work, guard=guard, autoretry_for=(error,), **AT_ONCE).delay(row.pk)
+    runs = Runs(first, None)
+    room.task(runs, guard=guard, autoretry_for=(error,), **AT_ONCE).delay(row.pk)
     assert room.states() == ["RETRY", "SUCCESS"]
-    assert (runs, status(row)) == ([0, 1], "done" if guard else "queued")
+    assert (len(runs), status(row)) == (2, "done" if guard else "queued")
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["acks_late", ""])
 def test_an_error_of_the_database_at_the_end_is_retried_on_the_row(
     room: Mailroom, row: Job, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
-    runs: list[int] = []
-    real = StatusGuard.finish
+    runs, real = Runs(), StatusGuard.finish
 
     def finish(self: Any, *args: Any) -> None:
         if len(runs) == 1:
@@ -184,10 +183,14 @@ def test_an_error_of_the_database_at_the_end_is_retried_on_the_row(
 
     monkeypatch.setattr(StatusGuard, "finish", finish)
     message = room.message(
-        lambda self, job: runs.append(self.request.retries), row.pk, guard=job_guard(),
-        acks_late=late, autoretry_for=(OperationalError,), **AT_ONCE,
-    )  # fmt: skip
+        runs,
+        row.pk,
+        guard=job_guard(),
+        acks_late=late,
+        autoretry_for=(OperationalError,),
+        **AT_ONCE,
+    )
     assert room.deliver(message)[0] == "RETRY"
     assert status(row) == "queued"
     assert room.states() == ["SUCCESS"]
-    assert (runs, status(row)) == ([0, 1], "done")
+    assert (len(runs), status(row)) == (2, "done")

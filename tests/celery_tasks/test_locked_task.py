@@ -64,23 +64,19 @@ def test_a_body_runs_under_the_lock(task: MakeTask, how: str) -> None:
 
 
 @HOW
-def test_the_lock_of_a_body_that_raises_is_released(task: MakeTask, how: str) -> None:
-    def fail(self: Any, video: int) -> None:
-        raise KeyError(video)
-
-    with pytest.raises(KeyError):
-        call(task(fail), how, 7)
-    assert not locks.is_locked("video:7")
-
-
-@HOW
-def test_a_lost_lease_is_no_success(task: MakeTask, how: str) -> None:
-    def late(self: Any, video: int) -> str:
+@pytest.mark.parametrize("error", [KeyError, LeaseLost])
+def test_an_error_or_a_lost_lease_is_no_success_and_leaves_no_lock(
+    task: MakeTask, how: str, error: type[Exception]
+) -> None:
+    def work(self: Any, video: int) -> str:
+        if error is KeyError:
+            raise KeyError(video)
         assert locks.clear(self.lease.name)
         return "not so"
 
-    with pytest.raises(LeaseLost):
-        call(task(late), how, 7)
+    with pytest.raises(error):
+        call(task(work), how, 7)
+    assert not locks.is_locked("video:7")
 
 
 def test_the_owner_names_the_task_and_its_id(task: MakeTask) -> None:

@@ -21,7 +21,7 @@ from tests.app.models import Job
 from tests.celery_tasks.conftest import has_reserved_nothing, job_guard, status
 from tests.conftest import ProxyTo
 from tests.jobs import jobs_through_proxy
-from tests.mailroom import Mailroom, elsewhere
+from tests.mailroom import Mailroom, Runs, elsewhere
 from tests.nights import by_day
 from tests.proxy import CutProxy
 from tests.steps import LONG, sent, taken
@@ -81,10 +81,10 @@ def test_it_runs_once_and_leaves_nothing(
     while failed:
         # Given a message, and a store whose next call fails at each place of its life
         number += 1
-        runs: list[str] = []
+        runs = Runs()
         row: Job = Job.objects.create()
         name = f"job:{row.pk}"
-        task = room.task(lambda self, job, to=runs: to.append(job), acks_late=True, **KINDS[kind])
+        task = room.task(runs, acks_late=True, **KINDS[kind])
         task.apply_async((row.pk,), lease=taken(name, ttl=1) if kind == "handed on" else None)
         message = room.take()
         with pytest.MonkeyPatch.context() as monkeypatch:
@@ -144,9 +144,9 @@ def test_52_a_message_whose_row_is_out_of_reach_comes_back_and_runs_once(
     room: Mailroom, database: CutProxy, row: Job, kind: str
 ) -> None:
     # Given a guarded task that may start once
-    runs: list[int] = []
+    runs = Runs()
     options = {"guard": GUARD, "acks_late": True, "lock_max_attempts": 1, **OPTIONS[kind]}
-    task = room.task(lambda self, job: runs.append(job), **options)
+    task = room.task(runs, **options)
     first = task.delay(row.pk).id
 
     # However often its row is out of reach, I expect the message to come back, and the lock to be
@@ -163,7 +163,7 @@ def test_52_a_message_whose_row_is_out_of_reach_comes_back_and_runs_once(
 
     # And it to run once when the row is there again, for no try was used up
     assert room.work_off() == [("SUCCESS", None)]
-    assert (status(row), runs) == ("done", [row.pk])
+    assert (status(row), runs) == ("done", [first])
     assert has_reserved_nothing(task, f"job:{row.pk}")
 
 
@@ -172,12 +172,8 @@ def test_52_a_claim_whose_reply_was_lost_is_made_again(
     room: Mailroom, database: CutProxy, row: Job, lease: str
 ) -> None:
     """With the lock and without: the row is claimed already then."""
-    options = {"outage": {"on_outage": "run"}, "beside": {"on_conflict": "run"}}
-    runs: list[int] = []
-    message = room.message(
-        lambda self, job: runs.append(job), row.pk, guard=GUARD, acks_late=True,
-        **options.get(lease, {}),
-    )  # fmt: skip
+    runs, options = Runs(), {"outage": {"on_outage": "run"}, "beside": {"on_conflict": "run"}}
+    message = room.message(runs, row.pk, guard=GUARD, acks_late=True, **options.get(lease, {}))
     assert Job.objects.exists()
     database.drop_reply(b"UPDATE")
     database.refuse()
@@ -194,7 +190,7 @@ def test_52_a_claim_whose_reply_was_lost_is_made_again(
         other = room.task(guard=GUARD, lock_name="other")
         assert other(row.pk)["reason"] == "invalid_state"
     assert room.work_off() == [("SUCCESS", None)]
-    assert (status(row), runs) == ("done", [row.pk])
+    assert (status(row), runs) == ("done", [message.id])
 
 
 def test_52_where_the_task_says_so_or_nothing_can_come_back_the_error_is_raised(
@@ -228,15 +224,13 @@ def test_52_an_error_of_the_database_in_the_body_is_the_bodys(
 
 def test_52_a_follow_up_stays_the_follow_up(room: Mailroom, database: CutProxy, row: Job) -> None:
     """Calls that it stands for rely on it."""
-    runs: list[str] = []
 
-    def work(self: Any, job: int) -> None:
-        runs.append(self.request.id)
-        if len(runs) == 1:
-            task.delay(job)
-            assert elsewhere(room, room.take())[0] == "IGNORED"
+    def first_run(self: Any, job: int) -> None:
+        task.delay(job)
+        assert elsewhere(room, room.take())[0] == "IGNORED"
 
-    task = room.task(work, guard=job_guard(source=["queued", "done"]), on_conflict="coalesce")
+    runs = Runs(first_run, None)
+    task = room.task(runs, guard=job_guard(source=["queued", "done"]), on_conflict="coalesce")
     first = task.delay(row.pk).id
     assert room.deliver(room.take())[0] == "SUCCESS"
     message = room.take()

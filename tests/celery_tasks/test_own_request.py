@@ -14,7 +14,7 @@ from celery.result import allow_join_result
 from django_tasklock.celery import LockedTask
 from tests.app.models import Job
 from tests.celery_tasks.conftest import FENCES, held_elsewhere, job_guard, status
-from tests.mailroom import Mailroom
+from tests.mailroom import Mailroom, Runs
 from tests.steps import Meanwhile
 
 NAMES = pytest.mark.parametrize("lock_name", ["job:{job}", "other:{job}"])
@@ -89,7 +89,6 @@ def test_a_call_in_a_hook_takes_the_lock_of_its_own_arguments(room: Mailroom) ->
 def test_another_class_may_repeat_the_call_of_a_message(room: Mailroom) -> None:
     """After an error, as of a connection that was cut: it is the message's run again, which may
     wait for its lock in the queue."""
-    runs: list[str] = []
 
     class Twice(Task):
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -102,12 +101,11 @@ def test_another_class_may_repeat_the_call_of_a_message(room: Mailroom) -> None:
     class Base(Twice, LockedTask):
         abstract = True
 
-    def work(self: Any, job: Any) -> None:
-        runs.append(self.request.id)
-        if len(runs) == 1:
-            raise LookupError
+    def is_cut(self: Any, job: Any) -> None:
+        raise LookupError
 
-    message = room.message(work, base=Base, acks_late=True, on_conflict="retry")
+    runs = Runs(is_cut, None)
+    message = room.message(runs, base=Base, acks_late=True, on_conflict="retry")
     sent = message.ours["sent"]
     assert room.deliver(message)[0] == "IGNORED"
     assert [(each.id, each.ours["sent"]) for each in room.waiting()] == [(message.id, sent)]

@@ -182,7 +182,7 @@ def test_a_late_run_sends_no_second_successor_and_uses_up_no_retry(
     """Its redelivery works then, or has worked, and goes on with it too."""
     starts, ends = [], Runs()
     room.task(ends, name="other", acks_late=True, lock_name="other:{job}")
-    goes_on = {"retries": retries_once, "is replaced": replaced, "is retried": ends}[how]
+    goes_on: Any = {"retries": retries_once, "is replaced": replaced, "is retried": ends}[how]
 
     def work(self: Any, job: Any) -> Any:
         if self.request.retries and how == "retries":
