@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -228,5 +226,8 @@ def shut_down_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def in_pauses(monkeypatch: pytest.MonkeyPatch, pause: Callable[[], None]) -> None:
     """What happens in the pause before a message is sent once more, or is rejected."""
+    import time
+    from types import SimpleNamespace
+
     own = SimpleNamespace(sleep=lambda _seconds: pause(), time=time.time)
     monkeypatch.setattr("django_tasklock.celery.requeue.time", own)
