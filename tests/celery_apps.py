@@ -8,7 +8,7 @@ from typing import Any
 
 from celery import _state
 
-from django_tasklock._compat.celery import active_apps
+from tests.inside import active_apps
 
 __all__ = ["apps_end", "forget"]
 

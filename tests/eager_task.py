@@ -8,8 +8,8 @@ from celery import Celery
 
 from django_tasklock import lock, locks
 from django_tasklock.celery import LockedTask
-from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
+from tests.celery_tasks.conftest import job_guard, status
 from tests.steps import holder
 
 __all__ = ["assert_an_eager_task_locks_and_guards"]
@@ -17,31 +17,18 @@ __all__ = ["assert_an_eager_task_locks_and_guards"]
 
 def assert_an_eager_task_locks_and_guards() -> None:
     """On the store "default"; the test needs a database."""
-    app = Celery("eager", broker="memory://", set_as_current=False, fixups=[])
+    app: Any = Celery("eager", broker="memory://", set_as_current=False, fixups=[])
     app.conf.update(task_always_eager=True)
-    seen: list[Any] = []
 
-    @app.task(
-        base=LockedTask,
-        bind=True,
-        lazy=False,
-        shared=False,
-        lock_name="job:{pk}",
-        guard=StatusGuard(
-            "app.Job", pk="pk", source="queued", to="running", done="done",
-            fence_field="lock_fence",
-        ),
-    )  # fmt: skip
-    def work(self: Any, pk: int) -> str:
-        seen.append((holder(f"job:{pk}").owner.task, Job.objects.get(pk=pk).lock_fence))
-        seen.append(self.lease.fence)
+    def work(self: Any, job: int) -> str:
+        assert holder(self.lease.name).owner.task == self.name
+        assert Job.objects.get(pk=job).lock_fence == self.lease.fence
         return "worked"
 
-    job = Job.objects.create()
-    with lock(f"job:{job.pk}"):
-        assert work.delay(job.pk).get()["reason"] == "already_processing"
-    assert work.delay(job.pk).get() == "worked"
-    assert seen == [(work.name, seen[1]), seen[1]]
-    job.refresh_from_db()
-    assert job.status == "done"
-    assert not locks.is_locked(f"job:{job.pk}")
+    options = {"base": LockedTask, "bind": True, "lazy": False, "shared": False}
+    task = app.task(work, lock_name="job:{job}", guard=job_guard(), **options)
+    row = Job.objects.create()
+    with lock(f"job:{row.pk}"):
+        assert task.delay(row.pk).get()["reason"] == "already_processing"
+    assert task.delay(row.pk).get() == "worked"
+    assert (status(row), locks.is_locked(f"job:{row.pk}")) == ("done", False)

@@ -275,3 +275,82 @@ def before_the_release(monkeypatch: pytest.MonkeyPatch, do: Callable[[Lease], ob
         return release(run, lease)
 
     monkeypatch.setattr(Run, "_release", released)
+
+
+# -- the life of a message
+
+
+def active_apps() -> list[Any]:
+    """Celery's apps that this process has made and not closed."""
+    from django_tasklock._compat import celery
+
+    return celery.active_apps()
+
+
+def counts_parts_once(backend: Any) -> bool:
+    """Whether this result backend may be told twice of a part of a chord."""
+    from django_tasklock._compat import celery
+
+    return celery.counts_parts_once(backend)
+
+
+def children_of(worker: Any) -> Any:
+    """What watches the pool children of a worker, of which ``worker`` is the consumer."""
+    from django_tasklock.celery.request import Children
+
+    children = Children()
+    children.use(worker)
+    return children
+
+
+def came_back() -> Exception:
+    """What a run ends with whose message is in the queue again."""
+    from django_tasklock.celery.note import CameBack
+
+    return CameBack()
+
+
+def deaths_of(request: Any) -> int:
+    """How many runs of its message the store knows to have started, and not to have ended."""
+    from django_tasklock.celery.note import RunNote
+
+    attempts = request.attempts
+    return RunNote.read(stores["default"].get_note(attempts.key)).starts
+
+
+def follow_up(task: Any, name: str = "job:1") -> str | None:
+    """The task id of the follow-up of a run under this lock."""
+    from django_tasklock.celery.options import follow_up_key
+
+    return stores["default"].get_note(follow_up_key(task, name))
+
+
+def make_follow_up(task: Any, task_id: str, name: str = "job:1") -> None:
+    """Have a message be the follow-up of a run under this lock."""
+    from django_tasklock.celery.options import follow_up_key
+
+    stores["default"].reserve(follow_up_key(task, name), task_id, 60.0)
+
+
+def forget_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the result backend alone know of runs that have ended."""
+    monkeypatch.setattr("django_tasklock.celery.note.END_NOTE_WITH_RESULT_SECONDS", 0.001)
+
+
+def patient_main_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a worker's main process wait for what it clears, however busy the machine is."""
+    monkeypatch.setattr("django_tasklock.celery.request.CLEAR_WAIT_SECONDS", 60.0)
+
+
+def shut_down_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no run of this process and its children learn of a shutdown that a test begins."""
+    monkeypatch.setattr("django_tasklock.celery.stopping._shared", bytearray(8))
+
+
+def in_pauses(monkeypatch: pytest.MonkeyPatch, pause: Callable[[], None]) -> None:
+    """What happens in the pause before a message is sent once more, or is rejected."""
+    import time
+    from types import SimpleNamespace
+
+    own = SimpleNamespace(sleep=lambda _seconds: pause(), time=time.time)
+    monkeypatch.setattr("django_tasklock.celery.requeue.time", own)

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import MagicMock
 
 import kombu
 import kombu.pools
@@ -21,9 +22,11 @@ from celery.app.trace import build_tracer
 from celery.result import denied_join_result
 
 from django_tasklock.celery import LockedTask
-from django_tasklock.celery.request import LockedRequest
 from tests.celery_apps import forget
 from tests.steps import Meanwhile, killed_in_child
+
+ORIGINAL, REDELIVERY = False, True
+"""whether the broker has marked the message as redelivered"""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,20 @@ class Message:
         return ours
 
 
+class Runs(list[Any]):
+    """A task's body, and the ids of its runs. What it does is given for the first run, the second,
+    and so on: the last also for all later ones, and by default nothing."""
+
+    def __init__(self, *steps: Any) -> None:
+        super().__init__()
+        self._steps = steps
+
+    def __call__(self, task: Any, job: Any) -> Any:
+        self.append(task.request.id)
+        step = self._steps[min(len(self), len(self._steps)) - 1] if self._steps else None
+        return step(task, job) if step else None
+
+
 class Mailroom:
     """An app with a queue of its own on a real broker; its results are kept in this process."""
 
@@ -64,6 +81,7 @@ class Mailroom:
         an `AsyncResult` that the garbage collector finds later would connect to unsubscribe."""
         self.app.conf.update(result_backend=url)
         results: Any = self.app.backend
+        results.remove_pending_result = lambda result: result
         try:
             with denied_join_result():
                 yield
@@ -74,7 +92,7 @@ class Mailroom:
         """A task that locks ``job:{job}``; its body is called with the bound task and the job."""
 
         def body(self: Any, job: Any, other: Any = None) -> Any:
-            return work(self, job) if work else f"done:{job}"
+            return f"done:{job}" if work is None else work(self, job)
 
         options = {"name": f"task-{secrets.token_hex(4)}", "lock_name": "job:{job}", **options}
         return self.register(body, bind=True, **options)
@@ -85,6 +103,11 @@ class Mailroom:
         # acks_late is said, so that the checks do not ask for it.
         usual = {"base": LockedTask, "shared": False, "acks_late": False}
         return app.task(body, **{**usual, **options})
+
+    def message(self, work: Any = None, job: Any = 1, **options: Any) -> Message:
+        """The message of one call of such a task, taken out of the queue."""
+        self.task(work, **options).delay(job)
+        return self.take()
 
     def waiting(self) -> list[Message]:
         """What is in the queue, the oldest first."""
@@ -126,15 +149,33 @@ class Mailroom:
             return "SUCCESS", traced.retval
         return str(traced.info.state), traced.info.retval
 
-    def received(self, message: Message) -> LockedRequest:
-        """The request that the main process of a worker makes of a message, which then has the
-        token that this process drew."""
+    def deliveries(self, message: Message, *marked: bool) -> list[str]:
+        """Deliver a message several times, each time marked as a redelivery or not. Returns the
+        states."""
+        return [self.deliver(message, redelivered=each)[0] for each in marked]
+
+    def fails(self, message: Message, kind: type[BaseException], **how: Any) -> Any:
+        """Deliver a message that is to fail with this kind of error. Returns the error."""
+        state, error = self.deliver(message, **how)
+        assert (state, type(error)) == ("FAILURE", kind)
+        return error
+
+    def request_class(self, task: Any) -> Any:
+        """The class that the main process of a worker makes the task's requests of."""
+        for _ in range(2):  # Once more when it has connected to the broker again.
+            task.start_strategy(self.app, MagicMock())
+        return task.Request
+
+    def received(self, message: Message) -> Any:
+        """The request that the main process makes of a message, which then has the token that this
+        process drew."""
         body = json.dumps([message.args, message.kwargs, message.embed])
         sent = kombu.Message(
             body=body, content_type="application/json", content_encoding="utf-8",
             headers=message.headers,
         )  # fmt: skip
-        request = LockedRequest(sent, app=self.app, task=self.app.tasks[message.task])
+        task = self.app.tasks[message.task]
+        request = self.request_class(task)(sent, app=self.app, task=task)
         message.headers["tasklock"] = request.request_dict["tasklock"]
         return request
 
@@ -145,6 +186,10 @@ class Mailroom:
             assert len(outcomes) < most, "the queue does not get empty"
             outcomes.append(self.deliver(self.take()))
         return outcomes
+
+    def states(self) -> list[str]:
+        """The same; returns the states alone."""
+        return [state for state, _ in self.work_off()]
 
     def close(self) -> None:
         """Remove the queue and close the connections."""

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
 
-from django_tasklock import locks
-from django_tasklock._values import clock
-from django_tasklock.celery import requeue
+from django_tasklock import Lease, locks
+from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
 from tests.conftest import UseRedis
-from tests.mailroom import Mailroom, mailroom
+from tests.inside import asked, clock, follow_up, in_pauses
+from tests.mailroom import Mailroom, Message, mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
+from tests.steps import LONG, Meanwhile, in_child, taken
 
+MakeTask = Callable[..., Any]
 FENCES = pytest.mark.parametrize("fence", ["lock_fence", None], ids=["fence", "no-fence"])
 
 
@@ -44,6 +46,28 @@ def row(transactional_db: None) -> Job:
     return row
 
 
+@pytest.fixture
+def app() -> Any:
+    """An app without a queue: what is sent runs at once."""
+    app = Celery("locked", broker="memory://", set_as_current=False, fixups=[])
+    app.conf.update(task_always_eager=True, result_backend="cache+memory://")
+    return app
+
+
+@pytest.fixture
+def task(app: Any) -> MakeTask:
+    """``task(body, **options)``: a bound, locked task of that app."""
+
+    def make(body: Callable[..., Any], **options: Any) -> Any:
+        usual = {"base": LockedTask, "bind": True, "lazy": False, "lock_name": "video:{video}"}
+        # Not shared: every app of this process would have it too.
+        return app.task(
+            body, **{"name": f"videos.{body.__name__}", "shared": False, **usual, **options}
+        )
+
+    return make
+
+
 def job_guard(
     fence: str | None = "lock_fence", kind: type[StatusGuard] = StatusGuard, **options: Any
 ) -> Any:
@@ -65,13 +89,41 @@ def lose(lease: Any, *, clear: bool = True) -> None:
         locks.clear(lease.name)
 
 
+def held_elsewhere(name: str = "job:1", **options: Any) -> Lease:
+    """A lease that another thread has taken."""
+    return Meanwhile(lambda: taken(name, **options)).result()
+
+
+def dead_child(message: Message, name: str = "job:1") -> int:
+    """The pid of a pool child that has died while it held the lock of its message."""
+
+    def work() -> int:
+        asked(name, ttl=LONG, token=message.ours["token"])
+        return os.getpid()
+
+    return int(in_child(work))
+
+
+def loses_its_lease(self: Any, job: Any) -> None:
+    """The body of a run that finds out that its lease is lost."""
+    lose(self.lease)
+    self.lease.assert_held()
+
+
+def retries_once(self: Any, job: Any) -> Any:
+    """The body of a run that returns in its first retry."""
+    return self.request.retries or self.retry(countdown=0)
+
+
+def has_reserved_nothing(task: Any, name: str) -> bool:
+    """Whether no message waits for this lock, and no follow-up, as far as the store knows."""
+    return not list(task.locks.store.reservations()) and follow_up(task, name) is None
+
+
 def away(broker: CutProxy) -> None:
     """From now on the broker does not answer."""
     broker.refuse()
     broker.cut()
 
 
-def pauses(monkeypatch: pytest.MonkeyPatch, pause: Callable[[], None]) -> None:
-    """What happens in the pause before the next try, or before the message is rejected."""
-    own = SimpleNamespace(sleep=lambda _seconds: pause(), time=time.time)
-    monkeypatch.setattr(requeue, "time", own)
+pauses = in_pauses

@@ -35,9 +35,9 @@ def note(tmp_path: Path) -> Note:
     """Notes a run, in whatever process. Returns how many there were."""
     path = tmp_path / "runs"
 
-    def note(times: int = 1) -> int:
+    def note() -> int:
         with path.open("a") as file:
-            file.write("x" * times)
+            file.write("x")
         return path.stat().st_size
 
     return note
@@ -50,65 +50,64 @@ def poison(room: Mailroom, note: Note, **options: Any) -> Message:
         note()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    room.task(work, acks_late=True, **options).delay(1)
-    return room.take()
+    return room.message(work, acks_late=True, **options)
 
 
 def assert_given_up(room: Mailroom, message: Message, runs: int) -> None:
-    state, error = room.deliver(message, redelivered=True)
-    assert (state, type(error)) == ("FAILURE", TooManyAttempts)
-    assert error.runs == runs
+    assert room.fails(message, TooManyAttempts, redelivered=True).runs == runs
     assert not locks.is_locked("job:1")
 
 
-def test_a_message_that_kills_its_worker_each_time_is_given_up(room: Mailroom, note: Note) -> None:
-    message = poison(room, note, lock_max_attempts=3)
-    for number in range(3):
-        killed_in_child(partial(room.deliver, message, redelivered=number > 0))
+@pytest.mark.parametrize(
+    "deliveries",
+    [("original", "redelivery", "redelivery"), ("redelivery", "original")],
+    ids=["one after the other", "an original after its redelivery"],
+)
+def test_a_message_that_kills_its_worker_each_time_is_given_up(
+    room: Mailroom, note: Note, deliveries: tuple[str, ...]
+) -> None:
+    # Given a job that kills its process at each delivery, and may do so as often
+    message = poison(room, note, lock_max_attempts=len(deliveries))
+    for delivery in deliveries:
+        again = delivery == "redelivery"
+        killed_in_child(partial(room.deliver, message, redelivered=again))
+
+    # I expect all later deliveries to fail, with the number of the deaths
     for _ in range(2):
-        assert_given_up(room, message, 3)
-    assert note() == 4
+        assert_given_up(room, message, len(deliveries))
+
+    # And its body not to be called for them
+    assert note() == len(deliveries) + 1
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["", "its database is silent"])
 def test_the_row_of_a_message_that_is_given_up_has_failed(
     room: Mailroom, row: Job, silent: bool
 ) -> None:
-    room.task(acks_late=True, lock_max_attempts=1, guard=job_guard()).delay(row.pk)
-    killed_in_body(room, message := room.take())
+    message = room.message(job=row.pk, acks_late=True, lock_max_attempts=1, guard=job_guard())
+    killed_in_body(room, message)
     assert status(row) == "working"
 
     def no_answer(*_: Any) -> None:
         raise OperationalError("no answer")
 
     with connection.execute_wrapper(no_answer) if silent else ExitStack():
-        state, error = room.deliver(message, redelivered=True)
-    assert (state, type(error)) == ("FAILURE", TooManyAttempts)
+        room.fails(message, TooManyAttempts, redelivered=True)
     assert status(row) == ("working" if silent else "failed")
 
 
 def test_a_run_that_waited_for_its_lock_counts_too(room: Mailroom, note: Note) -> None:
     """The lock is handed over to it in its last holder's release."""
-    message = poison(room, note, lock_max_attempts=1, lock_wait=30)
-    held: list[bool] = []
+    message, lease = poison(room, note, lock_max_attempts=1, lock_wait=30), taken("job:1")
 
     def release_when_waited_for() -> None:
-        with lock("job:1", ttl=LONG):
-            held.append(True)
-            until(lambda: waiting("job:1"), "a waiter")
+        until(lambda: waiting("job:1"), "a waiter")
+        lease.release()
 
-    first = Meanwhile(release_when_waited_for)
-    until(lambda: held, "the first holder")
+    release = Meanwhile(release_when_waited_for)
     killed_in_child(lambda: room.deliver(message))
-    first.result()
+    release.result()
     assert_given_up(room, message, 1)
-
-
-def test_the_deaths_of_an_original_and_its_redelivery_count(room: Mailroom, note: Note) -> None:
-    message = poison(room, note, lock_max_attempts=2)
-    for redelivered in (True, False):
-        killed_in_child(partial(room.deliver, message, redelivered=redelivered))
-    assert_given_up(room, message, 2)
 
 
 def test_an_orderly_end_neither_counts_nor_hides_the_others(room: Mailroom, note: Note) -> None:
@@ -120,8 +119,7 @@ def test_an_orderly_end_neither_counts_nor_hides_the_others(room: Mailroom, note
             os.kill(os.getpid(), signal.SIGKILL)
         raise Reject("not now", requeue=True)
 
-    room.task(work, acks_late=True, lock_max_attempts=2).delay(1)
-    message = room.take()
+    message = room.message(work, acks_late=True, lock_max_attempts=2)
     for number in range(2):
         assert room.deliver(message, redelivered=number > 0)[0] == "REJECTED"
         killed_in_child(lambda: room.deliver(message, redelivered=True))
@@ -133,71 +131,72 @@ def test_33_a_body_that_ends_its_process_itself_counts(room: Mailroom) -> None:
     def work(self: Any, job: Any) -> None:
         raise SystemExit
 
-    room.task(work, acks_late=True, lock_max_attempts=2).delay(1)
-    message = room.take()
+    message = room.message(work, acks_late=True, lock_max_attempts=2)
     for redelivered in (False, True):
         with pytest.raises(SystemExit):
             room.deliver(message, redelivered=redelivered)
     assert_given_up(room, message, 2)
 
 
-class TestTheStoreIsSilent:
-    """What was written, or could not be written, is put right as soon as it answers."""
+# ------------------------------------------------------------------------------ a silent store
 
-    @pytest.fixture
-    def proxy(self, use_redis: UseRedis, room: Mailroom, cut_proxy: CutProxy) -> CutProxy:
-        use_redis(cut_proxy.url)
-        taken("warm").release()  # The server knows the scripts from now on, and runs them.
-        room.app.conf.task_ignore_result = True  # The notes alone say what has happened.
-        return cut_proxy
 
-    def ask_in_vain(
-        self, room: Mailroom, proxy: CutProxy, message: Message, **how: bool
-    ) -> Message:
-        """Redis grants the lock, and writes the note, and the worker gets no answer. Returns the
-        message that is in the queue then."""
-        proxy.drop_reply(to=b"job:1", times=99)
-        assert room.deliver(message, **how)[0] == "IGNORED"
-        proxy.drop_reply(times=0)
-        until(lambda: not locks.count("job:1"), "the release of what nobody wants")
-        return room.take()
+@pytest.fixture
+def proxy(use_redis: UseRedis, room: Mailroom, cut_proxy: CutProxy) -> CutProxy:
+    """What is between the tasks and the store; their notes alone say what has happened."""
+    use_redis(cut_proxy.url)
+    taken("warm").release()  # The server knows the scripts from now on, and runs them.
+    room.app.conf.task_ignore_result = True
+    return cut_proxy
 
-    @pytest.mark.parametrize(("wait", "slots"), by_day((0, 1), (5, 1), (5, 2)))
-    def test_an_acquire_without_an_answer_does_not_count(
-        self, room: Mailroom, proxy: CutProxy, note: Note, wait: float, slots: int
-    ) -> None:
-        options = {"lock_max_attempts": 1, "lock_wait": wait, "lock_slots": slots}
-        room.task(lambda self, job: note(), acks_late=True, **options).delay(1)
-        message = self.ask_in_vain(room, proxy, room.take())
-        # It was prefetched by a worker that was killed before it came to it.
-        assert room.deliver(message, redelivered=True) == ("SUCCESS", 1)
 
-    def test_deaths_before_it_count(self, room: Mailroom, proxy: CutProxy, note: Note) -> None:
-        message = poison(room, note, lock_max_attempts=2)
-        killed_in_child(lambda: room.deliver(message))
-        locks.clear("job:1")
-        for _ in range(2):
-            message = self.ask_in_vain(room, proxy, message, redelivered=True)
-        killed_in_child(lambda: room.deliver(message, redelivered=True))
-        assert_given_up(room, message, 2)
-        assert note() == 3
+def ask_in_vain(room: Mailroom, proxy: CutProxy, message: Message, **how: bool) -> Message:
+    """Redis grants the lock, and writes the note, and the worker gets no answer. Returns the
+    message that is in the queue then."""
+    proxy.drop_reply(to=b"job:1", times=99)
+    assert room.deliver(message, **how)[0] == "IGNORED"
+    proxy.drop_reply(times=0)
+    until(lambda: not locks.count("job:1"), "the release of what nobody wants")
+    return room.take()
 
-    @pytest.mark.parametrize("cooldown", by_day(0, 0.5))
-    def test_a_run_whose_release_got_no_answer_is_not_run_again(
-        self, room: Mailroom, proxy: CutProxy, note: Note, cooldown: float
-    ) -> None:
-        def work(self: Any, job: Any) -> None:
-            note()
-            proxy.refuse()
-            proxy.cut()
 
-        room.task(work, acks_late=True, lock_ttl=3600, lock_cooldown=cooldown).delay(1)
-        message = room.take()
-        assert room.deliver(message)[0] == "SUCCESS"
-        proxy.accept()
-        until(lambda: not locks.count("job:1"), "the release")
-        assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-        assert (room.ids(), note()) == ([], 2)
+@pytest.mark.parametrize(("wait", "slots"), by_day((0, 1), (5, 1), (5, 2)))
+def test_an_acquire_without_an_answer_does_not_count(
+    room: Mailroom, proxy: CutProxy, note: Note, wait: float, slots: int
+) -> None:
+    options = {"lock_max_attempts": 1, "lock_wait": wait, "lock_slots": slots}
+    message = room.message(lambda self, job: note(), acks_late=True, **options)
+    message = ask_in_vain(room, proxy, message)
+    # It was prefetched by a worker that was killed before it came to it.
+    assert room.deliver(message, redelivered=True) == ("SUCCESS", 1)
+
+
+def test_deaths_before_it_count(room: Mailroom, proxy: CutProxy, note: Note) -> None:
+    message = poison(room, note, lock_max_attempts=2)
+    killed_in_child(lambda: room.deliver(message))
+    locks.clear("job:1")
+    for _ in range(2):
+        message = ask_in_vain(room, proxy, message, redelivered=True)
+    killed_in_child(lambda: room.deliver(message, redelivered=True))
+    assert_given_up(room, message, 2)
+    assert note() == 3
+
+
+@pytest.mark.parametrize("cooldown", by_day(0, 0.5))
+def test_a_run_whose_release_got_no_answer_is_not_run_again(
+    room: Mailroom, proxy: CutProxy, note: Note, cooldown: float
+) -> None:
+    def work(self: Any, job: Any) -> None:
+        note()
+        proxy.refuse()
+        proxy.cut()
+
+    message = room.message(work, acks_late=True, lock_ttl=3600, lock_cooldown=cooldown)
+    assert room.deliver(message)[0] == "SUCCESS"
+    proxy.accept()
+    until(lambda: not locks.count("job:1"), "the release")
+    assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+    assert (room.ids(), note()) == ([], 2)
 
 
 @pytest.mark.parametrize("wait", by_day(0, 30))

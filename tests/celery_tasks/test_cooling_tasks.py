@@ -14,11 +14,10 @@ from django_tasklock.celery.checks import check_tasks
 from django_tasklock.celery.explain import duplicate_of, explain_call
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
-from tests.celery_tasks.test_locked_task import MakeTask, app, task
+from tests.celery_tasks.conftest import MakeTask
 from tests.mailroom import Mailroom, killed_in_body
 from tests.steps import LONG, holder
 
-__all__ = ["app", "task"]
 LATER = 300.0
 """seconds after which no test looks"""
 ALL = {

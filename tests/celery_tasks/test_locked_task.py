@@ -8,50 +8,26 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import Celery, chain, chord, group
+from celery import chain, chord, group
 from django.test.utils import override_settings
 
 from django_tasklock import LeaseLost, LockInfo, LockNotAcquired, lock, locks
-from django_tasklock._engine import history
-from django_tasklock._values.owner import owner_record
-from django_tasklock._values.tokens import new_token
 from django_tasklock.celery import LockedTask
-from django_tasklock.stores.base import BaseStore, Grant
-from tests.celery_tasks.conftest import lose
+from django_tasklock.stores.base import BaseStore
+from tests.celery_tasks.conftest import MakeTask, lose
 from tests.conftest import UseRedis
-from tests.inside import asked
+from tests.inside import asked, keep_events_for, owner_record
 from tests.mailroom import Mailroom, elsewhere, mailroom
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, all_of, holder, taken, waiting
+from tests.steps import LONG, Meanwhile, all_of, held_by, holder, taken, waiting
 from tests.waiting import until
 
-MakeTask = Callable[..., Any]
 HOW = pytest.mark.parametrize("how", ["directly", "eagerly"])
 
 
 @pytest.fixture(autouse=True)
 def on_redis(use_redis: UseRedis) -> None:
     use_redis()
-
-
-@pytest.fixture
-def app() -> Any:
-    app = Celery("locked", broker="memory://", set_as_current=False, fixups=[])
-    app.conf.update(task_always_eager=True, result_backend="cache+memory://")
-    return app
-
-
-@pytest.fixture
-def task(app: Any) -> MakeTask:
-    """``task(body, **options)``: a bound, locked task of an app of its own."""
-
-    def make(body: Callable[..., Any], **options: Any) -> Any:
-        defaults = {"base": LockedTask, "bind": True, "lazy": False, "lock_name": "video:{video}"}
-        # Not shared: every app of this process would have it too.
-        options = {"name": f"videos.{body.__name__}", "shared": False, **defaults, **options}
-        return app.task(body, **options)
-
-    return make
 
 
 def call(task: Any, how: str, *args: Any) -> Any:
@@ -66,39 +42,41 @@ def process(self: Any, video: Any, how: str = "hls") -> str:
 
 @HOW
 def test_a_body_runs_under_the_lock(task: MakeTask, how: str) -> None:
+    # Given a task that is called in this process, I expect its body to have the lock
     made = task(process)
     assert call(made, how, 7) == "7 as hls"
+
+    # And the lock to be free after it, and the task to have no lease
     assert not locks.is_locked("video:7")
-    with pytest.raises(TypeError):
-        made(7, colour="red")
     with pytest.raises(RuntimeError, match="holds no lease"):
         _ = made.lease
-    taken("video:7")
 
+    # And arguments that do not fit to be the error that they are for any function
+    with pytest.raises(TypeError):
+        made(7, colour="red")
+
+    # And a way past the lock, for who knows better
     def body(self: Any, video: int) -> str:
         return "ran"
 
-    assert task(body).run(7) == "ran", "the way past the lock"
+    taken("video:7")
+    assert task(body).run(7) == "ran"
 
 
 @HOW
-def test_the_lock_of_a_body_that_raises_is_released(task: MakeTask, how: str) -> None:
-    def fail(self: Any, video: int) -> None:
-        raise KeyError(video)
-
-    with pytest.raises(KeyError):
-        call(task(fail), how, 7)
-    assert not locks.is_locked("video:7")
-
-
-@HOW
-def test_a_lost_lease_is_no_success(task: MakeTask, how: str) -> None:
-    def late(self: Any, video: int) -> str:
+@pytest.mark.parametrize("error", [KeyError, LeaseLost])
+def test_an_error_or_a_lost_lease_is_no_success_and_leaves_no_lock(
+    task: MakeTask, how: str, error: type[Exception]
+) -> None:
+    def work(self: Any, video: int) -> str:
+        if error is KeyError:
+            raise KeyError(video)
         assert locks.clear(self.lease.name)
         return "not so"
 
-    with pytest.raises(LeaseLost):
-        call(task(late), how, 7)
+    with pytest.raises(error):
+        call(task(work), how, 7)
+    assert not locks.is_locked("video:7")
 
 
 def test_the_owner_names_the_task_and_its_id(task: MakeTask) -> None:
@@ -203,11 +181,8 @@ def test_a_task_that_calls_itself_keeps_its_lock(task: MakeTask, how: str, slots
     assert locks.list() == []
 
 
-def test_another_thread_and_another_name_are_not_let_in(task: MakeTask) -> None:
+def test_another_thread_is_not_let_in(task: MakeTask) -> None:
     def again(self: Any, video: int, inner: bool = False) -> Any:
-        if video == 8:
-            return self.lease.name
-        assert again_task(8) == "video:8"
         return "ran" if inner else all_of(lambda: again_task(video, True))[0]
 
     again_task = task(again)
@@ -217,12 +192,10 @@ def test_another_thread_and_another_name_are_not_let_in(task: MakeTask) -> None:
 # ------------------------------------------------------------------------------ lock_slots
 
 
-def another_runs(permit: str, task: str, task_id: str) -> str:
-    """A run on another machine."""
-    token = new_token()
+def another_runs(task: str, task_id: str) -> str:
+    """A run on another machine, with the first of two permits. Returns the lease's token."""
     record = {**owner_record(task, task_id), "boot": "another-machine", "slots": 2}
-    assert isinstance(locks.store.acquire([permit], token, LONG, record), Grant)
-    return token
+    return held_by(record, "job:1#1")
 
 
 def test_as_many_run_as_the_callable_says(room: Mailroom) -> None:
@@ -251,11 +224,10 @@ def test_as_many_run_as_the_callable_says(room: Mailroom) -> None:
 def test_a_message_does_not_get_another_permit_beside_its_own_run(
     room: Mailroom, redelivered: bool
 ) -> None:
-    task = room.task(lock_slots=2, acks_late=True)
-    sent = task.delay(1)
-    token = another_runs("job:1#1", task.name, sent.id)
-    assert room.deliver(room.take(), redelivered=redelivered)[0] == "IGNORED"
-    assert room.ids() == [sent.id]
+    message = room.message(lock_slots=2, acks_late=True)
+    token = another_runs(message.task, message.id)
+    assert room.deliver(message, redelivered=redelivered)[0] == "IGNORED"
+    assert room.ids() == [message.id]
     assert not locks.is_locked("job:1#2")
     # When that run is over without an end, the message runs.
     assert locks.clear("job:1#1", token)
@@ -264,13 +236,12 @@ def test_a_message_does_not_get_another_permit_beside_its_own_run(
 
 def test_who_is_refused_a_permit_may_be_retried_or_raise(room: Mailroom) -> None:
     held = [taken("job:1", slots=2) for _ in range(2)]
-    room.task(lock_slots=2, on_conflict="retry").delay(1)
-    assert room.deliver(room.take())[0] == "IGNORED"
-    raises = room.task(lock_slots=2, on_conflict="raise").delay(1)
-    state, error = room.deliver(room.take(raises.id))
-    assert (state, type(error), error.name) == ("FAILURE", LockNotAcquired, "job:1")
+    assert room.deliver(room.message(lock_slots=2, on_conflict="retry"))[0] == "IGNORED"
+    waits = room.take()
+    error = room.fails(room.message(lock_slots=2, on_conflict="raise"), LockNotAcquired)
+    assert error.name == "job:1"
     held[0].release()
-    assert room.work_off() == [("SUCCESS", "done:1")]
+    assert room.deliver(waits) == ("SUCCESS", "done:1")
 
 
 def test_a_run_that_lost_its_permit_starts_over_though_another_has_that_one(
@@ -282,12 +253,11 @@ def test_a_run_that_lost_its_permit_starts_over_though_another_has_that_one(
         runs.append(self.lease.slot)
         if len(runs) == 1:
             lose(self.lease)
-            another_runs("job:1#1", self.name, "another message")
+            another_runs(self.name, "another message")
             self.lease.assert_held()
 
     room.task(work, lock_slots=2, acks_late=True).delay(1)
-    assert room.deliver(room.take())[0] == "IGNORED"
-    assert room.work_off() == [("SUCCESS", None)]
+    assert room.states() == ["IGNORED", "SUCCESS"]
     assert runs == [1, 2]
     assert holder("job:1#1").owner.task_id == "another message"
 
@@ -295,36 +265,29 @@ def test_a_run_that_lost_its_permit_starts_over_though_another_has_that_one(
 # ------------------------------------------------------------------------------ locks inside
 
 
-def hold() -> LockInfo:
-    with lock("inside"):
+def held_in(block: Any) -> LockInfo:
+    with block:
         return holder("inside")
 
 
-def hold_on_a_loop() -> LockInfo:
-    async def hold_it() -> LockInfo:
-        async with lock("inside"):
-            return holder("inside")
-
-    return asyncio.run(hold_it())
+async def held_on_a_loop() -> LockInfo:
+    async with lock("inside"):
+        return holder("inside")
 
 
-def hold_by_a_verb() -> LockInfo:
-    lease = taken("inside")
-    found = holder("inside")
-    lease.release()
-    return found
+WAYS: dict[str, Callable[[], LockInfo]] = {
+    "a block": lambda: held_in(lock("inside")),
+    "a block on a loop": lambda: asyncio.run(held_on_a_loop()),
+    "a verb": lambda: held_in(taken("inside")),
+    "adopted": lambda: held_in(locks.adopt(Meanwhile(lambda: taken("inside").detach()).result())),
+}
 
 
-def adopt() -> LockInfo:
-    lease = locks.adopt(Meanwhile(lambda: taken("inside").detach()).result())
-    assert lease is not None
-    found = holder("inside")
-    lease.release()
-    return found
+@pytest.mark.parametrize("way", WAYS)
+def test_a_lock_inside_a_task_of_any_class_records_the_task_and_its_id(app: Any, way: str) -> None:
+    def work() -> LockInfo:
+        return WAYS[way]()
 
-
-@pytest.mark.parametrize("work", [hold, hold_on_a_loop, hold_by_a_verb, adopt])
-def test_a_lock_inside_a_task_of_any_class_records_the_task_and_its_id(app: Any, work: Any) -> None:
     plain = app.task(work, name="plain", shared=False)
     owner = plain.apply_async(task_id="id-7").get().owner
     assert (owner.task, owner.task_id, owner.inside) == ("plain", "id-7", True)
@@ -346,9 +309,8 @@ def test_a_lock_inside_a_task_is_no_run_of_it(
     room: Mailroom, app: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does no call's work, and the task may take two permits. Who is refused is found by id."""
-    monkeypatch.setattr(history, "BATCH_SECONDS", LONG)
+    keep_events_for(monkeypatch, LONG)
     unique = room.task(lambda self, job: hold_next(job), unique_while="unfinished")
-    late = room.task(acks_late=True)
 
     def hold_next(job: int) -> None:
         with lock(f"job:{job + 1}"):
@@ -356,8 +318,7 @@ def test_a_lock_inside_a_task_is_no_run_of_it(
 
     unique.delay(1)
     assert len(room.work_off()) == 2
-    late.delay(1)
-    message = room.take()
+    message = room.message(acks_late=True)
 
     def work() -> str:
         with lock("pool", slots=2), lock("pool", slots=2, wait=0):
@@ -367,7 +328,7 @@ def test_a_lock_inside_a_task_is_no_run_of_it(
 
     plain = app.task(work, name="plain", shared=False)
     assert plain.apply_async(task_id="id-7").get() == "IGNORED"
-    assert [state for state, _ in room.work_off()] == ["SUCCESS"]
+    assert room.states() == ["SUCCESS"]
 
     def ask() -> Any:
         return locks.acquire("busy")

@@ -1,36 +1,52 @@
 """What becomes of calls that do not run: the signal `task_not_run`, and in the history each skip,
-with the reason and the holder."""
+with the reason and the holder; and a warning of a job that sends its own next run in vain."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from django_tasklock import LockNotAcquired, StoreUnavailable, lock, locks
-from django_tasklock._engine import history
 from django_tasklock.celery import by
 from django_tasklock.exceptions import AlreadyQueued
 from django_tasklock.signals import OUTCOMES, lock_acquired, lock_released, task_not_run
 from django_tasklock.tasks import locked
 from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.celery_tasks.conftest import job_guard, lose
+from tests.celery_tasks.conftest import held_elsewhere, job_guard, loses_its_lease
+from tests.inside import keep_events_for
 from tests.mailroom import Mailroom, elsewhere
-from tests.steps import LONG, Meanwhile, sent, taken
+from tests.steps import LONG, sent
 
+Told = list[dict[str, Any]]
 PATIENT_NO_MORE = {"on_conflict": "retry", "lock_retry_for": 0}
 
 
 @pytest.fixture(autouse=True)
 def _all_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever happens is of one second."""
-    monkeypatch.setattr(history, "BATCH_SECONDS", LONG)
+    keep_events_for(monkeypatch, LONG)
 
 
-def outcomes(told: list[dict[str, Any]]) -> list[tuple[str, str]]:
+@pytest.fixture
+def told() -> Iterator[Told]:
+    """What receivers of `task_not_run` are told. Another one fails, which changes nothing."""
+
+    def broken(**_: Any) -> None:
+        raise RuntimeError("a receiver of somebody's")
+
+    task_not_run.connect(broken)
+    with sent(task_not_run) as told:
+        yield told
+    task_not_run.disconnect(broken)
+
+
+def outcomes(told: Told) -> list[tuple[str, str]]:
     """Each outcome with its reason; all of them are of the closed set."""
     assert all(one["reason"] in OUTCOMES[one["outcome"]] for one in told)
     return [(one["outcome"], one["reason"]) for one in told]
@@ -59,33 +75,37 @@ def skip_of(task_id: str) -> Any:
     ],
 )
 def test_of_a_message_that_does_not_run_it_is_told_why(
-    room: Mailroom, options: dict[str, Any], while_: str, state: Any, outcome: Any, reason: Any
-) -> None:
-    task = room.task(**options)
-    task.delay(1)
-    message = room.take()
+    room: Mailroom, told: Told, options: dict[str, Any], while_: str, state: Any, outcome: Any,
+    reason: Any,
+) -> None:  # fmt: skip
+    # Given a message that does not get its lock, or gets it
+    message = room.message(**options)
     if while_ == "held":
-        Meanwhile(lambda: taken("job:1")).result()
+        held_elsewhere()
     elif while_ == "on hold":
         locks.hold("job:1", LONG, "alice", "a migration")
     elif while_ == "cooling":
         with lock("job:1", cooldown=LONG):
             pass
-    with sent(task_not_run) as told, outage() if while_ == "an outage" else ExitStack():
+    with outage() if while_ == "an outage" else ExitStack():
         ended, value = room.deliver(message)
     assert state in (ended, type(value))
+
+    # I expect receivers to be told once what became of it, of which task, and why
     assert outcomes(told) == ([(outcome, reason)] if outcome else [])
     for one in told:
-        assert (one["task"], one["task_id"], one["store"]) == (task.name, message.id, "default")
+        assert (one["task"], one["task_id"], one["store"]) == (message.task, message.id, "default")
         assert (one["name"], one["template"]) == ("job:1", "job:{job}")
-        assert one["sender"] is type(task)
+        assert one["sender"] is type(room.app.tasks[message.task])
+
+    # And the history to have it, if it was no pause
     if outcome == "given_up":
         event = locks.history(task_id=message.id)[0]
         assert (event.kind, event.name, event.reason) == ("given up", "job:1", reason)
-        assert (event.owner.task, event.store) == (task.name, "default")
+        assert (event.owner.task, event.store) == (message.task, "default")
     if outcome == "skipped":
         event = skip_of(message.id)
-        assert (event.name, event.reason, event.owner.task) == ("job:1", reason, task.name)
+        assert (event.name, event.reason, event.owner.task) == ("job:1", reason, message.task)
         hold = ("alice", "a migration") if while_ == "on hold" else (None, None)
         assert (event.holder.held_by, event.holder.reason) == hold
 
@@ -109,20 +129,19 @@ def test_a_skip_names_the_task_that_holds_the_lock_and_two_skips_are_two_events(
     assert len([event for event in locks.history() if event.kind == "skipped"]) == 2
 
 
-def test_a_row_without_work_is_in_the_history(room: Mailroom, row: Job) -> None:
+def test_a_row_without_work_is_in_the_history(room: Mailroom, told: Told, row: Job) -> None:
     Job.objects.update(status="done")
-    result = room.task(guard=job_guard()).delay(row.pk)
-    with sent(task_not_run) as told:
-        room.work_off()
-    event = skip_of(result.id)
+    message = room.message(job=row.pk, guard=job_guard())
+    room.deliver(message)
+    event = skip_of(message.id)
     assert (event.name, event.reason, event.holder) == (f"job:{row.pk}", "invalid_state", None)
     assert outcomes(told) == [("skipped", "invalid_state")]
 
 
-def test_coalesced_and_debounced_calls_name_who_does_their_work(room: Mailroom) -> None:
+def test_coalesced_and_debounced_calls_name_who_does_their_work(room: Mailroom, told: Told) -> None:
     task = room.task(on_conflict="coalesce")
     follow_up, other = task.delay(1), task.delay(1)
-    with sent(task_not_run) as told, lock("job:1", ttl=LONG):
+    with lock("job:1", ttl=LONG):
         for _ in range(2):
             elsewhere(room, room.take())
     assert outcomes(told) == [("requeued", "held"), ("coalesced", "follow_up")]
@@ -135,34 +154,30 @@ def test_coalesced_and_debounced_calls_name_who_does_their_work(room: Mailroom) 
     assert (event.reason, event.holder.task_id) == ("debounced", last.id)
 
 
-def test_a_duplicate_is_told_by_its_sender(room: Mailroom) -> None:
+def test_a_duplicate_is_told_by_its_sender(room: Mailroom, told: Told) -> None:
     task = room.task(unique_while="queued", on_duplicate="raise")
     first = task.delay(1)
-    with sent(task_not_run) as told, pytest.raises(AlreadyQueued):
+    with pytest.raises(AlreadyQueued):
         task.delay(1)
     assert outcomes(told) == [("duplicate", "queued")]
     assert told[0]["task_id"] == first.id
 
 
-def test_a_run_that_lost_its_lease_is_requeued_and_at_last_given_up(room: Mailroom) -> None:
-    def work(self: Any, job: Any) -> None:
-        lose(self.lease)
-        self.lease.assert_held()
-
-    result = room.task(work, acks_late=True, lock_max_attempts=1).delay(1)
-    with sent(task_not_run) as told:
-        assert [state for state, _ in room.work_off()] == ["IGNORED", "FAILURE"]
+def test_a_run_that_lost_its_lease_is_requeued_and_at_last_given_up(
+    room: Mailroom, told: Told
+) -> None:
+    result = room.task(loses_its_lease, acks_late=True, lock_max_attempts=1).delay(1)
+    assert room.states() == ["IGNORED", "FAILURE"]
     assert outcomes(told) == [("requeued", "lease_lost"), ("given_up", "too_many_attempts")]
     event = locks.history(task_id=result.id)[0]
     assert (event.kind, event.reason) == ("given up", "too_many_attempts")
 
 
-def test_a_redelivery_of_a_run_that_has_ended_is_dropped(room: Mailroom) -> None:
-    room.task(acks_late=True).delay(1)
-    message = room.take()
+def test_a_redelivery_of_a_run_that_has_ended_is_dropped(room: Mailroom, told: Told) -> None:
+    message = room.message(acks_late=True)
     assert room.deliver(message)[0] == "SUCCESS"
-    with sent(task_not_run) as told:
-        assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+    assert told == []
+    assert room.deliver(message, redelivered=True)[0] == "IGNORED"
     assert outcomes(told) == [("dropped", "redelivery")]
 
 
@@ -173,25 +188,12 @@ def test_the_lease_of_a_run_has_the_template_an_adopted_one_too(
     task = room.task(lock_name=lock_name)
     task.delay(1)
     with sent(lock_acquired) as acquired, sent(lock_released) as released:
-        assert room.work_off() == [("SUCCESS", "done:1")]
+        assert room.states() == ["SUCCESS"]
     task.apply_async((1,), lease=locks.acquire(task.lock_name_of((1,), {})))
     with sent(lock_released) as adopted:
-        assert room.work_off() == [("SUCCESS", "done:1")]
+        assert room.states() == ["SUCCESS"]
     told = [*acquired, *released, *adopted]
     assert [one["template"] for one in told] == [task.naming.template] * 3
-
-
-def test_a_receiver_that_fails_changes_nothing(room: Mailroom) -> None:
-    def broken(**_: Any) -> None:
-        raise RuntimeError("a receiver of somebody's")
-
-    room.task().delay(1)
-    task_not_run.connect(broken)
-    try:
-        with lock("job:1", ttl=LONG):
-            assert room.deliver(room.take())[1]["reason"] == "already_processing"
-    finally:
-        task_not_run.disconnect(broken)
 
 
 @pytest.mark.usefixtures("room")
@@ -215,3 +217,78 @@ def test_the_skip_of_a_django_task_is_in_the_history_too(asynchronous: bool) -> 
     event = skip_of("id-1")
     assert (event.name, event.reason) == ("job:1", "held_by_operator")
     assert event.holder.held_by == "alice"
+
+
+# ------------------------------------------------------------------------------ its own next run
+
+
+def links(room: Mailroom, caplog: pytest.LogCaptureFixture, **options: Any) -> tuple[int, Any]:
+    """How many runs a job has that is to have three, each sent and delivered while the one before
+    works; and the warnings."""
+    ran: list[int] = []
+    caplog.set_level(logging.WARNING, "django_tasklock")
+
+    def poll(self: Any, job: int, number: int = 1) -> None:
+        ran.append(number)
+        if number < 3:
+            self.delay(job, number + 1)
+            if room.ids():
+                elsewhere(room, room.take())
+
+    room.register(poll, bind=True, name="poll", lock_name="job:{job}", **options).delay(1)
+    room.work_off()
+    return len(ran), caplog.messages
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"on_conflict": "retry"},
+        {"on_conflict": "coalesce"},
+        {"on_conflict": "retry", "unique_while": "queued"},
+        {"on_conflict": "coalesce", "unique_while": "queued"},
+        {"on_conflict": "run"},
+        {"debounce": 0.001},
+    ],
+)
+def test_a_job_that_sends_itself_goes_on_where_a_refused_message_waits(
+    room: Mailroom, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+) -> None:
+    ran, warned = links(room, caplog, **options)
+    assert ran == 3
+    assert not [text for text in warned if "on_conflict=" in text]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "the run that sent it holds the lock job:1, and nothing goes on with it"),
+        ({"unique_while": "queued"}, "the run that sent it holds the lock job:1"),
+        ({"unique_while": "unfinished"}, "was not sent, and nothing goes on with it, lock job:1"),
+        (
+            {"unique_while": "unfinished", "on_conflict": "retry"},
+            'Use unique_while="queued" with on_conflict="retry" or "coalesce"',
+        ),
+    ],
+)
+def test_a_job_that_sends_itself_ends_elsewhere_with_a_warning_that_has_the_mend(
+    room: Mailroom, caplog: pytest.LogCaptureFixture, options: dict[str, Any], said: str
+) -> None:
+    ran, (text,) = links(room, caplog, **options)
+    assert (ran, said in text) == (1, True), text
+
+
+def test_a_duplicate_of_another_call_is_no_warning(
+    room: Mailroom, caplog: pytest.LogCaptureFixture
+) -> None:
+    def work(self: Any, job: int) -> None:
+        elsewhere(room, room.take())  # Sent before, by nobody's run.
+
+    task, unique = room.task(work), room.task(unique_while="queued")
+    for _ in range(2):
+        task.delay(1)
+    room.deliver(room.take())
+    for _ in range(2):
+        unique.delay(2)
+    assert len(room.ids()) == 1
+    assert caplog.messages == []

@@ -14,60 +14,78 @@ from typing import Any
 import pytest
 from celery import Celery, chord
 from celery.exceptions import SoftTimeLimitExceeded
-from celery.result import denied_join_result
 
 from django_tasklock import lock, locks
-from django_tasklock._compat.celery import counts_parts_once
 from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.celery_tasks.conftest import job_guard, lose, status
-from tests.mailroom import Mailroom, elsewhere, killed_in_body
+from tests.celery_tasks.conftest import (
+    held_elsewhere,
+    job_guard,
+    lose,
+    loses_its_lease,
+    retries_once,
+    status,
+)
+from tests.inside import counts_parts_once, forget_ends_at_once
+from tests.mailroom import ORIGINAL, REDELIVERY, Mailroom, Runs, elsewhere, killed_in_body
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, killed_in_child, taken, waiting
+from tests.steps import LONG, Meanwhile, killed_in_child, waiting
 from tests.waiting import until
 
 RESULTS = pytest.mark.parametrize("results", [True, False], ids=["results", "no-results"])
 
 
-def counting(room: Mailroom, **options: Any) -> tuple[Any, list[str]]:
-    """A task, and the ids of the runs of its body."""
-    runs: list[str] = []
-    work = lambda self, job: runs.append(self.request.id)  # noqa: E731
-    return room.task(work, **{"acks_late": True, **options}), runs
+@RESULTS
+def test_29_each_message_of_a_reused_task_id_runs_once(room: Mailroom, results: bool) -> None:
+    runs, messages = Runs(), []
+    task = room.task(runs, acks_late=True, ignore_result=not results)
+    for day in range(1, 4):
+        # Given a daily job with a fixed task id, and on the second day a worker that is killed
+        # when it has fetched the message; the result of the day before is still stored
+        task.apply_async((1,), task_id="daily")
+        messages.append(room.take())
+
+        # I expect the message of each day to run
+        assert room.deliver(messages[-1], redelivered=day > 1)[0] == "SUCCESS"
+
+        # And no message up to now to run once more
+        for message in messages:
+            assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+    assert len(runs) == 3
 
 
-@pytest.mark.parametrize("how", ["retries", "is replaced"])
-def test_a_redelivery_of_a_run_that_went_on_in_another_message_is_dropped(
-    room: Mailroom, how: str
-) -> None:
-    other, runs = counting(room, lock_name="other:{job}")
-
-    def work(self: Any, job: Any) -> Any:
-        runs.append(self.request.id)
-        if how == "is replaced":
-            return self.replace(other.s(job))
-        return self.request.retries or self.retry(countdown=0)
-
-    room.task(work, acks_late=True).delay(1)
-    first = room.take()
-    assert room.deliver(first)[0] == ("RETRY" if how == "retries" else "IGNORED")
-    assert room.deliver(first, redelivered=True)[0] == "IGNORED"
-    assert [state for state, _ in room.work_off()] == ["SUCCESS"]
-    assert runs == [first.id] * 2
+def replaced(self: Any, job: Any) -> Any:
+    """The body of a run that goes on in the task "other"."""
+    return self.replace(self.app.tasks["other"].s(job))
 
 
-def test_the_result_tells_that_a_run_has_ended_when_its_note_is_gone(
-    room: Mailroom, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The note lasts for minutes, a result mostly for a day."""
-    monkeypatch.setattr("django_tasklock.celery.note.END_NOTE_WITH_RESULT_SECONDS", 0.001)
-    task, runs = counting(room)
-    task.delay(1)
-    message = room.take()
-    assert room.deliver(message)[0] == "SUCCESS"
+@pytest.mark.parametrize(
+    ("first_run", "states", "ran"),
+    [
+        (None, ["SUCCESS", "IGNORED"], 1),
+        (retries_once, ["RETRY", "IGNORED", "SUCCESS"], 2),
+        (replaced, ["IGNORED", "IGNORED", "SUCCESS"], 2),
+    ],
+    ids=["has ended", "goes on in its retry", "goes on in its replacement"],
+)
+@pytest.mark.parametrize("overwrites", [False, True], ids=["", "a start overwrites the result"])
+def test_a_redelivery_of_a_run_that_has_ended_or_goes_on_is_dropped(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch, first_run: Any, states: list[str], ran: int,
+    overwrites: bool,
+) -> None:  # fmt: skip
+    """The note lasts for minutes, a result mostly for a day; and the note lasts longer if a start
+    overwrites the result, as in django-celery-results with ``track_started``."""
+    forget_ends_at_once(monkeypatch)
+    if overwrites:
+        backend = "tests.overwriting_backend:OverwritingBackend"
+        room.app.conf.update(result_backend=backend, task_track_started=True)
+    runs = Runs(first_run, None)
+    room.task(runs, name="other", acks_late=True, lock_name="other:{job}")
+    message = room.message(runs, acks_late=True)
+    ended = room.deliver(message)[0]
     time.sleep(0.05)
-    assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-    assert len(runs) == 1
+    assert [ended, room.deliver(message, redelivered=True)[0], *room.states()] == states
+    assert runs == [message.id] * ran
 
 
 def test_a_redelivery_that_waited_for_its_own_run_is_judged_again_without_the_lock(
@@ -75,15 +93,10 @@ def test_a_redelivery_that_waited_for_its_own_run_is_judged_again_without_the_lo
 ) -> None:
     """Others would be skipped because of it."""
     held: list[bool] = []
-    over, begun = threading.Event(), threading.Event()
-
-    def work(self: Any, job: Any) -> None:
-        assert not begun.is_set(), "it runs twice"
-        begun.set()
-        assert over.wait(LONG)
-
-    task = room.task(work, acks_late=True)
-    backend = type(task.backend)
+    over = threading.Event()
+    runs = Runs(lambda self, job: over.wait(LONG))
+    message = room.message(runs, acks_late=True)
+    backend: Any = type(room.app.backend)
     ask = backend.get_task_meta
 
     def asked(*args: Any, **kwargs: Any) -> Any:
@@ -91,16 +104,14 @@ def test_a_redelivery_that_waited_for_its_own_run_is_judged_again_without_the_lo
         return ask(*args, **kwargs)
 
     monkeypatch.setattr(backend, "get_task_meta", asked)
-    task.delay(1)
-    message = room.take()
     original = Meanwhile(lambda: room.deliver(message))
-    assert begun.wait(LONG)
+    until(lambda: runs, "the original runs")
     again = Meanwhile(lambda: room.deliver(message, redelivered=True))
     until(lambda: waiting("job:1"), "the redelivery waits")
     over.set()
     assert (original.result()[0], again.result()[0]) == ("SUCCESS", "IGNORED")
     assert held[0] is True
-    assert held[1:] == [False]
+    assert (held[1:], len(runs)) == ([False], 1)
 
 
 @pytest.mark.parametrize("what", ["cools", "is held by an operator", "is held by other code"])
@@ -110,21 +121,21 @@ def test_a_message_that_may_have_begun_is_not_skipped_where_no_run_does_its_work
 ) -> None:
     """One that has not is, however long it was in the queue."""
     if what == "is held by other code":
-        Meanwhile(lambda: taken("job:1", ttl=LONG)).result()
+        held_elsewhere()
     elif what == "is held by an operator":
         locks.hold("job:1", LONG, by="alice", reason="")
     else:
         with lock("job:1", cooldown=LONG):
             pass
-    task, runs = counting(room)
-    task.apply_async([1], retries=int(begun == "a retry"))
+    runs = Runs()
+    room.task(runs, acks_late=True).apply_async([1], retries=int(begun == "a retry"))
     message = room.take()
     message.ours["sent"] -= 7200.0
     state, said = room.deliver(message, redelivered=begun == "redelivered")
     if begun:
         assert (state, room.ids()) == ("IGNORED", [message.id])
         locks.clear("job:1")
-        assert [state for state, _ in room.work_off()] == ["SUCCESS"]
+        assert room.states() == ["SUCCESS"]
     else:
         assert (state, said["status"], room.ids(), runs) == ("SUCCESS", "skipped", [], [])
 
@@ -134,9 +145,9 @@ def test_a_message_is_kept_where_its_run_is_interrupted_in_an_outage(room: Mailr
         silent.enter_context(outage())
         raise SystemExit
 
-    room.task(work, acks_late=True).delay(1)
+    message = room.message(work, acks_late=True)
     with ExitStack() as silent, pytest.raises(SystemExit):
-        room.deliver(room.take(), redelivered=True)
+        room.deliver(message, redelivered=True)
 
 
 # ------------------------------------------------------------------------------ lost leases
@@ -146,24 +157,22 @@ def test_a_message_is_kept_where_its_run_is_interrupted_in_an_outage(room: Mailr
 def test_a_run_that_lost_its_lease_starts_over(room: Mailroom, row: Job, silent: bool) -> None:
     """By its own clock: the store extended the lease, but its reply was lost. Without a fence it is
     not known which run has the row: the row is not changed."""
-    seen: list[str] = []
 
-    def work(self: Any, job: Any) -> None:
-        seen.append(status(row))
-        if len(seen) == 1:
-            lose(self.lease, clear=False)
-            if silent:
-                outages.enter_context(outage())
-            self.lease.assert_held()
+    def first(self: Any, job: Any) -> None:
+        lose(self.lease, clear=False)
+        if silent:
+            outages.enter_context(outage())
+        self.lease.assert_held()
 
-    room.task(work, acks_late=True, guard=job_guard(None)).delay(row.pk)
+    runs = Runs(first, None)
+    message = room.message(runs, row.pk, acks_late=True, guard=job_guard(None))
     with ExitStack() as outages:
-        assert room.deliver(room.take())[0] == "IGNORED"
+        assert room.deliver(message)[0] == "IGNORED"
     assert locks.is_locked(f"job:{row.pk}") is silent, "nobody has to wait for its end"
     locks.clear(f"job:{row.pk}")
     assert status(row) == "working"
     assert room.work_off() == [("SUCCESS", None)]
-    assert (status(row), len(seen)) == ("done", 2)
+    assert (status(row), len(runs)) == ("done", 2)
 
 
 @pytest.mark.parametrize("how", ["retries", "is replaced", "is retried"])
@@ -171,42 +180,38 @@ def test_a_late_run_sends_no_second_successor_and_uses_up_no_retry(
     room: Mailroom, how: str
 ) -> None:
     """Its redelivery works then, or has worked, and goes on with it too."""
-    starts: list[int] = []
-    second, ends = counting(room, lock_name="other:{job}")
+    starts, ends = [], Runs()
+    room.task(ends, name="other", acks_late=True, lock_name="other:{job}")
+    goes_on: Any = {"retries": retries_once, "is replaced": replaced, "is retried": ends}[how]
 
     def work(self: Any, job: Any) -> Any:
-        if self.request.retries and how != "is retried":
-            return ends.append(self.request.id)
+        if self.request.retries and how == "retries":
+            return ends(self, job)
         starts.append(self.request.retries)
         if len(starts) == 1:
             lose(self.lease)
             elsewhere(room, message, redelivered=True)
             if how == "is retried":
                 self.lease.assert_held()
-        if how == "is retried":
-            return ends.append(self.request.id)
-        return self.retry(countdown=0) if how == "retries" else self.replace(second.s(job))
+        return goes_on(self, job)
 
     options = {"autoretry_for": (Exception,)} if how == "is retried" else {}
-    room.task(work, acks_late=True, **options).delay(1)
-    message = room.take()
+    message = room.message(work, acks_late=True, **options)
     room.deliver(message)
     room.work_off()
-    assert ends == [message.id]
-    assert starts == [0, 0]
+    assert (ends, starts) == ([message.id], [0, 0])
 
 
 def test_without_acks_late_a_late_run_retries(room: Mailroom) -> None:
     """Nobody else has its message."""
 
-    def work(self: Any, job: Any) -> str:
-        if self.request.retries:
-            return "done"
-        lose(self.lease)
-        raise self.retry(countdown=0)
+    def work(self: Any, job: Any) -> Any:
+        if not self.request.retries:
+            lose(self.lease)
+        return retries_once(self, job)
 
     room.task(work).delay(1)
-    assert [state for state, _ in room.work_off()] == ["RETRY", "SUCCESS"]
+    assert room.states() == ["RETRY", "SUCCESS"]
 
 
 @pytest.mark.parametrize("how", ["a lock", "a direct call"])
@@ -214,12 +219,7 @@ def test_28_a_body_that_loses_another_lock_of_its_own_has_failed(
     room: Mailroom, row: Job, how: str
 ) -> None:
     """The lease of its own run is held, so there is no reason to start over."""
-
-    def lost(self: Any, job: Any) -> None:
-        lose(self.lease)
-        self.lease.assert_held()
-
-    other = room.task(lost, lock_name="other:{job}")
+    other = room.task(loses_its_lease, lock_name="other:{job}")
 
     def work(self: Any, job: Any) -> None:
         if how == "a direct call":
@@ -228,8 +228,7 @@ def test_28_a_body_that_loses_another_lock_of_its_own_has_failed(
             lose(lease)
             lease.assert_held()
 
-    room.task(work, acks_late=True, guard=job_guard(None)).delay(row.pk)
-    state, error = room.deliver(room.take())
+    state, error = room.deliver(room.message(work, row.pk, acks_late=True, guard=job_guard(None)))
     assert (state, error.name, room.ids()) == ("FAILURE", f"other:{row.pk}", [])
     assert (status(row), locks.is_locked(f"job:{row.pk}")) == ("failed", False)
 
@@ -243,30 +242,22 @@ def test_an_original_that_starts_after_its_redelivery_is_dropped(
     room: Mailroom, slots: int, results: bool
 ) -> None:
     """Nothing marks it. A worker had it all the time, until its ETA or behind a long task."""
-    task, runs = counting(room, ignore_result=not results, lock_slots=slots)
-    task.delay(1)
-    message = room.take()
-    assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
-    assert room.deliver(message)[0] == "IGNORED"
+    runs = Runs()
+    message = room.message(runs, acks_late=True, ignore_result=not results, lock_slots=slots)
+    assert room.deliveries(message, REDELIVERY, ORIGINAL) == ["SUCCESS", "IGNORED"]
     assert (len(runs), locks.count("job:1")) == (1, 0)
-
-
-def _all_wait(number: int) -> bool:
-    return waiting("job:1") == number
 
 
 def test_an_original_that_was_handed_the_lock_is_dropped_too(room: Mailroom) -> None:
     """In a process that has waited before: its first question is that of a waiter."""
-    task, runs = counting(room, ignore_result=True, lock_wait=30)
-    ended: list[str] = []
+    runs, ended = Runs(), list[str]()
     for redelivered in ([False], [True, False]):
-        task.delay(1)
-        message = room.take()
+        message = room.message(runs, acks_late=True, ignore_result=True, lock_wait=30)
         with lock("job:1", ttl=LONG):
             late = [
                 Meanwhile(partial(room.deliver, message, redelivered=each)) for each in redelivered
             ]
-            until(partial(_all_wait, len(late)), "the waiters")
+            until(lambda: waiting("job:1") == len(late), "the waiters")  # noqa: B023
         ended = sorted(each.result()[0] for each in late)
     assert ended == ["IGNORED", "SUCCESS"]
     assert len(runs) == 2
@@ -276,19 +267,19 @@ def test_a_requeued_message_and_a_redelivery_of_what_it_replaced_are_one_job(
     room: Mailroom,
 ) -> None:
     """Its worker was killed after it had requeued the message, and before it acknowledged it."""
-    task, runs = counting(room, on_conflict="retry")
-    task.delay(1)
-    message = room.take()
+    runs = Runs()
+    message = room.message(runs, acks_late=True, on_conflict="retry")
     with lock("job:1", ttl=LONG):
         assert elsewhere(room, message)[0] == "IGNORED"
     assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
-    assert [state for state, _ in room.work_off()] == ["IGNORED"]
+    assert room.states() == ["IGNORED"]
     assert len(runs) == 1
 
 
 def test_an_original_runs_if_others_rely_on_it(room: Mailroom) -> None:
     """It has become a follow-up after its redelivery had run."""
-    task, runs = counting(room, on_conflict="coalesce")
+    runs = Runs()
+    task = room.task(runs, acks_late=True, on_conflict="coalesce")
     task.delay(1)
     message = room.take()
     assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
@@ -302,49 +293,29 @@ def test_an_original_runs_if_others_rely_on_it(room: Mailroom) -> None:
 
 def test_one_whose_redelivery_failed_runs_again(room: Mailroom) -> None:
     """As a redelivery of it would."""
-    runs: list[int] = []
 
-    def work(self: Any, job: Any) -> None:
-        runs.append(job)
-        if len(runs) == 1:
-            raise LookupError
+    def fails(self: Any, job: Any) -> None:
+        raise LookupError
 
-    room.task(work, acks_late=True).delay(1)
-    message = room.take()
-    assert room.deliver(message, redelivered=True)[0] == "FAILURE"
-    assert room.deliver(message)[0] == "SUCCESS"
+    message = room.message(Runs(fails, None), acks_late=True)
+    assert room.deliveries(message, REDELIVERY, ORIGINAL) == ["FAILURE", "SUCCESS"]
 
 
 # ------------------------------------------------------------------------------ reused task ids
-
-
-@RESULTS
-def test_29_each_message_of_a_reused_task_id_runs_once(room: Mailroom, results: bool) -> None:
-    """As of a daily job with a fixed id. A killed worker had prefetched the later ones; the result
-    of the day before is still stored."""
-    task, runs = counting(room, ignore_result=not results)
-    messages = []
-    for day in range(1, 4):
-        task.apply_async((1,), task_id="daily")
-        messages.append(room.take())
-        assert room.deliver(messages[-1], redelivered=day > 1)[0] == "SUCCESS"
-        for message in messages:
-            assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-    assert len(runs) == 3
 
 
 def test_sendings_by_name_under_one_id_cannot_be_told_apart_but_none_is_lost(
     room: Mailroom,
 ) -> None:
     """The sender does not know the task, and does not say when it was sent."""
-    task, runs = counting(room, ignore_result=True)
+    runs = Runs()
+    task = room.task(runs, acks_late=True, ignore_result=True)
     with Celery("sender", broker=room.app.conf.broker_url, set_as_current=False, fixups=[]) as app:
         for _ in range(2):
             app.send_task(task.name, [1], task_id="daily", queue=room.queue)
             message = room.take()
             assert not message.ours
-            assert room.deliver(message)[0] == "SUCCESS"
-            assert room.deliver(message, redelivered=True)[0] == "IGNORED"
+            assert room.deliveries(message, ORIGINAL, REDELIVERY) == ["SUCCESS", "IGNORED"]
         app.send_task(task.name, [1], task_id="daily", queue=room.queue)
     message = room.take()
     killed_in_body(room, message)
@@ -354,12 +325,10 @@ def test_sendings_by_name_under_one_id_cannot_be_told_apart_but_none_is_lost(
 
 def test_a_replacement_is_not_confused_with_the_task_that_it_replaces(room: Mailroom) -> None:
     """Both have the same task id."""
-    task, runs = counting(room, ignore_result=True)
-    room.task(lambda self, job: self.replace(task.s(job)), acks_late=True).delay(1)
-    assert room.deliver(room.take())[0] == "IGNORED"
-    replacement = room.take()
-    assert room.deliver(replacement, redelivered=True)[0] == "SUCCESS"
-    assert room.deliver(replacement, redelivered=True)[0] == "IGNORED"
+    runs = Runs()
+    room.task(runs, name="other", acks_late=True, ignore_result=True)
+    assert room.deliver(room.message(replaced, acks_late=True))[0] == "IGNORED"
+    assert room.deliveries(room.take(), REDELIVERY, REDELIVERY) == ["SUCCESS", "IGNORED"]
     assert len(runs) == 1
 
 
@@ -372,9 +341,8 @@ def test_27_while_the_result_backend_is_silent_a_redelivery_waits_unless_its_run
     room: Mailroom, monkeypatch: pytest.MonkeyPatch, before: str, on_outage: str
 ) -> None:
     """That is no outage of the lock's store. Who waits does not hold the lock."""
-    task, runs = counting(room, on_outage=on_outage)
-    task.delay(1)
-    message = room.take()
+    runs = Runs()
+    message = room.message(runs, acks_late=True, on_outage=on_outage)
     if before == "a run that ended":
         assert room.deliver(message)[0] == "SUCCESS"
         [key] = room.redis.scan_iter(match=f"*run {message.id}*")
@@ -387,7 +355,7 @@ def test_27_while_the_result_backend_is_silent_a_redelivery_waits_unless_its_run
         raise ConnectionError("no answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(task.backend), "get_task_meta", silent)
+        patched.setattr(type(room.app.backend), "get_task_meta", silent)
         with lock("job:1", ttl=LONG) if before != "a run that died" else ExitStack():
             state, _ = room.deliver(message, redelivered=True)
     if before == "a run that died":
@@ -407,11 +375,11 @@ def test_a_soft_time_limit_is_not_the_backends_silence(
     def too_long(*_: Any) -> None:
         raise SoftTimeLimitExceeded
 
-    task, runs = counting(room)
-    task.delay(1)
-    monkeypatch.setattr(type(task.backend), "get_task_meta", too_long)
-    state, error = room.deliver(room.take(), redelivered=True)
-    assert (state, type(error), runs, room.ids()) == ("FAILURE", SoftTimeLimitExceeded, [], [])
+    runs = Runs()
+    message = room.message(runs, acks_late=True)
+    monkeypatch.setattr(type(room.app.backend), "get_task_meta", too_long)
+    room.fails(message, SoftTimeLimitExceeded, redelivered=True)
+    assert (runs, room.ids()) == ([], [])
 
 
 # ------------------------------------------------------------------------------ parts of chords
@@ -423,28 +391,23 @@ def test_a_soft_time_limit_is_not_the_backends_silence(
 def test_a_redelivered_part_of_a_chord_is_counted_once(
     room: Mailroom, redis_server: RedisServer, counted: bool, which: int
 ) -> None:
-    """The body of the chord runs, and runs once."""
-    # A killed process does not take these results along.
-    room.app.conf.update(result_backend=redis_server.url)
-    app: Any = room.app
-    results = app.backend
-    if not counts_parts_once(results):
-        pytest.skip("this Celery counts a part of a chord twice")
-    # Nothing waits for results here, and what is left of them must not look for their server.
-    results.remove_pending_result = lambda result: result
+    """The body of the chord runs, and runs once. A killed process does not take results that are
+    on Redis along."""
     gathered: list[list[str]] = []
-    part = room.task(acks_late=True)
+    app: Any = room.app
+    with room.results_on(redis_server.url):
+        if not counts_parts_once(app.backend):
+            pytest.skip("this Celery counts a part of a chord twice")
+        part = room.task(acks_late=True)
 
-    def gather(done: list[str]) -> None:
-        gathered.append(done)
+        def gather(done: list[str]) -> None:
+            gathered.append(done)
 
-    body = app.task(gather, name="gather", shared=False)
-    with denied_join_result():
-        chord([part.s(1), part.s(2)])(body.s())
+        chord([part.s(1), part.s(2)])(app.task(gather, name="gather", shared=False).s())
         parts = [room.take(), room.take()]
 
         def killed() -> None:
-            results.on_chord_part_return = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            app.backend.on_chord_part_return = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
             room.deliver(parts[which])
 
         for number, each in enumerate(parts):
@@ -454,5 +417,4 @@ def test_a_redelivered_part_of_a_chord_is_counted_once(
                 room.deliver(each)
         assert room.deliver(parts[which], redelivered=True)[0] == "IGNORED"
         room.work_off()
-    results.client.connection_pool.disconnect()
     assert gathered == [["done:1", "done:2"]]

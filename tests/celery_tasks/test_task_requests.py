@@ -10,10 +10,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import MagicMock, Mock
+from unittest.mock import Mock
 
 import pytest
-from billiard.einfo import ExceptionInfo
 from celery.exceptions import WorkerLostError
 from celery.worker.request import Request
 from celery.worker.state import revoked
@@ -22,13 +21,10 @@ from kombu import Queue
 from kombu.common import Broadcast
 
 from django_tasklock import InvalidLockConfig, lock, locks
-from django_tasklock.celery import LockedTask
-from django_tasklock.celery.options import follow_up_key
-from django_tasklock.celery.request import LockedRequest
-from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
-from tests.inside import asked
-from tests.mailroom import Mailroom
+from tests.celery_tasks.conftest import dead_child, job_guard, status
+from tests.inside import asked, follow_up, make_follow_up
+from tests.mailroom import Mailroom, ends
 from tests.steps import LONG, in_child
 
 
@@ -36,21 +32,32 @@ class OwnRequest(Request):
     """A project's own."""
 
 
-def request_class(app: Any, **options: Any) -> Any:
-    """The class that a worker makes this task's requests of."""
+@pytest.mark.parametrize("then", ["", "cools", "is handed on", "is adopted"])
+def test_of_a_dead_child_only_the_lease_that_it_held_is_cleared(room: Mailroom, then: str) -> None:
+    # Given a child that was killed while its run held the lock; or after the end of the run, when
+    # the lock cools, or another has it by the same token
+    request = room.received(message := room.message(lock_cooldown=LONG))
 
-    def body() -> None: ...
+    def work() -> Any:
+        if then == "cools":
+            return os.getpid(), room.deliver(message)[0]
+        lease: Any = asked("job:1", ttl=LONG, token=message.ours["token"])
+        return os.getpid(), then and lease.detach()
 
-    task = app.task(body, name="body", shared=False, lazy=False, base=LockedTask, **options)
-    for _ in range(2):  # Once more when it has connected to the broker again.
-        task.start_strategy(app, MagicMock())
-    return task.Request
+    request.worker_pid, handle = in_child(work)
+    lease = locks.adopt(handle) if then == "is adopted" else None
+
+    # When the main process hears of it, I expect the lock to be free, unless it is not the child's
+    ends(request, WorkerLostError())
+    assert locks.is_locked("job:1") is bool(then)
+    assert lease is None or lease.held
 
 
 @pytest.mark.parametrize("own", [OwnRequest, f"{__name__}:OwnRequest"])
 def test_the_projects_own_is_combined_with_ours(room: Mailroom, own: Any) -> None:
-    order = request_class(room.app, Request=own).__mro__
-    assert order.index(LockedRequest) < order.index(OwnRequest)
+    _, *order = room.request_class(room.task(Request=own)).__mro__
+    ours = [each for each in order if each.__module__.startswith("django_tasklock.")]
+    assert order.index(ours[0]) < order.index(OwnRequest)
 
 
 def test_a_process_that_only_sends_imports_nothing_of_the_worker(
@@ -68,66 +75,26 @@ print([name for name in sys.modules if name.startswith(("celery.worker", "celery
     assert subprocess.check_output([sys.executable, "-c", source], env=process_env()) == b"[]\n"
 
 
-@pytest.mark.parametrize("then", ["", "cools", "is handed on", "is adopted"])
-def test_of_a_dead_child_only_the_lease_that_it_held_is_cleared(room: Mailroom, then: str) -> None:
-    room.task(lock_cooldown=LONG).delay(1)
-    request = room.received(message := room.take())
-
-    def work() -> Any:
-        if then == "cools":
-            return os.getpid(), room.deliver(message)[0]
-        lease: Any = asked("job:1", ttl=LONG, token=message.ours["token"])
-        return os.getpid(), then and lease.detach()
-
-    request.worker_pid, handle = in_child(work)
-    lease = locks.adopt(handle) if then == "is adopted" else None
-    try:
-        raise WorkerLostError
-    except WorkerLostError:
-        request.on_failure(ExceptionInfo())
-    assert locks.is_locked("job:1") is bool(then)
-    assert lease is None or lease.held
-
-
-def test_a_row_has_failed_before_a_revoked_body_is_told_to_end(
-    room: Mailroom, transactional_db: None
-) -> None:
+def test_a_row_has_failed_before_a_revoked_body_is_told_to_end(room: Mailroom, row: Job) -> None:
     """Told to, it ends as at a shutdown, and reopens its row."""
-    row = Job.objects.create(status="at work")
-    guard = StatusGuard("app.Job", pk="job", source="queued", to="at work", done="done", failed="x")
-    room.task(guard=guard).delay(row.pk)
-    request = room.received(message := room.take())
-
-    def work() -> int:
-        asked(f"job:{row.pk}", ttl=LONG, token=message.ours["token"])
-        return os.getpid()
-
-    request.worker_pid, request.time_start = in_child(work), 1.0
-    pool = Mock()
-    pool.terminate_job.side_effect = lambda *_: row.refresh_from_db()
-    request.terminate(pool)
-    assert (row.status, locks.is_locked(f"job:{row.pk}")) == ("x", True)
+    Job.objects.update(status="working")
+    request = room.received(message := room.message(job=row.pk, guard=job_guard(None)))
+    request.worker_pid, request.time_start = dead_child(message, f"job:{row.pk}"), 1.0
+    seen: list[str] = []
+    request.terminate(Mock(terminate_job=lambda *_: seen.append(status(row))))
+    assert (seen, locks.is_locked(f"job:{row.pk}")) == (["failed"], True)
 
 
 def test_the_lock_of_a_dead_child_is_cleared_though_its_row_cannot_be_failed(
     room: Mailroom, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guard = StatusGuard("app.Job", pk="job", source="queued", to="at work", done="done")
+    guard = job_guard(None)
     monkeypatch.setattr(guard, "fail", Mock(side_effect=DatabaseError))
-    room.task(guard=guard).delay(1)
-    request = room.received(message := room.take())
-
-    def work() -> int:
-        asked("job:1", ttl=LONG, token=message.ours["token"])
-        return os.getpid()
-
-    request.worker_pid = in_child(work)
+    request = room.received(message := room.message(guard=guard))
+    request.worker_pid = dead_child(message)
     request.on_timeout(soft=False, timeout=1)
     assert locks.is_locked("job:1")
-    try:
-        raise WorkerLostError
-    except WorkerLostError:
-        request.on_failure(ExceptionInfo())
+    ends(request, WorkerLostError())
     assert not locks.is_locked("job:1")
     assert "could not be marked as failed" in caplog.text
 
@@ -135,18 +102,14 @@ def test_the_lock_of_a_dead_child_is_cleared_though_its_row_cannot_be_failed(
 def test_a_revoked_message_keeps_no_reservation_and_no_lease(room: Mailroom) -> None:
     task = room.task(unique_while="queued", on_conflict="coalesce")
     result = task.apply_async([1], lease=locks.acquire("job:1", ttl=LONG))
-    store, note = task.locks.store, follow_up_key(task, "job:1")
-    store.reserve(note, result.id, LONG)
+    make_follow_up(task, result.id)
     request = room.received(room.take())
     assert not request.revoked()
     revoked.add(result.id)
     assert request.revoked()
     assert not locks.is_locked("job:1")
-    assert store.get_note(note) is None
+    assert follow_up(task) is None
     assert task.delay(1).id != result.id
-
-
-# ------------------------------------------------------------------------------ broadcast queues
 
 
 @pytest.mark.parametrize("options", [{}, {"on_conflict": "retry"}, {"autoretry_for": (Exception,)}])
@@ -160,8 +123,7 @@ def test_a_message_that_all_workers_got_is_refused_by_each(
     message = room.take()
     with lock("job:1", ttl=LONG):
         for _ in range(2):
-            state, error = room.deliver(message, exchange="everyone")
-            assert (state, type(error)) == ("FAILURE", InvalidLockConfig)
+            error = room.fails(message, InvalidLockConfig, exchange="everyone")
             assert f"task {task.name}: its message came by a broadcast (fanout) queue" in str(error)
             assert "Make it a plain task, and use lock(...) in its body" in str(error)
     assert room.ids() == []
