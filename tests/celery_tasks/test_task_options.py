@@ -18,7 +18,7 @@ from kombu import Producer
 
 from django_tasklock import InvalidLockConfig, lock
 from django_tasklock.celery import LockedTask, by
-from django_tasklock.celery.options import OPTIONS, PER_CALL, check_call
+from django_tasklock.celery.option_checks import OPTIONS, PER_CALL, check_call
 from django_tasklock.exceptions import AlreadyQueued
 from django_tasklock.guards import StatusGuard
 from tests.mailroom import Mailroom
