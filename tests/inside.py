@@ -82,6 +82,17 @@ LATER = {
     "active_apps": "_compat.celery:active_apps",
     "counts_parts_once": "_compat.celery:counts_parts_once",
     "queue_of_calls": "_compat.celery:queue_of_calls",
+    # Options of tasks, and what the tables of the docs have
+    "OPTIONS": "celery.options:OPTIONS",
+    "check_call": "celery.option_checks:check_call",
+    "explain_call": "celery.for_operators:explain_call",
+    "duplicate_of": "celery.for_operators:duplicate_of",
+    "check_tasks": "celery.checks:check_tasks",
+    "How": "_engine.acquiring:How",
+    "KINDS": "operators.problems:KINDS",
+    "COUNTERS": "contrib.measures:COUNTERS",
+    "HISTOGRAMS": "contrib.measures:HISTOGRAMS",
+    "LockCollector": "contrib.prometheus.state:LockCollector",
 }
 
 
