@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tests.pages import DOCS, ROOT
 
-__all__ = ["FILES", "Option", "options"]
+__all__ = ["FILES", "options"]
 
 SAID = ROOT / "django_tasklock/celery/options.py"
 PAGE = DOCS / "reference/task-options.md"

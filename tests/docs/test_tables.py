@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,12 +28,7 @@ from django_tasklock import (
     signals,
 )
 from django_tasklock import checks as system_checks
-from django_tasklock._engine.acquiring import How
-from django_tasklock.celery import LockedTask
-from django_tasklock.celery.options import OPTIONS
-from django_tasklock.contrib.measures import COUNTERS, HISTOGRAMS
 from django_tasklock.guards import StatusGuard
-from django_tasklock.operators.problems import KINDS
 from django_tasklock.stores.base import BaseStore
 from django_tasklock.stores.cache import CacheStore
 from django_tasklock.stores.cluster import RedisClusterStore
@@ -42,7 +38,8 @@ from django_tasklock.stores.memory import MemoryStore
 from django_tasklock.stores.quorum import QuorumStore
 from django_tasklock.stores.redis import RedisStore
 from django_tasklock.stores.zookeeper import ZooKeeperStore
-from tests.docs import every_file
+from tests import inside
+from tests.docs import every_file, task_options
 from tests.pages import DOCS, ROOT, code, section, table
 
 STORES = (RedisStore, RedisClusterStore, CacheStore, DatabaseStore, ZooKeeperStore, QuorumStore,
@@ -122,7 +119,7 @@ def errors() -> dict[str, tuple[str, ...]]:
 def verbs() -> set[str]:
     """The calls of `LockService`, as they are written, but for those of leases and tasks."""
     internal = {"adopt_again", "try_adopt", "try_hold"}
-    calls, usual = set(), parameters(How)
+    calls, usual = set(), parameters(inside.How)
     for name, function in inspect.getmembers(LockService, inspect.isfunction):
         awaited = inspect.iscoroutinefunction(function)  # howto/async.md has these
         if not (name.startswith("_") or awaited or name in internal):
@@ -140,7 +137,7 @@ def verbs() -> set[str]:
 
 def options_of_lock() -> dict[str, Any]:
     """Those of a checker are those of the call."""
-    context, usual = parameters(LockContext), parameters(How) | {"renew": True}
+    context, usual = parameters(LockContext), parameters(inside.How) | {"renew": True}
     found = {name: context[name] for name in ("name", "on_conflict")} | usual
     assert found.keys() == LockOptions.__annotations__.keys() | {"name", "on_conflict"}
     return found
@@ -171,9 +168,7 @@ def checks() -> set[str]:
 
 def gauges() -> set[str]:
     pytest.importorskip("prometheus_client")
-    from django_tasklock.contrib.prometheus.state import LockCollector
-
-    return {gauge.name for gauge in LockCollector().describe()}
+    return {gauge.name for gauge in inside.LockCollector().describe()}
 
 
 def with_gaps(text: str) -> str:
@@ -204,8 +199,8 @@ def log_lines() -> dict[str, str]:
 
 
 def metrics() -> dict[str, tuple[str, ...]]:
-    return {f"tasklock_{each.name}_total": each.labels for each in COUNTERS} | {
-        f"tasklock_{each.name}_seconds": each.labels for each in HISTOGRAMS
+    return {f"tasklock_{each.name}_total": each.labels for each in inside.COUNTERS} | {
+        f"tasklock_{each.name}_seconds": each.labels for each in inside.HISTOGRAMS
     }
 
 
@@ -224,10 +219,6 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
             flag: ["yes" if getattr(store, flag) else "no" for store in STORES] for flag in FLAGS
         },
     ),
-    "options of tasks": (
-        lambda: defaults(TASKS, "Options", "Option"),
-        lambda: {name: getattr(LockedTask, name) for name in OPTIONS},
-    ),
     "guard": (lambda: defaults(TASKS, "Guards", "Parameter"), lambda: parameters(StatusGuard)),
     "signals": (
         lambda: named(SIGNALS, "Signals", "Signal"),
@@ -241,7 +232,10 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: named(CHECKS, "Settings and tasks", "Id") | named(CHECKS, "The live server", "Id"),
         checks,
     ),
-    "problems": (lambda: named(TROUBLE, "What the doctor finds", "Problem"), lambda: set(KINDS)),
+    "problems": (
+        lambda: named(TROUBLE, "What the doctor finds", "Problem"),
+        lambda: set(inside.KINDS),
+    ),
     "log lines": (
         lambda: {code(row[0])[0]: row[1] for row in table(TROUBLE, "Log lines", "Line")},
         log_lines,
@@ -253,6 +247,32 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: set(command_verbs()),
     ),
 }
+
+
+@pytest.mark.parametrize("made", [every_file, task_options])
+def test_what_is_made_of_the_code_is_as_it_would_be_made_now(made: ModuleType) -> None:
+    # Given a page, or a docstring, that a program makes
+    for path, text in made.FILES.items():
+        # I expect the file to have what the program makes of the code today
+        assert path.read_text("utf-8") == text(), f"run python -m {made.__name__}"
+
+    # And no option of a task to be without its comment, of whose form the program is
+    assert tuple(option.name for option in task_options.options()) == inside.OPTIONS
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_has_what_the_code_has(name: str) -> None:
+    shown, actual = TABLES[name]
+    assert shown() == actual()
+
+
+def test_a_file_says_in_a_sentence_what_is_in_it() -> None:
+    silent = [
+        path
+        for path in every_file.PACKAGE.rglob("*.py")
+        if path.read_text("utf-8") and not every_file.first_sentence(path).endswith((".", "?"))
+    ]
+    assert silent == []
 
 
 def test_the_texts_of_what_stores_find_are_the_codes() -> None:
@@ -269,27 +289,6 @@ def test_the_texts_of_what_stores_find_are_the_codes() -> None:
     for identity, shown, *_ in table(CHECKS, "The live server", "Id"):
         text = code(shown)[0].removesuffix(".")
         assert any(re.fullmatch(f"(?:…: )?{each}", text) for each in known), identity
-
-
-def test_the_page_of_all_files_is_what_their_docstrings_say() -> None:
-    assert every_file.PAGE.read_text("utf-8") == every_file.text(), (
-        "run python -m tests.docs.every_file"
-    )
-
-
-def test_a_file_says_in_a_sentence_what_is_in_it() -> None:
-    silent = [
-        path
-        for path in every_file.PACKAGE.rglob("*.py")
-        if path.read_text("utf-8") and not every_file.first_sentence(path).endswith((".", "?"))
-    ]
-    assert silent == []
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_a_table_has_what_the_code_has(name: str) -> None:
-    shown, actual = TABLES[name]
-    assert shown() == actual()
 
 
 def test_the_dashboard_and_the_alerts_ask_for_metrics_that_exist() -> None:
