@@ -40,7 +40,7 @@ from django_tasklock.stores.redis import RedisStore
 from django_tasklock.stores.zookeeper import ZooKeeperStore
 from tests import inside
 from tests.docs import every_file, task_options
-from tests.pages import DOCS, ROOT, code, section, table
+from tests.pages import DOCS, code, section, table
 
 STORES = (RedisStore, RedisClusterStore, CacheStore, DatabaseStore, ZooKeeperStore, QuorumStore,
           MemoryStore)  # fmt: skip
@@ -144,11 +144,15 @@ def options_of_lock() -> dict[str, Any]:
 
 
 @cache
-def sources() -> list[ast.Call]:
-    """Every call in the package."""
-    paths = sorted((ROOT / "django_tasklock").rglob("*.py"))
-    trees = [ast.parse(path.read_text("utf-8"), str(path)) for path in paths]
-    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+def nodes(path: Path = every_file.PACKAGE) -> list[ast.AST]:
+    """All there is in a file, or in those of a folder."""
+    if path.is_dir():
+        return [node for each in sorted(path.rglob("*.py")) for node in nodes(each)]
+    return list(ast.walk(ast.parse(path.read_text("utf-8"))))
+
+
+def calls(path: Path = every_file.PACKAGE) -> list[ast.Call]:
+    return [node for node in nodes(path) if isinstance(node, ast.Call)]
 
 
 def text_of(node: ast.expr) -> str | None:
@@ -157,7 +161,7 @@ def text_of(node: ast.expr) -> str | None:
 
 def checks() -> set[str]:
     found = set()
-    for call in sources():
+    for call in calls():
         ids = [text_of(word.value) for word in call.keywords if word.arg == "id"]
         if ast.unparse(call.func) == "Finding" and call.args:
             # The admin's class of that name begins with another field.
@@ -177,18 +181,17 @@ def with_gaps(text: str) -> str:
 
 def log_lines() -> dict[str, str]:
     found = {}
-    for call in sources():
+    for call in calls():
         logger, _, level = ast.unparse(call.func).rpartition(".")
         if logger == "logger" and level in ("info", "warning", "error", "exception"):
             text = text_of(call.args[0])
             assert text is not None, ast.unparse(call)
             found[with_gaps(text)] = level.upper().replace("EXCEPTION", "ERROR")
-    logs = ast.parse((ROOT / "django_tasklock/operators/logs.py").read_text("utf-8"))
-    for function in [node for node in logs.body if isinstance(node, ast.FunctionDef)]:
+    for function in nodes(every_file.PACKAGE / "operators/logs.py"):
         texts = [node.value for node in ast.walk(function) if isinstance(node, ast.Assign)
                  and ast.unparse(node.targets[0]) == "text"]  # fmt: skip
-        for call in [node for node in ast.walk(function) if isinstance(node, ast.Call)]:
-            if texts and ast.unparse(call.func) == "_log":
+        for call in ast.walk(function) if texts and isinstance(function, ast.FunctionDef) else ():
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "_log":
                 line = with_gaps(text_of(texts[0]) or "")
                 found[line] = ast.unparse(call.args[0]).removeprefix("logging.")
     # The page says more of one: by whom a lock was cleared, if that is known.
@@ -202,6 +205,12 @@ def metrics() -> dict[str, tuple[str, ...]]:
     return {f"tasklock_{each.name}_total": each.labels for each in inside.COUNTERS} | {
         f"tasklock_{each.name}_seconds": each.labels for each in inside.HISTOGRAMS
     }
+
+
+def command_verbs() -> dict[str, argparse.ArgumentParser]:
+    parser = load_command_class("django_tasklock", "locks").create_parser("manage.py", "locks")
+    (verbs,) = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    return dict(verbs.choices)
 
 
 TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
@@ -281,8 +290,8 @@ def test_the_texts_of_what_stores_find_are_the_codes() -> None:
         "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
         if isinstance(node, ast.JoinedStr)
         else text_of(node) or ""
-        for path in [*(ROOT / "django_tasklock/stores").rglob("*.py"), Path(system_checks.__file__)]
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for path in (every_file.PACKAGE / "stores", Path(system_checks.__file__))
+        for node in nodes(path)
         if isinstance(node, ast.JoinedStr | ast.Constant)
     }
     known = [re.escape(each).replace("…", ".*") for each in texts if len(each.strip("…: .")) > 9]
@@ -296,12 +305,6 @@ def test_the_dashboard_and_the_alerts_ask_for_metrics_that_exist() -> None:
     for text in (METRICS.read_text("utf-8"), (METRICS.parent / "grafana.json").read_text("utf-8")):
         asked = re.findall(r"\btasklock_\w+", text)
         assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in asked} == known
-
-
-def command_verbs() -> dict[str, argparse.ArgumentParser]:
-    parser = load_command_class("django_tasklock", "locks").create_parser("manage.py", "locks")
-    (verbs,) = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
-    return dict(verbs.choices)
 
 
 def test_each_option_of_the_command_is_shown_and_each_that_is_shown_exists() -> None:
