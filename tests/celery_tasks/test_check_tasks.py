@@ -182,6 +182,12 @@ def checked(project: Project, *, fails: bool = False) -> str:
     return said
 
 
+def refusing_worker(project: Project) -> str:
+    said = project.run("celery", "--app", "mysite", "worker", "--pool", "solo", fails=True)
+    assert "ready." not in said
+    return said
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     project = Project(tmp_path)
@@ -221,6 +227,7 @@ def test_each_mistake_of_a_task_is_said_with_its_mend(project: Project) -> None:
     assert "W009" not in checked(project, fails=True)
 
 
+@pytest.mark.slow
 def test_tasks_that_cannot_be_made_are_errors_that_touch_no_other_task(project: Project) -> None:
     project.write("videos/tasks.py", WRONG_TASKS)
     said = checked(project, fails=True)
@@ -246,46 +253,30 @@ def test_tasks_that_cannot_be_made_are_errors_that_touch_no_other_task(project: 
     assert "right True True" in said
     assert said.count("InvalidLockConfig task videos.tasks.wrong: 'video:{video}' names the") == 2
     assert said.count("InvalidLockConfig task videos.tasks.misspelt: there is no option") == 1
-
-
-@pytest.mark.parametrize(
-    ("tasks", "says"),
-    [(WRONG_CLASS, "did you mean lock_ttl?"), (FOREIGN_BASE, "ValueError: not today")],
-    ids=["class", "base"],
-)
-def test_what_ends_the_making_of_tasks_is_an_error(project: Project, tasks: str, says: str) -> None:
-    project.write("videos/tasks.py", tasks)
-    said = checked(project, fails=True)
-    assert "(django_tasklock.E007) Celery app 'mysite': " in said
-    assert says in said
-    assert "HINT: Correct it. A worker of this app fails with this error, and shows" in said
-
-
-def test_what_cannot_be_imported_is_a_warning(project: Project) -> None:
-    """A web server need not have all libraries of the workers."""
-    project.write("videos/tasks.py", NO_MODULE)
-    said = checked(project)
-    assert "W005) Celery app 'mysite': its tasks cannot be imported: ModuleNotFoundError: " in said
-    assert "No module named 'no_such_library'" in said
+    # And a worker, which meets one of the two first:
+    assert re.search("names the argument 'video'|no option lock_tll", refusing_worker(project))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("tasks", "says"),
+    ("tasks", "identity", "says"),
     [
-        (NO_MODULE, "No module named 'no_such_library'"),
-        # Of the two, one is met first
-        (WRONG_TASKS, "names the argument 'video'|there is no option lock_tll"),
-        (FOREIGN_BASE, "not today"),
+        # A web server need not have all libraries of the workers
+        (NO_MODULE, "W005", "its tasks cannot be imported: ModuleNotFoundError: No module named"),
+        (WRONG_CLASS, "E007", "its tasks cannot be imported: InvalidLockConfig: task Wrong: there"),
+        (FOREIGN_BASE, "E007", "a task cannot be made: ValueError: not today"),
     ],
-    ids=["module", "tasks", "base"],
+    ids=["module", "class", "base"],
 )
-def test_a_worker_fails_over_what_its_checks_met(project: Project, tasks: str, says: str) -> None:
+def test_what_ends_the_loading_is_said_and_no_worker_starts(
+    project: Project, tasks: str, identity: str, says: str
+) -> None:
     """Or it would throw the messages of missing tasks away."""
     project.write("videos/tasks.py", tasks)
-    said = project.run("celery", "--app", "mysite", "worker", "--pool", "solo", fails=True)
-    assert re.search(says, said)
-    assert "ready." not in said
+    said = checked(project, fails=identity.startswith("E"))
+    assert f"(django_tasklock.{identity}) Celery app 'mysite': {says}" in said
+    assert "HINT: Correct it. A worker of this app fails with this error, and shows where" in said
+    assert says.split(": ")[-1] in refusing_worker(project)
 
 
 def test_a_project_that_forgot_the_app_is_warned_once(project: Project) -> None:
