@@ -134,7 +134,7 @@ class TaskOptions(WorkerTask):
     #: How long after the first of these calls the last one runs at the latest. None: no limit.
     debounce_max: ClassVar[TtlOrNone] = None
     #: `StatusGuard` or None
-    #: Claims a [database row](#guards) before the body runs, and finishes it afterwards.
+    #: Claims a [database row](api.md#guards) before the body runs, and finishes it afterwards.
     guard: ClassVar[Guard] = None
 
     # What `check_class` found while Celery made all tasks; "": nothing.

@@ -28,7 +28,6 @@ from django_tasklock import (
     signals,
 )
 from django_tasklock import checks as system_checks
-from django_tasklock.guards import StatusGuard
 from django_tasklock.stores.base import BaseStore
 from django_tasklock.stores.cache import CacheStore
 from django_tasklock.stores.cluster import RedisClusterStore
@@ -54,7 +53,6 @@ COMMAND = DOCS / "reference/command.md"
 METRICS = DOCS / "operations/metrics.md"
 SETTINGS = DOCS / "reference/settings.md"
 SIGNALS = DOCS / "reference/signals.md"
-TASKS = DOCS / "reference/task-options.md"
 TROUBLE = DOCS / "troubleshooting.md"
 
 # ------------------------------------------------------------------------------ what a page shows
@@ -228,7 +226,6 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
             flag: ["yes" if getattr(store, flag) else "no" for store in STORES] for flag in FLAGS
         },
     ),
-    "guard": (lambda: defaults(TASKS, "Guards", "Parameter"), lambda: parameters(StatusGuard)),
     "signals": (
         lambda: named(SIGNALS, "Signals", "Signal"),
         lambda: {name for name in signals.__all__ if isinstance(getattr(signals, name), Signal)},
