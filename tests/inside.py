@@ -12,6 +12,7 @@ from __future__ import annotations
 import pkgutil
 from collections import deque
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -88,7 +89,6 @@ LATER = {
     "explain_call": "celery.for_operators:explain_call",
     "duplicate_of": "celery.for_operators:duplicate_of",
     "check_tasks": "celery.checks:check_tasks",
-    "How": "_engine.acquiring:How",
     "KINDS": "operators.problems:KINDS",
     "COUNTERS": "contrib.measures:COUNTERS",
     "HISTOGRAMS": "contrib.measures:HISTOGRAMS",
@@ -229,3 +229,11 @@ def fork_untold(fork: Callable[[], int]) -> int:
 def forget_threads_that_are_awaited() -> None:
     """End the use of the threads in which awaited calls are made: they keep their settings."""
     aio._pool.cache_clear()
+
+
+# -- the tables of the docs
+
+
+def usual_options() -> dict[str, Any]:
+    """What a caller may say of a lock, with the defaults."""
+    return {each.name: each.default for each in signature(How).parameters.values()}

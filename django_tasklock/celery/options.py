@@ -171,7 +171,7 @@ class TaskOptions(WorkerTask):
         return not self.ignore_result and not overwritten and keeps_results(backend)
 
 
-# The names of all options.
+# The names of all options: of the attributes that have an annotation.
 OPTIONS = tuple(TaskOptions.__annotations__)
 
 

@@ -117,7 +117,7 @@ def errors() -> dict[str, tuple[str, ...]]:
 def verbs() -> set[str]:
     """The calls of `LockService`, as they are written, but for those of leases and tasks."""
     internal = {"adopt_again", "try_adopt", "try_hold"}
-    calls, usual = set(), parameters(inside.How)
+    calls, usual = set(), inside.usual_options()
     for name, function in inspect.getmembers(LockService, inspect.isfunction):
         awaited = inspect.iscoroutinefunction(function)  # howto/async.md has these
         if not (name.startswith("_") or awaited or name in internal):
@@ -135,7 +135,7 @@ def verbs() -> set[str]:
 
 def options_of_lock() -> dict[str, Any]:
     """Those of a checker are those of the call."""
-    context, usual = parameters(LockContext), parameters(inside.How) | {"renew": True}
+    context, usual = parameters(LockContext), inside.usual_options() | {"renew": True}
     found = {name: context[name] for name in ("name", "on_conflict")} | usual
     assert found.keys() == LockOptions.__annotations__.keys() | {"name", "on_conflict"}
     return found
@@ -185,11 +185,13 @@ def log_lines() -> dict[str, str]:
             text = text_of(call.args[0])
             assert text is not None, ast.unparse(call)
             found[with_gaps(text)] = level.upper().replace("EXCEPTION", "ERROR")
-    for function in nodes(every_file.PACKAGE / "operators/logs.py"):
-        texts = [node.value for node in ast.walk(function) if isinstance(node, ast.Assign)
+    logs = nodes(every_file.PACKAGE / "operators/logs.py")
+    for function in [node for node in logs if isinstance(node, ast.FunctionDef)]:
+        inner = list(ast.walk(function))
+        texts = [node.value for node in inner if isinstance(node, ast.Assign)
                  and ast.unparse(node.targets[0]) == "text"]  # fmt: skip
-        for call in ast.walk(function) if texts and isinstance(function, ast.FunctionDef) else ():
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == "_log":
+        for call in [node for node in inner if isinstance(node, ast.Call)]:
+            if texts and ast.unparse(call.func) == "_log":
                 line = with_gaps(text_of(texts[0]) or "")
                 found[line] = ast.unparse(call.args[0]).removeprefix("logging.")
     # The page says more of one: by whom a lock was cleared, if that is known.
