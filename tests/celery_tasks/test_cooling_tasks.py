@@ -17,9 +17,6 @@ from tests.steps import LONG, holder
 
 LATER = 300.0
 """seconds after which no test looks"""
-ALL = {
-    "lock_hold_at_least": LATER, "lock_cooldown": LATER, "lock_cooldown_after_error": LATER,
-}  # fmt: skip
 
 
 def cooling(name: str = "job:1") -> bool:
@@ -55,25 +52,6 @@ def test_the_second_call_is_skipped_while_the_lock_cools(room: Mailroom) -> None
     assert made(1)["reason"] == "cooling_down"
 
 
-@pytest.mark.parametrize(
-    ("options", "fails", "seconds"),
-    [
-        ({"lock_cooldown": LATER, "lock_cooldown_after_error": 3 * LATER}, False, LATER),
-        ({"lock_cooldown": LATER, "lock_cooldown_after_error": 3 * LATER}, True, 3 * LATER),
-        ({"lock_cooldown": LATER}, True, 0),
-        ({"lock_hold_at_least": LATER}, True, LATER),
-    ],
-)
-def test_each_outcome_has_its_own_time(
-    room: Mailroom, options: dict[str, float], fails: bool, seconds: float
-) -> None:
-    room.task(raising(KeyError("x")) if fails else None, **options).delay(1)
-    assert room.work_off()[0][0] == ("FAILURE" if fails else "SUCCESS")
-    info = locks.get("job:1")
-    left = info.ttl or 0 if info and info.cooling else 0
-    assert seconds - LONG < left <= seconds
-
-
 @pytest.mark.parametrize("on_conflict", ["retry", "coalesce"])
 def test_retry_and_coalesce_wait_until_it_is_cool(room: Mailroom, on_conflict: str) -> None:
     made = room.task(lock_cooldown=LATER, on_conflict=on_conflict)
@@ -104,29 +82,42 @@ def replaced(self: Any, job: Any) -> Any:
     return self.replace(self.s(job))
 
 
+BOTH = {"lock_cooldown": LATER, "lock_cooldown_after_error": 3 * LATER}
+ALL = {**BOTH, "lock_hold_at_least": LATER}
+
+
 @pytest.mark.parametrize(
-    ("work", "cools"),
+    ("options", "work", "seconds"),
     [
-        (retrying, False),
-        (replaced, False),
-        (losing, False),
-        (raising(Ignore()), False),
-        (raising(Reject(requeue=True)), False),
-        (raising(Reject(requeue=False)), True),
-        (raising(SystemExit(1)), False),
-        (raising(KeyboardInterrupt()), False),
+        (BOTH, None, LATER),
+        (BOTH, raising(KeyError("x")), 3 * LATER),
+        ({"lock_cooldown": LATER}, raising(KeyError("x")), 0),
+        ({"lock_hold_at_least": LATER}, None, LATER),
+        # What goes on elsewhere may need the same lock
+        (ALL, retrying, 0),
+        (ALL, replaced, 0),
+        (ALL, losing, 0),
+        (ALL, raising(Ignore()), 0),
+        (ALL, raising(Reject(requeue=True)), 0),
+        (ALL, raising(Reject(requeue=False)), 3 * LATER),
+        (ALL, raising(SystemExit(1)), 0),
+        (ALL, raising(KeyboardInterrupt()), 0),
     ],
-    ids=["retry", "replace", "lost", "Ignore", "requeue", "Reject", "SystemExit", "interrupt"],
-)
-def test_a_run_that_goes_on_elsewhere_does_not_cool(room: Mailroom, work: Any, cools: bool) -> None:
-    """What goes on may need the same lock, and cools it in the end."""
-    room.task(work, acks_late=True, **ALL).delay(1)
+    ids=["success", "error", "only after a success", "hold", "retry", "replace", "lost", "Ignore",
+         "requeue", "Reject", "SystemExit", "interrupt"],
+)  # fmt: skip
+def test_each_outcome_has_its_own_time(
+    room: Mailroom, options: dict[str, float], work: Any, seconds: float
+) -> None:
+    room.task(work, acks_late=True, **options).delay(1)
     with contextlib.suppress(SystemExit, KeyboardInterrupt):
         room.deliver(room.take())
-    assert cooling() is cools
+    info = locks.get("job:1")
+    left = info.ttl or 0 if info and info.cooling else 0
+    assert seconds - LONG < left <= seconds
     if work in (retrying, replaced):
         assert room.work_off() == [("SUCCESS", "went on")]
-        assert cooling()
+        assert cooling(), "it cools in the end"
 
 
 def test_a_message_without_work_does_not_cool(room: Mailroom, row: Job) -> None:
