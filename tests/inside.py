@@ -1,41 +1,111 @@
-"""What tests do with the inside of the package; whoever changes that changes this file alone."""
+"""
+What tests do with the inside of the package; whoever changes that changes this file alone.
+
+* At the top is what needs neither Django's apps nor Celery nor a store's library: this file may be
+  imported before Django is set up.
+* `LATER` names the rest. It is imported when a test asks for it; to mypy it is ``Any``.
+* Below are the tests' own words for what they do with all that, a heading for each room.
+"""
 
 from __future__ import annotations
 
+import pkgutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from typing import Any
 from weakref import WeakValueDictionary
 
 import pytest
 
 from django_tasklock import Lease, LockInfo
-from django_tasklock._engine import history, jobs, waiting
+from django_tasklock._engine import aio, history, jobs, waiting
 from django_tasklock._engine import keeper as keeper_module
 from django_tasklock._engine.acquiring import Acquiring, How
 from django_tasklock._engine.keeper import keeper_of
 from django_tasklock._engine.lease import Use
 from django_tasklock._engine.own_token import OwnToken
 from django_tasklock._engine.waiting import blocking
-from django_tasklock._values import clock, processes
+from django_tasklock._values import clock as clock
 from django_tasklock._values import owner as owner_module
+from django_tasklock._values import processes
 from django_tasklock._values.event import Kind
-from django_tasklock._values.handle import read_handle
-from django_tasklock._values.owner import COOLING, MARK, Owner, owner_record
-from django_tasklock._values.tokens import new_token
+from django_tasklock._values.handle import read_handle as read_handle
+from django_tasklock._values.owner import COOLING as COOLING
+from django_tasklock._values.owner import MARK as MARK
+from django_tasklock._values.owner import Owner as Owner
+from django_tasklock._values.owner import operator_record as operator_record
+from django_tasklock._values.owner import owner_record as owner_record
+from django_tasklock._values.slots import permit_names as permit_names
+from django_tasklock._values.tokens import new_token as new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 
-__all__ = [
-    "COOLING", "MARK", "Owner", "as_before_a_checkpoint", "ask_again_after", "asked",
-    "before_the_release", "clock", "forget_all", "fork_untold", "give_up", "give_up_row",
-    "given_up", "is_renewed", "keep_events_for", "kept", "look_often", "looks_before",
-    "new_token", "note", "owner_record", "poll_after", "queue_events_in", "read_handle",
-    "unreserve_later", "write_events",
-]  # fmt: skip
+LATER = {
+    # Operators, the command and the admin
+    "MOST_EVENTS": "operators.clearing:MOST_EVENTS",
+    "Outcome": "operators.clearing:Outcome",
+    "clear_all": "operators.clearing:clear_all",
+    "as_seen": "operators.held:as_seen",
+    "digest_of": "operators.held:digest_of",
+    "held_permits": "operators.held:held_permits",
+    "Holder": "operators.holders:Holder",
+    "command_line": "operators.holders:command_line",
+    "holder_of": "operators.holders:holder_of",
+    "meaning": "operators.holders:meaning",
+    "sentence": "operators.holders:sentence",
+    "requeue": "operators.lost_work:requeue",
+    "still_lost": "operators.lost_work:still_lost",
+    "clear_job": "operators.reservations:clear_job",
+    "key_of": "operators.reservations:key_of",
+    "queued_jobs": "operators.reservations:queued_jobs",
+    "row_if_known": "operators.rows:row_if_known",
+    "json_row": "cli.tables:json_row",
+    "lock_cells": "cli.tables:lock_cells",
+    "lock_of": "admin.rows:lock_of",
+    "seen_lock": "admin.rows:seen_lock",
+    # Stores
+    "Keys": "stores.redis.keys:Keys",
+    "SCRIPTS": "stores.redis.connections:SCRIPTS",
+    "RedisWaiter": "stores.redis.waiter:RedisWaiter",
+    "ReplicaWait": "stores.redis.replicas:ReplicaWait",
+    "Replicas": "stores.redis.replicas:Replicas",
+    "Connection": "stores.database.connections:Connection",
+    "TABLE": "stores.database.store:TABLE",
+    "event_of": "stores.event_text:event_of",
+    "text_of": "stores.event_text:text_of",
+    # Celery
+    "LockedRequest": "celery.request:LockedRequest",
+    "Row": "celery.row:Row",
+    "Run": "celery.run:Run",
+    "RunNote": "celery.note:RunNote",
+    "active_apps": "_compat.celery:active_apps",
+    "counts_parts_once": "_compat.celery:counts_parts_once",
+    "queue_of_calls": "_compat.celery:queue_of_calls",
+    # Options of tasks, and what the tables of the docs have
+    "OPTIONS": "celery.options:OPTIONS",
+    "check_call": "celery.option_checks:check_call",
+    "explain_call": "celery.explain:explain_call",
+    "duplicate_of": "celery.explain:duplicate_of",
+    "check_tasks": "celery.checks:check_tasks",
+    "KINDS": "operators.problems:KINDS",
+    "COUNTERS": "contrib.measures:COUNTERS",
+    "HISTOGRAMS": "contrib.measures:HISTOGRAMS",
+    "LockCollector": "contrib.prometheus.state:LockCollector",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What is named in `LATER`, so that ``from tests.inside import diagnose`` is all one writes."""
+    if name not in LATER:
+        raise AttributeError(f"tests.inside has no {name!r}: add it to LATER, or a function")
+    return pkgutil.resolve_name(f"django_tasklock.{LATER[name]}")
+
+
+# -- the engine
 
 
 def asked(
@@ -354,3 +424,16 @@ def in_pauses(monkeypatch: pytest.MonkeyPatch, pause: Callable[[], None]) -> Non
 
     own = SimpleNamespace(sleep=lambda _seconds: pause(), time=time.time)
     monkeypatch.setattr("django_tasklock.celery.requeue.time", own)
+
+
+def forget_threads_that_are_awaited() -> None:
+    """End the use of the threads in which awaited calls are made: they keep their settings."""
+    aio._pool.cache_clear()
+
+
+# -- the tables of the docs
+
+
+def usual_options() -> dict[str, Any]:
+    """What a caller may say of a lock, with the defaults."""
+    return {each.name: each.default for each in signature(How).parameters.values()}

@@ -16,7 +16,8 @@ from .bursts import Coalesce, Debounce
 from .call import ANYWAY, BESIDE, HEADER, LEASE, Call, Send
 from .handing import Handing, detached
 from .message import Origin
-from .options import TaskOptions, check_call, check_class
+from .option_checks import check_call, check_class
+from .options import TaskOptions
 from .redelivery import Redelivery
 from .requeue import not_sent
 from .run import Run, Step
@@ -33,53 +34,57 @@ class LockedTask(TaskOptions):
     checked when the class is made, which raises `InvalidLockConfig`. None of the options uses up
     the task's own retries.
 
-    ``lock_name``: str, callable or `by`; default None.
-        A template that is filled from the call's arguments, such as ``"video:{video_id}"``. Or a
+    ``lock_name``: str, callable or ``by(...)``; default None.
+        A template that is filled from the call's arguments, such as "video:{video_id}". Or a
         function of the arguments that returns the name. Or ``by("user_id", "kind")``: the task's
-        name and these arguments. None: the task's name and a digest of all arguments.
+        name and these arguments. None: the task's name and a digest of all arguments. The name is
+        made when the call is sent.
     ``lock_slots``: int from 1 to 1000, or callable; default 1.
         How many calls with the same lock name may run at once, or a function of the arguments that
         returns it. Above 1, each run holds a permit, such as ``NAME#2``. Not with a ``guard``.
-    ``lock_ttl``: float, seconds; default None, the store's ``TTL``.
-        How long the lease lives if nothing renews it.
-    ``lock_wait``: float, seconds, or None for ever; default 0.
-        How long a worker waits for the lock.
+    ``lock_ttl``: float, seconds, or None; default None.
+        How long the lease lives if nothing renews it. None: the store's ``TTL``.
+    ``lock_wait``: float, seconds, or None; default 0.
+        How long a worker waits for the lock. None: for ever.
     ``lock_renew``: bool; default True.
         Renew the lease for as long as the body runs.
     ``lock_hold_at_least``: float, seconds; default 0.
-        After a run that has ended, the lock stays taken until this time after it was acquired.
-    ``lock_cooldown``, ``lock_cooldown_after_error``: float, seconds; default 0.
-        After a run that succeeded, or that failed, the lock stays taken for this time. A run that
-        goes on, as in a retry, releases its lock at once, whatever these three options say.
-    ``lock_store``: str; default ``"default"``.
-        The alias of the store.
-    ``on_conflict``: "skip", "retry", "raise", "coalesce" or "run"; default ``"skip"``.
+        How long the lock stays taken from its acquire, however short the run. A run that goes on,
+        as in a retry, releases its lock at once all the same.
+    ``lock_cooldown``: float, seconds; default 0.
+        How long the lock stays taken after a run that succeeded.
+    ``lock_cooldown_after_error``: float, seconds; default 0.
+        How long the lock stays taken after a run that failed.
+    ``lock_store``: str; default "default".
+        The store: an alias of the setting ``TASKLOCK``.
+    ``on_conflict``: "skip", "retry", "raise", "coalesce" or "run"; default "skip".
         What a call does when another call holds the lock. "skip": it returns a marker, so that
         chains, groups and chords go on. "retry": its message is requeued. "raise": it fails with
         `LockNotAcquired`. "coalesce": all calls that arrive during a run get one follow-up run.
         "run": it runs without the lock, on the guard alone, and a warning is logged.
-    ``lock_retry_for``: float, seconds, or None for ever; default 3600.
-        With ``on_conflict="retry"``: how long a message is requeued before `LockNotAcquired`.
-    ``on_outage``: ``"retry"``, ``"raise"`` or ``"run"``; default ``"retry"``.
+    ``lock_retry_for``: float, seconds, or None; default 3600.
+        With ``on_conflict="retry"``: how long a message is requeued before `LockNotAcquired`. None:
+        for ever.
+    ``on_outage``: "retry", "raise" or "run"; default "retry".
         What a call does when the store does not answer. "retry": its message is requeued. "raise":
         it fails with `StoreUnavailable`. "run": it runs without the lock, on the guard alone. The
         same if the guard's database does not answer before the body; "run" is "retry" then.
     ``lock_max_attempts``: int, a number of runs; default 5.
         How many runs of one message may die, with their worker for example, before it fails with
         `TooManyAttempts`.
-    ``unique_while``: ``"queued"``, ``"unfinished"`` or None; default None.
+    ``unique_while``: "queued", "unfinished" or None; default None.
         Keeps duplicates out of the queue. "queued": one message of a job may wait. "unfinished":
         one may wait or run.
-    ``on_duplicate``: ``"return"`` or ``"raise"``; default ``"return"``.
-        What ``apply_async`` does with a duplicate. "return": it returns the result of the message
-        that is there. "raise": it raises `AlreadyQueued`.
     ``unique_for``: float, seconds; default 3600.
         How long a message may wait, beyond its ETA, before another one may be sent.
+    ``on_duplicate``: "return" or "raise"; default "return".
+        What ``apply_async`` does with a duplicate. "return": it returns the result of the message
+        that is there. "raise": it raises `AlreadyQueued`.
     ``debounce``: float, seconds, or None; default None.
         Of calls that keep coming, the last one runs, this long after it came. Not with
         ``unique_while``.
-    ``debounce_max``: float, seconds, or None for no limit; default None.
-        How long after the first of these calls the last one runs at the latest.
+    ``debounce_max``: float, seconds, or None; default None.
+        How long after the first of these calls the last one runs at the latest. None: no limit.
     ``guard``: `StatusGuard` or None; default None.
         Claims a database row before the body runs, and finishes it afterwards.
     """

@@ -13,6 +13,12 @@ from tests.projects import Project
 SETTINGS = """
 INSTALLED_APPS += ["django_tasklock", "videos"]
 CELERY_BROKER_URL = "memory://"
+CELERY_TASK_ANNOTATIONS = {"*": {"lock_wait": 0}}  # Of all tasks: meant for those that are locked.
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    "redis": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://"},
+}
+TASKLOCK = {"default": {}, "redis": {"CACHE": "redis"}}
 """
 CELERY = """
 import os
@@ -30,95 +36,116 @@ from django.db import models
 
 register(lambda **_: print("checks run, Celery:", "celery" in sys.modules) or [], "counted")
 
-class Video(models.Model):
-    status = models.CharField(max_length=20, default="uploaded")
-    views = models.IntegerField(null=True)
-"""
-TASKS = """
-from celery import shared_task
-from django_tasklock.celery import LockedTask
-from django_tasklock.guards import StatusGuard
-
-GUARD = dict(pk="video_id", source="uploaded", to="processing", done="ready")
-LATE = dict(base=LockedTask, acks_late=True)
-
-@shared_task(**LATE, guard=StatusGuard("videos.Video", fence_field="lock_fence", **GUARD))
-def no_fence(video_id): ...
-
-@shared_task(**LATE, guard=StatusGuard("videos.Video", fence_field="views", **GUARD))
-def small_fence(video_id): ...
-
-@shared_task(base=LockedTask, lock_store="nowhere")
-def no_store(video_id): ...
-
-@shared_task(base=LockedTask, lock_renew=False)
-def no_end(video_id): ...
-
-@shared_task(**LATE, guard=StatusGuard("videos.Video", **GUARD))
-def right(video_id): ...
-"""
-# What a guard writes, and how it claims.
-GUARDS = """
-from celery import shared_task
-from django.db.models import Q
-from django_tasklock.celery import LockedTask
-from django_tasklock.guards import StatusGuard
-
-def guarded(name, model="videos.Video", to="processing", fence=None, **options):
-    guard = StatusGuard(model, source="uploaded", to=to, done="ready", fence_field=fence,
-                        filter=options.pop("filter", None))
-    return shared_task(base=LockedTask, acks_late=True, name=name, guard=guard, **options)
-
-@guarded("child", "videos.Film")
-def child(pk): ...
-
-@guarded("joins", filter=Q(channel__name="news"))
-def joins(pk): ...
-
-@guarded("long", to="in the works for a very long time")
-def long(pk): ...
-
-@guarded("choice", "videos.Channel", to="proccessing")
-def choice(pk): ...
-
-@guarded("alone", on_outage="run")
-def alone(pk): ...
-
-@guarded("beside", on_conflict="run")
-def beside(pk): ...
-
-@guarded("fenced", fence="fence", on_conflict="run", lock_store="redis")
-def fenced(pk): ...
-
-@guarded("no_fences", fence="fence", on_conflict="run")
-def no_fences(pk): ...
-"""
-GUARDED_MODELS = """
-class Film(Video):
-    length = models.IntegerField(default=0)
-
 class Channel(models.Model):
     name = models.CharField(max_length=20)
     status = models.CharField(choices=[(x, x) for x in ("uploaded", "processing", "ready")])
 
-Video.add_to_class("channel", models.ForeignKey(Channel, models.CASCADE))
-Video.add_to_class("fence", models.BigIntegerField(null=True))
+class Video(models.Model):
+    status = models.CharField(max_length=20, default="uploaded")
+    views = models.IntegerField(null=True)
+    fence = models.BigIntegerField(null=True)
+    channel = models.ForeignKey(Channel, models.CASCADE)
+
+class Film(Video):
+    length = models.IntegerField(default=0)
 """
-NO_MODULE = "import no_such_library\n"
-# Two mistakes, each with a task beside it that is right.
-WRONG_TASKS = """
+TASKS = """
 from celery import shared_task
-from mysite.celery import app
 from django_tasklock.celery import LockedTask
 
-@shared_task(base=LockedTask, lock_name="video:{video}")
+@shared_task(base=LockedTask, lock_name="video:{video_id}")
+def right(video_id): ...
+"""
+# Tasks that are made, and what is wrong with them.
+MISTAKES = """
+from celery import Task, shared_task
+from django.db.models import Q
+from django_tasklock.celery import LockedTask
+from django_tasklock.guards import StatusGuard
+from mysite.celery import app
+
+def guard(model="videos.Video", *, to="processing", **options):
+    return StatusGuard(model, source="uploaded", to=to, done="ready", **options)
+
+def body(pk): ...
+
+def task(name, guard, **options):
+    options = {"base": LockedTask, "acks_late": True} | options
+    shared_task(name=name, guard=guard, **options)(body)
+
+task("no_fence", guard(fence_field="lock_fence"))
+task("small_fence", guard(fence_field="views"))
+task("child", guard("videos.Film"))
+task("joins", guard(filter=Q(channel__name="news")))
+task("long", guard(to="in the works for a very long time"))
+task("choice", guard("videos.Channel", to="proccessing"))
+task("no_store", None, lock_store="nowhere")
+task("no_end", None, lock_renew=False)
+task("alone", guard(), on_outage="run")
+task("beside", guard(), on_conflict="run")
+task("no_fences", guard(fence_field="fence"), on_conflict="run")
+task("fenced", guard(fence_field="fence"), on_conflict="run", lock_store="redis")
+task("early", guard(), acks_late=None)
+task("accepted", guard(), acks_late=False)
+task("no_guard", None, acks_late=None)
+
+class Made(LockedTask):
+    name, guard = "made", guard()
+
+    def run(self, pk): ...
+
+class AlsoAccepted(Made):
+    name, acks_late = "also_accepted", False
+
+class ReadsIt(Task):
+    lock_ttl = None
+
+class ByClass(Task):
+    name, guard = "by_class", Made.guard
+
+class Own(Task):
+    name, lock_name = "own", "mine"
+
+    def run(self):
+        return self.lock_name
+
+for each in (Made, AlsoAccepted, ByClass, Own):
+    app.register_task(each())
+task("no_base", guard(), base=Task, lock_name="video:{pk}", on_conflict="skip")
+
+@shared_task(base=ReadsIt, lock_ttl=5)
+def declared(): ...
+
+@shared_task(once={"graceful": True})  # An option of celery-once.
+def foreign(): ...
+"""
+FOUND = {
+    "no_fence": ("E003", "has no field named 'lock_fence'"),
+    "child": ("E003", "Guard that model"),
+    "joins": ("E003", "joins another table"),
+    "no_store": ("E004", "there is no lock store 'nowhere'"),
+    "small_fence": ("E005", "the fence field "),
+    "choice": ("E005", "has no choice 'proccessing'"),
+    "long": ("E005", "its max_length is 20"),
+    "no_base": ("E008", "no base class of it reads lock_name, on_conflict, guard: it runs without"),
+    "by_class": ("E008", "no base class of it reads guard: it runs without a lock"),
+    "no_end": ("W004", "its lease lasts 60 s and is not renewed, and the task has no time limit"),
+    "early": ("W009", "it has a guard and no acks_late: "),
+    "made": ("W009", "it has a guard and no acks_late: "),
+    "alone": ("W010", "it may run without its lock, and no fence keeps its row"),
+    "beside": ("W010", "it may run without its lock, and no fence keeps its row"),
+    "no_fences": ("W010", "it may run without its lock, and no fence keeps its row"),
+}
+NO_MODULE = "import no_such_library\n"
+# Two mistakes, each with a task beside it that is right.
+WRONG_TASKS = f"""{TASKS}
+from mysite.celery import app
+
+@shared_task(base=LockedTask, lock_name="video:{{video}}")
 def wrong(video_id): ...
 
 @app.task(base=LockedTask, lock_tll=5)
 def misspelt(): ...
-
-@shared_task(base=LockedTask, lock_name="video:{video_id}")
-def right(video_id): ...
 
 @shared_task
 def plain(): ...
@@ -145,66 +172,6 @@ from celery import Celery
 @Celery("another").task(base=LockedTask, name="another")
 def another(): ...
 """
-EARLY = """
-from celery import shared_task
-from mysite.celery import app
-from django_tasklock.celery import LockedTask
-from django_tasklock.guards import StatusGuard
-
-GUARD = StatusGuard("videos.Video", pk="video_id", source="uploaded", to="busy", done="ready")
-
-@shared_task(base=LockedTask, guard=GUARD)
-def early(video_id): ...
-
-@shared_task(base=LockedTask, guard=GUARD, acks_late=True)
-def late(video_id): ...
-
-@shared_task(base=LockedTask, guard=GUARD, acks_late=False)
-def accepted(video_id): ...
-
-@shared_task(base=LockedTask)
-def no_guard(video_id): ...
-
-class Made(LockedTask):
-    name, guard = "videos.tasks.made", GUARD
-
-    def run(self, video_id): ...
-
-class Accepted(Made):
-    name, acks_late = "videos.tasks.also_accepted", False
-
-app.register_task(Made()), app.register_task(Accepted())
-"""
-NO_BASE = """
-from celery import Task, shared_task
-from django_tasklock.guards import StatusGuard
-
-GUARD = StatusGuard("videos.Video", pk="video_id", source="uploaded", to="busy", done="ready")
-
-@shared_task(lock_name="video:{video_id}", on_conflict="skip", guard=GUARD)
-def no_base(video_id): ...
-
-class ReadsIt(Task):
-    lock_ttl = None
-
-@shared_task(base=ReadsIt, lock_ttl=5)
-def declared(): ...
-
-class ByClass(Task):
-    guard = GUARD
-
-@shared_task(once={"graceful": True})  # An option of celery-once.
-def right(): ...
-
-class Own(Task):
-    lock_name = "mine"
-
-    def run(self):
-        return self.lock_name
-
-from mysite.celery import app
-app.register_task(ByClass()), app.register_task(Own())
-"""
 
 
 def checked(project: Project, *, fails: bool = False) -> str:
@@ -212,6 +179,12 @@ def checked(project: Project, *, fails: bool = False) -> str:
     said = project.run("python", "manage.py", "check", fails=fails)
     for identity, text in re.findall(r"^\?: \((django_tasklock\.\w+)\) (.*)$", said, re.MULTILINE):
         assert is_documented(identity, text), text
+    return said
+
+
+def refusing_worker(project: Project) -> str:
+    said = project.run("celery", "--app", "mysite", "worker", "--pool", "solo", fails=True)
+    assert "ready." not in said
     return said
 
 
@@ -228,20 +201,33 @@ def project(tmp_path: Path) -> Project:
     return project
 
 
-def test_check_sees_the_tasks_of_an_ordinary_project(project: Project) -> None:
+def test_each_mistake_of_a_task_is_said_with_its_mend(project: Project) -> None:
+    # Given an ordinary project whose tasks are wrong, each in its own way, or right
+    project.write("videos/tasks.py", MISTAKES)
+
+    # I expect the checks to say of each what is wrong, and nothing of those that are right
     said = checked(project, fails=True)
-    assert "(django_tasklock.E003) task videos.tasks.no_fence: " in said
-    assert "(django_tasklock.E004) task videos.tasks.no_store: " in said
-    assert "(django_tasklock.E005) task videos.tasks.small_fence: the fence field " in said
-    assert "(django_tasklock.W004) task videos.tasks.no_end: " in said
-    assert "tasks.right" not in said
-    assert said.count("(django_tasklock.") == 5  # W001: the cache is a LocMemCache.
+    found = re.findall(r"django_tasklock\.(\w+)\) task (\w+): (.*)", said)
+    assert {(task, identity) for identity, task, _ in found} == {
+        (task, identity) for task, (identity, _) in FOUND.items()
+    }
+    for _, task, text in found:
+        assert FOUND[task][1] in text
+    assert said.count("(django_tasklock.") == len(FOUND) + 1  # W001: the cache is a LocMemCache.
+    assert "HINT: Set acks_late=True on the task, and its message comes back." in said
+    assert said.count("HINT: Add base=LockedTask") == 2
+
+    # And every command that runs the checks to do so, once
     assert said.count("checks run") == 1
-    # So does every command that runs the checks.
     assert "no_fence" in project.run("python", "manage.py", "migrate", fails=True)
     assert "no_fence" not in project.run("python", "manage.py", "migrate", "--skip-checks")
 
+    # And the setting of the app to be as good as a task's acks_late
+    project.write("mysite/settings.py", "CELERY_TASK_ACKS_LATE = True\n", append=True)
+    assert "W009" not in checked(project, fails=True)
 
+
+@pytest.mark.slow
 def test_tasks_that_cannot_be_made_are_errors_that_touch_no_other_task(project: Project) -> None:
     project.write("videos/tasks.py", WRONG_TASKS)
     said = checked(project, fails=True)
@@ -267,96 +253,30 @@ def test_tasks_that_cannot_be_made_are_errors_that_touch_no_other_task(project: 
     assert "right True True" in said
     assert said.count("InvalidLockConfig task videos.tasks.wrong: 'video:{video}' names the") == 2
     assert said.count("InvalidLockConfig task videos.tasks.misspelt: there is no option") == 1
-
-
-@pytest.mark.parametrize("tasks", [WRONG_CLASS, FOREIGN_BASE])
-def test_what_ends_the_making_of_tasks_is_an_error(project: Project, tasks: str) -> None:
-    project.write("videos/tasks.py", tasks)
-    said = checked(project, fails=True)
-    assert "(django_tasklock.E007) Celery app 'mysite': " in said
-    assert ("did you mean lock_ttl?" if tasks == WRONG_CLASS else "ValueError: not today") in said
-    assert "HINT: Correct it. A worker of this app fails with this error, and shows" in said
-
-
-def test_what_cannot_be_imported_is_a_warning(project: Project) -> None:
-    """A web server need not have all libraries of the workers."""
-    project.write("videos/tasks.py", NO_MODULE)
-    said = checked(project)
-    assert "W005) Celery app 'mysite': its tasks cannot be imported: ModuleNotFoundError: " in said
-    assert "No module named 'no_such_library'" in said
+    # And a worker, which meets one of the two first:
+    assert re.search("names the argument 'video'|no option lock_tll", refusing_worker(project))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("tasks", "says"),
+    ("tasks", "identity", "says"),
     [
-        (NO_MODULE, "No module named 'no_such_library'"),
-        # Of the two, one is met first
-        (WRONG_TASKS, "names the argument 'video'|there is no option lock_tll"),
-        (WRONG_CLASS, "there is no option lock_tll"),
-        (FOREIGN_BASE, "not today"),
+        # A web server need not have all libraries of the workers
+        (NO_MODULE, "W005", "its tasks cannot be imported: ModuleNotFoundError: No module named"),
+        (WRONG_CLASS, "E007", "its tasks cannot be imported: InvalidLockConfig: task Wrong: there"),
+        (FOREIGN_BASE, "E007", "a task cannot be made: ValueError: not today"),
     ],
-    ids=["module", "tasks", "class", "base"],
+    ids=["module", "class", "base"],
 )
-def test_a_worker_fails_over_what_its_checks_met(project: Project, tasks: str, says: str) -> None:
+def test_what_ends_the_loading_is_said_and_no_worker_starts(
+    project: Project, tasks: str, identity: str, says: str
+) -> None:
     """Or it would throw the messages of missing tasks away."""
     project.write("videos/tasks.py", tasks)
-    said = project.run("celery", "--app", "mysite", "worker", "--pool", "solo", fails=True)
-    assert re.search(says, said)
-    assert "ready." not in said
-
-
-def test_options_that_nothing_reads_are_an_error(project: Project) -> None:
-    """The base was forgotten: the task runs, and takes no lock."""
-    project.write("videos/tasks.py", NO_BASE)
-    # An annotation of all tasks is meant for those that are locked.
-    project.write(
-        "mysite/settings.py", 'CELERY_TASK_ANNOTATIONS = {"*": {"lock_ttl": 30}}\n', append=True
-    )
-    said = checked(project, fails=True)
-    found = re.findall(
-        r"E008\) task videos\.tasks\.(\w+): no base class of it reads (.*?): .*\n.*HINT: (.*)", said
-    )
-    expected = {("no_base", "lock_name, on_conflict, guard"), ("ByClass", "guard")}
-    assert {(task, unread) for task, unread, _ in found} == expected, said
-    assert all("Add base=LockedTask" in hint for _, _, hint in found)
-
-
-def test_a_guard_without_acks_late_is_a_warning_that_the_task_can_silence(project: Project) -> None:
-    project.write("videos/tasks.py", EARLY)
-    said = checked(project)
-    warned = re.findall(
-        r"W009\) task videos\.tasks\.(\w+): it has a guard and no acks_late: ", said
-    )
-    assert warned == ["early", "made"]
-    assert "HINT: Set acks_late=True on the task, and its message comes back." in said
-    # The setting of the app is as good
-    project.write("mysite/settings.py", "CELERY_TASK_ACKS_LATE = True\n", append=True)
-    assert "W009" not in checked(project)
-
-
-def test_a_guard_that_cannot_claim_write_or_exclude_is_said(project: Project) -> None:
-    project.write("videos/models.py", MODELS + GUARDED_MODELS)
-    project.write("videos/tasks.py", GUARDS)
-    project.write(
-        "mysite/settings.py",
-        'LOCAL = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}\n'
-        'REDIS = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://"}\n'
-        'CACHES = {"default": LOCAL, "redis": REDIS}\n'
-        'TASKLOCK = {"default": {}, "redis": {"CACHE": "redis"}}\n',
-        append=True,
-    )
-    said = checked(project, fails=True)
-    found = re.findall(r"(E003|E005|W010)\) task (\w+): (.*)", said)
-    assert sorted((each, task) for each, task, _ in found) == [
-        ("E003", "child"), ("E003", "joins"), ("E005", "choice"), ("E005", "long"),
-        ("W010", "alone"), ("W010", "beside"), ("W010", "no_fences"),
-    ]  # fmt: skip
-    texts = {task: text for _, task, text in found}
-    assert "Guard that model" in texts["child"]
-    assert "joins another table" in texts["joins"]
-    assert "has no choice 'proccessing'" in texts["choice"]
-    assert "its max_length is 20" in texts["long"]
+    said = checked(project, fails=identity.startswith("E"))
+    assert f"(django_tasklock.{identity}) Celery app 'mysite': {says}" in said
+    assert "HINT: Correct it. A worker of this app fails with this error, and shows where" in said
+    assert says.split(": ")[-1] in refusing_worker(project)
 
 
 def test_a_project_that_forgot_the_app_is_warned_once(project: Project) -> None:
@@ -369,11 +289,8 @@ def test_a_project_that_forgot_the_app_is_warned_once(project: Project) -> None:
         assert said.count("RuntimeWarning: django_tasklock is not in INSTALLED_APPS") == 1, said
         assert 'Add "django_tasklock" to INSTALLED_APPS.' in said
     assert "held" in said
-    with_it = (
-        start
-        + "from django.conf import settings\nsettings.INSTALLED_APPS.append('django_tasklock')\n"
-    )
-    assert "Warning" not in project.run("python", "-c", with_it + task + lock)
+    there = "from django.conf import settings\nsettings.INSTALLED_APPS.append('django_tasklock')\n"
+    assert "Warning" not in project.run("python", "-c", start + there + task + lock)
 
 
 def test_the_example_project_has_nothing_to_say() -> None:

@@ -36,9 +36,8 @@ class Table:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        stage.worker(
-            concurrency=4, conf={"accept_content": ["json", "pickle"]}, environment=AS_ROOT
-        )
+        accepts = {"accept_content": ["json", "pickle"]}
+        stage.worker(concurrency=4, conf=accepts, environment=AS_ROOT)
         self.cells = {(name, how): self.call(name, how) for how in SITUATIONS for name in WAYS}
         waits = [cell for (_, how), cell in self.cells.items() if how == "waits"]
         for cell in waits:
@@ -55,13 +54,14 @@ class Table:
         """Call the job of a cell; a duplicate right after the first, which waits for its ETA."""
         stage, way = self.stage, WAYS[name]
         job, task = stage.job(), f"declared: {name}"
-        script = [*([{"then": "kill"}] if how == "is killed" else []), *way.script]
+        script, times = list(way.script), 1
         options = options_of(way, stage.client, f"{name} {how}")
         if how == "waits":
             stage.redis.set(stage.lock_key(f"job:{job}"), "of somebody else", ex=60)
-        if how == "is a duplicate":
-            options["countdown"] = 1
-        times = 2 if how == "is a duplicate" else 1
+        elif how == "is killed":
+            script.insert(0, {"then": "kill"})
+        else:
+            times, options["countdown"] = 2, 1
         results = [stage.call(task, job, script, **options) for _ in range(times)]
         return Cell(way, job, results, script)
 
@@ -78,32 +78,37 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
         print(stage.report())
 
 
+@pytest.mark.parametrize("how", SITUATIONS)
+@pytest.mark.parametrize("name", WAYS)
+def test_its_body_runs_once_with_every_option_in_force(table: Table, name: str, how: str) -> None:
+    # Given a job that was called one way: it finds the lock held, or its first run is killed, or
+    # it is called twice
+    cell, ledger = table.cells[name, how], table.stage.ledger
+    way, gone = cell.way, how == "is killed" and not cell.way.task.get("acks_late", True)
+    unique = how != "is a duplicate" or way.unique
+    assert len({result.id for result in cell.results}) == (1 if unique else 2)
+
+    # I expect its body to run to its end as often as it is to, and alone; not if it is killed when
+    # its message is gone
+    assert len(table.events(cell, "start")) == (1 if gone else len(cell.script))
+    assert ledger.completions(job=cell.job) == (0 if gone else way.ends)
+    assert ledger.overlaps(job=cell.job) == []
+    assert table.stage.row(cell.job)[0] == ("failed" if gone else "done")
+
+    # And each run to see the options of the task and of the call
+    for seen in table.events(cell, "seen"):
+        assert {each: seen.data[each] for each in way.seen} == way.seen
+    if how == "waits":
+        assert len(ledger.entries("prerun", task_id=cell.results[0].id)) > 1
+        assert f"{cell.results[0].id}] could not be requeued" not in table.stage.workers[0].text()
+    if way.call.get("link"):
+        called = ledger.entries("collected", label=f"{name} {how}")
+        assert f"done:{cell.job}" in [entry.value for entry in called]
+
+
 def test_nothing_is_left_of_them(table: Table) -> None:
     """No message, no lock, and no reservation: the next call of each is sent."""
     assert not table.left
     for (name, _), cell in table.cells.items():
         again = table.stage.call(f"declared: {name}", cell.job, countdown=600)
         assert again.id not in [result.id for result in cell.results]
-
-
-@pytest.mark.parametrize("how", SITUATIONS)
-@pytest.mark.parametrize("name", WAYS)
-def test_its_body_runs_once_with_every_option_in_force(table: Table, name: str, how: str) -> None:
-    cell = table.cells[name, how]
-    way, gone = cell.way, how == "is killed" and not cell.way.task.get("acks_late", True)
-    assert len({result.id for result in cell.results}) == (
-        2 if how == "is a duplicate" and not way.unique else 1
-    )
-    starts = table.events(cell, "start")
-    assert len(starts) == (1 if gone else len(cell.script))
-    assert table.stage.ledger.completions(job=cell.job) == (0 if gone else way.ends)
-    assert table.stage.ledger.overlaps(job=cell.job) == []
-    assert table.stage.row(cell.job)[0] == ("failed" if gone else "done")
-    for seen in table.events(cell, "seen"):
-        assert {each: seen.data[each] for each in way.seen} == way.seen
-    if how == "waits":
-        assert len(table.stage.ledger.entries("prerun", task_id=cell.results[0].id)) > 1
-        assert f"{cell.results[0].id}] could not be requeued" not in table.stage.workers[0].text()
-    if way.call.get("link"):
-        called = table.stage.ledger.entries("collected", label=f"{name} {how}")
-        assert f"done:{cell.job}" in [entry.value for entry in called]

@@ -15,6 +15,8 @@ from django_tasklock.celery import LockedTask
 from django_tasklock.exceptions import AlreadyQueued, RequeueFailed
 from tests.mailroom import Mailroom
 
+pytestmark = pytest.mark.django_db(transaction=True)
+
 
 class OnCommit(Task):
     """Sends when the transaction commits."""
@@ -66,33 +68,28 @@ class InTransaction(Atomic, Both): ...
 # ------------------------------------------------------------------------------ sent on commit
 
 
-@pytest.mark.django_db(transaction=True)
-def test_what_is_rolled_back_reserves_nothing(room: Mailroom) -> None:
+def test_what_is_sent_on_commit_is_reserved_there_and_not_before(room: Mailroom) -> None:
+    # Given a class that sends on commit, before ours
     task = room.task(base=Both, unique_while="queued")
+
+    # I expect a call that is rolled back to send nothing, and to reserve nothing
     with transaction.atomic():
         assert task.delay(1) is None
         task.delay_on_commit(1)
         task.apply_async([1], task_id="never sent", countdown=5)
         transaction.set_rollback(True)
     assert room.redis.keys(f"*queued {task.name} *") == []
-    task.apply_async([1], task_id="sent")
-    assert room.ids() == ["sent"]
 
-
-@pytest.mark.django_db(transaction=True)
-def test_what_is_committed_is_sent_once(room: Mailroom) -> None:
-    task = room.task(base=Both, unique_while="queued")
+    # And of the calls of one transaction, made in any way, one to be sent
     for _ in range(2):
         with transaction.atomic():
-            for _ in range(3):
-                task.delay(1)
-                task.s(1).apply_async()
-                task.delay_on_commit(1)
+            for send in (task.delay, lambda job: task.s(job).apply_async(), task.delay_on_commit):
+                send(1)
+                send(1)
             assert room.waiting() == []
         assert [state for state, _ in room.work_off()] == ["SUCCESS"]
 
 
-@pytest.mark.django_db(transaction=True)
 def test_options_of_one_call_reach_the_moment_of_sending(room: Mailroom) -> None:
     task = room.task(base=Both, unique_while="queued")
     with transaction.atomic():
@@ -110,7 +107,6 @@ def test_options_of_one_call_reach_the_moment_of_sending(room: Mailroom) -> None
     assert "sent" in message.ours
 
 
-@pytest.mark.django_db(transaction=True)
 def test_a_duplicate_that_is_found_at_commit_raises_there(room: Mailroom) -> None:
     """As any error of a callback does: the data is saved, and callbacks after it are not called."""
     task = room.task(base=Both, unique_while="queued", on_duplicate="raise")
@@ -131,13 +127,11 @@ def test_a_duplicate_that_is_found_at_commit_raises_there(room: Mailroom) -> Non
 # ------------------------------------------------------------------------------ other arguments
 
 
-@pytest.mark.django_db(transaction=True)
+def work(self: Any, event: Event) -> str:
+    return f"{self.lease.name}, {event.pk}"
+
+
 def test_the_reservation_has_the_name_of_the_run(room: Mailroom) -> None:
-    names: list[str] = []
-
-    def work(self: Any, job: Any) -> None:
-        names.append(f"{self.lease.name}, {job.pk}")
-
     task = room.task(work, base=Both, unique_while="unfinished")
     for _ in range(2):
         task.delay(Event(1))
@@ -145,19 +139,13 @@ def test_the_reservation_has_the_name_of_the_run(room: Mailroom) -> None:
         task.delay(1)
         task.delay(Event(2))
         assert [message.args or message.kwargs for message in room.waiting()] == [[1], [2]]
-        assert [state for state, _ in room.work_off()] == ["SUCCESS", "SUCCESS"]
-    assert names == ["job:1, 1", "job:2, 2"] * 2
+        assert room.work_off() == [("SUCCESS", "job:1, 1"), ("SUCCESS", "job:2, 2")]
     assert room.redis.keys(f"*queued {task.name} *") == []
 
 
 # ------------------------------------------------------------------------------ back to the queue
 
 
-def work(self: Any, event: Event) -> str:
-    return f"{self.lease.name}, {event.pk}"
-
-
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("conflict", ["retry", "coalesce"])
 def test_a_waiting_message_is_requeued_with_its_own_arguments(
     room: Mailroom, conflict: str
@@ -174,13 +162,11 @@ def test_a_waiting_message_is_requeued_with_its_own_arguments(
     assert room.work_off() == [("SUCCESS", "job:1, 1")]
 
 
-@pytest.mark.django_db(transaction=True)
 def test_its_retries_have_its_own_arguments(room: Mailroom) -> None:
     """Celery's ``autoretry_for``, and ``retry``."""
-    seen: list[str] = []
 
     def failing(self: Any, event: Event) -> None:
-        seen.append(work(self, event))
+        assert work(self, event) == "job:1, 1"
         if self.request.retries == 1:
             raise self.retry(countdown=0)
         raise LookupError
@@ -195,7 +181,6 @@ def test_its_retries_have_its_own_arguments(room: Mailroom) -> None:
         assert [message.args for message in room.waiting()] == [[1]]
         states.append(room.deliver(room.take())[0])
     assert states == ["RETRY", "RETRY", "FAILURE"]
-    assert seen == ["job:1, 1"] * 3
 
 
 @pytest.mark.parametrize("late", [True, False])
@@ -206,19 +191,16 @@ def test_a_message_that_cannot_be_written_again_is_not_lost(room: Mailroom, late
     message = replace(room.take(), kwargs={"other": object()})
     with lock("job:1", ttl=60):
         state, error = room.deliver(message)
-        if late:
-            assert (state, error.requeue) == ("REJECTED", True)
-            assert task.delay(1).id == "it"
-        else:
-            assert (state, type(error)) == ("FAILURE", RequeueFailed)
-            assert "will not run: Object of type object is not JSON serializable" in str(error)
-            assert task.delay(1).id == room.ids()[0] != "it"
-            # In its place this one waits.
-            assert room.deliver(room.take())[0] == "IGNORED"
+    duplicate = task.delay(1).id
     if late:
+        assert (state, error.requeue, duplicate) == ("REJECTED", True, "it")
         assert room.deliver(message, redelivered=True) == ("SUCCESS", "done:1")
         assert room.waiting() == []
     else:
+        assert (state, type(error)) == ("FAILURE", RequeueFailed)
+        assert "will not run: Object of type object is not JSON serializable" in str(error)
+        # In its place another one is sent.
+        assert room.ids() == [duplicate] != ["it"]
         assert room.work_off() == [("SUCCESS", "done:1")]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.pages import DOCS, ROOT
 
-__all__ = ["PAGE", "text"]
+__all__ = ["FILES", "PAGE"]
 
 PAGE = DOCS / "explanation/files.md"
 PACKAGE = ROOT / "django_tasklock"
@@ -60,6 +60,8 @@ def first_sentence(path: Path) -> str:
 def _top() -> list[Path]:
     return [*PACKAGE.glob("*.py"), PACKAGE / "management/commands/locks.py"]
 
+
+FILES = {PAGE: text}
 
 if __name__ == "__main__":
     PAGE.write_text(text(), "utf-8")

@@ -18,6 +18,7 @@ import json
 import logging.config
 import os
 import re
+import symtable
 import sys
 import traceback
 import types
@@ -46,20 +47,13 @@ from tests.pages import ROOT, Block, blocks
 
 def foreign_names(block: Block) -> set[str]:
     """The names that a block reads and gives no value, but for Python's own."""
-    read, bound = set(), set(dir(builtins))
-    for node in ast.walk(ast.parse(block.text)):
-        match node:
-            case ast.Name(id=name, ctx=ast.Load()):
-                read.add(name)
-            case ast.Name(id=name) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
-                bound.add(name)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                bound.add(name)
-            case ast.ClassDef(name=name):
-                bound.add(name)
-            case ast.alias():
-                bound.add((node.asname or node.name).partition(".")[0])
-    return read - bound
+    scopes = [whole := symtable.symtable(block.text, block.page, "exec")]
+    for scope in scopes:
+        scopes += scope.get_children()
+    names = [name for scope in scopes for name in scope.get_symbols()]
+    read = {name.get_name() for name in names if name.is_global() and name.is_referenced()}
+    own = {n.get_name() for n in whole.get_symbols() if n.is_assigned() or n.is_imported()}
+    return read - own - set(dir(builtins))
 
 
 def register(name: str, module: Any) -> None:

@@ -29,23 +29,21 @@ EVERY_PAGE = [*PAGES, ROOT / "README.zh-Hans.md"]
 def test_the_code_of_every_page_runs(
     own_redis_server: RedisServer, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    """In one process for all, which forks for each: a process for each would take a minute."""
+    # Given the pages, and a process for all of them, which forks for each: processes that begin
+    # anew would take a minute
     pages = [named(page) for page in EVERY_PAGE if page not in (OWN_STORE, TUTORIAL)]
+    environment = os.environ | {
+        "DJANGO_SETTINGS_MODULE": "example_project.settings",
+        "EXAMPLE_STATE": str(tmp_path),
+        "EXAMPLE_REDIS_URL": own_redis_server.url,
+    }
+    command = [sys.executable, "-m", "tests.docs.run_pages", *pages]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.docs.run_pages", *pages],
-        cwd=ROOT,
-        env=os.environ
-        | {
-            "DJANGO_SETTINGS_MODULE": "example_project.settings",
-            "EXAMPLE_STATE": str(tmp_path),
-            "EXAMPLE_REDIS_URL": own_redis_server.url,
-        },
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
+
+    # I expect each page to be run, and nothing to go wrong on it
     said = json.loads(done.stdout.splitlines()[-1])
     assert list(said) == pages
     for page in pages:
@@ -81,13 +79,8 @@ class TestStoreOfTheDocs(StoreContract):
 def test_the_commands_in_blocks_are_understood() -> None:
     """Every ``manage.py locks`` of a shell is one that the command takes."""
     parser = load_command_class("django_tasklock", "locks").create_parser("manage.py", "locks")
-    shells = [
-        block
-        for page in EVERY_PAGE
-        for language in ("text", "console", "sh")
-        for block in blocks(page, language)
-    ]
-    for block in shells:
+    languages = ("text", "console", "sh")
+    for block in [each for page in EVERY_PAGE for name in languages for each in blocks(page, name)]:
         for arguments in re.findall(r"manage\.py locks (.+)", block.text):
             words = shlex.split(arguments, comments=True)
             ends = [at for at, word in enumerate(words) if word in (">", "|", "||", "&&")]

@@ -11,18 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs import every_file
-from tests.pages import (
-    DOCS,
-    PAGES,
-    README,
-    ROOT,
-    anchors,
-    links,
-    named,
-    prose,
-    sentences,
-    toctree,
-)
+from tests.pages import DOCS, PAGES, README, ROOT, anchors, links, named, prose, sentences, toctree
 
 LONGEST = 30
 """words of a sentence"""
@@ -30,16 +19,18 @@ CHINESE = ROOT / "README.zh-Hans.md"
 BESIDE = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
 
 
-def test_links_lead_somewhere() -> None:
-    """To a file of the project, or a heading of a page; to no host, whose pages may change."""
-    broken = []
-    for page in [*PAGES, CHINESE]:
-        for text, target in links(page):
-            path, _, anchor = target.partition("#")
-            there = (page.parent / path).resolve() if path else page
-            if not there.exists() or (anchor and anchor not in anchors(there)):
-                broken.append(f"{named(page)}: [{text}]({target})")
-    assert broken == []
+@pytest.mark.parametrize("page", [*PAGES, CHINESE], ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    # Given a page with links to files of the project, but to no host, whose pages may change
+    for text, target in links(page):
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+
+        # I expect the file to be there
+        assert there.exists(), f"[{text}]({target})"
+
+        # And the heading that the link names
+        assert not anchor or anchor in anchors(there), f"[{text}]({target})"
 
 
 def test_every_page_of_the_docs_is_in_a_toctree() -> None:
@@ -47,14 +38,12 @@ def test_every_page_of_the_docs_is_in_a_toctree() -> None:
     assert set(PAGES) - {README, DOCS / "index.md"} == listed
 
 
-def test_words() -> None:
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=named)
+def test_words(page: Path) -> None:
     """One word for one thing, as everywhere in the project."""
     foreign = r"unlock\w*|mutex\w*|reset\w*|flush\w*|refresh\w*|touch\w*|free[sd]|freeing|timeouts?"
-    found = {}
-    for page in [*PAGES, *BESIDE]:
-        text = re.sub(r"`[^`]*`|visibility timeout", "", prose(page))
-        found[named(page)] = re.findall(rf"\b(?:{foreign})\b", text, re.IGNORECASE)
-    assert {page: words for page, words in found.items() if words} == {}
+    text = re.sub(r"`[^`]*`|visibility timeout", "", prose(page))
+    assert re.findall(rf"\b(?:{foreign})\b", text, re.IGNORECASE) == []
 
 
 @pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=named)

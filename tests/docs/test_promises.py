@@ -17,52 +17,47 @@ PROMISES = table(GUARANTEES, "What is guaranteed", "Guarantee")
 HARD_CASES = [(row[0], row[3]) for row in table(GUARANTEES, "What happens when", "Case")]
 
 
-def named_tests(page: Path, text: str) -> list[tuple[Path, str]]:
-    """File and name of each test that a text links to."""
+def named_tests(text: str) -> list[tuple[Path, str]]:
+    """File and name of each test to which a text of the page links."""
     found = re.findall(r"\[`(test_\w+)`\]\(([\w/.]+)\)", text)
-    return [((page.parent / path).resolve(), name) for name, path in found]
+    return [((GUARANTEES.parent / path).resolve(), name) for name, path in found]
 
 
-def those_by_day(node: ast.Module | ast.ClassDef) -> Iterator[str]:
-    """The tests of a file, or of a class, but for those that are marked nightly."""
-    for each in node.body:
+def those_in(body: list[ast.stmt], *, by_day: bool) -> Iterator[str]:
+    """The tests of a file, or of a class; by day those that are not marked nightly."""
+    for each in body:
         if isinstance(each, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if "pytest.mark.nightly" in map(ast.unparse, each.decorator_list):
+            if by_day and "pytest.mark.nightly" in map(ast.unparse, each.decorator_list):
                 continue
-            if isinstance(each, ast.ClassDef):
-                yield from those_by_day(each)
-            else:
-                yield each.name
+            yield each.name
+            yield from those_in(each.body, by_day=by_day) if isinstance(each, ast.ClassDef) else ()
 
 
-def is_there(path: Path, name: str) -> bool:
-    return path.is_file() and f"def {name}(" in path.read_text("utf-8")
-
-
-def runs_by_day(path: Path, name: str) -> bool:
-    """Whether ``make test`` runs this test."""
-    if path.is_relative_to(NIGHTLY) or not path.is_file():
-        return False
-    text = path.read_text("utf-8")
+def is_there(path: Path, name: str, *, by_day: bool = False) -> bool:
+    """Whether there is such a test; or, by day, whether ``make test`` runs it."""
+    text = path.read_text("utf-8") if path.is_file() else ""
     whole_file_at_night = re.search(r"^pytestmark = .*\bnightly\b", text, re.MULTILINE)
-    return not whole_file_at_night and name in those_by_day(ast.parse(text))
+    if by_day and (path.is_relative_to(NIGHTLY) or whole_file_at_night):
+        return False
+    return name in those_in(ast.parse(text).body, by_day=by_day)
 
 
 @pytest.mark.parametrize(("promise", "tests"), PROMISES, ids=[each[0] for each in PROMISES])
-def test_each_guarantee_names_its_tests(promise: str, tests: str) -> None:
-    named = named_tests(GUARANTEES, tests)
+def test_each_guarantee_names_tests_that_run_by_day(promise: str, tests: str) -> None:
+    # Given a row of the table of guarantees, I expect it to name tests
+    named = named_tests(tests)
     assert named, f"{promise!r} names no test"
-    missing = [(str(path), name) for path, name in named if not runs_by_day(path, name)]
-    assert missing == [], f"`make test` does not run what {promise!r} names"
+
+    # And `make test` to run them
+    assert [each for each in named if not is_there(*each, by_day=True)] == []
 
 
 @pytest.mark.parametrize(("number", "text"), HARD_CASES, ids=[each[0] for each in HARD_CASES])
 def test_each_hard_case_runs_by_day(number: str, text: str) -> None:
     """Its other tests may be left to the night."""
-    named = named_tests(GUARANTEES, text)
-    missing = [(str(path), name) for path, name in named if not is_there(path, name)]
-    assert missing == [], f"what case {number} names is not there"
-    assert any(runs_by_day(path, name) for path, name in named), f"case {number} runs at night only"
+    named = named_tests(text)
+    assert [each for each in named if not is_there(*each)] == []
+    assert any(is_there(*each, by_day=True) for each in named), f"case {number} runs at night only"
 
 
 def test_the_hard_cases_are_in_order() -> None:
@@ -72,11 +67,7 @@ def test_the_hard_cases_are_in_order() -> None:
 
 
 def test_each_test_of_a_hard_case_is_named() -> None:
-    named = {name for _, text in HARD_CASES for _, name in named_tests(GUARANTEES, text)}
-    folder = ROOT / "tests/hard_cases"
-    there = {
-        name
-        for path in folder.glob("test_*.py")
-        for name in re.findall(r"^def (test_\d\d_\w+)\(", path.read_text("utf-8"), re.MULTILINE)
-    }
-    assert {name for name in there - named if not name.startswith("test_00_")} == set()
+    named = {name for _, text in HARD_CASES for _, name in named_tests(text)}
+    texts = [path.read_text("utf-8") for path in (ROOT / "tests/hard_cases").glob("test_*.py")]
+    there = re.findall(r"^def (test_(?!00)\d\d_\w+)\(", "".join(texts), re.MULTILINE)
+    assert {*there} - named == set()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,12 +28,6 @@ from django_tasklock import (
     signals,
 )
 from django_tasklock import checks as system_checks
-from django_tasklock._engine.acquiring import How
-from django_tasklock.celery import LockedTask
-from django_tasklock.celery.options import OPTIONS
-from django_tasklock.contrib.measures import COUNTERS, HISTOGRAMS
-from django_tasklock.guards import StatusGuard
-from django_tasklock.operators.problems import KINDS
 from django_tasklock.stores.base import BaseStore
 from django_tasklock.stores.cache import CacheStore
 from django_tasklock.stores.cluster import RedisClusterStore
@@ -42,8 +37,9 @@ from django_tasklock.stores.memory import MemoryStore
 from django_tasklock.stores.quorum import QuorumStore
 from django_tasklock.stores.redis import RedisStore
 from django_tasklock.stores.zookeeper import ZooKeeperStore
-from tests.docs import every_file
-from tests.pages import DOCS, ROOT, code, section, table
+from tests import inside
+from tests.docs import every_file, task_options
+from tests.pages import DOCS, code, section, table
 
 STORES = (RedisStore, RedisClusterStore, CacheStore, DatabaseStore, ZooKeeperStore, QuorumStore,
           MemoryStore)  # fmt: skip
@@ -57,7 +53,6 @@ COMMAND = DOCS / "reference/command.md"
 METRICS = DOCS / "operations/metrics.md"
 SETTINGS = DOCS / "reference/settings.md"
 SIGNALS = DOCS / "reference/signals.md"
-TASKS = DOCS / "reference/task-options.md"
 TROUBLE = DOCS / "troubleshooting.md"
 
 # ------------------------------------------------------------------------------ what a page shows
@@ -122,7 +117,7 @@ def errors() -> dict[str, tuple[str, ...]]:
 def verbs() -> set[str]:
     """The calls of `LockService`, as they are written, but for those of leases and tasks."""
     internal = {"adopt_again", "try_adopt", "try_hold"}
-    calls, usual = set(), parameters(How)
+    calls, usual = set(), inside.usual_options()
     for name, function in inspect.getmembers(LockService, inspect.isfunction):
         awaited = inspect.iscoroutinefunction(function)  # howto/async.md has these
         if not (name.startswith("_") or awaited or name in internal):
@@ -140,18 +135,22 @@ def verbs() -> set[str]:
 
 def options_of_lock() -> dict[str, Any]:
     """Those of a checker are those of the call."""
-    context, usual = parameters(LockContext), parameters(How) | {"renew": True}
+    context, usual = parameters(LockContext), inside.usual_options() | {"renew": True}
     found = {name: context[name] for name in ("name", "on_conflict")} | usual
     assert found.keys() == LockOptions.__annotations__.keys() | {"name", "on_conflict"}
     return found
 
 
 @cache
-def sources() -> list[ast.Call]:
-    """Every call in the package."""
-    paths = sorted((ROOT / "django_tasklock").rglob("*.py"))
-    trees = [ast.parse(path.read_text("utf-8"), str(path)) for path in paths]
-    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+def nodes(path: Path = every_file.PACKAGE) -> list[ast.AST]:
+    """All there is in a file, or in those of a folder."""
+    if path.is_dir():
+        return [node for each in sorted(path.rglob("*.py")) for node in nodes(each)]
+    return list(ast.walk(ast.parse(path.read_text("utf-8"))))
+
+
+def calls(path: Path = every_file.PACKAGE) -> list[ast.Call]:
+    return [node for node in nodes(path) if isinstance(node, ast.Call)]
 
 
 def text_of(node: ast.expr) -> str | None:
@@ -160,7 +159,7 @@ def text_of(node: ast.expr) -> str | None:
 
 def checks() -> set[str]:
     found = set()
-    for call in sources():
+    for call in calls():
         ids = [text_of(word.value) for word in call.keywords if word.arg == "id"]
         if ast.unparse(call.func) == "Finding" and call.args:
             # The admin's class of that name begins with another field.
@@ -171,9 +170,7 @@ def checks() -> set[str]:
 
 def gauges() -> set[str]:
     pytest.importorskip("prometheus_client")
-    from django_tasklock.contrib.prometheus.state import LockCollector
-
-    return {gauge.name for gauge in LockCollector().describe()}
+    return {gauge.name for gauge in inside.LockCollector().describe()}
 
 
 def with_gaps(text: str) -> str:
@@ -182,17 +179,18 @@ def with_gaps(text: str) -> str:
 
 def log_lines() -> dict[str, str]:
     found = {}
-    for call in sources():
+    for call in calls():
         logger, _, level = ast.unparse(call.func).rpartition(".")
         if logger == "logger" and level in ("info", "warning", "error", "exception"):
             text = text_of(call.args[0])
             assert text is not None, ast.unparse(call)
             found[with_gaps(text)] = level.upper().replace("EXCEPTION", "ERROR")
-    logs = ast.parse((ROOT / "django_tasklock/operators/logs.py").read_text("utf-8"))
-    for function in [node for node in logs.body if isinstance(node, ast.FunctionDef)]:
-        texts = [node.value for node in ast.walk(function) if isinstance(node, ast.Assign)
+    logs = nodes(every_file.PACKAGE / "operators/logs.py")
+    for function in [node for node in logs if isinstance(node, ast.FunctionDef)]:
+        inner = list(ast.walk(function))
+        texts = [node.value for node in inner if isinstance(node, ast.Assign)
                  and ast.unparse(node.targets[0]) == "text"]  # fmt: skip
-        for call in [node for node in ast.walk(function) if isinstance(node, ast.Call)]:
+        for call in [node for node in inner if isinstance(node, ast.Call)]:
             if texts and ast.unparse(call.func) == "_log":
                 line = with_gaps(text_of(texts[0]) or "")
                 found[line] = ast.unparse(call.args[0]).removeprefix("logging.")
@@ -204,9 +202,15 @@ def log_lines() -> dict[str, str]:
 
 
 def metrics() -> dict[str, tuple[str, ...]]:
-    return {f"tasklock_{each.name}_total": each.labels for each in COUNTERS} | {
-        f"tasklock_{each.name}_seconds": each.labels for each in HISTOGRAMS
+    return {f"tasklock_{each.name}_total": each.labels for each in inside.COUNTERS} | {
+        f"tasklock_{each.name}_seconds": each.labels for each in inside.HISTOGRAMS
     }
+
+
+def command_verbs() -> dict[str, argparse.ArgumentParser]:
+    parser = load_command_class("django_tasklock", "locks").create_parser("manage.py", "locks")
+    (verbs,) = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    return dict(verbs.choices)
 
 
 TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
@@ -224,11 +228,6 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
             flag: ["yes" if getattr(store, flag) else "no" for store in STORES] for flag in FLAGS
         },
     ),
-    "options of tasks": (
-        lambda: defaults(TASKS, "Options", "Option"),
-        lambda: {name: getattr(LockedTask, name) for name in OPTIONS},
-    ),
-    "guard": (lambda: defaults(TASKS, "Guards", "Parameter"), lambda: parameters(StatusGuard)),
     "signals": (
         lambda: named(SIGNALS, "Signals", "Signal"),
         lambda: {name for name in signals.__all__ if isinstance(getattr(signals, name), Signal)},
@@ -241,7 +240,10 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: named(CHECKS, "Settings and tasks", "Id") | named(CHECKS, "The live server", "Id"),
         checks,
     ),
-    "problems": (lambda: named(TROUBLE, "What the doctor finds", "Problem"), lambda: set(KINDS)),
+    "problems": (
+        lambda: named(TROUBLE, "What the doctor finds", "Problem"),
+        lambda: set(inside.KINDS),
+    ),
     "log lines": (
         lambda: {code(row[0])[0]: row[1] for row in table(TROUBLE, "Log lines", "Line")},
         log_lines,
@@ -255,26 +257,21 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 }
 
 
-def test_the_texts_of_what_stores_find_are_the_codes() -> None:
-    """A store says it of itself; the check begins with the store's alias."""
-    texts = {
-        "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
-        if isinstance(node, ast.JoinedStr)
-        else text_of(node) or ""
-        for path in [*(ROOT / "django_tasklock/stores").rglob("*.py"), Path(system_checks.__file__)]
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.JoinedStr | ast.Constant)
-    }
-    known = [re.escape(each).replace("…", ".*") for each in texts if len(each.strip("…: .")) > 9]
-    for identity, shown, *_ in table(CHECKS, "The live server", "Id"):
-        text = code(shown)[0].removesuffix(".")
-        assert any(re.fullmatch(f"(?:…: )?{each}", text) for each in known), identity
+@pytest.mark.parametrize("made", [every_file, task_options])
+def test_what_is_made_of_the_code_is_as_it_would_be_made_now(made: ModuleType) -> None:
+    # Given a page, or a docstring, that a program makes
+    for path, text in made.FILES.items():
+        # I expect the file to have what the program makes of the code today
+        assert path.read_text("utf-8") == text(), f"run python -m {made.__name__}"
+
+    # And no option of a task to be without its comment, of whose form the program is
+    assert tuple(option.name for option in task_options.options()) == inside.OPTIONS
 
 
-def test_the_page_of_all_files_is_what_their_docstrings_say() -> None:
-    assert every_file.PAGE.read_text("utf-8") == every_file.text(), (
-        "run python -m tests.docs.every_file"
-    )
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_has_what_the_code_has(name: str) -> None:
+    shown, actual = TABLES[name]
+    assert shown() == actual()
 
 
 def test_a_file_says_in_a_sentence_what_is_in_it() -> None:
@@ -286,10 +283,20 @@ def test_a_file_says_in_a_sentence_what_is_in_it() -> None:
     assert silent == []
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_a_table_has_what_the_code_has(name: str) -> None:
-    shown, actual = TABLES[name]
-    assert shown() == actual()
+def test_the_texts_of_what_stores_find_are_the_codes() -> None:
+    """A store says it of itself; the check begins with the store's alias."""
+    texts = {
+        "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+        if isinstance(node, ast.JoinedStr)
+        else text_of(node) or ""
+        for path in (every_file.PACKAGE / "stores", Path(system_checks.__file__))
+        for node in nodes(path)
+        if isinstance(node, ast.JoinedStr | ast.Constant)
+    }
+    known = [re.escape(each).replace("…", ".*") for each in texts if len(each.strip("…: .")) > 9]
+    for identity, shown, *_ in table(CHECKS, "The live server", "Id"):
+        text = code(shown)[0].removesuffix(".")
+        assert any(re.fullmatch(f"(?:…: )?{each}", text) for each in known), identity
 
 
 def test_the_dashboard_and_the_alerts_ask_for_metrics_that_exist() -> None:
@@ -297,12 +304,6 @@ def test_the_dashboard_and_the_alerts_ask_for_metrics_that_exist() -> None:
     for text in (METRICS.read_text("utf-8"), (METRICS.parent / "grafana.json").read_text("utf-8")):
         asked = re.findall(r"\btasklock_\w+", text)
         assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in asked} == known
-
-
-def command_verbs() -> dict[str, argparse.ArgumentParser]:
-    parser = load_command_class("django_tasklock", "locks").create_parser("manage.py", "locks")
-    (verbs,) = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
-    return dict(verbs.choices)
 
 
 def test_each_option_of_the_command_is_shown_and_each_that_is_shown_exists() -> None:

@@ -1,0 +1,208 @@
+"""The checks of a locked task's options: when its class is made, and when a call is sent."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from asgiref.sync import iscoroutinefunction
+from celery import Task
+
+from .._compat.celery import makes_all_tasks
+from .._engine.names import ArgumentNames, NameTemplate, check_argument
+from .._values.signatures import is_generator, signature_of
+from ..exceptions import InvalidLockConfig
+from .naming import body_signature
+from .options import OPTIONS, TaskOptions
+
+# Gets the value of an option and its name; raises `TypeError` or `ValueError`.
+Check = Callable[[Any, str], object]
+
+CONFLICTS = ("skip", "retry", "raise", "coalesce", "run")
+
+
+def _is(what: str, fits: Callable[[Any], bool]) -> Check:
+    def check(value: Any, option: str) -> None:
+        if not fits(value):
+            raise ValueError(f"{option} must be {what}, not {value!r}")
+
+    return check
+
+
+def _one_of(choices: Collection[Any]) -> Check:
+    # As a list, for a value may have no hash.
+    return _is(f"one of {', '.join(map(str, choices))}", list(choices).__contains__)
+
+
+def _check_of(hint: Any) -> Check:
+    """Return the check that the type of an option's attribute stands for."""
+    if get_origin(hint) is Literal:
+        return _one_of(get_args(hint))
+    kind, said = get_args(hint) if get_origin(hint) is Annotated else (hint, f"a {hint.__name__}")
+    kinds = tuple(get_origin(each) or each for each in get_args(kind) or [kind])
+    return said if callable(said) else _is(said, lambda value: isinstance(value, kinds))
+
+
+_hints = inspect.get_annotations(TaskOptions, eval_str=True)
+CHECKS = {option: _check_of(*get_args(_hints[option])) for option in OPTIONS}
+CHECKS["on_conflict"] = _one_of(CONFLICTS)
+
+# Options that one call may give. The others are used by workers, which know only the task's.
+PER_CALL = ("unique_for", "on_duplicate")
+
+# Names that other packages have for what we have, with ours.
+ELSEWHERE = {
+    "timeout": "lock_ttl", "lock_timeout": "lock_ttl", "blocking_timeout": "lock_wait",
+    "lock_expiry": "unique_for, or lock_ttl for the lease", "once": "unique_while",
+    "unique_on": "lock_name",
+}  # fmt: skip
+
+_OF_CELERY = frozenset(dir(Task))  # Not getattr: it would bind Task to an app.
+_OURS = ("lock_", "unique_", "debounce_")
+
+
+def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
+    """Raise `InvalidLockConfig` if the class of a task is wrong: an option does not exist or has a
+    wrong value, or the body cannot run under a lock, or ``locked`` (`LockedTask`) is not last.
+
+    While Celery makes all tasks, the error becomes the task's own: it would reach the caller of
+    another task, and the tasks behind this one would not be made.
+    """
+    try:
+        # Bases that are tasks were checked when they were made.
+        mixins = [each for each in task.__mro__[:-1] if not issubclass(each, Task)]
+        for each in (task, *mixins):
+            for name, value in vars(each).items():
+                _check_attribute(name, value, own=each is task)
+        for option, check in CHECKS.items():
+            check(getattr(task, option), option)
+        if (signature := body_signature(task)) is not None:
+            _check_arguments(task, signature)
+        _check_body(task)
+        _check_together(task)
+        _check_order(task, locked)
+    except (TypeError, ValueError) as error:
+        if not makes_all_tasks():
+            raise _wrong(task, error) from error
+        task.config_error = str(_wrong(task, error))
+
+
+def check_call(task: Any, options: Mapping[str, Any]) -> None:
+    """Raise `InvalidLockConfig` for options of one call that have no effect, or are wrong."""
+    task.check_made()
+    # The first is kombu's, for the sending. Celery passes each stamp as an option with its name.
+    others = ("timeout", *(options.get("stamped_headers") or ()))
+    try:
+        for option, value in options.items():
+            if option in PER_CALL and task.unique_while is not None:
+                CHECKS[option](value, option)
+            elif option in PER_CALL:
+                raise ValueError(f"{option} has no effect without unique_while. Leave it out")
+            elif option in CHECKS:
+                raise ValueError(
+                    f"{option} is an option of the task: a call may give {' and '.join(PER_CALL)}. "
+                    f"Give {option} to the task's decorator or class"
+                )
+            elif option not in others and (message := _misspelt(option)):
+                raise ValueError(message)
+    except (TypeError, ValueError) as error:
+        raise _wrong(task, error) from error
+
+
+def _check_attribute(name: str, value: Any, *, own: bool) -> None:
+    # Methods and properties may have any name.
+    free = callable(value) or hasattr(value, "__get__") or name.startswith("_")
+    # A word such as "timeout" may be the project's own, if it is no plain value or of a mixin.
+    plain = own and isinstance(value, int | float | str | dict | list | tuple)
+    free = free or (name in ELSEWHERE and not name.startswith(_OURS) and not plain)
+    if not (free or name in CHECKS or name in _OF_CELERY) and (message := _misspelt(name)):
+        raise ValueError(f"{message} An attribute of your own needs another name")
+
+
+@lru_cache(maxsize=256)
+def _misspelt(option: str) -> str | None:
+    """Return the error for a name that looks like one of `OPTIONS`; None if it does not."""
+    meant = ELSEWHERE.get(option) or next(iter(get_close_matches(option, OPTIONS, 1, 0.75)), None)
+    if meant:
+        return f"there is no option {option}; did you mean {meant}?"
+    known = f"there is no option {option}; there are {', '.join(OPTIONS)}."
+    return known if option.startswith(_OURS) else None
+
+
+def _check_arguments(task: Any, signature: inspect.Signature) -> None:
+    """Raise `TypeError` or `ValueError` for options that do not go with the body's arguments."""
+    if isinstance(task.lock_name, str):
+        NameTemplate(task.lock_name, signature)
+    elif isinstance(task.lock_name, ArgumentNames):
+        task.lock_name.check(signature)
+    if task.guard is not None:
+        check_argument("guard", task.guard.pk, signature)
+    parameters = signature.parameters.values()
+    named = {each.name: None for each in parameters if each.kind is not each.VAR_KEYWORD}
+    for option in ("lock_name", "lock_slots"):
+        if callable(value := getattr(task, option)):
+            try:
+                takes = signature_of(value)
+                # With further keywords, a call may have any argument.
+                (takes.bind if len(named) == len(parameters) else takes.bind_partial)(**named)
+            except TypeError as error:
+                what = f"called with {', '.join(named) or 'no argument'} by name, without self"
+                mend = "Its parameters must have the names of the task's"
+                raise TypeError(f"{option} is {what}: {error}. {mend}") from error
+
+
+def _check_body(task: Any) -> None:
+    """Raise `ValueError` for a body that cannot run under a lock."""
+    run = inspect.getattr_static(task, "run")
+    body = run.__func__ if isinstance(run, staticmethod) else run
+    if task.Strategy != Task.Strategy:
+        raise ValueError(
+            "its own Strategy, as in celery-batches, calls it once for many messages. Leave out "
+            "LockedTask, and use lock(...) in the body"
+        )
+    if iscoroutinefunction(body) or is_generator(body):
+        raise ValueError(
+            "its body is async or a generator, of which Celery runs nothing. Write a plain def, "
+            "and call asyncio.run(...) or asgiref.sync.async_to_sync(...) in it"
+        )
+
+
+def _check_together(task: Any) -> None:
+    """Raise `ValueError` for options that exclude each other, or need each other."""
+    debounce, longest = task.debounce, task.debounce_max
+    if task.lock_slots != 1 and task.guard is not None:
+        raise ValueError(
+            "its guard needs a lock that one run at a time holds: leave out lock_slots, and use "
+            "lock(..., slots=N) in the body"
+        )
+    if task.lock_slots != 1 and task.unique_while == "unfinished":
+        raise ValueError('with lock_slots several calls may run: use unique_while="queued"')
+    if debounce and task.unique_while:
+        raise ValueError("debounce and unique_while exclude each other: leave one out")
+    if longest and not debounce:
+        raise ValueError("debounce_max has no effect without debounce. Add it, or leave this out")
+    if longest and longest < debounce:
+        raise ValueError(f"debounce_max must be at least debounce, {debounce!r}, not {longest!r}")
+
+
+def _check_order(task: type[Task], locked: type[Task]) -> None:
+    """Raise `ValueError` if a class comes after ``locked``, which is `LockedTask`, and has what
+    `LockedTask` has: Python would not use it, or call it later than the class expects."""
+    order, ours = task.__mro__, locked.__mro__
+    above = ours[: ours.index(Task)]
+    names = {name for each in above for name in vars(each) if not name.startswith("_")}
+    # Celery sets the second one on a class when it binds that to an app.
+    names = (names | {"__call__"}) - {"abstract", "reject_on_worker_lost"}
+    for each in order[order.index(locked) :]:
+        if each not in ours and (own := sorted(names & vars(each).keys())):
+            what = f"{each.__name__} comes after LockedTask, and has its own {', '.join(own)}"
+            right = f"class {task.__name__}({each.__name__}, LockedTask)"
+            raise ValueError(f"{what}. LockedTask comes last: {right}")
+
+
+def _wrong(task: Any, error: Exception) -> InvalidLockConfig:
+    name = getattr(task, "name", None) or task.__name__
+    return InvalidLockConfig(f"task {name}: {error}")
