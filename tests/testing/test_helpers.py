@@ -10,13 +10,7 @@ from typing import Any
 import pytest
 from django.test.utils import override_settings
 
-from django_tasklock import (
-    LeaseLost,
-    LockNotAcquired,
-    StoreUnavailable,
-    lock,
-    locks,
-)
+from django_tasklock import LeaseLost, LockNotAcquired, StoreUnavailable, lock, locks
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore, Extension, Note
