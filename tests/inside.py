@@ -135,6 +135,13 @@ def look_often(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(jobs, "LOOK_SECONDS", seconds)
 
 
+def retry_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have stores' threads ask again soon where there was no answer, and look soon for tokens whose
+    question may still be on its way."""
+    monkeypatch.setattr(jobs, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(keeper_module, "LATER_LOOKS_SECONDS", (0.02, 0.04, 0.08))
+
+
 def as_before_a_checkpoint(monkeypatch: pytest.MonkeyPatch, fields: Mapping[str, Any]) -> None:
     """Have this process know of itself what it was before it was restored, and not read it yet."""
     known = {**owner_module.this_process(), **fields}

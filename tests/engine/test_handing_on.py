@@ -115,7 +115,7 @@ class TestOnRedis:
         assert not lease.renew
         other = adopted(handle, renew=True)
         assert (holder(NAME).ttl or 0) <= RENEWED
-        renewed(other, 3)
+        renewed(other, 2)
 
     def test_an_adopt_without_an_answer_ends_no_lease(
         self, monkeypatch: pytest.MonkeyPatch

@@ -21,7 +21,7 @@ from billiard.exceptions import SoftTimeLimitExceeded
 
 from django_tasklock import Lease, lock, locks
 from django_tasklock.stores import stores
-from tests.inside import is_renewed, kept, look_often
+from tests.inside import is_renewed, kept, look_often, retry_soon
 from tests.interruptions import (
     EVERY,
     NEVER,
@@ -264,8 +264,11 @@ def test_an_interrupted_subscription_keeps_nothing_of_its_block(
 # An interrupted client of Redis leaves its socket to the garbage collector.
 @pytest.mark.filterwarnings("ignore:unclosed", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=pytest.mark.nightly)])
-def test_at_random_moments_of_blocks_of_all_kinds(seconds: float) -> None:
+def test_at_random_moments_of_blocks_of_all_kinds(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Some of which wait, and are interrupted in the moment of the hand-over."""
+    retry_soon(monkeypatch)
     chance, over, cut = random.Random(drawn_seed()), time.monotonic() + seconds, list[int]()
 
     def alarm(signum: int, frame: FrameType | None) -> None:

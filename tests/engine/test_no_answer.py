@@ -15,7 +15,15 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 from tests import steps
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import asked, give_up, given_up, kept, looks_before, unreserve_later
+from tests.inside import (
+    asked,
+    give_up,
+    given_up,
+    kept,
+    looks_before,
+    retry_soon,
+    unreserve_later,
+)
 from tests.proxy import CutProxy
 from tests.servers import RedisServer, free_port
 from tests.steps import LONG, RENEWED, SOON_SECONDS, Meanwhile, renewed, taken, waiter
@@ -80,6 +88,7 @@ def test_each_call_that_gets_no_answer(
     work: Callable[[], None], done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Is nothing worse than `StoreUnavailable`, and leaves nothing; ``done``: it is carried out."""
+    retry_soon(monkeypatch)
     left, number, store, lost = 0, 0, stores["default"], list[str]()
     leases = {"acquire", "acquire_all", "release", "extend", "extend_many", "rewrite", "get"}
 
@@ -119,6 +128,7 @@ def test_tokens_of_an_outage_do_not_make_the_next_failure_dearer(
 
 def test_what_an_outage_has_left_is_looked_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a few calls; and what the store has of it is given back, the notes of its acquires too."""
+    retry_soon(monkeypatch)
     store, calls = stores["default"], list[str]()
     acquire = store.acquire
 

@@ -64,7 +64,8 @@ class TestThread:
         assert lease.extend(2 * RENEWED)
         renewed(lease)
         assert lease.remaining > RENEWED
-        # Until nobody refers to it.
+        # Until nobody refers to it: then its end is put off no more.
+        assert lease.extend(1.0)
         del lease
         gc.collect()
         until(lambda: not locks.is_locked("video:1"), "the end of the lease")

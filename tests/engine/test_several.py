@@ -143,13 +143,13 @@ class TestWaiting:
     def test_one_deadline_for_all(self) -> None:
         first, _second = taken("seat:1"), taken("seat:2")
         with sent(lock_contended) as contended:
-            thread = Meanwhile(lambda: locks.acquire_all(SEATS, ttl=LONG, wait=6))
+            thread = Meanwhile(lambda: locks.acquire_all(SEATS, ttl=LONG, wait=4))
             until(lambda: waiting("seat:1") == 1)
             until(lambda: first.remaining < LONG - 2)
             assert first.release()
             assert thread.result() is None
         (told,) = contended
-        assert (told["name"], told["waited"] < 5, held()) == ("seat:2", True, ["seat:2"])
+        assert (told["name"], told["waited"] < 3, held()) == ("seat:2", True, ["seat:2"])
 
 
 @pytest.mark.usefixtures("on_redis")
