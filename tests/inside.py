@@ -142,6 +142,24 @@ def retry_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper_module, "LATER_LOOKS_SECONDS", (0.02, 0.04, 0.08))
 
 
+def no_thread_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the system start no thread the next time that a store's thread is to be started."""
+    real, failed = vars(jobs)["start_thread"], list[Any]()
+
+    def start_thread(target: Any) -> None:
+        if not failed:
+            failed.append(target)
+            raise RuntimeError("can't start new thread")
+        real(target)
+
+    monkeypatch.setattr(jobs, "start_thread", start_thread)
+
+
+def extend_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have stores' threads extend each lease in a call of its own."""
+    monkeypatch.setattr(keeper_module, "LEASES_PER_CALL", 1)
+
+
 def as_before_a_checkpoint(monkeypatch: pytest.MonkeyPatch, fields: Mapping[str, Any]) -> None:
     """Have this process know of itself what it was before it was restored, and not read it yet."""
     known = {**owner_module.this_process(), **fields}
@@ -225,3 +243,8 @@ def fork_untold(fork: Callable[[], int]) -> int:
 def forget_threads_that_are_awaited() -> None:
     """End the use of the threads in which awaited calls are made: they keep their settings."""
     aio._pool.cache_clear()
+
+
+def connect_by(monkeypatch: pytest.MonkeyPatch, connect: Callable[[object], None]) -> None:
+    """Have connections to Redis made by this function."""
+    monkeypatch.setattr("django_tasklock._compat.redis.connect", connect)

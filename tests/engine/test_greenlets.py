@@ -59,11 +59,12 @@ print("waited")
 RESTED = """
 import logging
 from django_tasklock import locks
-from django_tasklock._engine import jobs
+from pytest import MonkeyPatch
+from tests.inside import look_often
 
 said = []
 logging.getLogger("django_tasklock").addFilter(lambda record: said.append(record.getMessage()))
-jobs.LOOK_SECONDS = 0.01
+look_often(MonkeyPatch(), 0.01)
 for _ in range(2):
     lease = locks.acquire("video:1", ttl=3, renew=True)
     sleep(1.5)

@@ -21,7 +21,7 @@ from billiard.exceptions import SoftTimeLimitExceeded
 
 from django_tasklock import Lease, lock, locks
 from django_tasklock.stores import stores
-from tests.inside import is_renewed, kept, look_often, retry_soon
+from tests.inside import connect_by, is_renewed, kept, look_often, retry_soon
 from tests.interruptions import (
     EVERY,
     NEVER,
@@ -143,7 +143,7 @@ class TestEveryInstruction:
 
         def take() -> None:
             others[:] = [taken("video:1", slots=slots) for _ in range(slots)]
-            threading.Timer(0.03, lambda: others.pop().release()).start()
+            threading.Timer(0.01, lambda: others.pop().release()).start()
 
         def release(where: list[str]) -> None:
             until(lambda: len(others) < slots)
@@ -247,7 +247,7 @@ def test_an_interrupted_subscription_keeps_nothing_of_its_block(
             pass
 
     held = taken("a")
-    monkeypatch.setattr("django_tasklock._compat.redis.connect", interrupt)
+    connect_by(monkeypatch, interrupt)
     gc.disable()
     try:
         local = threading.Event()

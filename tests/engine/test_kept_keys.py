@@ -11,10 +11,8 @@ import pytest
 from django.core.management import call_command
 
 from django_tasklock import Lease, LockNotAcquired, lock, locks
-from django_tasklock.admin.rows import lock_of, seen_lock
-from django_tasklock.operators.clearing import Outcome, clear_all
-from django_tasklock.operators.held import as_seen, digest_of
 from tests.conftest import UseCaches
+from tests.inside import Outcome, as_seen, clear_all, digest_of, lock_of, seen_lock
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, in_child, renewed
 from tests.store_cases import redis_cache

@@ -13,9 +13,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -43,12 +44,8 @@ class Site(NamedTuple):
 
 
 def get(port: int, path: str) -> dict[str, Any]:
-    with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        body = response.read()
-        assert response.status == 200, body
-        answer: dict[str, Any] = json.loads(body)
+    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=120) as response:
+        answer: dict[str, Any] = json.load(response)
         return answer
 
 

@@ -13,12 +13,10 @@ import psutil
 import pytest
 
 from django_tasklock import StoreUnavailable, lock, locks, signals
-from django_tasklock._engine import jobs, keeper
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Extension
-from tests import steps
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import clock, give_up, kept
+from tests.inside import clock, extend_one_by_one, give_up, kept, no_thread_once
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
 from tests.steps import (
@@ -73,7 +71,7 @@ class TestThread:
     def test_thread_that_could_not_be_started_is_started_later(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        steps.no_thread_once(monkeypatch, jobs)
+        no_thread_once(monkeypatch)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             taken("video:1", renew=True)
         renewed(taken("video:2", ttl=RENEWED, renew=True))
@@ -195,7 +193,7 @@ def test_a_lease_that_is_detached_while_others_are_extended_keeps_its_end(
             detached.append(other.name)
         return extend(batch)
 
-    monkeypatch.setattr(keeper, "LEASES_PER_CALL", 1)
+    extend_one_by_one(monkeypatch)
     monkeypatch.setattr(stores["default"], "extend_many", extend_many)
     until(lambda: len(calls) > 1)
     assert (holder(detached[0]).ttl or 0.0) > LONG / 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from django_tasklock import Lease, LockNotAcquired, StoreUnavailable, lock, locks, signals
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore, Note
+from tests import steps
 from tests.agent import Agent
 from tests.conftest import UseCaches, UseRedis
 from tests.inside import asked, owner_record
@@ -24,7 +26,6 @@ from tests.steps import (
     members,
     sent,
     taken,
-    unheard,
     waiting,
 )
 from tests.waiting import PATIENCE, until
@@ -198,7 +199,10 @@ class TestTrouble:
         second = waiter(2)
         before = members("default", "pool")
         cut_proxy.cut()
-        until(lambda: not unheard("default", "pool"), "both listening again")
+        store: Any = stores["default"]
+        channels = [store.keys.index + b":" + member[22:44] for member in before]
+        listeners = partial(steps.server().pubsub_numsub, *channels)
+        until(lambda: all(count for _, count in listeners()), "both listening again")
         assert members("default", "pool") == before
         leases[0].release()
         assert first.result().slot == 1
