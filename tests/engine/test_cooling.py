@@ -32,9 +32,11 @@ def left(name: str = NAME) -> float:
 
 
 def test_the_name_stays_taken_after_a_fast_block(each_store: BaseStore) -> None:
+    # Given a block that is over long before its lock may be free
     with lock(NAME, hold_at_least=LATER) as lease:
         assert not left()
     assert not lease.held
+    # I expect the lock to stay taken, by nobody, and a refusal to say for how long
     # Members of a quorum keep a lease for 1 % longer.
     assert LATER - LONG < left() <= LATER * 1.02 + 1
     info = holder(NAME)
@@ -42,6 +44,7 @@ def test_the_name_stays_taken_after_a_fast_block(each_store: BaseStore) -> None:
     with pytest.raises(LockNotAcquired, match=r"cooling down for \d+"), lock(NAME):
         raise AssertionError
     assert locks.acquire(NAME) is None
+    # And an operator to be able to clear it
     assert locks.clear(NAME, by="alice")
     assert not locks.is_locked(NAME)
 

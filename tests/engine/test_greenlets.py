@@ -14,6 +14,7 @@ from django_tasklock import LockNotAcquired, lock, locks
 def again():
     return lock("video:1", ttl=60, reentrant=True)
 
+# Given a block of one greenlet
 def refused():
     try:
         with again(), again():
@@ -21,6 +22,7 @@ def refused():
     except LockNotAcquired:
         return True
 
+# I expect it to enter again, and another greenlet to be refused, which is not another thread
 with again():
     assert not refused()
     assert join(spawn(refused)), "shared with another"

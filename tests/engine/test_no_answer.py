@@ -35,9 +35,10 @@ pytestmark = pytest.mark.usefixtures("on_redis")
 
 @pytest.mark.parametrize("verb", ["acquire", "acquire_all", "adopt"])
 def test_lease_is_nobodys_at_no_moment(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when the thread looks just before the lease is handed to the caller."""
+    # Given a store's thread that looks in the very moment of the grant
     handle = taken("video:1").detach() if verb == "adopt" else "video:1"
     looks_before(monkeypatch, "alone")
+    # I expect the lease to be the caller's all the same
     got: Any = getattr(locks, verb)([handle] if verb == "acquire_all" else handle)
     assert (got[0] if verb == "acquire_all" else got).release()
 

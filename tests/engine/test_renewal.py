@@ -47,10 +47,12 @@ class TestThread:
     def test_one_thread_renews_a_thousand_leases_in_few_round_trips(
         self, own_redis_server: RedisServer, use_redis: UseRedis
     ) -> None:
+        # Given a process that holds a thousand leases
         use_redis(own_redis_server.url)
         before = psutil.Process().num_threads()
         leases = [taken(f"video:{number}", ttl=9, renew=True) for number in range(1000)]
         assert psutil.Process().num_threads() <= before + 1
+        # I expect all to be extended, by one thread and in few calls
         traffic, now = Traffic(own_redis_server), clock.now()
         until(lambda: all(ends(lease) > now + 9 for lease in leases), "renewal of all of them")
         assert 2 <= traffic.scripts() <= 25

@@ -28,9 +28,12 @@ def held() -> list[str]:
 
 
 def test_every_store(each_store: BaseStore) -> None:
+    # Given a block that needs three locks
     with lock(SEATS, ttl=LONG) as leases:
+        # I expect a lease on each, in their order
         assert [lease.name for lease in leases] == SEATS
         assert all(holder(lease.name).token == lease.token for lease in leases)
+        # And who needs one of them to get none
         assert locks.acquire_all(["seat:0", "seat:2"], ttl=LONG) is None
         assert not locks.is_locked("seat:0")
     assert (held(), any(lease.held for lease in leases)) == ([], False)

@@ -29,36 +29,13 @@ def server(own_redis_server: RedisServer, use_redis: UseRedis) -> RedisServer:
     return own_redis_server
 
 
-class TestKeyThatSomebodyDeletes:
-    """`cache.clear()`, FLUSHALL, DEL by hand: no waiter is told, but none gives a free lock up."""
-
-    @pytest.mark.parametrize("slots", [1, 2])
-    def test_42_a_waiter_gets_the_lock_at_the_end_of_its_wait(self, slots: int) -> None:
-        leases = [taken("video", ttl=10 * LONG, slots=slots) for _ in range(slots)]
-        waits = Meanwhile(lambda: taken("video", wait=2, slots=slots))
-        until(lambda: waiting(leases[-1].name) == 1, "the waiter")
-        cache.delete(f"lock:{leases[-1].name}")
-        assert waits.result().name == leases[-1].name
-
-    def test_42_a_waiter_names_who_holds_the_lock_by_then(self) -> None:
-        taken("video", ttl=10 * LONG)
-
-        def wait() -> Any:
-            with pytest.raises(LockNotAcquired) as raised:
-                lock("video", wait=2).__enter__()
-            return raised.value.holder
-
-        waits = Meanwhile(wait)
-        until(lambda: waiting("video") == 1, "the waiter")
-        cache.clear()
-        assert taken("video", ttl=10 * LONG).token == waits.result().token
-
-
 class TestQueue:
     def test_waiters_are_served_in_the_order_in_which_they_came(self) -> None:
+        # Given five who came to the wait queue one after the other
         lease = taken("video:1")
         queue = [waiter("video:1", position + 1) for position in range(5)]
         fences = [lease.fence or 0]
+        # I expect each release to hand the lock to the next
         for thread in queue:
             lease.release()
             lease = thread.result()
@@ -107,6 +84,31 @@ class TestQueue:
             assert won is None or won.release()
             assert not locks.is_locked("video:1"), "nobody holds it, and it is locked"
         assert outcomes == {True, False}, "the moment was never met"
+
+
+class TestKeyThatSomebodyDeletes:
+    """`cache.clear()`, FLUSHALL, DEL by hand: no waiter is told, but none gives a free lock up."""
+
+    @pytest.mark.parametrize("slots", [1, 2])
+    def test_42_a_waiter_gets_the_lock_at_the_end_of_its_wait(self, slots: int) -> None:
+        leases = [taken("video", ttl=10 * LONG, slots=slots) for _ in range(slots)]
+        waits = Meanwhile(lambda: taken("video", wait=2, slots=slots))
+        until(lambda: waiting(leases[-1].name) == 1, "the waiter")
+        cache.delete(f"lock:{leases[-1].name}")
+        assert waits.result().name == leases[-1].name
+
+    def test_42_a_waiter_names_who_holds_the_lock_by_then(self) -> None:
+        taken("video", ttl=10 * LONG)
+
+        def wait() -> Any:
+            with pytest.raises(LockNotAcquired) as raised:
+                lock("video", wait=2).__enter__()
+            return raised.value.holder
+
+        waits = Meanwhile(wait)
+        until(lambda: waiting("video") == 1, "the waiter")
+        cache.clear()
+        assert taken("video", ttl=10 * LONG).token == waits.result().token
 
 
 class TestTraffic:
