@@ -30,7 +30,7 @@ from tests.celery_apps import apps_end
 from tests.clusters import PATIENT_MS, Cluster
 from tests.interruptions import forget_handled
 from tests.proxy import CutProxy
-from tests.servers import NoRedis, RedisServer, own_redis
+from tests.servers import RedisServer
 from tests.store_cases import (
     CACHE_CASES,
     NOWHERE,
@@ -42,7 +42,9 @@ from tests.store_cases import (
 )
 from tests.waiting import until
 
+# These import a store, and each store is tested for itself.
 if TYPE_CHECKING:
+    from django_tasklock.stores.zookeeper import ZooKeeperStore
     from tests.zookeepers import ZooKeeper
 
 pytest.register_assert_rewrite("tests.stores.contract")
@@ -135,6 +137,7 @@ def no_app_outlives_its_test() -> Iterator[None]:
 
 UseCaches = Callable[..., None]
 UseRedis = Callable[..., None]
+UseZooKeeper = Callable[..., "ZooKeeperStore"]
 ProxyTo = Callable[[int], CutProxy]
 
 
@@ -184,21 +187,15 @@ def left_of(before: set[threading.Thread]) -> list[threading.Thread]:
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """One Redis for the whole run. Shared: never pause, kill or empty it."""
-    try:
-        with own_redis() as server:
-            yield server
-    except NoRedis as error:
-        needs.missing(str(error))
+    with needs.redis() as server:
+        yield server
 
 
 @pytest.fixture
 def own_redis_server() -> Iterator[RedisServer]:
     """A Redis for this test alone, to be paused, killed and started again."""
-    try:
-        with own_redis(needs_own=True) as server:
-            yield server
-    except NoRedis as error:
-        needs.missing(str(error))
+    with needs.redis(own=True) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -211,10 +208,7 @@ def five_servers() -> Iterator[list[RedisServer]]:
 @contextlib.contextmanager
 def five_redis_servers() -> Iterator[list[RedisServer]]:
     with contextlib.ExitStack() as stack:
-        try:
-            yield [stack.enter_context(own_redis(needs_own=True)) for _ in range(5)]
-        except NoRedis as error:
-            needs.missing(str(error))
+        yield [stack.enter_context(needs.redis(own=True)) for _ in range(5)]
 
 
 @pytest.fixture(scope="session")
@@ -317,6 +311,13 @@ def database_alias(alias: str, configured: dict[str, Any]) -> Iterator[str]:
         del connections[alias]
         del connections.settings[alias]
         inside.forget_threads_that_are_awaited()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_url() -> Iterator[str]:
+    """A broker URL for Celery; give queues names of their own."""
+    with needs.rabbitmq() as url:
+        yield url
 
 
 @pytest.fixture(params=["told", "not told"])

@@ -22,7 +22,7 @@ import pytest
 from kombu import Connection
 from psycopg.conninfo import make_conninfo
 
-from tests.servers import free_port, start_process
+from tests.servers import NoRedis, RedisServer, free_port, own_redis, start_process
 
 START_SECONDS = 20.0
 
@@ -53,6 +53,16 @@ def program(name: str, folders: str = "") -> str:
     found = sorted(Path("/").glob(folders.lstrip("/")), reverse=True) if folders else []
     path = os.pathsep.join([os.environ.get("PATH", ""), *map(str, found)])
     return shutil.which(name, path=path) or missing(f"{name} is not installed")
+
+
+@contextlib.contextmanager
+def redis(*, own: bool = False) -> Iterator[RedisServer]:
+    """The Redis that ``REDIS_URL`` names, or one of this test's ``own``."""
+    try:
+        with own_redis(needs_own=own) as server:
+            yield server
+    except NoRedis as error:
+        missing(str(error))
 
 
 @contextlib.contextmanager

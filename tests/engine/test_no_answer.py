@@ -75,7 +75,7 @@ def nested_blocks() -> None:
 
 def a_lease_that_is_handed_on() -> None:
     with lock("video:1", ttl=1.0) as lease:
-        adopted = locks.adopt(lease.detach(ttl=1.0), renew=True)
+        adopted = locks.adopt(lease.detach(ttl=0.5), renew=True)
         assert adopted is None or adopted.release()
 
 

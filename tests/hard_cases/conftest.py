@@ -32,13 +32,6 @@ def needed_redis() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="session")
-def rabbitmq_url() -> Iterator[str]:
-    """A broker URL for Celery; give queues names of their own."""
-    with needs.rabbitmq() as url:
-        yield url
-
-
-@pytest.fixture(scope="session")
 def broker_server() -> Iterator[RedisServer]:
     """The Redis of Celery's messages and results."""
     with needed_redis() as server:

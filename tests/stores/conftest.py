@@ -1,25 +1,29 @@
-"""Fixtures of the stores' tests alone: servers of one's own, and stores that others do not meet."""
+"""What several files of tests of the stores ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
-from tests.conftest import UseCaches, five_redis_servers, made_store
+from tests import needs
+from tests.conftest import UseCaches, UseZooKeeper, five_redis_servers, made_store
 from tests.servers import RedisServer
 from tests.store_cases import (
     DATABASE_CASES,
     OTHER_CASES,
+    make_lease_table,
     members,
     own_prefix,
     params,
     quorum_store,
     zookeeper_store,
 )
+from tests.store_cases import database_store as settings_of_store
 
 # These import a store, and each store is tested for itself.
 if TYPE_CHECKING:
@@ -28,7 +32,32 @@ if TYPE_CHECKING:
     from tests.quorum import Five
     from tests.zookeepers import ZooKeeper
 
-UseZooKeeper = Callable[..., "ZooKeeperStore"]
+ON_SERVERS = ["postgres_alias", pytest.param("mariadb_alias", marks=pytest.mark.nightly)]
+ON_DATABASES = ["sqlite_alias", *ON_SERVERS]
+"""fixtures of databases, as parameters of the fixture ``alias``"""
+
+
+@pytest.fixture(params=ON_SERVERS)
+def alias(request: pytest.FixtureRequest, use_caches: UseCaches) -> str:
+    """A database with the table of the locks, which are in the store "default"."""
+    alias: str = request.getfixturevalue(request.param)
+    make_lease_table(alias)
+    use_caches({}, {"default": settings_of_store(alias)})
+    return alias
+
+
+@pytest.fixture
+def admin(own_redis_server: RedisServer) -> Iterator[Any]:
+    """Somebody else's client of the test's own Redis."""
+    with redis.Redis.from_url(own_redis_server.url) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def redis_of_file() -> Iterator[RedisServer]:
+    """A Redis for the tests of one file, which may empty it and cut its connections."""
+    with needs.redis(own=True) as server:
+        yield server
 
 
 @pytest.fixture

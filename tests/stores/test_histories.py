@@ -15,12 +15,12 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
 from django_tasklock.stores.cache import CacheStore
 from django_tasklock.stores.memory import MemoryStore
+from tests.conftest import UseZooKeeper
 from tests.nightly.chaos.history import Event
 from tests.nightly.chaos.story import Story
 from tests.quorum import Five
 from tests.seeds import drawn_seed
 from tests.store_cases import NIGHTLY_ONLY, STORE_CASES
-from tests.stores.conftest import UseZooKeeper
 from tests.stores.histories import SECONDS, counts, findings, played, too_few
 from tests.waiting import PATIENCE
 

@@ -15,12 +15,11 @@ from django_tasklock.stores.base import Grant
 from django_tasklock.stores.records import FREE, Change
 from django_tasklock.stores.zookeeper import ZooKeeperStore
 from django_tasklock.stores.zookeeper import store as store_module
-from tests.conftest import ProxyTo, UseCaches
+from tests.conftest import ProxyTo, UseCaches, UseZooKeeper
 from tests.inside import new_token, owner_record
 from tests.proxy import CutProxy
 from tests.steps import LONG, Meanwhile, holder, taken
 from tests.store_cases import zookeeper_store
-from tests.stores.conftest import UseZooKeeper
 from tests.waiting import PATIENCE, until
 from tests.zookeepers import ZooKeeper, client_of, ensemble
 

@@ -21,13 +21,12 @@ from django_tasklock.stores.records import FREE, Change, Held, Record, digest_of
 from django_tasklock.stores.zookeeper import ZooKeeperStore, nodes
 from django_tasklock.stores.zookeeper import store as store_module
 from tests.agent import run_python
-from tests.conftest import UseCaches
+from tests.conftest import UseCaches, UseZooKeeper
 from tests.eager_task import assert_an_eager_task_locks_and_guards
 from tests.inside import new_token
 from tests.interruptions import Interrupt
 from tests.steps import LONG, holder, in_child, taken
 from tests.store_cases import own_prefix, zookeeper_store
-from tests.stores.conftest import UseZooKeeper
 from tests.waiting import until
 from tests.zookeepers import ZooKeeper, client_of
 
