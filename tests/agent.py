@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import Any
 
 from tests.waiting import PATIENCE
@@ -37,12 +36,7 @@ class Agent:
     def __enter__(self) -> Agent:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.process.kill()
         self.process.communicate()
 

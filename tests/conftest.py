@@ -5,9 +5,8 @@ from __future__ import annotations
 import concurrent.futures.thread
 import contextlib
 import gc
-import json
 import os
-import secrets
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -18,8 +17,7 @@ from urllib.parse import urlsplit
 
 import hypothesis
 import pytest
-from django.conf import settings as django_settings
-from django.db import connection, connections
+from django.db import connections
 from django.test.utils import override_settings
 from django_redis.pool import ConnectionFactory
 from psycopg.conninfo import conninfo_to_dict
@@ -27,34 +25,26 @@ from psycopg.conninfo import conninfo_to_dict
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
 from tests import inside, needs
+from tests.agent import environment
 from tests.celery_apps import apps_end
 from tests.clusters import PATIENT_MS, Cluster
-from tests.inside import fork_untold
 from tests.interruptions import forget_handled
-from tests.last_words import say_what_failed
 from tests.proxy import CutProxy
-from tests.servers import NoRedis, RedisServer, own_redis
+from tests.servers import RedisServer
 from tests.store_cases import (
     CACHE_CASES,
-    DATABASE_CASES,
     NOWHERE,
-    OTHER_CASES,
     STORE_CASES,
     StoreCase,
-    members,
     own_prefix,
     params,
-    quorum_store,
     redis_cache,
-    zookeeper_store,
 )
 from tests.waiting import until
 
 # These import a store, and each store is tested for itself.
 if TYPE_CHECKING:
-    from django_tasklock.stores.database import DatabaseStore
     from django_tasklock.stores.zookeeper import ZooKeeperStore
-    from tests.quorum import Five
     from tests.zookeepers import ZooKeeper
 
 pytest.register_assert_rewrite("tests.stores.contract")
@@ -88,7 +78,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    say_what_failed(config)
+    """A run that failed says last which tests, with which seeds, and how to run them again."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(config, "workerinput"):
+        return
+    failed = [*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())]
+    if not failed:
+        return
+    reporter.section("what failed, and how to run it again")
+    # A run in which more have failed has one cause, mostly.
+    named, seeds = failed[:12], set[str]()
+    for report in named:
+        printed = "\n".join(text for _, text in report.sections)
+        own = {f"SEED={seed} " for seed in re.findall(r"^SEED=(\w+)", printed, re.MULTILINE)}
+        seeds |= own
+        crash = getattr(report.longrepr, "reprcrash", None)
+        message = crash.message.splitlines()[0] if crash and crash.message else report.when
+        reporter.write_line(f"{report.nodeid}: {message[:160]} {''.join(sorted(own))}".rstrip())
+    if len(failed) > len(named):
+        reporter.write_line(f"and {len(failed) - len(named)} more")
+    make = "nightly-tests" if config.getoption("--nightly") else "test"
+    seed = seeds.pop() if len(seeds) == 1 else ""
+    order = f"--randomly-seed={config.getoption('randomly_seed', None)}"
+    ids = " ".join(f"'{report.nodeid}'" for report in named)
+    reporter.write_line(f'{seed}make {make} ARGS="{order} {ids}"')
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -174,21 +187,15 @@ def left_of(before: set[threading.Thread]) -> list[threading.Thread]:
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """One Redis for the whole run. Shared: never pause, kill or empty it."""
-    try:
-        with own_redis() as server:
-            yield server
-    except NoRedis as error:
-        needs.missing(str(error))
+    with needs.redis() as server:
+        yield server
 
 
 @pytest.fixture
 def own_redis_server() -> Iterator[RedisServer]:
     """A Redis for this test alone, to be paused, killed and started again."""
-    try:
-        with own_redis(needs_own=True) as server:
-            yield server
-    except NoRedis as error:
-        needs.missing(str(error))
+    with needs.redis(own=True) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -198,42 +205,10 @@ def five_servers() -> Iterator[list[RedisServer]]:
         yield servers
 
 
-@pytest.fixture
-def five_own_servers() -> Iterator[list[RedisServer]]:
-    """Five for this test alone, to be paused, killed and started again."""
-    with five_redis_servers() as servers:
-        yield servers
-
-
 @contextlib.contextmanager
 def five_redis_servers() -> Iterator[list[RedisServer]]:
     with contextlib.ExitStack() as stack:
-        try:
-            yield [stack.enter_context(own_redis(needs_own=True)) for _ in range(5)]
-        except NoRedis as error:
-            needs.missing(str(error))
-
-
-@pytest.fixture
-def five(five_own_servers: list[RedisServer], use_caches: UseCaches) -> Iterator[Five]:
-    """Five servers for this test alone, which are the members of the store "default"."""
-    from tests.quorum import five_behind_proxies
-
-    with five_behind_proxies(five_own_servers) as five:
-        use_quorum(five, use_caches)
-        yield five
-
-
-def use_quorum(five: Five, use_caches: UseCaches, *, ttl: float = 60.0, **options: Any) -> None:
-    """Make them the members of the store "default", with this TTL and these OPTIONS."""
-    caches, tasklock = members(five.urls, SOCKET_TIMEOUT=2.0)
-    use_caches(
-        {"default": _LOCMEM | {"LOCATION": own_prefix()}} | caches,
-        {"default": quorum_store(**options) | {"TTL": ttl}} | tasklock,
-    )
-
-
-_LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+        yield [stack.enter_context(needs.redis(own=True)) for _ in range(5)]
 
 
 @pytest.fixture(scope="session")
@@ -268,15 +243,6 @@ def memcached_server() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def zookeeper_server() -> Iterator[ZooKeeper]:
     """One ZooKeeper for the whole run. Shared: never pause, kill or restart it."""
-    from tests.zookeepers import own_zookeeper
-
-    with own_zookeeper() as server:
-        yield server
-
-
-@pytest.fixture
-def own_zookeeper_server() -> Iterator[ZooKeeper]:
-    """A ZooKeeper for this test alone, to be paused, killed and started again."""
     from tests.zookeepers import own_zookeeper
 
     with own_zookeeper() as server:
@@ -349,21 +315,9 @@ def database_alias(alias: str, configured: dict[str, Any]) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def rabbitmq_url() -> Iterator[str]:
-    """A broker URL for Celery; give queues names of their own (``queue_name``)."""
+    """A broker URL for Celery; give queues names of their own."""
     with needs.rabbitmq() as url:
         yield url
-
-
-@pytest.fixture
-def queue_name() -> str:
-    """A queue name that no other test uses."""
-    return f"tasklock-{secrets.token_hex(6)}"
-
-
-@pytest.fixture(scope="session")
-def chromium_path() -> Path:
-    """The executable of a Chromium, for ``chromium.launch(executable_path=...)``."""
-    return needs.chromium()
 
 
 @pytest.fixture(params=["told", "not told"])
@@ -374,7 +328,7 @@ def each_fork(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     it is, which other threads may be waiting for: `tests.engine.test_preloaded` has real ones.
     """
     if request.param == "not told":
-        monkeypatch.setattr(os, "fork", partial(fork_untold, os.fork))
+        monkeypatch.setattr(os, "fork", partial(inside.fork_untold, os.fork))
 
 
 # ------------------------------------------------------------------------------ settings
@@ -430,43 +384,16 @@ def on_redis(use_redis: UseRedis) -> None:
 
 
 @pytest.fixture
-def use_zookeeper(use_caches: UseCaches, zookeeper_server: ZooKeeper) -> UseZooKeeper:
-    """``use_zookeeper(hosts=None, **options)``: a `ZooKeeperStore` as the store "default".
-
-    On ``zookeeper_server`` unless there are other hosts, with nodes that no other test uses;
-    ``options`` are its OPTIONS. Returns the store.
-    """
-
-    def use(hosts: str | None = None, **options: Any) -> ZooKeeperStore:
-        use_caches({}, {"default": zookeeper_store(hosts or zookeeper_server.hosts, **options)})
-        store: Any = stores["default"]
-        return store  # type: ignore[no-any-return]
-
-    return use
-
-
-@pytest.fixture
-def process_env(transactional_db: None) -> Callable[[], dict[str, str]]:
+def process_env(transactional_db: None) -> Callable[..., dict[str, str]]:
     """``process_env()``: the environment of a process that shares this test's settings.
 
     Its database, its caches and its locks, as they are at the time of the call.
     """
-
-    def environment() -> dict[str, str]:
-        env = os.environ | {
-            "DJANGO_SETTINGS_MODULE": "tests.settings",
-            "PYTHONPATH": str(Path(__file__).parents[1]),
-            "TASKLOCK_TEST_DATABASE": str(connection.settings_dict["NAME"]),
-            "TASKLOCK_TEST_CACHES": json.dumps(django_settings.CACHES),
-        }
-        if getattr(django_settings, "TASKLOCK", None) is not None:
-            env["TASKLOCK_TEST_TASKLOCK"] = json.dumps(django_settings.TASKLOCK)
-        return env
-
     return environment
 
 
-def _made(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
+def made_store(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
+    """The store "default", as the `StoreCase` that is the fixture's parameter says."""
     case: StoreCase = request.param
     used = {"default": case.cache(request)}
     if nowhere := NOWHERE.get(used["default"]["BACKEND"]):
@@ -480,29 +407,16 @@ def _made(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
 @pytest.fixture(params=params(STORE_CASES, by_day={"redis-pickle"}), ids=lambda case: case.id)
 def store(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
     """The store "default", on Redis; at night once for every store there is."""
-    return _made(request, use_caches)
+    return made_store(request, use_caches)
 
 
 @pytest.fixture(params=params(STORE_CASES), ids=lambda case: case.id)
 def each_store(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
     """The store "default", once for each that most projects have; at night for every one."""
-    return _made(request, use_caches)
-
-
-@pytest.fixture(params=OTHER_CASES, ids=lambda case: case.id)
-def other_store(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
-    """The store "default", once for each of those that the whole contract meets at night only."""
-    return _made(request, use_caches)
+    return made_store(request, use_caches)
 
 
 @pytest.fixture(params=params(CACHE_CASES), ids=lambda case: case.id)
 def cache_store(request: pytest.FixtureRequest, use_caches: UseCaches) -> BaseStore:
     """The store "default", once for every store whose locks are keys of the default cache."""
-    return _made(request, use_caches)
-
-
-@pytest.fixture(params=params(DATABASE_CASES), ids=lambda case: case.id)
-def database_store(request: pytest.FixtureRequest, use_caches: UseCaches) -> DatabaseStore:
-    """The store "default", a `DatabaseStore` on each database that it supports."""
-    store: Any = _made(request, use_caches)
-    return store  # type: ignore[no-any-return]
+    return made_store(request, use_caches)

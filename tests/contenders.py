@@ -190,8 +190,8 @@ def main(path: str, seed: str, kind: str, processes: str, turns: str) -> None:
     # Now, and not in each child. The children make connections of their own.
     import django_redis.cache  # noqa: F401
 
-    import django_tasklock.stores.database.store
-    import django_tasklock.stores.redis.store  # noqa: F401
+    from django_tasklock.stores.database import DatabaseStore  # noqa: F401
+    from django_tasklock.stores.redis import RedisStore  # noqa: F401
 
     chance, ledger = Random(int(seed)), Ledger(path)
 

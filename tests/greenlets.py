@@ -8,8 +8,6 @@ import pytest
 
 from tests.agent import run_python
 
-__all__ = ["LIBRARIES", "run_in_greenlets"]
-
 LIBRARIES = ["gevent", pytest.param("eventlet", marks=pytest.mark.nightly)]
 
 BEGIN = """

@@ -148,6 +148,31 @@ def look_often(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(jobs, "LOOK_SECONDS", seconds)
 
 
+def retry_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have stores' threads ask again soon where there was no answer, and look soon for tokens whose
+    question may still be on its way."""
+    monkeypatch.setattr(jobs, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(keeper_module, "LATER_LOOKS_SECONDS", (0.02, 0.04, 0.08))
+
+
+def no_thread_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the system start no thread the next time that a store's thread is to be started."""
+    real, failed = vars(jobs)["start_thread"], list[Any]()
+
+    def start_thread(target: Any) -> None:
+        if not failed:
+            failed.append(target)
+            raise RuntimeError("can't start new thread")
+        real(target)
+
+    monkeypatch.setattr(jobs, "start_thread", start_thread)
+
+
+def extend_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have stores' threads extend each lease in a call of its own."""
+    monkeypatch.setattr(keeper_module, "LEASES_PER_CALL", 1)
+
+
 def as_before_a_checkpoint(monkeypatch: pytest.MonkeyPatch, fields: Mapping[str, Any]) -> None:
     """Have this process know of itself what it was before it was restored, and not read it yet."""
     known = {**owner_module.this_process(), **fields}
@@ -437,3 +462,8 @@ def forget_threads_that_are_awaited() -> None:
 def usual_options() -> dict[str, Any]:
     """What a caller may say of a lock, with the defaults."""
     return {each.name: each.default for each in signature(How).parameters.values()}
+
+
+def connect_by(monkeypatch: pytest.MonkeyPatch, connect: Callable[[object], None]) -> None:
+    """Have connections to Redis made by this function."""
+    monkeypatch.setattr("django_tasklock._compat.redis.connect", connect)

@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -140,19 +139,10 @@ def forget_handled() -> None:
 def assert_over(name: str, where: list[str], *others: str) -> None:
     """The locks are free soon, without the garbage collector, and nothing is renewed."""
     forget_handled()
-    for one in (name, *others):
-        free = partial(is_free, one)
-        until(free, f"the end of {one} after {where}", SOON_SECONDS, every=0.002)
-    is_over = partial(nothing_is_renewed, name, *others)
-    until(is_over, f"the end of the renewal after {where}", SOON_SECONDS)
-
-
-def nothing_is_renewed(*names: str) -> bool:
-    return not is_renewed(*names)
-
-
-def is_free(name: str) -> bool:
-    return not locks.is_locked(name)
+    names = (name, *others)
+    free = lambda: not any(map(locks.is_locked, names))  # noqa: E731
+    until(free, f"the end of {names} after {where}", SOON_SECONDS, every=0.002)
+    until(lambda: not is_renewed(*names), f"the end of the renewal after {where}", SOON_SECONDS)
 
 
 def before_first() -> int:

@@ -14,8 +14,6 @@ from tests.conftest import ProxyTo, database_alias
 from tests.proxied_databases import proxy_before
 from tests.proxy import CutProxy
 
-__all__ = ["jobs_on", "jobs_through_proxy"]
-
 
 @contextmanager
 def jobs_on(alias: str, *, by: str | None = None) -> Iterator[None]:

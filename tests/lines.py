@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["whole_lines"]
-
 
 def whole_lines(written: Path | bytes) -> list[bytes]:
     """The lines of a file or of its content, without a last one that is not written to its end.

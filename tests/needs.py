@@ -22,7 +22,7 @@ import pytest
 from kombu import Connection
 from psycopg.conninfo import make_conninfo
 
-from tests.servers import free_port, start_process
+from tests.servers import NoRedis, RedisServer, free_port, own_redis, start_process
 
 START_SECONDS = 20.0
 
@@ -56,13 +56,21 @@ def program(name: str, folders: str = "") -> str:
 
 
 @contextlib.contextmanager
+def redis(*, own: bool = False) -> Iterator[RedisServer]:
+    """The Redis that ``REDIS_URL`` names, or one of this test's ``own``."""
+    try:
+        with own_redis(needs_own=own) as server:
+            yield server
+    except NoRedis as error:
+        missing(str(error))
+
+
+@contextlib.contextmanager
 def memcached() -> Iterator[str]:
     """A memcached of one's own; yields ``host:port``."""
-    binary = shutil.which("memcached") or missing("memcached is not installed")
-    with _running(
-        lambda port: [binary, "-l", "127.0.0.1", "-p", str(port), "-U", "0", *_as_root("-u")],
-        lambda port: _asked(port, b"stats\r\nquit\r\n", rb"STAT pid (\d+)"),
-    ) as port:
+    command = [program("memcached"), "-l", "127.0.0.1", "-U", "0"]
+    command += ["-u", "root"] if os.geteuid() == 0 else []
+    with _running(lambda port: [*command, "-p", str(port)], _memcached_pid) as port:
         yield f"127.0.0.1:{port}"
 
 
@@ -70,18 +78,15 @@ def memcached() -> Iterator[str]:
 def postgres() -> Iterator[str]:
     """A database of one's own, dropped afterwards; yields its connection string.
 
-    In ``POSTGRES_DSN``'s server, or one that takes this user without a password, or one started
-    for the purpose.
+    In ``POSTGRES_DSN``'s server, or one that takes this user without a password.
     """
-    with contextlib.ExitStack() as stack:
-        server = _postgres_server() or stack.enter_context(_own_postgres())
-        name = f"tasklock_{secrets.token_hex(6)}"
-        with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{name}"')
-            try:
-                yield make_conninfo(server, dbname=name)
-            finally:
-                connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    server, name = _postgres_server(), f"tasklock_{secrets.token_hex(6)}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+        try:
+            yield make_conninfo(server, dbname=name)
+        finally:
+            connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 @contextlib.contextmanager
@@ -97,11 +102,10 @@ def mariadb() -> Iterator[dict[str, Any]]:
     url = urlsplit(os.environ.get("MARIADB_URL", "mysql://root@127.0.0.1:3306"))
     server = {"HOST": url.hostname or "127.0.0.1", "PORT": url.port or 3306}
     server |= {"USER": unquote(url.username or "root"), "PASSWORD": unquote(url.password or "")}
+    user = {"user": server["USER"], "password": server["PASSWORD"], "autocommit": True}
+    there: dict[str, Any] = {"host": server["HOST"], "port": server["PORT"], **user}
     try:
-        connection = connect(
-            host=server["HOST"], port=server["PORT"], user=server["USER"],
-            password=server["PASSWORD"], connect_timeout=3, autocommit=True,
-        )  # fmt: skip
+        connection = connect(**there, connect_timeout=3)
     except Exception as error:
         missing(f"no MariaDB lets us in: {error}")
     name = f"tasklock_{secrets.token_hex(6)}"
@@ -111,11 +115,7 @@ def mariadb() -> Iterator[dict[str, Any]]:
         yield server | {"NAME": name}
     finally:
         # Another connection: the server drops one that was idle through a long run.
-        connection = connect(
-            host=server["HOST"], port=server["PORT"], user=server["USER"],
-            password=server["PASSWORD"], autocommit=True,
-        )  # fmt: skip
-        with contextlib.closing(connection):
+        with contextlib.closing(connect(**there)) as connection:
             connection.cursor().execute(f"DROP DATABASE {name}")
 
 
@@ -153,56 +153,17 @@ def chromium() -> Path:
     missing("no Chromium is installed")
 
 
-def _postgres_server() -> str | None:
-    candidates = (
-        [os.environ["POSTGRES_DSN"]]
-        if "POSTGRES_DSN" in os.environ
-        else [
-            "host=/var/run/postgresql dbname=postgres",
-            "host=127.0.0.1 user=postgres dbname=postgres",
-        ]
+def _postgres_server() -> str:
+    usual = (
+        "host=/var/run/postgresql dbname=postgres",
+        "host=127.0.0.1 user=postgres dbname=postgres",
     )
-    for candidate in candidates:
+    named = os.environ.get("POSTGRES_DSN")
+    for candidate in [named] if named else usual:
         with contextlib.suppress(psycopg.OperationalError):
             psycopg.connect(candidate, connect_timeout=3).close()
             return candidate
-    return None
-
-
-@contextlib.contextmanager
-def _own_postgres() -> Iterator[str]:
-    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    path = os.pathsep.join([os.environ.get("PATH", ""), *map(str, folders)])
-    initdb, server = shutil.which("initdb", path=path), shutil.which("postgres", path=path)
-    if initdb is None or server is None:
-        missing("no PostgreSQL lets us in, and none is installed to be started")
-    if os.geteuid() == 0:
-        missing("no PostgreSQL lets us in, and root may not start one (set POSTGRES_DSN)")
-    with tempfile.TemporaryDirectory(prefix="tasklock-postgres-") as folder:
-        subprocess.run(
-            [initdb, "-D", folder, "-U", "postgres", "-A", "trust", "--no-sync"],
-            check=True,
-            capture_output=True,
-        )
-        with _running(
-            lambda port: [
-                *(server, "-D", folder, "-F", "-p", str(port)),
-                *("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="),
-            ],
-            _postgres_pid(Path(folder)),
-        ) as port:
-            yield f"host=127.0.0.1 port={port} user=postgres dbname=postgres"
-
-
-def _postgres_pid(folder: Path) -> Callable[[int], int | None]:
-    def pid(port: int) -> int | None:
-        try:
-            psycopg.connect(f"host=127.0.0.1 port={port} user=postgres", connect_timeout=3).close()
-            return int((folder / "postmaster.pid").read_text().split("\n")[0])
-        except (psycopg.OperationalError, OSError, ValueError):
-            return None
-
-    return pid
+    missing("no PostgreSQL lets us in (set POSTGRES_DSN)")
 
 
 @contextlib.contextmanager
@@ -233,32 +194,25 @@ def _running(
             raise RuntimeError(f"{command(port)} ended: {said}")
 
 
-def _asked(port: int, question: bytes, pattern: bytes) -> int | None:
+def _memcached_pid(port: int) -> int | None:
+    """The pid of the memcached that answers there, if one does."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
             connection.settimeout(1)
-            connection.sendall(question)
+            connection.sendall(b"stats\r\nquit\r\n")
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
     except OSError:
         return None
-    found = re.search(pattern, answer)
+    found = re.search(rb"STAT pid (\d+)", answer)
     return int(found[1]) if found else None
-
-
-def _as_root(option: str) -> list[str]:
-    return [option, "root"] if os.geteuid() == 0 else []
 
 
 def _rabbitmqctl(*arguments: str) -> bool:
     binary = shutil.which("rabbitmqctl")
     if binary is None:
         return False
+    command = [binary, "--quiet", *arguments]
     try:
-        return (
-            subprocess.run(
-                [binary, "--quiet", *arguments], capture_output=True, timeout=60, check=False
-            ).returncode
-            == 0
-        )
+        return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False

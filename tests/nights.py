@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["by_day"]
-
 
 def by_day(first: Any, *others: Any) -> list[Any]:
     """The first one by day, and the others by `make nightly`; a tuple is one of several names."""

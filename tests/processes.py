@@ -1,14 +1,8 @@
-"""Processes that tests start: whether one lives, and how it is ended."""
+"""Whether a process lives."""
 
 from __future__ import annotations
 
-import subprocess
-
 import psutil
-
-__all__ = ["end_politely", "lives"]
-
-END_SECONDS = 20.0
 
 
 def lives(process: psutil.Process) -> bool:
@@ -17,13 +11,3 @@ def lives(process: psutil.Process) -> bool:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-def end_politely(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, and SIGKILL for one that has not ended after `END_SECONDS`."""
-    process.terminate()
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

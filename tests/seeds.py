@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 
-__all__ = ["drawn_seed"]
-
 
 def drawn_seed() -> int:
     """``SEED``, else a new one. It is printed: a test that fails says with which seed."""

@@ -107,14 +107,6 @@ def members(alias: str, name: str) -> list[bytes]:
     return found
 
 
-def unheard(alias: str, name: str) -> list[bytes]:
-    """The members of a lock's wait queue on whose channels nobody listens."""
-    store: Any = stores[alias]
-    channels = {member: store.keys.index + b":" + member[22:44] for member in members(alias, name)}
-    heard = dict(server(alias).pubsub_numsub(*channels.values()))
-    return [member for member, channel in channels.items() if not heard[channel]]
-
-
 class Meanwhile(threading.Thread, Generic[T]):
     """Something that goes on in a thread of its own, from now on."""
 
@@ -262,21 +254,6 @@ def killed_in_child(work: Callable[[], Any]) -> None:
             os._exit(0)
     _, status = os.waitpid(pid, 0)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status  # noqa: PT018
-
-
-def no_thread_once(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[Any]:
-    """Have the system start no thread the next time that ``module.start_thread`` is called. What
-    that was to run is in the list then."""
-    real, failed = vars(module)["start_thread"], list[Any]()
-
-    def start_thread(target: Any) -> None:
-        if not failed:
-            failed.append(target)
-            raise RuntimeError("can't start new thread")
-        real(target)
-
-    monkeypatch.setattr(module, "start_thread", start_thread)
-    return failed
 
 
 def silent(monkeypatch: pytest.MonkeyPatch, *verbs: str) -> list[str]:

@@ -8,19 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 
-__all__ = [
-    "MAKE_DIGEST",
-    "MAKE_KEY",
-    "MAKE_KEY_OF_TENANT",
-    "MAKE_NEW_KEY",
-    "current",
-    "make_digest",
-    "make_key",
-    "make_key_of_tenant",
-    "make_new_key",
-    "tenant",
-]
-
 MAKE_DIGEST = f"{__name__}.make_digest"
 MAKE_KEY = f"{__name__}.make_key"
 MAKE_NEW_KEY = f"{__name__}.make_new_key"

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["PATIENCE", "until"]
-
 T = TypeVar("T")
 
 PATIENCE = 60.0

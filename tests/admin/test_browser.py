@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, 
 from pytest_django.live_server_helper import LiveServer
 
 from django_tasklock import locks
+from tests import needs
 from tests.admin.conftest import ADD, EVENTS, HEALTH, LIST, taken, url_of
 from tests.conftest import UseRedis
 from tests.proxy import CutProxy
@@ -77,12 +77,12 @@ def live_server(django_db_setup: None) -> Iterator[LiveServer]:
 
 
 @pytest.fixture(scope="module")
-def browser(chromium_path: Path) -> Iterator[Browser]:
+def browser() -> Iterator[Browser]:
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         # Playwright's loop runs in this thread; the tests' own queries do not run in it.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         browser = playwright.chromium.launch(
-            executable_path=chromium_path,
+            executable_path=needs.chromium(),
             args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
         )
         expect.set_options(timeout=TIMEOUT_MS)

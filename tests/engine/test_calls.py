@@ -18,6 +18,7 @@ STORES = PACKAGE / "stores"
 
 @override_settings(TASKLOCK={"default": {"BACKEND": "django_tasklock.stores.memory.MemoryStore"}})
 def test_a_lock_that_is_free_takes_at_most_40_calls_in_9_files() -> None:
+    # Given a block that has been entered before
     for _ in range(3):
         one_lock()
     calls: Counter[str] = Counter()
@@ -30,6 +31,7 @@ def test_a_lock_that_is_free_takes_at_most_40_calls_in_9_files() -> None:
         if event == "call" and path.is_relative_to(PACKAGE) and not of_store:
             calls[str(path.relative_to(PACKAGE))] += 1
 
+    # I expect its next use to call few functions, in few files
     sys.setprofile(count)
     try:
         one_lock()

@@ -14,6 +14,7 @@ from django_tasklock import LockNotAcquired, lock, locks
 def again():
     return lock("video:1", ttl=60, reentrant=True)
 
+# Given a block of one greenlet
 def refused():
     try:
         with again(), again():
@@ -21,6 +22,7 @@ def refused():
     except LockNotAcquired:
         return True
 
+# I expect it to enter again, and another greenlet to be refused, which is not another thread
 with again():
     assert not refused()
     assert join(spawn(refused)), "shared with another"
@@ -59,11 +61,12 @@ print("waited")
 RESTED = """
 import logging
 from django_tasklock import locks
-from django_tasklock._engine import jobs
+from pytest import MonkeyPatch
+from tests.inside import look_often
 
 said = []
 logging.getLogger("django_tasklock").addFilter(lambda record: said.append(record.getMessage()))
-jobs.LOOK_SECONDS = 0.01
+look_often(MonkeyPatch(), 0.01)
 for _ in range(2):
     lease = locks.acquire("video:1", ttl=3, renew=True)
     sleep(1.5)

@@ -67,8 +67,10 @@ class TestWhatIsWritten:
             use_caches({}, {"default": {"BACKEND": "django_tasklock.stores.memory.MemoryStore"}})
 
     def test_a_refusal_says_who_asked_and_who_held_it(self) -> None:
+        # Given a lock that is held, and a caller who waits for it in vain
         before, lease = datetime.now(timezone.utc), taken("video:1")
         assert locks.acquire("video:1", wait=0.05) is None
+        # I expect one event, with both
         event = only()
         assert (event.kind, event.name, event.store) == ("refused", "video:1", "default")
         for owner in (event.owner, event.holder):

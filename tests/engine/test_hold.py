@@ -22,6 +22,7 @@ def held(name: str = "video:1", ttl: float = LONG, **options: Any) -> LockInfo:
 def test_it_keeps_everybody_from_the_lock_until_it_is_cleared(
     each_store: BaseStore, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # Given an operator who holds a lock, which is no run of a job
     with sent(signals.lock_acquired) as acquired:
         info = held(by="alice", reason="a migration")
     assert acquired == []
@@ -30,6 +31,7 @@ def test_it_keeps_everybody_from_the_lock_until_it_is_cleared(
     assert (info.name, info.held_by, info.reason) == ("video:1", "alice", "a migration")
     assert (info.store, info.granted, info.renewing) == ("default", LONG, False)
     assert 0 < (info.ttl or 0) <= LONG + 1
+    # I expect everybody to be refused, and to hear who holds it, and why
     seen = holder("video:1")
     assert seen.token == info.token
     assert seen.owner == info.owner == Owner(held_by="alice", reason="a migration")
@@ -38,6 +40,7 @@ def test_it_keeps_everybody_from_the_lock_until_it_is_cleared(
     with pytest.raises(LockNotAcquired, match=r"operator alice \(a migration\)"):
         lock("video:1").__enter__()
     assert locks.hold("video:1", LONG, by="alice") is None
+    # And it to end when it is cleared
     assert locks.clear("video:1", info.token)
     taken("video:1")
     assert locks.hold("video:1", LONG) is None, "it takes over from no one who lives"

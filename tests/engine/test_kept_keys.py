@@ -11,10 +11,8 @@ import pytest
 from django.core.management import call_command
 
 from django_tasklock import Lease, LockNotAcquired, lock, locks
-from django_tasklock.admin.rows import lock_of, seen_lock
-from django_tasklock.operators.clearing import Outcome, clear_all
-from django_tasklock.operators.held import as_seen, digest_of
 from tests.conftest import UseCaches
+from tests.inside import Outcome, as_seen, clear_all, digest_of, lock_of, seen_lock
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, in_child, renewed
 from tests.store_cases import redis_cache
@@ -50,11 +48,14 @@ def waiter_of(name: str, **options: Any) -> Meanwhile[Lease]:
 
 
 def test_each_tenant_has_locks_of_its_own() -> None:
+    # Given two tenants that take a lock of the same name
     acme, beta = taken_by("acme"), taken_by("beta")
+    # I expect two locks, of which each is released alone
     assert {info.key.partition(":")[0] for info in locks.list(NAME)} == {"acme", "beta"}
     assert acme.release()
     assert [info.token for info in locks.list(NAME)] == [beta.token]
     assert beta.release()
+    # And a block of one tenant to be no block of the other
     mine = lock(NAME, reentrant=True)
     with tenant("acme"), mine as outer, tenant("beta"), lock(NAME, reentrant=True) as inner:
         assert inner.token != outer.token

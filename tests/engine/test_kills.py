@@ -57,8 +57,10 @@ KINDS = ("plain", "permits", "several", "reentrant", "cooling")
 def test_no_two_holders_overlap_and_every_kill_costs_nothing(
     kind: str, store: BaseStore, tmp_path: Path
 ) -> None:
+    # Given processes that take turns at locks, and are killed at work and while they wait
     deeds = contend(kind, tmp_path)
     killed = {deed.pid for deed in deeds if deed.what == "K"}
+    # I expect no two at one lock at once, and fences that grow
     cut_short, longest = 0, 0.0  # holders that were killed at work, and seconds of a pause
     entered_or_left = [deed for deed in deeds if deed.what in "EL"]
     for key in {deed.key for deed in entered_or_left}:  # of a lock or permit
@@ -72,6 +74,7 @@ def test_no_two_holders_overlap_and_every_kill_costs_nothing(
             if deed.what == "E":
                 assert deed.pid in killed, f"two at once: {key}"
                 cut_short += 1
+    # And each lock of a dead process to be taken over at once
     assert len(killed) > PROCESSES, "the processes were killed in the end only"
     assert cut_short > 0
     assert longest < TTL_SECONDS / 4, "the lock of a dead process was not taken over"

@@ -22,11 +22,14 @@ def _store(request: pytest.FixtureRequest) -> None:
 
 class TestBlock:
     def test_the_lock_is_held_in_the_block_and_not_after_it(self) -> None:
+        # Given a block
         with lock("video:1", ttl=LONG) as lease:
+            # I expect it to have a lease on its lock
             assert (lease.name, lease.held, lease.store) == ("video:1", True, "default")
             assert 0 < lease.remaining <= lease.ttl == LONG
             assert holder("video:1").token == lease.token
             lease.assert_held()
+        # And its end to be the end of the lease
         assert not locks.is_locked("video:1")
         assert (lease.held, lease.remaining) == (False, 0.0)
 

@@ -37,7 +37,9 @@ class TestOwnLock:
 
     @pytest.mark.parametrize("wait", [0, LONG, None])
     def test_a_block_inside_its_own_block_is_told_so_at_once(self, wait: float | None) -> None:
+        # Given a block that holds a lock
         with lock("video:1") as outer:
+            # I expect a block in it, for the same lock, to be an error at once that says what to do
             with pytest.raises(LockNotAcquired, match=OWN) as refused:
                 enter("video:1", wait)
             assert refused.value.holder is not None
@@ -46,6 +48,7 @@ class TestOwnLock:
             with pytest.raises(LockNotAcquired, match=OWN):
                 enter(["seat:1", "video:1"])
             assert outer.held
+        # And so with each of several locks
         with lock(["seat:1", "seat:2"]), pytest.raises(LockNotAcquired, match=OWN):
             enter("seat:2")
 

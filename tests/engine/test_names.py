@@ -96,14 +96,16 @@ DIGESTS: list[tuple[Any, str]] = [
 
 def test_names_and_digests_stay_what_they_are() -> None:
     """Two versions of this package exclude each other."""
+    # Given values of every kind, I expect each to have the name that it has always had
     for value, name in NAMES:
         assert make_name("x", value) == filled("x:{video}", value) == f"x:{name}"
     for value, digest in DIGESTS:
         assert digest_name("x", {"a": value}) == f"x:{digest}"
+    # And a long name to be cut to 200 characters, without meeting another
     long = digest_name("x" * 500, {"a": 1})
     assert long == "x" * 167 + ":015abd7f5cc57a2dd94b7590f04ad808"
     name = make_name("report", "x" * 500)
-    assert re.fullmatch("report:x{159}%x[0-9a-f]{32}", name), "200 characters"
+    assert re.fullmatch("report:x{159}%x[0-9a-f]{32}", name)
 
 
 def test_they_are_the_same_in_every_process() -> None:

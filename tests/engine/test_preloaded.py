@@ -13,9 +13,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -43,12 +44,8 @@ class Site(NamedTuple):
 
 
 def get(port: int, path: str) -> dict[str, Any]:
-    with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        body = response.read()
-        assert response.status == 200, body
-        answer: dict[str, Any] = json.loads(body)
+    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=120) as response:
+        answer: dict[str, Any] = json.load(response)
         return answer
 
 
@@ -70,29 +67,17 @@ def uwsgi(port: int, *options: str) -> list[str]:
     ]
 
 
+HOOKS, CHEAPER = ["--py-call-osafterfork"], ["--cheaper=1", "--cheaper-initial=3"]
+GTHREAD = ["--worker-class=gthread", f"--threads={WORKERS * THREADS}", f"{SITE}:application"]
 # By what a process is started, the view that is asked, and how many requests a worker serves.
-KINDS: dict[str, tuple[Callable[[int], list[str]], str, int]] = {
-    "uwsgi": (lambda port: uwsgi(port), "work", 1),
-    "uwsgi-threads": (
-        lambda port: uwsgi(port, "--enable-threads", f"--threads={THREADS}"), "work", THREADS,
-    ),
-    "uwsgi-hooks": (
-        lambda port: uwsgi(port, "--enable-threads", "--py-call-osafterfork"), "work", 1,
-    ),
-    "uwsgi-cheaper": (
-        lambda port: uwsgi(port, "--enable-threads", "--cheaper=1", "--cheaper-initial=3"),
-        "work", 1,
-    ),
-    "gunicorn-wsgi": (
-        lambda port: gunicorn(
-            port, "--worker-class=gthread", f"--threads={WORKERS * THREADS}", f"{SITE}:application"
-        ),
-        "work", THREADS,
-    ),
-    "gunicorn-asgi": (
-        lambda port: gunicorn(port, "--worker-class=asgi", f"{SITE}:asgi"), "awork", THREADS,
-    ),
-}  # fmt: skip
+KINDS: dict[str, tuple[Callable[..., list[str]], list[str], str, int]] = {
+    "uwsgi": (uwsgi, [], "work", 1),
+    "uwsgi-threads": (uwsgi, ["--enable-threads", f"--threads={THREADS}"], "work", THREADS),
+    "uwsgi-hooks": (uwsgi, ["--enable-threads", *HOOKS], "work", 1),
+    "uwsgi-cheaper": (uwsgi, ["--enable-threads", *CHEAPER], "work", 1),
+    "gunicorn-wsgi": (gunicorn, GTHREAD, "work", THREADS),
+    "gunicorn-asgi": (gunicorn, ["--worker-class=asgi", f"{SITE}:asgi"], "awork", THREADS),
+}
 
 
 @pytest.fixture(params=by_day(*KINDS))
@@ -104,11 +89,11 @@ def site(
 ) -> Iterator[Site]:
     """The master's process, and a request for work under a lock."""
     use_redis()
-    command, view, threads = KINDS[request.param]
+    server, options, view, threads = KINDS[request.param]
     port, log = free_port(), tmp_path / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command(port),
+            server(port, *options),
             env=process_env() | {"GUNICORN_CMD_ARGS": "", "TASKLOCK_TEST_URLCONF": SITE},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -148,6 +133,7 @@ def renewed(name: str) -> None:
 
 
 def test_workers_share_nothing_with_their_master_but_the_locks(site: Site) -> None:
+    # Given a site whose master has used locks, and holds one, before it forked its workers
     process, ask, requests = site
     master = f"master-{process.pid}"
     assert holder(master).owner.pid == process.pid
@@ -164,13 +150,13 @@ def test_workers_share_nothing_with_their_master_but_the_locks(site: Site) -> No
     assert not any(each["holds_masters"] for each in told)
     assert all(each["awaited"] for each in told)
     assert len({each["fence"] for each in told}) == requests
-    # No connection is that of another process.
+    # I expect no connection to be that of another process
     owners: dict[int, set[int]] = {each["masters_connection"]: {process.pid} for each in told}
     for each in told:
         owners.setdefault(each["connection"], set()).add(each["pid"])
     assert all(len(pids) == 1 for pids in owners.values())
 
-    # A worker that is killed at work loses its lock to the next request.
+    # And a worker that is killed at work to lose its lock to the next request
     cache.delete("go")
     lost: Meanwhile[Any] = Meanwhile(lambda: ask("two"))
     until(lambda: locks.is_locked("two"), "a holder")

@@ -33,13 +33,16 @@ def refused() -> bool:
 
 
 def test_every_store(each_store: BaseStore) -> None:
+    # Given a block that holds a lock, and blocks in it that want it again
     one = again()
     with one as outer:
         with one as inner, again() as third:
+            # I expect them to share its lease, and everybody else to be refused
             assert inner is outer is third
         assert outer.held
         assert locks.acquire("video:1") is None
         assert holder("video:1").token == outer.token
+    # And the outer one alone to release it
     assert not locks.is_locked("video:1")
     assert not outer.held
 

@@ -13,12 +13,10 @@ import psutil
 import pytest
 
 from django_tasklock import StoreUnavailable, lock, locks, signals
-from django_tasklock._engine import jobs, keeper
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Extension
-from tests import steps
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import clock, give_up, kept
+from tests.inside import clock, extend_one_by_one, give_up, kept, no_thread_once
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
 from tests.steps import (
@@ -49,10 +47,12 @@ class TestThread:
     def test_one_thread_renews_a_thousand_leases_in_few_round_trips(
         self, own_redis_server: RedisServer, use_redis: UseRedis
     ) -> None:
+        # Given a process that holds a thousand leases
         use_redis(own_redis_server.url)
         before = psutil.Process().num_threads()
         leases = [taken(f"video:{number}", ttl=9, renew=True) for number in range(1000)]
         assert psutil.Process().num_threads() <= before + 1
+        # I expect all to be extended, by one thread and in few calls
         traffic, now = Traffic(own_redis_server), clock.now()
         until(lambda: all(ends(lease) > now + 9 for lease in leases), "renewal of all of them")
         assert 2 <= traffic.scripts() <= 25
@@ -64,7 +64,8 @@ class TestThread:
         assert lease.extend(2 * RENEWED)
         renewed(lease)
         assert lease.remaining > RENEWED
-        # Until nobody refers to it.
+        # Until nobody refers to it: then its end is put off no more.
+        assert lease.extend(1.0)
         del lease
         gc.collect()
         until(lambda: not locks.is_locked("video:1"), "the end of the lease")
@@ -72,7 +73,7 @@ class TestThread:
     def test_thread_that_could_not_be_started_is_started_later(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        steps.no_thread_once(monkeypatch, jobs)
+        no_thread_once(monkeypatch)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             taken("video:1", renew=True)
         renewed(taken("video:2", ttl=RENEWED, renew=True))
@@ -194,7 +195,7 @@ def test_a_lease_that_is_detached_while_others_are_extended_keeps_its_end(
             detached.append(other.name)
         return extend(batch)
 
-    monkeypatch.setattr(keeper, "LEASES_PER_CALL", 1)
+    extend_one_by_one(monkeypatch)
     monkeypatch.setattr(stores["default"], "extend_many", extend_many)
     until(lambda: len(calls) > 1)
     assert (holder(detached[0]).ttl or 0.0) > LONG / 2

@@ -28,8 +28,10 @@ from tests.waiting import until
 @pytest.mark.usefixtures("on_redis")
 class TestGet:
     def test_it_tells_what_holds_the_lock(self) -> None:
+        # Given a lease of this process
         before, lease = datetime.now(timezone.utc), taken("video:1", ttl=None)
         assert (lease.ttl, lease.renew) == (60.0, False), "as a bare acquire has it"
+        # I expect its lock to tell all that is known of it
         info = holder("video:1")
         assert 40 < (info.ttl or 0) <= 60
         assert (info.name, info.token, info.fence) == ("video:1", lease.token, lease.fence)

@@ -34,12 +34,14 @@ def gone() -> dict[str, Any]:
 class TestDeadOwner:
     def test_lock_of_a_killed_process_is_taken_at_once(self) -> None:
         with Agent() as agent:
+            # Given a process that holds a lock, and is killed
             first = agent.ask("acquire", name="video:1", ttl=LONG)
             assert locks.acquire("video:1") is None
             agent.process.kill()
             # A zombie is dead: a process whose parent has not asked for its exit code yet.
             os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)
             assert holder("video:1").owner.alive() is False
+            # I expect the next caller to get the lock at once, and everybody to be told
             with sent(signals.lock_cleared) as cleared:
                 lease = taken("video:1")
         assert (lease.fence or 0) > first["fence"]

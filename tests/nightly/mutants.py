@@ -87,7 +87,7 @@ MUTANTS = [Mutant(*each) for each in (
 
     ("over no later than on the server: from before the call", "_engine/acquiring.py",
      "keeper.granted(own, since + own.ttl)", "keeper.granted(own, clock.now() + own.ttl)",
-     LEASE, "test_grant_counts_from_before_the_call"),
+     LEASE, "test_a_lease_counts_from_before_the_call"),
     ("over by the holder's own clock", "_engine/lease.py",
      "if clock.now() < own.until and (", "if True or (",
      LEASE, "test_lease_is_over_by_our_clock_whatever_the_server_says"),

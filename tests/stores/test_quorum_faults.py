@@ -16,10 +16,11 @@ from django_tasklock._values.owner import owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Extension, Grant, Refusal
-from tests.conftest import UseCaches, use_quorum
+from tests.conftest import UseCaches
 from tests.quorum import FAULTS, SILENT, Five, given_to, quorum
 from tests.seeds import drawn_seed
 from tests.steps import LONG, Meanwhile, holder, in_child, taken
+from tests.stores.conftest import use_quorum
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 from django.test.utils import override_settings
 
-from django_tasklock import (
-    LeaseLost,
-    LockNotAcquired,
-    StoreUnavailable,
-    lock,
-    locks,
-)
-from django_tasklock._values.tokens import new_token
+from django_tasklock import LeaseLost, LockNotAcquired, StoreUnavailable, lock, locks
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore, Extension, Note
 from django_tasklock.stores.records import Held
@@ -32,6 +25,7 @@ from django_tasklock.testing import (
 )
 from django_tasklock.testing.steps import assert_held_by, granted
 from tests.conftest import UseCaches
+from tests.inside import new_token
 from tests.steps import LONG, Meanwhile, taken, waiting
 from tests.waiting import until
 
@@ -44,59 +38,56 @@ def two_stores(use_caches: UseCaches) -> None:
     use_caches(LOCMEM, {"default": MEMORY, "other": MEMORY})
 
 
-class TestHeld:
-    def test_somebody_else_holds_the_lock_in_the_block(self, store: BaseStore) -> None:
-        with held("video:1", by="worker-7", task="videos.process", task_id="id-7") as info:
-            assert locks.acquire("video:1") is None
-            assert (info.owner.host, info.owner.task) == ("worker-7", "videos.process")
-            assert info.owner.task_id == "id-7"
-            assert info.owner.alive() is None
-            with pytest.raises(LockNotAcquired, match="worker-7"), lock("video:1"):
-                pass
-        assert locks.get("video:1") is None
+def a_waiter() -> Meanwhile[Any]:
+    thread = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=LONG))
+    until(lambda: waiting("video:1") == 1)
+    return thread
 
-    @locks_in_memory()
-    def test_its_end_hands_the_lock_over(self) -> None:
-        with held("video:1"):
-            waits = Meanwhile(lambda: locks.acquire("video:1", ttl=LONG, wait=LONG))
-            until(lambda: waiting("video:1") == 1)
-        assert waits.result() is not None
 
-    @locks_in_memory()
-    def test_it_may_be_cleared_and_does_not_end_the_next_lease(self) -> None:
-        with held("video:1"):
-            assert locks.clear("video:1")
-            lease = taken("video:1")
-        assert lease.extend()
-
-    @locks_in_memory()
-    def test_it_takes_no_lock_away(self) -> None:
-        lease = taken("video:1")
-        with pytest.raises(LockNotAcquired), held("video:1"):
-            pytest.fail("the block ran")  # pragma: no cover
-        assert lease.extend()
-
-    @pytest.mark.parametrize("wrong", [{"name": "a name"}, {"ttl": 0}, {"name": ""}], ids=repr)
-    def test_what_cannot_be_meant_is_an_error(self, wrong: dict[str, Any]) -> None:
-        with locks_in_memory(), pytest.raises(ValueError), held(**{"name": "video:1", **wrong}):
+def test_somebody_else_holds_the_lock_in_the_block(store: BaseStore) -> None:
+    # Given a lock that a worker is said to hold
+    with held("video:1", by="worker-7", task="videos.process", task_id="id-7") as info:
+        # I expect it to be refused, in that worker's name
+        assert locks.acquire("video:1") is None
+        with pytest.raises(LockNotAcquired, match="worker-7"), lock("video:1"):
             pass
+        assert (info.owner.host, info.owner.task) == ("worker-7", "videos.process")
+        assert (info.owner.task_id, info.owner.alive()) == ("id-7", None)
+    # And to be free after the block
+    assert locks.get("video:1") is None
 
 
-class TestAssertions:
-    def test_they_look_in_one_store(self, two_stores: None) -> None:
-        with held("video:1", store="other"):
-            assert assert_locked("video:1", store="other").name == "video:1"
-            assert_not_locked("video:1")
-            with pytest.raises(AssertionError, match="nobody holds the lock 'video:1'"):
-                assert_locked("video:1")
-            with pytest.raises(AssertionError, match="is held by pid 1 on another-host"):
-                assert_not_locked("video:1", store="other")
+@locks_in_memory()
+def test_its_end_hands_the_lock_over_and_ends_no_other_lease() -> None:
+    with held("video:1"):
+        waits = a_waiter()
+    assert waits.result().release()
+    with held("video:1"):
+        assert locks.clear("video:1")
+        lease = taken("video:1")
+    assert lease.extend()
+    with pytest.raises(LockNotAcquired), held("video:1"):
+        pytest.fail("it took the lock away")  # pragma: no cover
+    assert lease.extend()
 
-    @locks_in_memory()
-    def test_an_outage_is_neither(self) -> None:
-        for look in (assert_locked, assert_not_locked):
-            with outage(), pytest.raises(StoreUnavailable):
-                look("video:1")
+
+@pytest.mark.parametrize("wrong", [{"name": "a name"}, {"ttl": 0}, {"name": ""}], ids=repr)
+def test_what_cannot_be_meant_is_an_error(wrong: dict[str, Any]) -> None:
+    with locks_in_memory(), pytest.raises(ValueError), held(**{"name": "video:1", **wrong}):
+        pass
+
+
+def test_assertions_look_in_one_store(two_stores: None) -> None:
+    with held("video:1", store="other"):
+        assert assert_locked("video:1", store="other").name == "video:1"
+        assert_not_locked("video:1")
+        with pytest.raises(AssertionError, match="nobody holds the lock 'video:1'"):
+            assert_locked("video:1")
+        with pytest.raises(AssertionError, match="is held by pid 1 on another-host"):
+            assert_not_locked("video:1", store="other")
+    for look in (assert_locked, assert_not_locked):
+        with outage(), pytest.raises(StoreUnavailable):
+            look("video:1")
 
 
 class TestOutage:
@@ -133,37 +124,30 @@ class TestOutage:
                 locks.using("other").is_locked("video:1")
 
     @locks_in_memory()
-    def test_one_in_another_one_does_not_end_that(self) -> None:
+    def test_it_ends_with_its_own_block_or_with_the_store(self) -> None:
         with outage():
             with outage():
                 pass
             with pytest.raises(StoreUnavailable):
                 locks.is_locked("video:1")
         assert not locks.is_locked("video:1")
-
-    @locks_in_memory()
-    def test_a_change_of_the_settings_in_it_makes_a_store_that_answers(self) -> None:
         with outage():
-            with override_settings(CACHES=LOCMEM):
+            with override_settings(CACHES=LOCMEM):  # Which makes a new store.
                 assert isinstance(stores["default"], MemoryStore)
                 assert taken("video:1").held
             assert not locks.is_locked("video:1")
 
     @locks_in_memory()
-    def test_a_lease_is_not_renewed_in_it(self) -> None:
-        lease = taken("video:1", ttl=0.3, renew=True)
-        with outage():
-            until(lambda: not lease.held)
+    def test_a_lease_is_not_renewed_in_it_and_who_waits_hears_of_it(self) -> None:
+        lease = taken("video:2", ttl=0.3, renew=True)
+        with held("video:1"):
+            waits = a_waiter()
+            with outage():
+                until(lambda: not lease.held)
+                with pytest.raises(StoreUnavailable):
+                    waits.result()
         with pytest.raises(LeaseLost):
             lease.assert_held()
-
-    @locks_in_memory()
-    def test_who_waits_hears_of_it(self) -> None:
-        with held("video:1"):
-            waits = Meanwhile(lambda: locks.acquire("video:1", wait=LONG))
-            until(lambda: waiting("video:1") == 1)
-            with outage(), pytest.raises(StoreUnavailable):
-                waits.result()
 
 
 @pytest.mark.parametrize("block", [outage, lambda: held("video:1")])
@@ -184,8 +168,7 @@ class TestLocksInMemory:
         with locks_in_memory() as helpers:
             assert isinstance(helpers, LocksInMemory)
             assert [type(stores[alias]) for alias in ("default", "redis")] == [MemoryStore] * 2
-            lease = taken("video:1", ttl=None)
-            assert lease.ttl == 7
+            assert taken("video:1", ttl=None).ttl == 7
             assert helpers.assert_locked("video:1").key == "ours:video:1"
             assert not stores["default"].takeover
             helpers.assert_not_locked("video:1", store="redis")
@@ -204,22 +187,19 @@ class TestLocksInMemory:
         assert locks.list() == []
         assert store.count() == 0
 
-    def test_it_decorates_an_async_test(self) -> None:
+    def test_it_decorates_an_async_test_and_nothing_that_runs_later(self) -> None:
         @locks_in_memory()
         async def test(name: str) -> type[BaseStore]:
             await asyncio.sleep(0)
             assert (await locks.aget(name)) is None
             return type(stores["default"])
 
-        assert asyncio.run(test("video:1")) is MemoryStore
-
-    def test_it_decorates_nothing_that_runs_later(self) -> None:
         def fixture() -> Iterator[None]:
             yield
 
-        class Tests:
-            pass
+        class Tests: ...
 
+        assert asyncio.run(test("video:1")) is MemoryStore
         for wrong in (fixture, Tests):
             with pytest.raises(TypeError, match="decorates a test function"):
                 locks_in_memory()(wrong)

@@ -100,6 +100,7 @@ def in_pytest(project: Project, *options: str, fails: bool = False) -> str:
 @pytest.mark.parametrize("options", by_day([], ["-n", "2", "-W", "error"]))
 def test_with_pytest_django(project: MakeProject, options: list[str]) -> None:
     """Also under xdist, and where warnings are errors."""
+    # Given a project whose Redis does not run, I expect tests with the fixture to have locks
     made = project(settings=SETTINGS, test_locks=TESTS)
     assert "4 passed" in in_pytest(made, "--ds", "settings", *options)
 
