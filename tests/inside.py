@@ -29,7 +29,7 @@ from django_tasklock.stores.base import Note
 __all__ = [
     "COOLING", "MARK", "Owner", "as_before_a_checkpoint", "ask_again_after", "asked", "clock",
     "forget_all", "fork_untold", "give_up", "given_up", "is_renewed", "keep_events_for", "kept",
-    "look_often", "looks_before", "new_token", "note", "owner_record", "poll_after",
+    "look_often", "looks_before", "name_follow_up", "new_token", "note", "owner_record", "poll_after",
     "queue_events_in", "read_handle", "unreserve_later", "write_events",
 ]  # fmt: skip
 
@@ -152,3 +152,15 @@ def fork_untold(fork: Callable[[], int]) -> int:
         return fork()
     finally:
         processes._all = known
+
+
+# -- A
+
+
+def name_follow_up(task: Any, message: Any) -> str:
+    """Have the store's note name this message of a mailroom as the follow-up of the runs under its
+    lock (``on_conflict="coalesce"``). Returns the note's key."""
+    job = f"{task.name} {message.ours['name']}"
+    ((key, text),) = task.conflict.reserves(job, message.id, message.ours).items()
+    assert task.locks.store.reserve(key, text, 60.0) is None
+    return str(key)

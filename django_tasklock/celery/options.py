@@ -32,6 +32,7 @@ from .._values.signatures import is_generator, signature_of
 from .._values.slots import checked_slots
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
+from .conflict import Conflict
 
 # Gets the value of an option and its name; raises `TypeError` or `ValueError`.
 Check = Callable[[Any, str], object]
@@ -180,6 +181,11 @@ class TaskOptions(WorkerTask):
         self.check_made()
         return Naming(self)
 
+    @property
+    def conflict(self) -> Conflict:
+        """What ``on_conflict`` says: `LockedTask` knows the classes."""
+        raise NotImplementedError
+
     @cached_property
     def locks(self) -> LockService:
         """The service of this task's store."""
@@ -196,11 +202,6 @@ class TaskOptions(WorkerTask):
         backend = self.backend
         overwritten = self.track_started and not keeps_successes(backend)
         return not self.ignore_result and not overwritten and keeps_results(backend)
-
-
-def follow_up_key(task: TaskOptions, name: str) -> str:
-    """Return the key of the note that names the follow-up of a run with this lock name."""
-    return f"next {task.name} {name}"
 
 
 def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
