@@ -62,6 +62,10 @@ class FollowUp(NamedTuple):
     def text(self) -> str:
         return json.dumps(self)
 
+    def replaces(self, other: FollowUp) -> bool:
+        """Return whether it was sent later than another message."""
+        return self > other and self.task_id != other.task_id
+
     def over(self, text: str | None) -> str | None:
         """Return the note's text after this message was refused; None: it stays, for it names a
         message that was sent later."""
@@ -83,12 +87,10 @@ class Coalesce(Conflict):
         message = run.message
         if not message.queued:
             raise Skip(reason_of(holder), holder.owner)
-        named = _name(message)
-        if not named and message.reserved:
+        while not _name(message):
+            if not message.reserved:
+                raise Skip("coalesced", holder.owner)
             message.end_reserved()
-            named = _name(message)
-        if not named:
-            raise Skip("coalesced", holder.owner)
         # A lock that cools ends when it says, unless an operator clears it.
         longest = LONGEST_DELAY_SECONDS if holder.cooling else CHECK_SECONDS
         message.request.expires = None
@@ -101,10 +103,10 @@ class Coalesce(Conflict):
         if not message.follows or message.attempts.note.starts:
             return
         key, mine = _key(message.job), FollowUp.of(message.id, message.ours)
-        if FollowUp.read(store.get_note(key)) > mine:
+        while (later := FollowUp.read(store.get_note(key))).replaces(mine):
+            if not message.reserved:
+                raise Skip("coalesced", Owner(task=str(run.task.name), task_id=later.task_id))
             message.end_reserved()
-            if (other := FollowUp.read(store.get_note(key))) > mine:
-                raise Skip("coalesced", Owner(task=str(run.task.name), task_id=other.task_id))
 
     def reserves(self, job: str, task_id: str, ours: Mapping[str, Any]) -> dict[str, str]:
         return {_key(job): FollowUp.of(task_id, ours).text}
@@ -116,12 +118,14 @@ def _key(job: str) -> str:
 
 def _name(message: Message) -> bool:
     """Have the note name the message, which waits. Returns False if it names a later one."""
-    if not FollowUp.of(message.id, message.ours).moment:
-        # Its sender does not know the task's class: then the order of the refusals counts.
+    if not (FollowUp.of(message.id, message.ours).moment or message.attempts.again):
+        # Its sender does not know the task's class: then the order of the first refusals counts.
         message.ours[CALLED] = time.time()
     key, mine = _key(message.job), FollowUp.of(message.id, message.ours)
     message.reserved[key] = mine.text
-    if message.task.locks.store.update_note(key, mine.over, NOTE_SECONDS) == mine.text:
-        return True
-    del message.reserved[key]
-    return False
+    named = FollowUp.read(message.task.locks.store.update_note(key, mine.over, NOTE_SECONDS))
+    if named.task_id != mine.task_id:
+        del message.reserved[key]
+        return False
+    message.reserved[key] = named.text  # Perhaps another copy of it was first refused later.
+    return True
