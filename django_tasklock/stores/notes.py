@@ -46,6 +46,7 @@ class Notes(Contract):
         seen: str | None = None,
     ) -> str | None:  # fmt: skip
         """Write what ``change`` makes of a note, if nobody else changes the note at the same time.
+        Two that write the same text count as one whose reply was lost: a text names its writer.
 
         Args:
             key: the note's.

@@ -17,7 +17,7 @@ from tests.conftest import UseRedis
 from tests.mailroom import Mailroom, elsewhere, killed_in_body, mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile
+from tests.steps import LONG, Meanwhile, taken
 from tests.waiting import until
 
 
@@ -187,6 +187,33 @@ def test_a_message_that_refused_calls_rely_on_is_never_skipped(room: Mailroom) -
     room.deliver(room.take("beside"))
     room.work_off()
     assert runs == [("beside", 1), (first, 2)]
+
+
+def test_a_call_that_counts_on_a_message_that_leaves_its_job_is_not_lost(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """unique_while="queued": it came after the other, to which the job is left, had started."""
+    changes, seen = [1], list[int]()
+    task = room.task(
+        lambda self, job: seen.append(len(changes)), on_conflict="coalesce", unique_while="queued"
+    )
+    older, newer, lease = task.delay(1), task.send_anyway([1]), taken("job:1")
+    assert refused(room, newer)[0] == "IGNORED"
+    store: Any = stores["default"]
+    real = store.update_note
+
+    def meets(*args: Any) -> Any:
+        named = real(*args)
+        if lease.release():
+            assert refused(room, newer)[0] == "SUCCESS"
+            changes.append(2)
+            assert Meanwhile(lambda: task.delay(1).id).result() == older.id
+        return named
+
+    monkeypatch.setattr(store, "update_note", meets)
+    assert refused(room, older)[0] == "IGNORED"
+    room.work_off()
+    assert seen == [1, 2]
 
 
 def the_next_call_follows(room: Mailroom, task: Any, result: Any = None) -> None:
