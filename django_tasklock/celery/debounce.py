@@ -108,21 +108,21 @@ class Debounce(Step):
         except StoreUnavailable:
             options["countdown"] = task.debounce  # Without a moment, no other call replaces it.
             return go()
-        now, task_id = time.time_ns(), recorded(call.id)
+        seen, now, task_id = Burst.read(text), time.time_ns(), recorded(call.id)
         # Two senders that add to the same moment should not come to the same one.
-        moment = max(now, Burst.read(text).last + chance.randrange(1, 1000))
+        moment = max(now, seen.last + chance.randrange(1, 1000))
+        delay = seen.joined_by(task_id, moment, longest).delay(now, task.debounce, longest)
+        if call.seconds_to_expiry() <= delay:
+            return go()
+        call.note(**{MOMENT: moment})
+        options["countdown"] = delay or None
+        result = go()
 
         def joined(text: str | None) -> str | None:
             burst = Burst.read(text)  # Another sender may have been later and quicker.
             later = moment < burst.last
             return None if later else json.dumps(burst.joined_by(task_id, moment, longest))
 
-        delay = Burst.read(joined(text)).delay(now, task.debounce, longest)
-        if call.seconds_to_expiry() <= delay:
-            return go()
-        call.note(**{MOMENT: moment})
-        options["countdown"] = delay or None
-        result = go()
         with suppress(StoreUnavailable):  # It does not replace earlier calls then.
             store.update_note(key, joined, delay + NOTE_SECONDS, text)
         return result
