@@ -237,3 +237,15 @@ def forget_threads_that_are_awaited() -> None:
 def usual_options() -> dict[str, Any]:
     """What a caller may say of a lock, with the defaults."""
     return {each.name: each.default for each in signature(How).parameters.values()}
+
+
+# -- A
+
+
+def name_follow_up(task: Any, message: Any) -> str:
+    """Have the store's note name this message of a mailroom as the follow-up of the runs under its
+    lock (``on_conflict="coalesce"``). Returns the note's key."""
+    job = f"{task.name} {message.ours['name']}"
+    ((key, text),) = task.conflict.reserves(job, message.id, message.ours).items()
+    assert task.locks.store.reserve(key, text, 60.0) is None
+    return str(key)

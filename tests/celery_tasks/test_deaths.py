@@ -23,10 +23,9 @@ from celery.worker.request import Request
 from django_tasklock import locks
 from django_tasklock.celery import stopping
 from django_tasklock.celery.note import CameBack, RunNote
-from django_tasklock.celery.options import follow_up_key
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
-from tests.inside import asked
+from tests.inside import asked, name_follow_up
 from tests.mailroom import Mailroom, Message, ends
 from tests.steps import LONG, in_child, killed_in_child
 from tests.waiting import until
@@ -150,9 +149,9 @@ def test_when_a_message_is_over_what_it_reserved_ends(
 ) -> None:
     task = room.task(unique_while="queued", on_conflict="coalesce", acks_late=late)
     result = task.delay(1)
-    store, follow_up = task.locks.store, follow_up_key(task, "job:1")
-    store.reserve(follow_up, result.id, LONG)
-    ends(room.received(room.take()), error)
+    store, message = task.locks.store, room.take()
+    follow_up = name_follow_up(task, message)
+    ends(room.received(message), error)
     over = gone or (not late and isinstance(error, WorkerLostError | SystemExit))
     assert (store.get_note(follow_up) is None) is over
     assert (task.delay(1).id != result.id) is over

@@ -246,7 +246,7 @@ def test_a_call_that_the_store_does_not_know_of_is_sent_and_replaces_nothing(
 def silence(*, at_once: bool) -> Iterator[None]:
     """The store does not answer, or no more once it has said which call was the last one."""
     with pytest.MonkeyPatch.context() as patch:
-        silent(patch, "reserve", *["get_note"] * at_once)
+        silent(patch, "update_note", *["get_note"] * at_once)
         yield
 
 

@@ -256,31 +256,25 @@ def test_what_the_body_raised_after_its_last_retry_is_its_failure(room: Mailroom
 
 
 @pytest.mark.parametrize(
-    ("last", "held", "waited", "on_conflict", "seconds"),
+    ("last", "held", "on_conflict", "seconds"),
     [
-        pytest.param(0.0, 2.4, 0.0, "retry", 3.0, id="when the holder is to end"),
-        pytest.param(0.0, 0.01, 0.0, "retry", 0.5, id="not at once"),
-        pytest.param(3.0, 1.2, 0.0, "retry", 4.5, id="a step after the last turn"),
-        pytest.param(0.0, 0.08, 40.0, "retry", 5.0, id="less often, after a long wait"),
-        pytest.param(0.0, 3600.0, 3000.0, "retry", 15.0, id="each fifteen seconds"),
-        pytest.param(14.0, 2.0, 0.0, "retry", None, id="without a turn, asks again later"),
-        pytest.param(0.0, 60.0, 60.0, "coalesce", 2.0, id="a follow-up asks sooner"),
+        pytest.param(3.0, 1.2, "retry", 4.5, id="a step after the last turn"),
+        pytest.param(14.0, 2.0, "retry", None, id="without a turn, asks again later"),
+        pytest.param(0.0, 60.0, "coalesce", 2.0, id="a follow-up asks sooner"),
     ],
 )
-def test_a_refused_message_comes_back(
+def test_a_refused_message_takes_its_turn(
     room: Mailroom,
     monkeypatch: pytest.MonkeyPatch,
     last: float,
     held: float,
-    waited: float,
     on_conflict: str,
     seconds: float | None,
 ) -> None:
+    """As ``tests/celery_tasks/test_turns.py`` says."""
     message, _lease = refused(room, on_conflict=on_conflict)
-    store: Any = locks.store
-    now = time.time()
+    store, now = locks.store, time.time()
     monkeypatch.setattr(requeue, "age", lambda _: held)
-    message.ours["refused"] = [now - waited, 0]
     if last:
         store.set_note(Note("turn job:1", repr(now + last), 60))
     assert room.deliver(message)[0] == "IGNORED"

@@ -23,11 +23,10 @@ from kombu.common import Broadcast
 
 from django_tasklock import InvalidLockConfig, lock, locks
 from django_tasklock.celery import LockedTask
-from django_tasklock.celery.options import follow_up_key
 from django_tasklock.celery.request import LockedRequest
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
-from tests.inside import asked
+from tests.inside import asked, name_follow_up
 from tests.mailroom import Mailroom
 from tests.steps import LONG, in_child
 
@@ -135,9 +134,9 @@ def test_the_lock_of_a_dead_child_is_cleared_though_its_row_cannot_be_failed(
 def test_a_revoked_message_keeps_no_reservation_and_no_lease(room: Mailroom) -> None:
     task = room.task(unique_while="queued", on_conflict="coalesce")
     result = task.apply_async([1], lease=locks.acquire("job:1", ttl=LONG))
-    store, note = task.locks.store, follow_up_key(task, "job:1")
-    store.reserve(note, result.id, LONG)
-    request = room.received(room.take())
+    store, message = task.locks.store, room.take()
+    note = name_follow_up(task, message)
+    request = room.received(message)
     assert not request.revoked()
     revoked.add(result.id)
     assert request.revoked()
