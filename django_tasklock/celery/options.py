@@ -42,19 +42,14 @@ def _runs(value: Any, option: str) -> None:
         raise ValueError(f"{option} must be a number of runs >= 1, not {value!r}")
 
 
-# A type, and what its values are checked with: a function that gets a value and the option's name
-# and raises `TypeError` or `ValueError`, or the words for what is no instance of the type.
+# Beside the type stands what its values are checked with: a function that gets a value and the
+# option's name, and raises `TypeError` or `ValueError`; or words for what an instance is.
 Name = Annotated[
     str | ArgumentNames | Callable[..., str] | None, "a template, by(...) or a callable"
 ]
-Slots = Annotated[int | Callable[..., int], _slots]
 Seconds = Annotated[float, _seconds]
-Ttl = Annotated[float, checked_ttl]
 TtlOrNone = Annotated[float | None, _ttl_or_none]
 Wait = Annotated[float | None, checked_wait]
-Runs = Annotated[int, _runs]
-Alias = Annotated[str, "an alias"]
-Guard = Annotated[StatusGuard | None, "a StatusGuard"]
 
 
 class TaskOptions(WorkerTask):
@@ -72,7 +67,7 @@ class TaskOptions(WorkerTask):
     #: How many calls with the same lock name [may run at once](../howto/slots.md), or a function of
     #: the arguments that returns it. Above 1, each run holds a permit, such as `NAME#2`. Not with a
     #: `guard`.
-    lock_slots: ClassVar[Slots] = 1
+    lock_slots: ClassVar[Annotated[int | Callable[..., int], _slots]] = 1
     #: float, seconds, or None
     #: How long the lease lives if nothing renews it. None: the store's `TTL`.
     lock_ttl: ClassVar[TtlOrNone] = None
@@ -94,7 +89,7 @@ class TaskOptions(WorkerTask):
     lock_cooldown_after_error: ClassVar[Seconds] = 0
     #: str
     #: The store: an alias of the setting [`TASKLOCK`](settings.md).
-    lock_store: ClassVar[Alias] = "default"
+    lock_store: ClassVar[Annotated[str, "an alias"]] = "default"
     #: `"skip"`, `"retry"`, `"raise"`, `"coalesce"` or `"run"`
     #: What a call does when another call [holds the lock](../howto/retries.md). `"skip"`: it
     #: returns a marker, so that chains, groups and chords go on. `"retry"`: its message is
@@ -115,14 +110,14 @@ class TaskOptions(WorkerTask):
     #: int, a number of runs
     #: How many runs of one message [may die](#attempts), with their worker for example, before it
     #: fails with `TooManyAttempts`.
-    lock_max_attempts: ClassVar[Runs] = 5
+    lock_max_attempts: ClassVar[Annotated[int, _runs]] = 5
     #: `"queued"`, `"unfinished"` or None
     #: Keeps [duplicates out of the queue](../howto/unique-jobs.md). `"queued"`: one message of a
     #: job may wait. `"unfinished"`: one may wait or run.
     unique_while: ClassVar[Literal["queued", "unfinished", None]] = None
     #: float, seconds
     #: How long a message may wait, beyond its ETA, before another one may be sent.
-    unique_for: ClassVar[Ttl] = 3600
+    unique_for: ClassVar[Annotated[float, checked_ttl]] = 3600
     #: `"return"` or `"raise"`
     #: What `apply_async` does with a duplicate. `"return"`: it returns the result of the message
     #: that is there. `"raise"`: it raises `AlreadyQueued`.
@@ -136,7 +131,7 @@ class TaskOptions(WorkerTask):
     debounce_max: ClassVar[TtlOrNone] = None
     #: `StatusGuard` or None
     #: Claims a [database row](api.md#guards) before the body runs, and finishes it afterwards.
-    guard: ClassVar[Guard] = None
+    guard: ClassVar[Annotated[StatusGuard | None, "a StatusGuard"]] = None
 
     # What `check_class` found while Celery made all tasks; "": nothing.
     config_error = ""

@@ -212,6 +212,8 @@ def test_one_job_has_one_name_however_it_is_called() -> None:
         assert (names, naming.template) == (set(), template)
         with pytest.raises(TypeError):
             naming.named((), {})
+    with pytest.raises(ValueError, match="a lock's name must have"):
+        made(lock_name=lambda video, how: "with a space").naming.named((7,), {})
 
 
 def test_slots_may_depend_on_the_arguments() -> None:
