@@ -88,16 +88,17 @@ def test_a_message_that_the_broker_does_not_take_is_not_lost(
     where: str,
     late: bool,
 ) -> None:
-    """A soft time limit that comes meanwhile changes nothing."""
+    # Given a message whose lock is held, and a broker that takes none until a soft time limit comes
     message, lease = refused(room, acks_late=late)
     limit_comes(where, broker, monkeypatch)
     outcome = room.deliver(message)
     lease.release()
     if late:
+        # I expect the broker to deliver the message again
         assert_rejected(outcome)
         assert room.deliver(message, redelivered=True) == ("SUCCESS", "done:1")
         return
-    # The broker has the message no more. It may get it twice, as after other lost replies.
+    # And, if it has the message no more, to get it anew: perhaps twice, as after other lost replies
     assert outcome[0] == "IGNORED"
     until(room.waiting, "the message")
     assert set(room.work_off()) == {("SUCCESS", "done:1")}
