@@ -29,7 +29,7 @@ from django_tasklock.stores.base import Note
 __all__ = [
     "COOLING", "MARK", "Owner", "as_before_a_checkpoint", "ask_again_after", "asked", "clock",
     "forget_all", "fork_untold", "give_up", "given_up", "is_renewed", "keep_events_for", "kept",
-    "look_often", "looks_before", "name_follow_up", "new_token", "note", "owner_record", "poll_after",
+    "look_often", "looks_before", "new_token", "note", "owner_record", "poll_after",
     "queue_events_in", "read_handle", "unreserve_later", "write_events",
 ]  # fmt: skip
 
@@ -155,6 +155,8 @@ def fork_untold(fork: Callable[[], int]) -> int:
 
 
 # -- A
+
+__all__ += ["name_follow_up"]
 
 
 def name_follow_up(task: Any, message: Any) -> str:
