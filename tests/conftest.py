@@ -24,7 +24,6 @@ from django.test.utils import override_settings
 from django_redis.pool import ConnectionFactory
 from psycopg.conninfo import conninfo_to_dict
 
-from django_tasklock._engine import aio
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
 from tests import inside, needs
@@ -345,8 +344,7 @@ def database_alias(alias: str, configured: dict[str, Any]) -> Iterator[str]:
         connections[alias].close()
         del connections[alias]
         del connections.settings[alias]
-        # Their threads keep the settings of an alias that they have used.
-        aio._pool.cache_clear()
+        inside.forget_threads_that_are_awaited()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,15 @@
-"""What tests do with the inside of the package; whoever changes that changes this file alone."""
+"""
+What tests do with the inside of the package; whoever changes that changes this file alone.
+
+* At the top is what needs neither Django's apps nor Celery nor a store's library: this file may be
+  imported before Django is set up.
+* `LATER` names the rest. It is imported when a test asks for it; to mypy it is ``Any``.
+* Below are the tests' own words for what they do with all that, a heading for each room.
+"""
 
 from __future__ import annotations
 
+import pkgutil
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,28 +18,81 @@ from weakref import WeakValueDictionary
 import pytest
 
 from django_tasklock import Lease, LockInfo
-from django_tasklock._engine import history, jobs, waiting
+from django_tasklock._engine import aio, history, jobs, waiting
 from django_tasklock._engine import keeper as keeper_module
 from django_tasklock._engine.acquiring import Acquiring, How
 from django_tasklock._engine.keeper import keeper_of
 from django_tasklock._engine.lease import Use
 from django_tasklock._engine.own_token import OwnToken
 from django_tasklock._engine.waiting import blocking
-from django_tasklock._values import clock, processes
+from django_tasklock._values import clock as clock
 from django_tasklock._values import owner as owner_module
+from django_tasklock._values import processes
 from django_tasklock._values.event import Kind
-from django_tasklock._values.handle import read_handle
-from django_tasklock._values.owner import COOLING, MARK, Owner, owner_record
-from django_tasklock._values.tokens import new_token
+from django_tasklock._values.handle import read_handle as read_handle
+from django_tasklock._values.owner import COOLING as COOLING
+from django_tasklock._values.owner import MARK as MARK
+from django_tasklock._values.owner import Owner as Owner
+from django_tasklock._values.owner import operator_record as operator_record
+from django_tasklock._values.owner import owner_record as owner_record
+from django_tasklock._values.slots import permit_names as permit_names
+from django_tasklock._values.tokens import new_token as new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 
-__all__ = [
-    "COOLING", "MARK", "Owner", "as_before_a_checkpoint", "ask_again_after", "asked", "clock",
-    "forget_all", "fork_untold", "give_up", "given_up", "is_renewed", "keep_events_for", "kept",
-    "look_often", "looks_before", "new_token", "note", "owner_record", "poll_after",
-    "queue_events_in", "read_handle", "unreserve_later", "write_events",
-]  # fmt: skip
+LATER = {
+    # Operators, the command and the admin
+    "MOST_EVENTS": "operators.clearing:MOST_EVENTS",
+    "Outcome": "operators.clearing:Outcome",
+    "clear_all": "operators.clearing:clear_all",
+    "diagnose": "operators.doctor:diagnose",
+    "as_seen": "operators.held:as_seen",
+    "digest_of": "operators.held:digest_of",
+    "held_permits": "operators.held:held_permits",
+    "Holder": "operators.holders:Holder",
+    "command_line": "operators.holders:command_line",
+    "holder_of": "operators.holders:holder_of",
+    "meaning": "operators.holders:meaning",
+    "sentence": "operators.holders:sentence",
+    "requeue": "operators.lost_work:requeue",
+    "still_lost": "operators.lost_work:still_lost",
+    "clear_job": "operators.reservations:clear_job",
+    "key_of": "operators.reservations:key_of",
+    "queued_jobs": "operators.reservations:queued_jobs",
+    "row_if_known": "operators.rows:row_if_known",
+    "json_row": "cli.tables:json_row",
+    "lock_cells": "cli.tables:lock_cells",
+    "lock_of": "admin.rows:lock_of",
+    "seen_lock": "admin.rows:seen_lock",
+    # Stores
+    "Keys": "stores.redis.keys:Keys",
+    "SCRIPTS": "stores.redis.connections:SCRIPTS",
+    "RedisWaiter": "stores.redis.waiter:RedisWaiter",
+    "ReplicaWait": "stores.redis.replicas:ReplicaWait",
+    "Replicas": "stores.redis.replicas:Replicas",
+    "Connection": "stores.database.connections:Connection",
+    "TABLE": "stores.database.store:TABLE",
+    "event_of": "stores.event_text:event_of",
+    "text_of": "stores.event_text:text_of",
+    # Celery
+    "LockedRequest": "celery.request:LockedRequest",
+    "Row": "celery.row:Row",
+    "Run": "celery.run:Run",
+    "RunNote": "celery.note:RunNote",
+    "active_apps": "_compat.celery:active_apps",
+    "counts_parts_once": "_compat.celery:counts_parts_once",
+    "queue_of_calls": "_compat.celery:queue_of_calls",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What is named in `LATER`, so that ``from tests.inside import diagnose`` is all one writes."""
+    if name not in LATER:
+        raise AttributeError(f"tests.inside has no {name!r}: add it to LATER, or a function")
+    return pkgutil.resolve_name(f"django_tasklock.{LATER[name]}")
+
+
+# -- the engine
 
 
 def asked(
@@ -154,9 +215,12 @@ def fork_untold(fork: Callable[[], int]) -> int:
         processes._all = known
 
 
-# -- A
+def forget_threads_that_are_awaited() -> None:
+    """End the use of the threads in which awaited calls are made: they keep their settings."""
+    aio._pool.cache_clear()
 
-__all__ += ["name_follow_up"]
+
+# -- conflicts, and messages that wait
 
 
 def name_follow_up(task: Any, message: Any) -> str:
@@ -166,3 +230,24 @@ def name_follow_up(task: Any, message: Any) -> str:
     ((key, text),) = task.conflict.reserves(job, message.id, message.ours).items()
     assert task.locks.store.reserve(key, text, 60.0) is None
     return str(key)
+
+
+def held_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Have every lock that refuses a message seem to be held for so long."""
+    from django_tasklock.celery import requeue
+
+    monkeypatch.setattr(requeue, "age", lambda _: seconds)
+
+
+def waits_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
+    """How long runs want to wait for their locks, each time; none of them does."""
+    from django_tasklock.celery.run import Run
+
+    real, waits = Run._acquire, list[float | None]()
+
+    def acquire(run: Run, wait: float | None) -> Lease | LockInfo:
+        waits.append(wait)
+        return real(run, 0)
+
+    monkeypatch.setattr(Run, "_acquire", acquire)
+    return waits

@@ -17,10 +17,10 @@ from celery.exceptions import Reject, SoftTimeLimitExceeded
 from kombu.exceptions import EncodeError, OperationalError
 
 from django_tasklock import RequeueFailed, locks
-from django_tasklock.celery import requeue
 from django_tasklock.stores.base import Note
 from tests.app.models import Job
 from tests.celery_tasks.conftest import away, job_guard, pauses, status
+from tests.inside import held_for
 from tests.mailroom import Mailroom, Message
 from tests.proxy import CutProxy
 from tests.steps import Meanwhile, taken
@@ -275,7 +275,7 @@ def test_a_refused_message_takes_its_turn(
     """As ``tests/celery_tasks/test_turns.py`` says."""
     message, _lease = refused(room, on_conflict=on_conflict)
     store, now = locks.store, time.time()
-    monkeypatch.setattr(requeue, "age", lambda _: held)
+    held_for(monkeypatch, held)
     if last:
         store.set_note(Note("turn job:1", repr(now + last), 60))
     assert room.deliver(message)[0] == "IGNORED"
