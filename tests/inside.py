@@ -239,7 +239,7 @@ def usual_options() -> dict[str, Any]:
     return {each.name: each.default for each in signature(How).parameters.values()}
 
 
-# -- A
+# -- conflicts, and messages that wait
 
 
 def name_follow_up(task: Any, message: Any) -> str:
@@ -249,3 +249,24 @@ def name_follow_up(task: Any, message: Any) -> str:
     ((key, text),) = task.conflict.reserves(job, message.id, message.ours).items()
     assert task.locks.store.reserve(key, text, 60.0) is None
     return str(key)
+
+
+def held_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Have every lock that refuses a message seem to be held for so long."""
+    from django_tasklock.celery import requeue
+
+    monkeypatch.setattr(requeue, "age", lambda _: seconds)
+
+
+def waits_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
+    """How long runs want to wait for their locks, each time; none of them does."""
+    from django_tasklock.celery.run import Run
+
+    real, waits = Run._acquire, list[float | None]()
+
+    def acquire(run: Run, wait: float | None) -> Lease | LockInfo:
+        waits.append(wait)
+        return real(run, 0)
+
+    monkeypatch.setattr(Run, "_acquire", acquire)
+    return waits

@@ -14,7 +14,6 @@ the sake of a message that leaves. If the note is lost, a message more runs, and
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 from .._engine.skipping import reason_of
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, recorded
+from ..stores.records import MAX_TIMESTAMP_SECONDS, is_number
 from .call import CALLED
 from .conflict import Conflict
 from .message import Message
@@ -73,8 +73,7 @@ class FollowUp(NamedTuple):
 
 
 def _moment(number: Any) -> float:
-    fits = isinstance(number, int | float) and 0 <= number < math.inf
-    return float(number) if fits else 0.0
+    return float(number) if is_number(number, MAX_TIMESTAMP_SECONDS) else 0.0
 
 
 class Coalesce(Conflict):

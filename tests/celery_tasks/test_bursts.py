@@ -53,6 +53,7 @@ def test_one_of_a_burst_starts(before: Burst, moment: int, after: Burst) -> None
 @pytest.mark.parametrize("text", [
     None, "", "null", "[]", "[1,2,3,4,5]", '["a",1,"b",0]', "[" * 5000, f'[1{"0" * 400},1,"b",0]',
     '[1,-1,"b",0]', '[NaN,"b"]', '[1e999,"b"]', '[-1,"b"]', '["a","b"]',
+    f'[1{"0" * 400},"b"]',
 ], ids=lambda text: str(text)[:20])  # fmt: skip
 @pytest.mark.parametrize("kind", [Burst, FollowUp])
 def test_a_note_that_nobody_can_read_replaces_nothing(kind: Any, text: str | None) -> None:
@@ -79,6 +80,7 @@ def test_the_follow_up_is_the_call_that_was_sent_last(
 
 @pytest.mark.parametrize(("ours", "moment"), [
     ({"sent": 5.0}, 5.0), ({"sent": 9.0, "called": 5.0}, 5.0), ({}, 0.0), ({"sent": "x"}, 0.0),
+    ({"sent": 10**400}, 0.0),
 ])  # fmt: skip
 def test_a_retry_is_as_old_as_its_call(ours: dict[str, Any], moment: float) -> None:
     assert FollowUp.of("a", ours) == (moment, "a")

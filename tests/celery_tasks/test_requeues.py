@@ -17,10 +17,10 @@ from celery.exceptions import Reject, SoftTimeLimitExceeded
 from kombu.exceptions import EncodeError, OperationalError
 
 from django_tasklock import RequeueFailed, locks
-from django_tasklock.celery import requeue
 from django_tasklock.stores.base import Note
 from tests.app.models import Job
 from tests.celery_tasks.conftest import away, job_guard, pauses, status
+from tests.inside import held_for
 from tests.mailroom import Mailroom, Message
 from tests.proxy import CutProxy
 from tests.steps import Meanwhile, taken
@@ -88,16 +88,17 @@ def test_a_message_that_the_broker_does_not_take_is_not_lost(
     where: str,
     late: bool,
 ) -> None:
-    """A soft time limit that comes meanwhile changes nothing."""
+    # Given a message whose lock is held, and a broker that takes none until a soft time limit comes
     message, lease = refused(room, acks_late=late)
     limit_comes(where, broker, monkeypatch)
     outcome = room.deliver(message)
     lease.release()
     if late:
+        # I expect the broker to deliver the message again
         assert_rejected(outcome)
         assert room.deliver(message, redelivered=True) == ("SUCCESS", "done:1")
         return
-    # The broker has the message no more. It may get it twice, as after other lost replies.
+    # And, if it has the message no more, to get it anew: perhaps twice, as after other lost replies
     assert outcome[0] == "IGNORED"
     until(room.waiting, "the message")
     assert set(room.work_off()) == {("SUCCESS", "done:1")}
@@ -274,7 +275,7 @@ def test_a_refused_message_takes_its_turn(
     """As ``tests/celery_tasks/test_turns.py`` says."""
     message, _lease = refused(room, on_conflict=on_conflict)
     store, now = locks.store, time.time()
-    monkeypatch.setattr(requeue, "age", lambda _: held)
+    held_for(monkeypatch, held)
     if last:
         store.set_note(Note("turn job:1", repr(now + last), 60))
     assert room.deliver(message)[0] == "IGNORED"

@@ -12,11 +12,11 @@ from celery.exceptions import Reject, WorkerLostError
 
 from django_tasklock import lock, locks
 from django_tasklock.exceptions import TooManyAttempts
-from django_tasklock.operators.doctor import diagnose
 from django_tasklock.signals import lock_contended
 from django_tasklock.testing import outage
 from tests.app.models import Job
 from tests.celery_tasks.conftest import job_guard, status
+from tests.inside import diagnose
 from tests.mailroom import Mailroom, elsewhere, ends, killed_in_body
 from tests.steps import LONG, Meanwhile, holder, sent
 
