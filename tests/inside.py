@@ -414,17 +414,9 @@ def deaths_of(request: Any) -> int:
 
 
 def follow_up(task: Any, name: str = "job:1") -> str | None:
-    """The task id of the follow-up of a run under this lock."""
-    from django_tasklock.celery.options import follow_up_key
-
-    return stores["default"].get_note(follow_up_key(task, name))
-
-
-def make_follow_up(task: Any, task_id: str, name: str = "job:1") -> None:
-    """Have a message be the follow-up of a run under this lock."""
-    from django_tasklock.celery.options import follow_up_key
-
-    stores["default"].reserve(follow_up_key(task, name), task_id, 60.0)
+    """What the store's note says of the follow-up of runs under this lock."""
+    reserved = task.conflict.reserves(f"{task.name} {name}", "", {})
+    return next((task.locks.store.get_note(key) for key in reserved), None)
 
 
 def forget_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,3 +459,36 @@ def usual_options() -> dict[str, Any]:
 def connect_by(monkeypatch: pytest.MonkeyPatch, connect: Callable[[object], None]) -> None:
     """Have connections to Redis made by this function."""
     monkeypatch.setattr("django_tasklock._compat.redis.connect", connect)
+
+
+# -- conflicts, and messages that wait
+
+
+def name_follow_up(task: Any, message: Any) -> str:
+    """Have the store's note name this message of a mailroom as the follow-up of the runs under its
+    lock (``on_conflict="coalesce"``). Returns the note's key."""
+    job = f"{task.name} {message.ours['name']}"
+    ((key, text),) = task.conflict.reserves(job, message.id, message.ours).items()
+    assert task.locks.store.reserve(key, text, 60.0) is None
+    return str(key)
+
+
+def held_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Have every lock that refuses a message seem to be held for so long."""
+    from django_tasklock.celery import requeue
+
+    monkeypatch.setattr(requeue, "age", lambda _: seconds)
+
+
+def waits_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
+    """How long runs want to wait for their locks, each time; none of them does."""
+    from django_tasklock.celery.run import Run
+
+    real, waits = Run._acquire, list[float | None]()
+
+    def acquire(run: Run, wait: float | None) -> Lease | LockInfo:
+        waits.append(wait)
+        return real(run, 0)
+
+    monkeypatch.setattr(Run, "_acquire", acquire)
+    return waits

@@ -50,6 +50,10 @@ MOMENT = "moment"
 # the number of its retries. An outage that requeues the message removes it.
 REFUSED = "refused"
 
+# When the call was sent of which the message is a retry, in seconds since the epoch; or when it was
+# first refused, if its sender did not say when it was sent.
+CALLED = "called"
+
 # Sends a call, and returns its result.
 Send = Callable[[], Any]
 
@@ -113,6 +117,7 @@ class Call:
         given = self.task.request.__dict__.get(HEADER) if self.own else None
         if given:
             ours |= {BESIDE: True} if given.get(BESIDE) else {}
+            ours[CALLED] = given.get(CALLED) or given.get("sent")
             self.options.setdefault(SERIALIZER, given.get(SERIALIZER) or self.task.serializer)
         with suppress(Exception):  # Its run calls the project's function, and says what is wrong.
             ours |= {NAME: self.name, SLOTS: self.named[1]}

@@ -93,7 +93,7 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[che
                 task.cooling_times.check(store)
         except InvalidLockConfig as wrong:
             yield _said(who, wrong, id="django_tasklock.E006")
-        alone = "run" in (task.on_conflict, task.on_outage)
+        alone = task.conflict.runs_beside or task.on_outage == "run"
         if alone and task.guard and not (task.guard.holds_marks and store.supports_fence):
             what = "it may run without its lock, and no fence keeps its row from the next run."
             hint = "Give its guard a BigIntegerField as fence_field, and a lock_store with fences."

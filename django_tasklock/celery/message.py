@@ -28,7 +28,7 @@ from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..signals import task_not_run
 from .call import BESIDE, HEADER, REFUSED, RESERVED, is_of, named_by
 from .note import Attempts, Skip
-from .options import TaskOptions, follow_up_key
+from .options import TaskOptions
 
 logger = logging.getLogger("django_tasklock")
 
@@ -85,11 +85,12 @@ class Message:
         self.ours: dict[str, Any] = ours if self.own and isinstance(ours, dict) else {}
         # What the message carries; of a call without, what its arguments give now.
         self.name, self.slots = named_by(task, self.ours) or task.naming.named(args, kwargs)
+        self.job = f"{task.name} {self.name}"
         # What is the same for two calls that exclude each other.
         self.lock = task.lock_store, self.name, self.slots > 1
-        # What may be reserved for this message. Each is ended once: if the task id is used again, a
-        # later reservation is another message's.
-        self.reserved = reserved_by(task, self.name, self.ours) if self.queued else []
+        # The keys that may be reserved for this message, and their texts. Each is ended once: if
+        # the task id is used again, a later reservation is another message's.
+        self.reserved = reserved_by(task, self.job, self.id, self.ours) if self.queued else {}
         count = headers.get("x-delivery-count")
         # How often a quorum queue of RabbitMQ has delivered the message before.
         self.deliveries = count if type(count) is int else 0
@@ -140,6 +141,11 @@ class Message:
                 return float(since)
         return None
 
+    @property
+    def follows(self) -> bool:
+        """Whether others were skipped because this message waits, and rely on its run."""
+        return self.task.conflict.has_follow_up and self.refused_since is not None
+
     def is_by(self, holder: LockInfo) -> bool:
         """Return whether the lock's holder has this very task id."""
         return self.id is not None and holder.owner.task_id == recorded(self.id)
@@ -150,17 +156,19 @@ class Message:
             return isinstance(error, Ignore | Retry) or bool(getattr(error, "requeue", False))
         return self.origin is Origin.LATE
 
-    def end_reserved(self) -> None:
+    def end_reserved(self) -> bool:
         """End what is reserved for the message, before its body reads anything: calls that were
-        refused rely on it. Raises `StoreUnavailable`."""
-        while self.reserved:
-            self.task.locks.store.unreserve(self.reserved[-1], self.id)
-            self.reserved.pop()
+        refused rely on it. Returns whether anything was. Raises `StoreUnavailable`."""
+        ended = False
+        for key in list(self.reserved):
+            ended |= self.task.locks.store.unreserve(key, self.reserved[key])
+            del self.reserved[key]
+        return ended
 
     def over(self) -> None:
         """End what is reserved for the message, which does not come back. As `free`."""
-        free(self.task, self.reserved, self.id)
-        self.reserved = []
+        free(self.task, self.reserved)
+        self.reserved = {}
 
     @property
     def keeps_results(self) -> bool:
@@ -169,11 +177,14 @@ class Message:
         return self.task.keeps_results and not unsaid
 
 
-def reserved_by(task: TaskOptions, name: str, ours: Mapping[str, Any]) -> list[str]:
-    """Return the keys of the store that may be reserved for a message with this lock name."""
+def reserved_by(
+    task: TaskOptions, job: str, task_id: str, ours: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the keys of the store, and their texts, that may be reserved for a message with this
+    id and header of ours. ``job``: the names of its task and its lock."""
     reserved = ours.get(RESERVED)
-    keys = [reserved] if isinstance(reserved, str) else []
-    return [*keys, follow_up_key(task, name)] if task.on_conflict == "coalesce" else keys
+    own = {reserved: task_id} if isinstance(reserved, str) else {}
+    return own | task.conflict.reserves(job, task_id, ours)
 
 
 def state_of(task: TaskOptions, task_id: str, sent: float | None = None) -> str | None:
@@ -209,15 +220,16 @@ def _was_before(done: Any, moment: float) -> bool:
     return False
 
 
-def free(task: TaskOptions, keys: Sequence[str], task_id: str) -> None:
-    """End the reservations that a message has, as soon as the store answers. Raises nothing."""
+def free(task: TaskOptions, reserved: Mapping[str, str]) -> None:
+    """End what is reserved under these keys for these texts, as soon as the store answers. Raises
+    nothing."""
     store = task.locks.store
-    for key in keys:
+    for key, text in reserved.items():
         try:
-            store.unreserve(key, task_id)
+            store.unreserve(key, text)
         except StoreUnavailable:
             # After a day's outage what is reserved has ended by itself.
-            keeper_of(store).unreserve_later(key, task_id, 86400.0)
+            keeper_of(store).unreserve_later(key, text, 86400.0)
 
 
 def tell(call: Any, outcome: str, reason: str, task_id: Any = None) -> None:

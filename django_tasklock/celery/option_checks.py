@@ -15,13 +15,12 @@ from .._compat.celery import makes_all_tasks
 from .._engine.names import ArgumentNames, NameTemplate, check_argument
 from .._values.signatures import is_generator, signature_of
 from ..exceptions import InvalidLockConfig
+from .conflicts import CONFLICTS
 from .naming import body_signature
 from .options import OPTIONS, TaskOptions
 
 # Gets the value of an option and its name; raises `TypeError` or `ValueError`.
 Check = Callable[[Any, str], object]
-
-CONFLICTS = ("skip", "retry", "raise", "coalesce", "run")
 
 
 def _is(what: str, fits: Callable[[Any], bool]) -> Check:

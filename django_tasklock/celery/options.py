@@ -21,6 +21,7 @@ from .._values.arguments import checked_seconds, checked_ttl, checked_wait
 from .._values.slots import checked_slots
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
+from .conflict import Conflict
 from .naming import Naming
 
 
@@ -146,6 +147,11 @@ class TaskOptions(WorkerTask):
         self.check_made()
         return Naming(self)
 
+    @property
+    def conflict(self) -> Conflict:
+        """What ``on_conflict`` says: `LockedTask` knows the classes."""
+        raise NotImplementedError
+
     @cached_property
     def locks(self) -> LockService:
         """The service of this task's store."""
@@ -168,8 +174,3 @@ class TaskOptions(WorkerTask):
 
 # The names of all options: of the attributes that have an annotation.
 OPTIONS = tuple(TaskOptions.__annotations__)
-
-
-def follow_up_key(task: TaskOptions, name: str) -> str:
-    """Return the key of the note that names the follow-up of a run with this lock name."""
-    return f"next {task.name} {name}"

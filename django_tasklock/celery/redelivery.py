@@ -18,9 +18,10 @@ from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from .message import Message, state_of, tell
 from .note import CameBack
-from .requeue import FIRST_DELAY_SECONDS, come_back
+from .requeue import come_back
 from .row import is_own_loss
 from .run import Run, Step
+from .turns import FIRST_DELAY_SECONDS
 
 logger = logging.getLogger("django_tasklock")
 
@@ -71,7 +72,8 @@ class Redelivery(Step):
         message = run.message
         begun = message.attempts.again or bool(message.request.retries)
         no_run = holder.cooling or not holder.owner.runs
-        lost = begun and no_run and message.task.on_conflict == "skip"
+        conflict = message.task.conflict
+        lost = begun and no_run and conflict.skips and not conflict.waits
         if message.queued and (message.is_by(holder) or lost):
             come_back(message, holder.ttl)
         return False
@@ -89,9 +91,7 @@ class Redelivery(Step):
             if not run.use.note_kept or attempts.change(1):
                 return True
             attempts.counted = 0
-            # Calls were skipped because this message waits, and rely on its run.
-            relied_on = run.task.on_conflict == "coalesce" and message.refused_since is not None
-            if message.sent is not None and not relied_on:
+            if message.sent is not None and not message.follows:
                 # Another note was there: this delivery is not marked, and comes after its
                 # redelivery. A worker had it all the time, until its ETA or behind a long task.
                 attempts.again = True

@@ -213,7 +213,7 @@ class LockedRequest(WorkerRequest):
         if self._seen:
             return
         self._seen = True
-        reserved = self._handle or RESERVED in self._ours or self._task.on_conflict == "coalesce"
+        reserved = self._handle or RESERVED in self._ours or self._task.conflict.has_follow_up
         if isinstance(error, DEATHS) or reserved:
             self._in_thread(partial(self._ended, error))
 
@@ -322,7 +322,7 @@ class LockedRequest(WorkerRequest):
         """End what a message has reserved that will not run, or not again."""
         task = self._task
         with suppress(TypeError, ValueError):
-            free(task, reserved_by(task, self._named()[0], self._ours), self.id)
+            free(task, reserved_by(task, f"{task.name} {self._named()[0]}", self.id, self._ours))
         if self._handle is not None:
             end_detached(task, str(self._handle))
 

@@ -3,10 +3,8 @@
 Nothing is acknowledged before its successor is sent: a message that cannot be sent is rejected, so
 that the broker delivers it again, or is tried again for as long as it takes.
 
-A message that a holder of its lock has refused has a turn. If each came back when it likes, many
-messages of one lock would either ask too often, or leave the lock free for seconds. A note of the
-store has the last turn that was given, and the next message gets the turn after it. The note is a
-hint, and ends with the turn that it names.
+A message that a holder of its lock has refused has a turn. A note of the store has the last turn
+that was given, and the next message gets the one after it. The note is a hint.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import logging
 import math
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from celery import Task
@@ -25,21 +24,22 @@ from .._values.durations import age
 from .._values.lock_info import LockInfo
 from .._values.tokens import chance
 from ..exceptions import RequeueFailed, StoreUnavailable
-from ..stores.base import Note
 from .call import HEADER, REFUSED, SERIALIZER, whole_seconds
 from .message import Message, Origin, tell
 from .note import CameBack
 from .options import TaskOptions
+from .turns import (
+    FIRST_DELAY_SECONDS,
+    LONGEST_DELAY_SECONDS,
+    SHORTEST_STEP_SECONDS,
+    delay_until,
+    next_turn,
+)
 
 logger = logging.getLogger("django_tasklock")
 
-# The shortest delay of a message that waits for its lock, or for a store that does not answer.
-FIRST_DELAY_SECONDS = 0.5
-LONGEST_DELAY_SECONDS = 15.0
 # The longest delay of a redelivery, while it waits for the first run of the same message.
 LONGEST_REDELIVERY_DELAY_SECONDS = 60.0
-# Between two turns of a lock that is held for less: a few times what a delivery takes.
-SHORTEST_STEP_SECONDS = 0.15
 # What Celery tells a run of the options of its call, and does not send again by itself. What the
 # events and the worker show of the arguments is among it: the caller may hide some.
 SAID = ("argsrepr", "kwargsrepr", "compression", "ignore_result")
@@ -188,34 +188,25 @@ def _publish(message: Message, delay: float, ours: dict[str, Any]) -> None:
 def _turn(
     message: Message, holder: LockInfo, now: float, waited: float, longest: float
 ) -> float:  # fmt: skip
-    """Take the next turn of its lock for a message. Returns the delay in seconds.
-
-    A lock that is held is expected to be held for as long again as it has been (Lindy's law), and a
-    quarter longer: a message that comes too early is refused once more. A lock that cools says when
-    it ends, and how long that took.
-
-    A message comes one step after the last of the others, and not before the holder has ended. It
-    waits for an eighth of the time that it has waited, at least: it asks ever less often for a lock
-    that is never free when it comes. It waits for ``longest`` at most. If its turn would be later
-    than that, it gets none, and asks again after ``longest``. The rule is the "virtual scheduling"
-    of the generic cell rate algorithm (ITU-T I.371), for a step that is guessed.
-    """
-    store, key = message.task.locks.store, f"turn {message.name}"
+    """Take the next turn of its lock for a message. Returns the delay in seconds."""
+    task, turn = message.task, None
     held = waited if holder.acquired_at is None else max(0.0, age(holder.acquired_at))
-    remaining = step = 1.25 * held
-    if holder.cooling and holder.ttl is not None:
-        remaining, step = holder.ttl, held + holder.ttl
-    shortest = 1.0 if delays_natively(message.task.app) else SHORTEST_STEP_SECONDS
-    step = min(max(step / message.slots, shortest), longest)
-    turn = max(FIRST_DELAY_SECONDS, min(remaining, longest))
-    with suppress(StoreUnavailable):
+    following = partial(
+        next_turn, held=held, cools_for=holder.ttl if holder.cooling else None, longest=longest,
+        shortest=1.0 if delays_natively(task.app) else SHORTEST_STEP_SECONDS, slots=message.slots,
+    )  # fmt: skip
+
+    def take(text: str | None) -> str | None:
+        nonlocal turn
+        last = now
         with suppress(ValueError):  # Of a text that is no turn.
-            last = float(store.get_note(key) or 0.0) - now
-            turn = max(turn, step + (last if 0.0 < last <= LONGEST_DELAY_SECONDS else 0.0))
-        if turn > longest:
-            return longest * chance.uniform(0.75, 1.25)
-        store.set_note(Note(key, repr(now + turn), turn))
-    return min(max(turn, waited / 8), longest)
+            last = float(text or 0.0)
+        turn = following(last - now)
+        return None if turn is None else repr(now + turn)
+
+    with suppress(StoreUnavailable):
+        task.locks.store.update_note(f"turn {message.name}", take, longest)
+    return delay_until(turn, waited, longest, chance.uniform(0.75, 1.25))
 
 
 def _doubled(tries: int) -> float:

@@ -18,16 +18,14 @@ from celery.exceptions import TaskPredicate
 from .._engine.acquiring import Acquiring, How
 from .._engine.cooling import Cooling
 from .._engine.lease import Lease, Use
-from .._engine.skipping import reason_of
 from .._values.lock_info import LockInfo
 from ..exceptions import LockNotAcquired, RequeueFailed, StoreUnavailable, TooManyAttempts
 from ..guards import AWAY
-from ..operators.logs import log_run_beside
 from ..stores.base import Note
 from .call import Call, Send
 from .message import Message, skip, tell
 from .note import Skip
-from .requeue import come_back, retry_or_raise, wait_for_lock, wait_for_store
+from .requeue import come_back, retry_or_raise, wait_for_store
 from .row import Row
 from .stopping import waited_for
 
@@ -141,7 +139,7 @@ class Run:
                 won = self._ask(wait)
                 if isinstance(won, LockInfo):
                     if not any(step.refused(self, won) for step in self.steps):
-                        return self._conflict(won)
+                        return self.task.conflict.refused(self, won)
                     wait = 0  # It has waited.
                 elif (result := self._hold(won)) is not AGAIN:
                     return result
@@ -183,6 +181,7 @@ class Run:
             for step in self.steps:
                 if not step.start(self, lease):
                     return AGAIN
+            self.task.conflict.start(self)
             return self._work(lease)
         except BaseException as error:
             self.error = error
@@ -236,22 +235,6 @@ class Run:
 
     # ------------------------------------------------------------------- without the lock
 
-    def _conflict(self, holder: LockInfo) -> Any:
-        """Do what ``on_conflict`` says."""
-        task, message, why = self.task, self.message, Skip(reason_of(holder), holder.owner)
-        taken = LockNotAcquired(message.name, holder)
-        if task.on_conflict == "run":  # To watch what the lock would do.
-            for step in self.steps:
-                step.start(self, None)
-            names = message.name, task.lock_store, holder, str(task.name), message.id
-            wait, report = partial(wait_for_lock, message, holder), partial(log_run_beside, *names)
-            return self._alone(wait, why, report)
-        if task.on_conflict == "retry" and message.queued:
-            wait_for_lock(message, holder, taken)
-        if task.on_conflict in ("raise", "retry"):
-            raise taken
-        raise why
-
     def _outage(self, error: Exception) -> Any:
         """Do what ``on_outage`` says: the store does not answer, or the row's database, without
         which no call can run."""
@@ -260,7 +243,7 @@ class Run:
             raise error  # It is the body's.
         if task.on_outage == "run" and isinstance(error, StoreUnavailable):
             try:
-                return self._alone(partial(wait_for_store, message), error)
+                return self.alone(partial(wait_for_store, message), error)
             except AWAY as away:
                 return self._outage(away)
         if task.on_outage != "raise" and message.queued:
@@ -269,7 +252,7 @@ class Run:
             wait_for_store(message)
         raise error
 
-    def _alone(self, wait: Callable[[], NoReturn], error: Exception, report: Any = None) -> Any:
+    def alone(self, wait: Callable[[], NoReturn], error: Exception, report: Any = None) -> Any:
         """Run without the lock, on the guard alone. The end is noted, if the store answers.
 
         If a run has the row, which may have died, only the lock can tell: then it calls ``wait`` if

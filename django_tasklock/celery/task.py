@@ -12,8 +12,10 @@ from django.utils.functional import cached_property
 
 from .._engine.lease import Lease
 from ..conf import warn_unless_installed
-from .bursts import Coalesce, Debounce
 from .call import ANYWAY, BESIDE, HEADER, LEASE, Call, Send
+from .conflict import Conflict
+from .conflicts import CONFLICTS
+from .debounce import Debounce
 from .handing import Handing, detached
 from .message import Origin
 from .option_checks import check_call, check_class
@@ -131,14 +133,16 @@ class LockedTask(TaskOptions):
             raise RuntimeError(f"{what}. Call the task itself, or delay(); run() takes no lock")
         return cast("Lease", self._run.lease)
 
+    @property
+    def conflict(self) -> Conflict:
+        """What ``on_conflict`` says."""
+        return CONFLICTS[self.on_conflict]
+
     @cached_property
     def steps(self) -> Sequence[Step]:
         """The special behaviours that this task has. Their order counts: a redelivery that is to be
         dropped or to wait is so whatever else it is."""
-        chosen = {
-            Debounce: self.debounce is not None, Unique: self.unique_while is not None,
-            Coalesce: self.on_conflict == "coalesce",
-        }  # fmt: skip
+        chosen = {Debounce: self.debounce is not None, Unique: self.unique_while is not None}
         return [Handing(), Redelivery(), *(step() for step, is_on in chosen.items() if is_on)]
 
     def lock_name_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

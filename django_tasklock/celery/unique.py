@@ -100,18 +100,17 @@ class Unique(Step):
         """
         message, task = run.message, run.task
         key = message.ours.get(RESERVED)
-        # What a redelivery has reserved ended with its first start. And calls were skipped that
-        # rely on a follow-up.
-        follows = task.on_conflict == "coalesce" and message.refused_since is not None
-        if key not in message.reserved or message.attempts.again or follows:
+        # What a redelivery has reserved ended with its first start.
+        if key not in list(message.reserved) or message.attempts.again:
             return
         other = task.locks.store.get_note(key)
-        if other not in (None, message.id):
+        # If it is the follow-up, the other may just be leaving the job to this one.
+        if other not in (None, message.id) and not message.end_reserved():
             raise Skip("coalesced", Owner(task=str(task.name), task_id=other))
 
     def refused(self, run: Run, holder: LockInfo) -> bool:
         """End the reservation of a message that is not to run, and try the lock once more."""
-        again = bool(run.message.reserved) and run.task.on_conflict not in ("retry", "coalesce")
+        again = bool(run.message.reserved) and not run.task.conflict.waits
         if again:
             run.message.end_reserved()
         return again

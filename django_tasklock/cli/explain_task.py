@@ -19,11 +19,6 @@ from ..operators.work import Explanation, tasks
 from .arguments import add_format
 from .tables import json_row, write_fields
 
-OUTCOMES = {
-    "skip": "skipped", "retry": "requeued, to try again later", "raise": "ended by LockNotAcquired",
-    "coalesce": "done by a follow-up run",
-}  # fmt: skip
-
 WHY_HELD = {
     Holder.COOLING: " for a while: it is cooling", Holder.OPERATOR: " by an operator",
     Holder.GONE: " by a process that is gone. A call on this host may take the lock over",
@@ -114,9 +109,9 @@ def _verdict(
         if found.slots == 1:
             return f"Would {does}: nobody holds {name}."
         return f"Would {does}: {len(held)} of {found.slots} permits of {name} are held."
-    if task.on_conflict == "run":
+    if task.conflict.runs_beside:
         return f"Would run all the same, and report that {name} is held."
-    does = f"be {OUTCOMES[task.on_conflict]}"
+    does = task.conflict.outcome
     if task.lock_wait is None:
         does = "wait for as long as it takes"
     elif task.lock_wait:

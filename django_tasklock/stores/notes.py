@@ -6,7 +6,7 @@ are records under names with a space, which no lock has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from .._values.lock_info import LockInfo
@@ -40,6 +40,39 @@ class Notes(Contract):
         """Write a note, over the note or the reservation that may be there; with an empty text,
         remove it."""
         self.put([noting(note, ANY)])
+
+    def update_note(
+        self, key: str, change: Callable[[str | None], str | None], ttl: float,
+        seen: str | None = None,
+    ) -> str | None:  # fmt: skip
+        """Write what ``change`` makes of a note, if nobody else changes the note at the same time.
+        Two that write the same text count as one whose reply was lost: a text names its writer.
+
+        Args:
+            key: the note's.
+            change: called with the note's text, or None if there is none; once more with the next
+                text if somebody else has changed the note meanwhile. Returns the new text, an empty
+                one to remove the note, or None to leave it as it is.
+            ttl: seconds from now, of a note that is written.
+            seen: the text with which ``change`` is called first. If the note has that, nothing is
+                read: what is there is answered when the note is written.
+
+        Returns:
+            The note's text now; None if there is none.
+        """
+        text = seen
+        expect: str | Held | Foreign = FREE if text is None else Held(note_record(text)["token"])
+        for _ in range(ATTEMPTS):
+            new = change(text)
+            if new is None:
+                return text
+            done = self.put([noting(Note(key, new, ttl), expect)])
+            if done.made:
+                return new or None
+            entry = done.entries[0]
+            text = None if entry is None else entry.text
+            expect = FREE if entry is None else entry.itself
+        raise StoreUnavailable(self.alias, "others change a note all the time")
 
     def reserve(
         self, key: str, text: str, ttl: float, *, over: str = "", unless_held: str | None = None

@@ -2,60 +2,128 @@
 
 from __future__ import annotations
 
+import random
+from functools import partial
 from typing import Any
 
 import pytest
 
-from django_tasklock import lock
-from django_tasklock._values import clock
+from django_tasklock import lock, locks
 from django_tasklock.exceptions import TooManyAttempts
+from django_tasklock.stores import stores
+from django_tasklock.testing import outage
+from tests.celery_tasks.conftest import lose
 from tests.conftest import UseRedis
-from tests.mailroom import Mailroom, elsewhere, mailroom
+from tests.mailroom import Mailroom, elsewhere, killed_in_body, mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import Meanwhile, taken
+from tests.steps import LONG, Meanwhile, taken
 from tests.waiting import until
 
 
-def follow_ups(room: Mailroom) -> list[str]:
-    """The ids of the messages that wait for the lock."""
-    return [message.id for message in room.waiting() if message.ours.get("tries")]
+def recording(room: Mailroom, **options: Any) -> tuple[Any, list[Any]]:
+    """A task, and what its runs were called with."""
+    runs: list[Any] = []
+
+    def body(self: Any, job: Any, other: Any = None) -> None:
+        runs.append(other)
+
+    own = {"name": f"task-{random.randrange(10**9)}", "lock_name": "job:{job}", "acks_late": True}
+    return room.register(body, bind=True, **{**own, "on_conflict": "coalesce", **options}), runs
 
 
-def test_all_that_comes_during_a_run_becomes_one_follow_up(room: Mailroom) -> None:
-    runs: list[str] = []
-    outcomes: list[tuple[str, Any]] = []
+def refused(room: Mailroom, result: Any, **options: Any) -> tuple[str, Any]:
+    """Deliver the message of a call while its lock is held. Returns its state, and its marker."""
+    return elsewhere(room, room.take(result.id), **options)
 
-    def work(self: Any, job: Any) -> None:
-        runs.append(self.request.id)
-        if len(runs) == 1:
-            sent.extend(self.delay(job).id for _ in range(5))
-            outcomes.extend(elsewhere(room, room.take()) for _ in range(5))
-            assert follow_ups(room) == sent[1:2]
-            # It looks again and again while the run is on.
-            for _ in range(3):
-                assert elsewhere(room, room.take())[0] == "IGNORED"
-                assert follow_ups(room) == sent[1:2]
 
-    task = room.task(work, on_conflict="coalesce")
-    sent = [task.delay(1).id]
-    assert room.deliver(room.take())[0] == "SUCCESS"
-    assert [state for state, _ in outcomes] == ["IGNORED", *["SUCCESS"] * 4]
-    marker = {"status": "skipped", "reason": "coalesced", "lock": "job:1", "holder": sent[0]}
-    assert [value for _, value in outcomes[1:]] == [marker] * 4
+def test_all_that_comes_during_a_run_becomes_one_follow_up_the_newest_call(room: Mailroom) -> None:
+    # Given calls that arrive while their lock is held
+    task, runs = recording(room)
+    calls = [task.delay(1, number) for number in range(5)]
+    with lock("job:1", ttl=LONG):
+        # I expect each newer one to wait
+        assert [refused(room, call)[0] for call in calls] == ["IGNORED"] * 5
+        # And the older ones to be skipped when they are delivered again
+        marker = {"status": "skipped", "reason": "coalesced", "lock": "job:1", "holder": None}
+        assert [refused(room, call) for call in calls[:4]] == [("SUCCESS", marker)] * 4
+        # And the newest one to look again and again while the lock is held
+        for _ in range(3):
+            assert refused(room, calls[4])[0] == "IGNORED"
+    # And to run once, with its own arguments
     assert room.work_off() == [("SUCCESS", None)]
-    assert runs == sent[:2]
+    assert runs == [4]
 
 
-def test_a_call_during_the_follow_up_becomes_the_next_one(room: Mailroom) -> None:
-    """It came after that one has read what it works on. A follow-up does not expire."""
+@pytest.mark.parametrize("by_name", [False, True], ids=["", "by name"])
+@pytest.mark.parametrize("order", [
+    "A B C", "C B A", "A B A C", "C A C* B", "A C A* B", "A B C A B C", "B A C B*",
+    "B C A C* B* A*",
+])  # fmt: skip
+def test_in_whatever_order_they_arrive_the_last_one_runs(
+    room: Mailroom, order: str, by_name: bool
+) -> None:
+    """That is the call which was sent last; or first refused last, if the sender does not know the
+    task's class. ``*``: the broker delivers its first message again."""
+    task, runs = recording(room)
+    send = partial(room.app.send_task, task.name, queue=room.queue) if by_name else task.apply_async
+    calls = {letter: send((1, letter)) for letter in "ABC"}
+    first = {message.args[1]: message for message in room.waiting()}
+    with lock("job:1", ttl=LONG):
+        for each in order.split():
+            letter, again = each[0], each.endswith("*")
+            message = first[letter] if again else room.take(calls[letter].id)
+            elsewhere(room, message, redelivered=again)
+    room.work_off()
+    assert runs == [max("ABC", key=order.index) if by_name else "C"]
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["is skipped", "runs, if it is alone"])
+def test_an_older_follow_up_that_gets_the_lock_leaves_the_job_to_the_newer_one(
+    room: Mailroom, left: bool
+) -> None:
+    task, runs = recording(room)
+    older, newer = task.delay(1, "older"), task.delay(1, "newer")
+    with lock("job:1", ttl=LONG):
+        refused(room, older)
+        refused(room, newer)
+    if not left:
+        room.deliver(room.take(newer.id))
+        runs.clear()
+    state, marker = room.deliver(room.take(older.id))
+    assert (state, marker and marker["holder"]) == ("SUCCESS", newer.id if left else None)
+    assert not locks.is_locked("job:1")
+    room.work_off()
+    assert runs == ["newer" if left else "older"]
+
+
+def test_a_follow_up_that_died_in_its_body_runs_again_before_the_next_one(room: Mailroom) -> None:
+    task, runs = recording(room)
+    first, second = task.delay(1, "first"), task.delay(1, "second")
+    with lock("job:1", ttl=LONG):
+        refused(room, first)
+    message = room.take(first.id)
+    killed_in_body(room, message)
+    with lock("job:1", ttl=LONG):
+        refused(room, second)
+    assert room.deliver(message, redelivered=True) == ("SUCCESS", None)
+    room.work_off()
+    assert runs == ["first", "second"]
+
+
+@pytest.mark.parametrize("behind", [0, 3600])
+def test_a_call_during_the_follow_up_becomes_the_next_one(room: Mailroom, behind: int) -> None:
+    """It came after that one has read what it works on; also from a host whose clock is behind. A
+    follow-up does not expire."""
     runs: list[str] = []
 
     def work(self: Any, job: Any) -> None:
         runs.append(self.request.id)
         if len(runs) < 3:
             sent.append(task.apply_async([job], expires=60).id)
-            assert elsewhere(room, room.take(sent[-1]))[0] == "IGNORED"
+            message = room.take(sent[-1])
+            message.ours["sent"] -= behind * len(runs)
+            assert elsewhere(room, message)[0] == "IGNORED"
             assert room.waiting()[-1].headers["expires"] is None
 
     task = room.task(work, on_conflict="coalesce")
@@ -75,7 +143,7 @@ def test_a_follow_up_runs_whatever_has_run_before_it(room: Mailroom) -> None:
 
     task = room.task(work, on_conflict="coalesce")
     sent = task.delay(1).id
-    with lock("job:1", ttl=60):
+    with lock("job:1", ttl=LONG):
         assert elsewhere(room, room.take())[0] == "IGNORED"
     task.apply_async([1], task_id="newcomer")
     assert room.deliver(room.take("newcomer"))[0] == "FAILURE"
@@ -89,31 +157,11 @@ def test_follow_ups_of_two_tasks_under_one_lock_do_not_replace_each_other(room: 
     second = room.task(lambda self, job: runs.append("second"), on_conflict="coalesce")
     first.delay(1)
     second.delay(1)
-    with lock("job:1", ttl=60):
+    with lock("job:1", ttl=LONG):
         for _ in range(2):
             assert elsewhere(room, room.take())[0] == "IGNORED"
-    assert len(follow_ups(room)) == 2
-    room.work_off()
+    assert len(room.work_off()) == 2
     assert sorted(runs) == ["first", "second"]
-
-
-def test_a_follow_up_that_was_interrupted_runs_again(room: Mailroom) -> None:
-    runs: list[str] = []
-
-    def work(self: Any, job: Any) -> None:
-        runs.append(self.request.id)
-        if len(runs) == 1:
-            raise SystemExit(1)
-
-    task = room.task(work, on_conflict="coalesce", acks_late=True)
-    sent = task.delay(1).id
-    with lock("job:1", ttl=60):
-        elsewhere(room, room.take())
-    follow_up = room.take()
-    with pytest.raises(SystemExit):
-        room.deliver(follow_up)
-    assert room.deliver(follow_up, redelivered=True)[0] == "SUCCESS"
-    assert runs == [sent] * 2
 
 
 def test_a_message_that_refused_calls_rely_on_is_never_skipped(room: Mailroom) -> None:
@@ -133,7 +181,7 @@ def test_a_message_that_refused_calls_rely_on_is_never_skipped(room: Mailroom) -
 
     task = room.task(work, on_conflict="coalesce", unique_while="queued")
     first = task.delay(1).id
-    with lock("job:1", ttl=60):
+    with lock("job:1", ttl=LONG):
         elsewhere(room, room.take())
     task.send_anyway([1], task_id="beside")
     room.deliver(room.take("beside"))
@@ -141,33 +189,58 @@ def test_a_message_that_refused_calls_rely_on_is_never_skipped(room: Mailroom) -
     assert runs == [("beside", 1), (first, 2)]
 
 
+def test_a_call_that_counts_on_a_message_that_leaves_its_job_is_not_lost(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """unique_while="queued": it came after the other, to which the job is left, had started."""
+    changes, seen = [1], list[int]()
+    task = room.task(
+        lambda self, job: seen.append(len(changes)), on_conflict="coalesce", unique_while="queued"
+    )
+    older, newer, lease = task.delay(1), task.send_anyway([1]), taken("job:1")
+    assert refused(room, newer)[0] == "IGNORED"
+    store: Any = stores["default"]
+    real = store.update_note
+
+    def meets(*args: Any) -> Any:
+        named = real(*args)
+        if lease.release():
+            assert refused(room, newer)[0] == "SUCCESS"
+            changes.append(2)
+            assert Meanwhile(lambda: task.delay(1).id).result() == older.id
+        return named
+
+    monkeypatch.setattr(store, "update_note", meets)
+    assert refused(room, older)[0] == "IGNORED"
+    room.work_off()
+    assert seen == [1, 2]
+
+
 def the_next_call_follows(room: Mailroom, task: Any, result: Any = None) -> None:
-    with lock("job:1", ttl=60):
-        sent = task.delay(1).id
-        assert elsewhere(room, room.take(sent))[0] == "IGNORED"
-        assert follow_ups(room) == [sent]
+    """Also from a host whose clock is behind: nobody else is the follow-up."""
+    with lock("job:1", ttl=LONG):
+        task.delay(1)
+        message = room.take()
+        message.ours["sent"] = 1.0
+        assert elsewhere(room, message)[0] == "IGNORED"
     assert room.work_off() == [("SUCCESS", result)]
 
 
-def test_the_next_call_follows_after_a_follow_up_that_failed(
-    room: Mailroom,
-) -> None:
+def test_the_next_call_follows_after_a_follow_up_that_failed(room: Mailroom) -> None:
     """It had lost its lease, and was to follow the next run."""
-    runs: list[str] = []
+    leases: list[Any] = []
 
     def work(self: Any, job: Any) -> None:
-        runs.append(self.request.id)
-        if len(runs) == 1:
-            self.lease._own.until = clock.now() - 1
+        leases.append(self.lease)
+        if len(leases) == 1:
+            lose(self.lease, clear=False)
             self.lease.assert_held()
 
     task = room.task(work, on_conflict="coalesce", acks_late=True, lock_max_attempts=1)
-    task.delay(1)
+    call = task.delay(1)
     assert room.deliver(room.take())[0] == "IGNORED"
-    with lock("job:1", ttl=60):
-        assert elsewhere(room, room.take())[0] == "IGNORED"
-    (message,) = room.waiting()
-    assert message.ours["tries"]
+    with lock("job:1", ttl=LONG):
+        assert refused(room, call)[0] == "IGNORED"
     state, error = room.deliver(room.take())
     assert (state, type(error)) == ("FAILURE", TooManyAttempts)
     the_next_call_follows(room, task)
@@ -181,7 +254,7 @@ def test_the_next_call_follows_after_a_follow_up_that_ran_in_an_outage(
     with mailroom(redis_server.url) as room:
         task = room.task(on_conflict="coalesce", on_outage="run", ignore_result=True)
         task.delay(1)
-        with lock("job:1", ttl=60):
+        with lock("job:1", ttl=LONG):
             assert elsewhere(room, room.take())[0] == "IGNORED"
         with cut_proxy.away():
             assert room.deliver(room.take()) == ("SUCCESS", "done:1")
@@ -191,25 +264,62 @@ def test_the_next_call_follows_after_a_follow_up_that_ran_in_an_outage(
 
 def test_a_direct_call_is_no_follow_up(room: Mailroom) -> None:
     task = room.task(on_conflict="coalesce")
-    with lock("job:1", ttl=60):
+    with lock("job:1", ttl=LONG):
         assert Meanwhile(lambda: task(1)).result()["reason"] == "already_processing"
     assert room.waiting() == []
 
 
 def test_a_dropped_redelivery_leaves_the_follow_up_to_the_retry_of_its_run(room: Mailroom) -> None:
-    """Both have one task id."""
+    """Both have one task id. A retry is as old as its call."""
 
     def work(self: Any, job: Any) -> None:
         if not self.request.retries:
             raise self.retry(countdown=0)
 
     task = room.task(work, acks_late=True, on_conflict="coalesce")
-    task.delay(1)
-    message = room.take()
+    older, call = task.delay(1), task.delay(1)
+    message = room.take(call.id)
     assert room.deliver(message)[0] == "RETRY"
-    lease = Meanwhile(lambda: taken("job:1")).result()
-    assert room.deliver(room.take())[0] == "IGNORED"  # The retry is the follow-up.
-    assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-    other = task.delay(1)
-    assert room.deliver(room.take(other.id))[1]["reason"] == "coalesced"
-    lease.release()
+    newer = task.delay(1)
+    with lock("job:1", ttl=LONG):
+        assert refused(room, call)[0] == "IGNORED"  # The retry is the follow-up.
+        assert elsewhere(room, message, redelivered=True)[0] == "IGNORED"
+        assert refused(room, older)[1]["reason"] == "coalesced"
+        assert refused(room, newer)[0] == "IGNORED"
+        assert refused(room, call)[1]["reason"] == "coalesced"
+
+
+def test_after_an_outage_a_follow_up_and_a_retry_do_not_leave_the_job_to_each_other(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``unique_while="queued"``: the retry has taken over the reservation of the follow-up."""
+    followed: list[str] = []
+
+    def work(self: Any, job: Any) -> str:
+        if not followed:
+            followed.append(self.delay(job).id)
+            elsewhere(room, room.take(followed[0]))
+            raise self.retry(countdown=0)
+        return f"done:{job}"
+
+    task = room.task(work, unique_while="queued", on_conflict="coalesce")
+    first = task.delay(1).id
+    assert room.deliver(room.take())[0] == "RETRY"
+    with outage():
+        assert room.deliver(room.take(followed[0]))[0] == "IGNORED"
+
+    # When the follow-up is delivered while the retry leaves the job to it
+    store: Any = stores["default"]
+    real, met = store.unreserve, list[str]()
+
+    def meets(key: str, text: str) -> Any:
+        if text == first and not met:
+            met.append("delivered")
+            elsewhere(room, room.take(followed[0]))
+        return real(key, text)
+
+    monkeypatch.setattr(store, "unreserve", meets)
+    with lock("job:1", ttl=LONG):
+        elsewhere(room, room.take(first))
+    assert met
+    assert ("SUCCESS", "done:1") in room.work_off()

@@ -13,7 +13,7 @@ from tests.app.models import Job
 from tests.celery_tasks.conftest import job_guard
 from tests.inside import check_tasks, duplicate_of, explain_call
 from tests.mailroom import Mailroom, killed_in_body
-from tests.steps import LONG, holder
+from tests.steps import LONG, holder, taken
 
 LATER = 300.0
 """seconds after which no test looks"""
@@ -118,6 +118,12 @@ def test_each_outcome_has_its_own_time(
     if work in (retrying, replaced):
         assert room.work_off() == [("SUCCESS", "went on")]
         assert cooling(), "it cools in the end"
+
+
+def test_a_run_under_the_lease_of_its_caller_cools_as_well(room: Mailroom) -> None:
+    room.task(**BOTH).apply_async([1], lease=taken("job:1"))
+    assert room.work_off() == [("SUCCESS", "done:1")]
+    assert LATER - LONG < (holder("job:1").ttl or 0) <= LATER
 
 
 def test_a_message_without_work_does_not_cool(room: Mailroom, row: Job) -> None:

@@ -33,7 +33,7 @@ from tests.inside import (
     children_of,
     deaths_of,
     follow_up,
-    make_follow_up,
+    name_follow_up,
     patient_main_process,
     shut_down_alone,
 )
@@ -136,8 +136,9 @@ def test_when_a_message_is_over_what_it_reserved_ends(
 ) -> None:
     task = room.task(unique_while="queued", on_conflict="coalesce", acks_late=late)
     result = task.delay(1)
-    make_follow_up(task, result.id)
-    ends(room.received(room.take()), error)
+    message = room.take()
+    name_follow_up(task, message)
+    ends(room.received(message), error)
     over = gone or (not late and isinstance(error, WorkerLostError | SystemExit))
     assert (follow_up(task) is None) is over
     assert (task.delay(1).id != result.id) is over

@@ -58,16 +58,19 @@ def reasons(outcomes: list[tuple[str, Any]]) -> list[str]:
 def test_of_a_burst_the_last_call_runs_with_its_arguments(
     room: Mailroom, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # Given calls that keep coming
     task, runs = recording(room, debounce=LONG)
     results = [task.delay(1, number) for number in range(30)]
+    # I expect each to be sent, for the time when the debounce is over
     assert room.ids() == [result.id for result in results]
     assert all(0 < due_in(message) <= LONG for message in room.waiting())
+    # And the last one to run, with its arguments
     with caplog.at_level(logging.INFO):
         outcomes = room.work_off()
+    assert (outcomes[-1], runs) == (("SUCCESS", "done:29"), [29])
+    # And the others to return a marker and to write a line, which name the last one
     marker = {"status": "skipped", "reason": "debounced", "lock": "job:1"}
     assert [value for _, value in outcomes[:-1]] == [marker | {"holder": results[-1].id}] * 29
-    assert outcomes[-1] == ("SUCCESS", "done:29")
-    assert runs == [29]
     replaced = [record for record in caplog.records if "replaces it" in record.getMessage()]
     assert len(replaced) == 29
     assert results[-1].id in replaced[0].getMessage()
@@ -137,39 +140,6 @@ def test_calls_that_keep_coming_do_not_push_the_last_of_a_burst_away(
     assert runs == [6, 20]
 
 
-def test_with_late_workers_a_run_is_made_now_and_then(room: Mailroom, time_machine: Any) -> None:
-    """However late they are, messages do not pile up."""
-    task, runs = recording(room, debounce=2, debounce_max=4)
-    start = time.time()
-    late: list[str] = []
-    for at in range(60):
-        time_machine.move_to(start + at, tick=False)
-        late.append(task.delay(1, at).id)
-        if at >= 20:
-            room.deliver(room.take(late[at - 20]))
-    room.work_off()
-    assert runs[-1] == 59
-    assert runs == sorted(runs)
-    assert 3 <= len(runs) <= 8
-
-
-def test_while_the_lock_is_held_for_long_messages_do_not_pile_up(
-    room: Mailroom, time_machine: Any
-) -> None:
-    task, runs = recording(room, debounce=2, debounce_max=4)
-    start = time.time()
-    with lock("job:1", ttl=LONG):
-        for at in range(15):
-            time_machine.move_to(start + at, tick=False)
-            task.delay(1, at)
-            due = [each for each in room.waiting() if not each.headers["eta"] or due_in(each) <= 0]
-            for message in due:
-                room.deliver(room.take(message.id))
-            assert len(room.waiting()) <= 4
-    room.work_off()
-    assert (len(runs), runs[-1]) == (2, 14)
-
-
 # ------------------------------------------------------------------------------ never none
 
 
@@ -188,10 +158,7 @@ def test_a_sending_that_fails_replaces_nothing(room: Mailroom) -> None:
 
 
 @pytest.mark.parametrize("longest", [None, 20])
-@pytest.mark.parametrize("text", [
-    None, "", "null", "[]", "[1,2,3,4,5]", '["a",1,"b",0]', "[" * 5000, f'[1{"0" * 400},1,"b",0]',
-    '[1,-1,"b",0]',
-], ids=lambda text: str(text)[:20])  # fmt: skip
+@pytest.mark.parametrize("text", ["", "[1,2,3,4,5]", None], ids=["lost", "wrong", "not ours"])
 def test_a_note_that_is_lost_or_that_nobody_can_read_replaces_nothing(
     room: Mailroom, text: str | None, longest: float | None
 ) -> None:
@@ -199,8 +166,10 @@ def test_a_note_that_is_lost_or_that_nobody_can_read_replaces_nothing(
     task.delay(1, "first")
     task.delay(1, "second")
     (key,) = room.redis.keys(f"*debounce {task.name} *")
-    note = Note(key.decode().partition("lock:")[2], text or "", 600)
-    stores["default"].set_note(note) if text != "null" else room.redis.set(key, text)
+    if text is None:
+        room.redis.set(key, "null")
+    else:
+        stores["default"].set_note(Note(f"debounce {task.name} job:1", text, 600))
     room.work_off()
     task.delay(1, "third")
     room.work_off()
@@ -246,7 +215,7 @@ def test_a_call_that_the_store_does_not_know_of_is_sent_and_replaces_nothing(
 def silence(*, at_once: bool) -> Iterator[None]:
     """The store does not answer, or no more once it has said which call was the last one."""
     with pytest.MonkeyPatch.context() as patch:
-        silent(patch, "reserve", *["get_note"] * at_once)
+        silent(patch, "update_note", *["get_note"] * at_once)
         yield
 
 

@@ -140,10 +140,10 @@ def test_a_row_without_work_is_in_the_history(room: Mailroom, told: Told, row: J
 
 def test_coalesced_and_debounced_calls_name_who_does_their_work(room: Mailroom, told: Told) -> None:
     task = room.task(on_conflict="coalesce")
-    follow_up, other = task.delay(1), task.delay(1)
+    other, follow_up = task.delay(1), task.delay(1)
     with lock("job:1", ttl=LONG):
-        for _ in range(2):
-            elsewhere(room, room.take())
+        for each in (follow_up, other):
+            elsewhere(room, room.take(each.id))
     assert outcomes(told) == [("requeued", "held"), ("coalesced", "follow_up")]
     assert skip_of(other.id).reason == "coalesced"
     assert [event.kind for event in locks.history(task_id=follow_up.id)] == ["refused"]

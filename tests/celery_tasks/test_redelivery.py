@@ -280,12 +280,10 @@ def test_an_original_runs_if_others_rely_on_it(room: Mailroom) -> None:
     """It has become a follow-up after its redelivery had run."""
     runs = Runs()
     task = room.task(runs, acks_late=True, on_conflict="coalesce")
-    task.delay(1)
-    message = room.take()
+    other, message = task.delay(1).id, room.take(task.delay(1).id)
     assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
     with lock("job:1", ttl=LONG):
         assert elsewhere(room, message)[0] == "IGNORED"
-        other = task.delay(1).id
         assert elsewhere(room, room.take(other))[1]["reason"] == "coalesced"
     assert room.work_off() == [("SUCCESS", None)]
     assert len(runs) == 2

@@ -17,10 +17,10 @@ from celery.exceptions import Reject, SoftTimeLimitExceeded
 from kombu.exceptions import EncodeError, OperationalError
 
 from django_tasklock import RequeueFailed, locks
-from django_tasklock.celery import requeue
 from django_tasklock.stores.base import Note
 from tests.app.models import Job
 from tests.celery_tasks.conftest import away, job_guard, pauses, status
+from tests.inside import held_for
 from tests.mailroom import Mailroom, Message
 from tests.proxy import CutProxy
 from tests.steps import Meanwhile, taken
@@ -88,16 +88,17 @@ def test_a_message_that_the_broker_does_not_take_is_not_lost(
     where: str,
     late: bool,
 ) -> None:
-    """A soft time limit that comes meanwhile changes nothing."""
+    # Given a message whose lock is held, and a broker that takes none until a soft time limit comes
     message, lease = refused(room, acks_late=late)
     limit_comes(where, broker, monkeypatch)
     outcome = room.deliver(message)
     lease.release()
     if late:
+        # I expect the broker to deliver the message again
         assert_rejected(outcome)
         assert room.deliver(message, redelivered=True) == ("SUCCESS", "done:1")
         return
-    # The broker has the message no more. It may get it twice, as after other lost replies.
+    # And, if it has the message no more, to get it anew: perhaps twice, as after other lost replies
     assert outcome[0] == "IGNORED"
     until(room.waiting, "the message")
     assert set(room.work_off()) == {("SUCCESS", "done:1")}
@@ -256,31 +257,25 @@ def test_what_the_body_raised_after_its_last_retry_is_its_failure(room: Mailroom
 
 
 @pytest.mark.parametrize(
-    ("last", "held", "waited", "on_conflict", "seconds"),
+    ("last", "held", "on_conflict", "seconds"),
     [
-        pytest.param(0.0, 2.4, 0.0, "retry", 3.0, id="when the holder is to end"),
-        pytest.param(0.0, 0.01, 0.0, "retry", 0.5, id="not at once"),
-        pytest.param(3.0, 1.2, 0.0, "retry", 4.5, id="a step after the last turn"),
-        pytest.param(0.0, 0.08, 40.0, "retry", 5.0, id="less often, after a long wait"),
-        pytest.param(0.0, 3600.0, 3000.0, "retry", 15.0, id="each fifteen seconds"),
-        pytest.param(14.0, 2.0, 0.0, "retry", None, id="without a turn, asks again later"),
-        pytest.param(0.0, 60.0, 60.0, "coalesce", 2.0, id="a follow-up asks sooner"),
+        pytest.param(3.0, 1.2, "retry", 4.5, id="a step after the last turn"),
+        pytest.param(14.0, 2.0, "retry", None, id="without a turn, asks again later"),
+        pytest.param(0.0, 60.0, "coalesce", 2.0, id="a follow-up asks sooner"),
     ],
 )
-def test_a_refused_message_comes_back(
+def test_a_refused_message_takes_its_turn(
     room: Mailroom,
     monkeypatch: pytest.MonkeyPatch,
     last: float,
     held: float,
-    waited: float,
     on_conflict: str,
     seconds: float | None,
 ) -> None:
+    """As ``tests/celery_tasks/test_turns.py`` says."""
     message, _lease = refused(room, on_conflict=on_conflict)
-    store: Any = locks.store
-    now = time.time()
-    monkeypatch.setattr(requeue, "age", lambda _: held)
-    message.ours["refused"] = [now - waited, 0]
+    store, now = locks.store, time.time()
+    held_for(monkeypatch, held)
     if last:
         store.set_note(Note("turn job:1", repr(now + last), 60))
     assert room.deliver(message)[0] == "IGNORED"

@@ -23,7 +23,7 @@ from kombu.common import Broadcast
 from django_tasklock import InvalidLockConfig, lock, locks
 from tests.app.models import Job
 from tests.celery_tasks.conftest import dead_child, job_guard, status
-from tests.inside import asked, follow_up, make_follow_up
+from tests.inside import asked, follow_up, name_follow_up
 from tests.mailroom import Mailroom, ends
 from tests.steps import LONG, in_child
 
@@ -102,8 +102,9 @@ def test_the_lock_of_a_dead_child_is_cleared_though_its_row_cannot_be_failed(
 def test_a_revoked_message_keeps_no_reservation_and_no_lease(room: Mailroom) -> None:
     task = room.task(unique_while="queued", on_conflict="coalesce")
     result = task.apply_async([1], lease=locks.acquire("job:1", ttl=LONG))
-    make_follow_up(task, result.id)
-    request = room.received(room.take())
+    message = room.take()
+    name_follow_up(task, message)
+    request = room.received(message)
     assert not request.revoked()
     revoked.add(result.id)
     assert request.revoked()

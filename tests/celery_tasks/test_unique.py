@@ -16,13 +16,12 @@ from kombu import Connection
 from kombu.exceptions import EncodeError, OperationalError
 
 from django_tasklock import Lease, LockNotAcquired, StoreUnavailable, lock
-from django_tasklock.celery.run import Run
 from django_tasklock.exceptions import AlreadyQueued
 from django_tasklock.signals import lock_contended
 from django_tasklock.stores import stores
 from tests.app.models import Job
 from tests.conftest import UseRedis
-from tests.inside import asked, kept
+from tests.inside import asked, kept, waits_asked_for
 from tests.mailroom import Mailroom, elsewhere, mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer, free_port
@@ -53,10 +52,13 @@ def reserved() -> list[str]:
 def test_of_many_who_send_at_once_one_message_is_sent(
     room: Mailroom, mode: Any, messages: int
 ) -> None:
+    # Given several senders that call one job at once, and often
     task = room.task(unique_while=mode)
     results = all_of(*[lambda: [task.delay(1).id for _ in range(20)] for _ in range(4)])
-    assert {task_id for ids in results for task_id in ids} == set(room.ids())
+    # I expect one message in the queue, or all of them without the option
     assert len(room.ids()) == messages
+    # And each caller to get the result of a message that is there
+    assert {task_id for ids in results for task_id in ids} == set(room.ids())
 
 
 def test_a_job_is_its_task_and_its_locks_name(room: Mailroom) -> None:
@@ -387,13 +389,7 @@ def test_a_skipped_message_tries_once_more_after_its_reservation(
 def test_that_second_try_does_not_wait_once_more(
     room: Mailroom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, waits = Run._acquire, list[Any]()
-
-    def acquire(run: Run, wait: float | None) -> Any:
-        waits.append(wait)
-        return real(run, 0)
-
-    monkeypatch.setattr(Run, "_acquire", acquire)
+    waits = waits_asked_for(monkeypatch)
     room.task(unique_while="queued", lock_wait=LONG).delay(1)
     with lock("job:1", ttl=LONG):
         assert elsewhere(room, room.take())[1]["reason"] == "already_processing"

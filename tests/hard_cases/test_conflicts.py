@@ -1,4 +1,4 @@
-"""Busy locks in canvases, chains on one lock, direct calls: cases 14 and 19."""
+"""Busy locks in canvases, chains on one lock, direct calls, follow-ups: cases 14, 19 and 30."""
 
 from __future__ import annotations
 
@@ -106,4 +106,29 @@ print(raising.run.__name__, lease.release())
         first, skipped, last = chunk.get(timeout=60)
         assert [first, last] == [f"done:{jobs[0]}", f"done:{jobs[2]}"]
         assert skipped["status"] == "skipped"
+    stage.assert_settled()
+
+
+def test_30_of_the_calls_during_a_run_the_newest_is_done_though_its_child_is_killed(
+    stage: Stage,
+) -> None:
+    """The older ones return a marker, in a chord too."""
+    with stage.busy("coalesced") as (job, holder, _):
+        older = [stage.send("coalesced", job) for _ in range(2)]
+        parts = [stage.sig("coalesced", job), stage.sig("coalesced", stage.job())]
+        chord = celery.chord(parts, app=stage.client)(stage.sig("collect", "chord"))
+        newest = stage.send("coalesced", job, [{"seconds": 60}, {}])
+        stage.deliveries(newest.id, 3)
+        markers = [each.get(timeout=60) for each in older]
+    assert {marker["reason"] for marker in markers} == {"coalesced"}
+    start = stage.started(job, 2)
+    assert start.task_id == newest.id
+    stage.kill(start.pid)
+    assert holder.get(timeout=60) == newest.get(timeout=60) == f"done:{job}"
+    assert chord.get(timeout=60)
+    assert [run.start.task_id for run in stage.ledger.runs(job=job)] == [
+        holder.id,
+        *[newest.id] * 2,
+    ]
+    assert stage.ledger.overlaps(job=job) == []
     stage.assert_settled()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from django_tasklock import LockInfo
 from django_tasklock._values.event import Event
 from django_tasklock._values.owner import Owner, owner_record
-from django_tasklock.celery.bursts import Burst
+from django_tasklock.celery.debounce import Burst
 from django_tasklock.celery.note import RunNote
 from django_tasklock.cli.tables import json_row, lock_cells
 from django_tasklock.models import Lock

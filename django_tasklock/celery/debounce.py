@@ -1,22 +1,16 @@
-"""Of many calls one runs: ``debounce`` and ``on_conflict="coalesce"``.
+"""``debounce``: of calls that keep coming, the last one runs.
 
-With ``debounce`` the last of calls that keep coming runs. Each call sends its message, to be
-delivered when the debounce is over. Its moment is in the message's header, and after the message
-was sent a note of the store names it as the last one. A message whose turn comes is replaced, and
-skipped, if the note names a later moment. So a message is replaced only by one that was sent. The
-note may be missing: the store has lost its data, or a sender was killed before it wrote the note. A
-message more runs then, and never one less.
+Each call sends its message, to be delivered when the debounce is over. Its moment is in the
+message's header, and after the message was sent a note of the store names it as the last one. A
+message whose turn comes is replaced, and skipped, if the note names a later moment. So a message is
+replaced only by one that was sent. The note may be missing: the store has lost its data, or a
+sender was killed before it wrote the note. A message more runs then, and never one less.
 
 A moment is the sender's time of day, but always later than the one in the note: the clocks of hosts
 may differ. A burst ends when its last message starts, and the next call begins a new one. With
 ``debounce_max`` it ends that long after its first call, whether its last message has started or
 not. That message is kept: none of the next burst replaces it, so calls that keep coming never push
 the work away for ever.
-
-With ``on_conflict="coalesce"`` all calls that arrive during a run get one follow-up run. A note
-names the follow-up: the first message that was refused. It waits in the queue. The other messages
-are skipped, because the follow-up starts after they arrived. Before its body reads anything, the
-follow-up takes the note back. The next call during its run becomes the next follow-up.
 """
 
 from __future__ import annotations
@@ -35,8 +29,8 @@ from .._values.tokens import chance
 from ..exceptions import StoreUnavailable
 from .call import MOMENT, Call, Send
 from .note import Skip
-from .options import TaskOptions, follow_up_key
-from .requeue import LONGEST_DELAY_SECONDS, wait_for_lock
+from .options import TaskOptions
+from .requeue import wait_for_lock
 from .run import Run, Step
 
 logger = logging.getLogger("django_tasklock")
@@ -47,12 +41,8 @@ NANOSECONDS = 1_000_000_000
 NOTE_SECONDS = 86400.0
 # In nanoseconds since the epoch, in the year 2262: a note with a later one is not ours.
 LAST_MOMENT = 2**63 - 1
-# How often a note is written, at most, where others write it at the same time.
-NOTE_ATTEMPTS = 5
-# How long the follow-up's name is kept after its last check: it may be lost with its worker.
-FOLLOW_UP_NOTE_SECONDS = 60.0
-# The longest delay between two checks of the lock by the follow-up.
-FOLLOW_UP_CHECK_SECONDS = 2.0
+# The longest delay between two checks of the lock by a message that has replaced others.
+CHECK_SECONDS = 2.0
 
 
 class Burst(NamedTuple):
@@ -76,17 +66,30 @@ class Burst(NamedTuple):
                 return cls(last, first, str(task_id), kept)
         return cls()
 
-    def joined_by(self, call: Call, moment: int, longest: float | None) -> Burst:
+    def joined_by(self, task_id: str, moment: int, longest: float | None) -> Burst:
         """Return the burst after a later call. The call joins this burst, or begins a new one if
         this one has ended: ``longest`` seconds after its first call at the latest."""
         first, kept = self.first or moment, self.kept
         if longest is not None and moment >= first + longest * NANOSECONDS and not kept:
             first, kept = moment, self.last
-        return Burst(moment, first, recorded(call.id), kept)
+        return Burst(moment, first, task_id, kept)
+
+    def delay(self, now: int, debounce: float, longest: float | None) -> float:
+        """Return the seconds from ``now`` until its last message is to run."""
+        if longest is None:
+            return debounce
+        return max(min(debounce, (self.first - now) / NANOSECONDS + longest), 0.0)
 
     def replaces(self, moment: int) -> bool:
         """Return whether a later call replaces the one of this moment."""
         return 0 < moment < self.last and moment != self.kept
+
+    def started(self, task_id: str, moment: int) -> Burst:
+        """Return the burst after the start of one of its messages: if that is the last one, the
+        next call begins a new burst."""
+        if moment == self.kept:
+            return self._replace(kept=0)
+        return Burst(moment, task_id=task_id) if moment >= self.last else self
 
 
 class Debounce(Step):
@@ -105,27 +108,23 @@ class Debounce(Step):
         except StoreUnavailable:
             options["countdown"] = task.debounce  # Without a moment, no other call replaces it.
             return go()
-        seen, now, delay = Burst.read(text), time.time_ns(), task.debounce
+        seen, now, task_id = Burst.read(text), time.time_ns(), recorded(call.id)
         # Two senders that add to the same moment should not come to the same one.
         moment = max(now, seen.last + chance.randrange(1, 1000))
-        if longest is not None:
-            first = seen.joined_by(call, moment, longest).first
-            delay = max(min(delay, (first - now) / NANOSECONDS + longest), 0.0)
+        delay = seen.joined_by(task_id, moment, longest).delay(now, task.debounce, longest)
         if call.seconds_to_expiry() <= delay:
             return go()
         call.note(**{MOMENT: moment})
         options["countdown"] = delay or None
         result = go()
+
+        def joined(text: str | None) -> str | None:
+            burst = Burst.read(text)  # Another sender may have been later and quicker.
+            later = moment < burst.last
+            return None if later else json.dumps(burst.joined_by(task_id, moment, longest))
+
         with suppress(StoreUnavailable):  # It does not replace earlier calls then.
-            for _ in range(NOTE_ATTEMPTS):
-                seen = Burst.read(text)
-                if moment < seen.last:
-                    break  # Another sender was later and quicker.
-                mine = json.dumps(seen.joined_by(call, moment, longest))
-                other = store.reserve(key, mine, delay + NOTE_SECONDS, over=text or "")
-                if other is None:
-                    break
-                text = str(other)
+            store.update_note(key, joined, delay + NOTE_SECONDS, text)
         return result
 
     def judge(self, run: Run) -> None:
@@ -135,24 +134,25 @@ class Debounce(Step):
     def refused(self, run: Run, holder: LockInfo) -> bool:
         """Wait for the lock: calls that this one has replaced rely on it."""
         message = run.message
-        if message.count(MOMENT) and message.task.on_conflict in ("skip", "coalesce"):
+        if message.count(MOMENT) and message.task.conflict.skips:
             message.request.expires = None
-            wait_for_lock(message, holder, longest=FOLLOW_UP_CHECK_SECONDS)
+            wait_for_lock(message, holder, longest=CHECK_SECONDS)
         return False
 
     def start(self, run: Run, lease: Lease | None) -> bool:
         """Note that the message starts: the next call begins a new burst."""
-        moment, (text, burst) = run.message.count(MOMENT), self._noted(run)
-        if moment:  # If a call has come in between, its note stays.
-            if moment == burst.kept:
-                burst = burst._replace(kept=0)
-            elif moment >= burst.last:
-                burst = Burst(moment, task_id=recorded(run.message.id))
-            store, key = run.task.locks.store, _key(run.task, run.message.name)
-            store.reserve(key, json.dumps(burst), NOTE_SECONDS, over=text or "")
+        message, text = run.message, self._noted(run)
+        if moment := message.count(MOMENT):
+
+            def started(text: str | None) -> str:
+                return json.dumps(Burst.read(text).started(recorded(message.id), moment))
+
+            key = _key(run.task, message.name)
+            run.task.locks.store.update_note(key, started, NOTE_SECONDS, text)
         return True
 
-    def _noted(self, run: Run) -> tuple[str | None, Burst]:
+    def _noted(self, run: Run) -> str | None:
+        """Return the note's text. Raises `Skip` if it says that a later call replaces this one."""
         message, store = run.message, run.task.locks.store
         moment = message.count(MOMENT)  # 0 for a message that is not debounced.
         text = store.get_note(_key(run.task, message.name)) if moment else None
@@ -164,24 +164,7 @@ class Debounce(Step):
                 message, printable(burst.task_id), message.name,
             )  # fmt: skip
             raise Skip("debounced", Owner(task=str(run.task.name), task_id=burst.task_id))
-        return text, burst
-
-
-class Coalesce(Step):
-    """Makes one message the follow-up, and skips the others."""
-
-    def refused(self, run: Run, holder: LockInfo) -> bool:
-        """Wait for the lock, or raise `Skip` if another message does."""
-        message = run.message
-        if not message.queued:
-            return False
-        key, store = follow_up_key(message.task, message.name), message.task.locks.store
-        if store.reserve(key, message.id, FOLLOW_UP_NOTE_SECONDS) is not None:
-            raise Skip("coalesced", holder.owner)
-        # A lock that cools ends when it says, unless an operator clears it.
-        longest = LONGEST_DELAY_SECONDS if holder.cooling else FOLLOW_UP_CHECK_SECONDS
-        message.request.expires = None
-        return wait_for_lock(message, holder, longest=longest)
+        return text
 
 
 def _key(task: TaskOptions, name: str) -> str:

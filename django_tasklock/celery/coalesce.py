@@ -1,0 +1,130 @@
+"""``on_conflict="coalesce"``: all calls that arrive during a run get one follow-up run.
+
+A note of the store names the follow-up: of the messages that were refused, the one that was sent
+last. It waits in the queue. The others are skipped, because it starts after they arrived; one that
+waited already is skipped when it is delivered again. Under the lock, before its body reads
+anything, the follow-up takes its name out of the note. The next call during its run becomes the
+next follow-up.
+
+A message that leaves the job to another first ends what it has reserved itself, and then looks
+whether the other still waits. So no two messages leave it to each other, and no call is refused for
+the sake of a message that leaves. If the note is lost, a message more runs, and never one less.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, NoReturn
+
+from .._engine.skipping import reason_of
+from .._values.lock_info import LockInfo
+from .._values.owner import Owner, recorded
+from ..stores.records import MAX_TIMESTAMP_SECONDS, is_number
+from .call import CALLED
+from .conflict import Conflict
+from .message import Message
+from .note import Skip
+from .requeue import wait_for_lock
+from .run import Run
+from .turns import LONGEST_DELAY_SECONDS
+
+# How long the follow-up's name is kept after its last check: it may be lost with its worker.
+NOTE_SECONDS = 60.0
+# The longest delay between two checks of the lock by the follow-up.
+CHECK_SECONDS = 2.0
+
+
+class FollowUp(NamedTuple):
+    """The content of the note. The larger one was sent later."""
+
+    # When the call was sent, in seconds since the epoch; by the sender's clock.
+    moment: float = 0.0
+    task_id: str = ""
+
+    @classmethod
+    def read(cls, text: str | None) -> FollowUp:
+        """Return the note with this text. A text that is not a note counts as the oldest one."""
+        with suppress(ValueError, TypeError, RecursionError):
+            moment, task_id = json.loads(text or "")
+            return cls(_moment(moment), str(task_id))
+        return cls()
+
+    @classmethod
+    def of(cls, task_id: str, ours: Mapping[str, Any]) -> FollowUp:
+        """Return the note that names the message with this id and this header of ours. A retry is
+        as old as its call."""
+        return cls(_moment(ours.get(CALLED)) or _moment(ours.get("sent")), recorded(task_id))
+
+    @property
+    def text(self) -> str:
+        return json.dumps(self)
+
+    def replaces(self, other: FollowUp) -> bool:
+        """Return whether it was sent later than another message."""
+        return self > other and self.task_id != other.task_id
+
+    def over(self, text: str | None) -> str | None:
+        """Return the note's text after this message was refused; None: it stays, for it names a
+        message that was sent later."""
+        return None if FollowUp.read(text) > self else self.text
+
+
+def _moment(number: Any) -> float:
+    return float(number) if is_number(number, MAX_TIMESTAMP_SECONDS) else 0.0
+
+
+class Coalesce(Conflict):
+    """The message that was sent last becomes the follow-up, and the others are skipped."""
+
+    outcome = "be done by a follow-up run"
+    skips = waits = has_follow_up = True
+
+    def refused(self, run: Run, holder: LockInfo) -> NoReturn:
+        message = run.message
+        if not message.queued:
+            raise Skip(reason_of(holder), holder.owner)
+        while not _name(message):
+            if not message.reserved:
+                raise Skip("coalesced", holder.owner)
+            message.end_reserved()
+        # A lock that cools ends when it says, unless an operator clears it.
+        longest = LONGEST_DELAY_SECONDS if holder.cooling else CHECK_SECONDS
+        message.request.expires = None
+        wait_for_lock(message, holder, longest=longest)
+
+    def start(self, run: Run) -> None:
+        """Leave the job to a later follow-up. One that died in its body may run again, whatever
+        came after its start."""
+        message, store = run.message, run.task.locks.store
+        if not message.follows or message.attempts.note.starts:
+            return
+        key, mine = _key(message.job), FollowUp.of(message.id, message.ours)
+        while (later := FollowUp.read(store.get_note(key))).replaces(mine):
+            if not message.reserved:
+                raise Skip("coalesced", Owner(task=str(run.task.name), task_id=later.task_id))
+            message.end_reserved()
+
+    def reserves(self, job: str, task_id: str, ours: Mapping[str, Any]) -> dict[str, str]:
+        return {_key(job): FollowUp.of(task_id, ours).text}
+
+
+def _key(job: str) -> str:
+    return f"next {job}"
+
+
+def _name(message: Message) -> bool:
+    """Have the note name the message, which waits. Returns False if it names a later one."""
+    if not (FollowUp.of(message.id, message.ours).moment or message.attempts.again):
+        # Its sender does not know the task's class: then the order of the first refusals counts.
+        message.ours[CALLED] = time.time()
+    key, mine = _key(message.job), FollowUp.of(message.id, message.ours)
+    message.reserved[key] = mine.text
+    named = FollowUp.read(message.task.locks.store.update_note(key, mine.over, NOTE_SECONDS))
+    if named.task_id != mine.task_id:
+        del message.reserved[key]
+        return False
+    message.reserved[key] = named.text  # Perhaps another copy of it was first refused later.
+    return True

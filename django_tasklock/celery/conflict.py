@@ -1,0 +1,40 @@
+"""What the other files of this room ask of a conflict: what becomes of a call whose lock another
+has.
+
+The conflicts themselves are in ``conflicts.py``, a class each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .._values.lock_info import LockInfo
+
+
+class Conflict:
+    """One value of ``on_conflict``. It has no state."""
+
+    # What becomes of a refused call, in words: it would "be skipped".
+    outcome: str
+    # Whether a refused call may end with a marker.
+    skips = False
+    # Whether a refused message goes back to its queue; then it keeps what it has reserved.
+    waits = False
+    # Whether a refused message waits for others, too: they are skipped, and rely on its run.
+    has_follow_up = False
+    # Whether a refused call runs all the same, without the lock.
+    runs_beside = False
+
+    def refused(self, run: Any, holder: LockInfo) -> Any:
+        """Called when another has the lock, and no `Step` has kept the message. Returns the call's
+        result, or raises what ends the call."""
+        raise NotImplementedError
+
+    def start(self, run: Any) -> None:
+        """Called under the lock, before the row is claimed. Raises what ends the call."""
+
+    def reserves(self, job: str, task_id: str, ours: Mapping[str, Any]) -> dict[str, str]:
+        """Return the keys of the store, and their texts, that a message with this id and header of
+        ours may reserve when it is refused. ``job``: the names of its task and its lock."""
+        return {}

@@ -1,0 +1,68 @@
+"""What a call does when another has its lock: the values of ``on_conflict``, a class each."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NoReturn
+
+from .._engine.skipping import reason_of
+from .._values.lock_info import LockInfo
+from ..exceptions import LockNotAcquired
+from ..operators.logs import log_run_beside
+from .coalesce import Coalesce
+from .conflict import Conflict
+from .note import Skip
+from .requeue import wait_for_lock
+from .run import Run
+
+
+class Skipped(Conflict):
+    """The call returns the marker of a skipped call."""
+
+    outcome, skips = "be skipped", True
+
+    def refused(self, run: Run, holder: LockInfo) -> NoReturn:
+        raise Skip(reason_of(holder), holder.owner)
+
+
+class Raised(Conflict):
+    """The call fails."""
+
+    outcome = "be ended by LockNotAcquired"
+
+    def refused(self, run: Run, holder: LockInfo) -> NoReturn:
+        raise LockNotAcquired(run.message.name, holder)
+
+
+class Retried(Raised):
+    """The message goes back to its queue, for ``lock_retry_for`` seconds."""
+
+    outcome, waits = "be requeued, to try again later", True
+
+    def refused(self, run: Run, holder: LockInfo) -> NoReturn:
+        if run.message.queued:
+            wait_for_lock(run.message, holder, LockNotAcquired(run.message.name, holder))
+        super().refused(run, holder)
+
+
+class RunBeside(Conflict):
+    """The call runs without the lock, to watch what the lock would do."""
+
+    outcome, runs_beside = "run all the same", True
+
+    def refused(self, run: Run, holder: LockInfo) -> Any:
+        task, message = run.task, run.message
+        for step in run.steps:
+            step.start(run, None)
+        names = message.name, task.lock_store, holder, str(task.name), message.id
+        return run.alone(
+            partial(wait_for_lock, message, holder), Skip(reason_of(holder), holder.owner),
+            report=partial(log_run_beside, *names),
+        )  # fmt: skip
+
+
+# By the values of ``on_conflict``: there is no other list of them.
+CONFLICTS: dict[str, Conflict] = {
+    "skip": Skipped(), "retry": Retried(), "raise": Raised(), "coalesce": Coalesce(),
+    "run": RunBeside(),
+}  # fmt: skip

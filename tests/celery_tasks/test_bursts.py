@@ -1,0 +1,86 @@
+"""The arithmetic of a burst (``debounce``), and of a follow-up (``on_conflict="coalesce"``)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from django_tasklock.celery.coalesce import FollowUp
+from django_tasklock.celery.debounce import NANOSECONDS, Burst
+
+
+def burst(last: float, first: float = 0, task_id: str = "a", kept: float = 0) -> Burst:
+    """A burst with these moments, in seconds."""
+    last, first, kept = (int(moment * NANOSECONDS) for moment in (last, first, kept))
+    return Burst(last, first, task_id, kept)
+
+
+@pytest.mark.parametrize(("before", "moment", "longest", "after", "delay"), [
+    pytest.param(Burst(), 100, None, burst(100, 100, "b"), 5, id="the first call"),
+    pytest.param(burst(100, 100), 102, None, burst(102, 100, "b"), 5, id="a later one"),
+    pytest.param(burst(109, 100), 110, 12, burst(110, 100, "b"), 2, id="not beyond debounce_max"),
+    pytest.param(burst(111, 100), 112, 12, burst(112, 112, "b", 111), 5, id="the next burst"),
+    pytest.param(burst(120, 112, kept=111), 130, 12, burst(130, 112, "b", 111), 0,
+                 id="another is kept: at once"),
+    pytest.param(burst(100), 102, 12, burst(102, 102, "b"), 5, id="the last one has started"),
+])  # fmt: skip
+def test_a_call_joins_a_burst(
+    before: Burst, moment: int, longest: float | None, after: Burst, delay: float
+) -> None:
+    # Given a burst of calls, and a later call with debounce=5
+    joined = before.joined_by("b", moment * NANOSECONDS, longest)
+    # I expect the call to be its last one, or the first one of the next burst
+    assert joined == after
+    # And to run after the debounce, or when the burst ends
+    assert joined.delay(moment * NANOSECONDS, 5, longest) == delay
+    # And to replace all others but the one that is kept
+    assert joined.replaces(99 * NANOSECONDS)
+    assert not any(map(joined.replaces, [joined.last, joined.kept]))
+
+
+@pytest.mark.parametrize(("before", "moment", "after"), [
+    pytest.param(burst(110, 100), 110, burst(110, 0, "b"), id="the last one"),
+    pytest.param(burst(110, 100), 120, burst(120, 0, "b"), id="the note of the last one is lost"),
+    pytest.param(burst(110, 100), 105, burst(110, 100), id="a call has come in between"),
+    pytest.param(burst(110, 100, kept=99), 99, burst(110, 100), id="the one that was kept"),
+])  # fmt: skip
+def test_one_of_a_burst_starts(before: Burst, moment: int, after: Burst) -> None:
+    assert before.started("b", moment * NANOSECONDS) == after
+
+
+@pytest.mark.parametrize("text", [
+    None, "", "null", "[]", "[1,2,3,4,5]", '["a",1,"b",0]', "[" * 5000, f'[1{"0" * 400},1,"b",0]',
+    '[1,-1,"b",0]', '[NaN,"b"]', '[1e999,"b"]', '[-1,"b"]', '["a","b"]',
+    f'[1{"0" * 400},"b"]',
+], ids=lambda text: str(text)[:20])  # fmt: skip
+@pytest.mark.parametrize("kind", [Burst, FollowUp])
+def test_a_note_that_nobody_can_read_replaces_nothing(kind: Any, text: str | None) -> None:
+    assert kind.read(text)[0] == 0
+
+
+A, B = FollowUp(10.0, "a"), FollowUp(20.0, "b")
+
+
+@pytest.mark.parametrize(("named", "refused", "then"), [
+    pytest.param(None, A, A, id="the first one that is refused"),
+    pytest.param(A, B, B, id="a later one"),
+    pytest.param(B, A, None, id="an earlier one"),
+    pytest.param(B, B, B, id="it waits again"),
+    pytest.param(FollowUp(10.0, "c"), A, None, id="one of two that were sent at once"),
+])  # fmt: skip
+def test_the_follow_up_is_the_call_that_was_sent_last(
+    named: FollowUp | None, refused: FollowUp, then: FollowUp | None
+) -> None:
+    assert refused.over(named and named.text) == (then and then.text)
+    assert FollowUp.read(refused.text) == refused
+    assert json.loads(refused.text) == [refused.moment, refused.task_id]
+
+
+@pytest.mark.parametrize(("ours", "moment"), [
+    ({"sent": 5.0}, 5.0), ({"sent": 9.0, "called": 5.0}, 5.0), ({}, 0.0), ({"sent": "x"}, 0.0),
+    ({"sent": 10**400}, 0.0),
+])  # fmt: skip
+def test_a_retry_is_as_old_as_its_call(ours: dict[str, Any], moment: float) -> None:
+    assert FollowUp.of("a", ours) == (moment, "a")
