@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
+from .._engine.lease import Lease
 from .._engine.skipping import reason_of
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, recorded
@@ -28,7 +29,7 @@ from .conflict import Conflict
 from .message import Message
 from .note import Skip
 from .requeue import wait_for_lock
-from .run import Run
+from .run import Run, Step
 from .turns import LONGEST_DELAY_SECONDS
 
 # How long the follow-up's name is kept after its last check: it may be lost with its worker.
@@ -76,9 +77,26 @@ def _moment(number: Any) -> float:
     return float(number) if is_number(number, MAX_TIMESTAMP_SECONDS) else 0.0
 
 
+class Leave(Step):
+    """Leaves the job to a later follow-up."""
+
+    def start(self, run: Run, lease: Lease | None) -> bool:
+        message, store = run.message, run.task.locks.store
+        # One that died in its body may run again, whatever came after its start.
+        if not message.follows or message.attempts.note.starts:
+            return True
+        key, mine = _key(message.job), FollowUp.of(message.id, message.ours)
+        while (later := FollowUp.read(store.get_note(key))).replaces(mine):
+            if not message.reserved:
+                raise Skip("coalesced", Owner(task=str(run.task.name), task_id=later.task_id))
+            message.end_reserved()
+        return True
+
+
 class Coalesce(Conflict):
     """The message that was sent last becomes the follow-up, and the others are skipped."""
 
+    steps = (Leave(),)
     outcome = "be done by a follow-up run"
     skips = waits = has_follow_up = True
 
@@ -94,18 +112,6 @@ class Coalesce(Conflict):
         longest = LONGEST_DELAY_SECONDS if holder.cooling else CHECK_SECONDS
         message.request.expires = None
         wait_for_lock(message, holder, longest=longest)
-
-    def start(self, run: Run) -> None:
-        """Leave the job to a later follow-up. One that died in its body may run again, whatever
-        came after its start."""
-        message, store = run.message, run.task.locks.store
-        if not message.follows or message.attempts.note.starts:
-            return
-        key, mine = _key(message.job), FollowUp.of(message.id, message.ours)
-        while (later := FollowUp.read(store.get_note(key))).replaces(mine):
-            if not message.reserved:
-                raise Skip("coalesced", Owner(task=str(run.task.name), task_id=later.task_id))
-            message.end_reserved()
 
     def reserves(self, job: str, task_id: str, ours: Mapping[str, Any]) -> dict[str, str]:
         return {_key(job): FollowUp.of(task_id, ours).text}

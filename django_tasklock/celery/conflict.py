@@ -6,7 +6,7 @@ The conflicts themselves are in ``conflicts.py``, a class each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._values.lock_info import LockInfo
@@ -15,6 +15,8 @@ from .._values.lock_info import LockInfo
 class Conflict:
     """One value of ``on_conflict``. It has no state."""
 
+    # What a task with it does at other points of a message's life: a `Step` each.
+    steps: Sequence[Any] = ()
     # What becomes of a refused call, in words: it would "be skipped".
     outcome: str
     # Whether a refused call may end with a marker.
@@ -30,9 +32,6 @@ class Conflict:
         """Called when another has the lock, and no `Step` has kept the message. Returns the call's
         result, or raises what ends the call."""
         raise NotImplementedError
-
-    def start(self, run: Any) -> None:
-        """Called under the lock, before the row is claimed. Raises what ends the call."""
 
     def reserves(self, job: str, task_id: str, ours: Mapping[str, Any]) -> dict[str, str]:
         """Return the keys of the store, and their texts, that a message with this id and header of

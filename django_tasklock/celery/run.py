@@ -181,7 +181,6 @@ class Run:
             for step in self.steps:
                 if not step.start(self, lease):
                     return AGAIN
-            self.task.conflict.start(self)
             return self._work(lease)
         except BaseException as error:
             self.error = error

@@ -143,7 +143,8 @@ class LockedTask(TaskOptions):
         """The special behaviours that this task has. Their order counts: a redelivery that is to be
         dropped or to wait is so whatever else it is."""
         chosen = {Debounce: self.debounce is not None, Unique: self.unique_while is not None}
-        return [Handing(), Redelivery(), *(step() for step, is_on in chosen.items() if is_on)]
+        own = [step() for step, is_on in chosen.items() if is_on]
+        return [Handing(), Redelivery(), *own, *self.conflict.steps]
 
     def lock_name_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the name of the lock for a call with these arguments. Raises `TypeError` or

@@ -20,7 +20,6 @@ from tests.hard_cases.conftest import MakeStage
 from tests.hard_cases.stage import Stage
 from tests.hard_cases.workers import ROOT
 from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work, need, skipped
-from tests.processes import end_politely
 from tests.servers import free_port
 from tests.waiting import until
 
