@@ -91,7 +91,8 @@ def flower(stage: Stage, tmp_path: Path) -> Iterator[Flower]:
         assert process.poll() is None, log.read_text()
         yield flower
     finally:
-        end_politely(process)
+        process.kill()
+        process.wait()
 
 
 def test_flower_shows_sends_and_revokes_locked_tasks(stage: Stage, flower: Flower) -> None:
