@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import json
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -152,3 +155,216 @@ def fork_untold(fork: Callable[[], int]) -> int:
         return fork()
     finally:
         processes._all = known
+
+
+# -- the stores
+
+from django_tasklock._values.arguments import LONGEST_TTL_SECONDS  # noqa: E402
+from django_tasklock._values.event import KINDS, Event  # noqa: E402
+from django_tasklock._values.owner import operator_record  # noqa: E402
+from django_tasklock._values.slots import permit_names  # noqa: E402
+
+__all__ += ["KINDS", "LONGEST_TTL_SECONDS", "Event", "operator_record", "permit_names"]
+
+
+def key_of_reservation(task: str, name: str) -> str:
+    """Under which a store keeps the reservation of a job in the queue."""
+    from django_tasklock.operators.reservations import key_of
+
+    return key_of(task, name)
+
+
+def made_of_each_process(monkeypatch: pytest.MonkeyPatch) -> tuple[list[object], list[object]]:
+    """What is declared from now on as something that each process has of its own, and what is made
+    of it here."""
+    declared: list[object] = []
+    made: list[object] = []
+    begin = processes.OfProcess.__init__
+
+    def count(self: Any, make: Callable[[], Any], *leave: Any) -> None:
+        def make_and_count() -> Any:
+            made.append(make())
+            return made[-1]
+
+        declared.append(self)
+        begin(self, make_and_count, *leave)
+
+    monkeypatch.setattr(processes.OfProcess, "__init__", count)
+    return declared, made
+
+
+def rows_of(alias: str, timeout: float) -> Any:
+    """A connection of `DatabaseStore` to a database."""
+    from django_tasklock.stores.database.connections import Connection
+
+    return Connection(alias, timeout)
+
+
+def sweep_rows(store: Any) -> None:
+    """Have a `DatabaseStore` remove what is old and over."""
+    from django_tasklock.stores.database import store as module
+
+    store._run(module._sweep)
+
+
+def late_write(store: Any, name: str, token: str, lasts: int) -> Callable[[], bool]:
+    """A statement that was held up: what it would write was read now. ``lasts``: microseconds."""
+    from django_tasklock.stores.database import store as module
+
+    late, key = rows_of(store.database, 30.0), store.key(name)
+    read, now = module._read(late, [key])
+    row = module.LockRow(key, token, expires=now + lasts, began=now, fence=now)
+
+    def write() -> bool:
+        try:
+            return bool(module._write(late, read, [row]))
+        finally:
+            late.close()
+
+    return write
+
+
+def once_rows_were_read(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
+    """Do this when a `DatabaseStore` has read rows, and has not written them yet; once."""
+    from django_tasklock.stores.database import store as module
+
+    read = module._read
+
+    def read_then_work(*asked: Any, **keys: Any) -> Any:
+        answer = read(*asked, **keys)
+        monkeypatch.undo()
+        work()
+        return answer
+
+    monkeypatch.setattr(module, "_read", read_then_work)
+
+
+def has_arrived(subscription: Any) -> bool:
+    """Whether there is something to be read on the connection of a redis-py ``PubSub``."""
+    from django_tasklock._compat.redis import arrives
+
+    return bool(arrives(subscription.connection, 0))
+
+
+class ZooKeeperNodes:
+    """How a `ZooKeeperStore` names its nodes, and how long it knows the leader's clock."""
+
+    def __init__(self) -> None:
+        from django_tasklock.stores.zookeeper import nodes, store
+
+        self.CLOCK, self.KNOWN_SECONDS = nodes.CLOCK, store.KNOWN_SECONDS
+        self.of, self.name_of = nodes._quoted, nodes.name_of
+
+
+def sweep_nodes(monkeypatch: pytest.MonkeyPatch, *, chance: float) -> None:
+    """How often a `ZooKeeperStore` removes what is over."""
+    from django_tasklock.stores.zookeeper import store
+
+    monkeypatch.setattr(store, "SWEEP_CHANCE", chance)
+
+
+def before_zookeeper_is_asked(
+    monkeypatch: pytest.MonkeyPatch, step: str, work: Callable[[Any, Any], object]
+) -> None:
+    """Call this with the call and its requests before each "commit" or "send" of one."""
+    from django_tasklock.stores.zookeeper import store
+
+    real = getattr(store._Call, step)
+
+    def worked(call: Any, requests: Any) -> Any:
+        work(call, requests)
+        return real(call, requests)
+
+    monkeypatch.setattr(store._Call, step, worked)
+
+
+def no_thread_for_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system starts none for a `ZooKeeperStore`."""
+    from django_tasklock.stores.zookeeper import store
+
+    monkeypatch.setattr(store, "_start", lambda work: False)
+
+
+def zookeeper_links() -> list[Any]:
+    """What this process has of connections to ZooKeeper, in stores that live."""
+    from django_tasklock.stores.zookeeper.store import _Link
+
+    # By its type: `isinstance` would ask a lazy object of Django's, such as a request's user.
+    return [each for each in gc.get_objects() if type(each) is _Link]
+
+
+def code_of_connections() -> tuple[str, ...]:
+    """The code that speaks with Redis: two files of ours, and redis-py's folder."""
+    import redis
+
+    from django_tasklock._compat import redis as redis_compat
+    from django_tasklock.stores.redis import connections
+
+    return redis_compat.__file__, connections.__file__, str(Path(redis.__file__).parent)
+
+
+def distrust_connections(monkeypatch: pytest.MonkeyPatch, *, idle: bool = False) -> None:
+    """Each connection to Redis counts as one that has rested, or even as idle for long."""
+    from django_tasklock.stores.redis import connections
+
+    monkeypatch.setattr(connections, "TRUST_SECONDS", 0.0)
+    if idle:
+        monkeypatch.setattr(connections, "IDLE_SECONDS", 0.0)
+
+
+def sha_of_script(name: str) -> bytes:
+    """By which Redis is told to run it."""
+    from django_tasklock.stores.redis.connections import SCRIPTS
+
+    return SCRIPTS[name].sha
+
+
+def listen_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """A subscription that nobody has read for so long is not used any more."""
+    from django_tasklock.stores.redis import subscription
+
+    monkeypatch.setattr(subscription, "SILENCE_SECONDS", seconds)
+
+
+def silence_seconds() -> float:
+    from django_tasklock.stores.redis import subscription
+
+    return subscription.SILENCE_SECONDS
+
+
+def interrupt_ends_of_subscriptions(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[[Any], object]
+) -> None:
+    from django_tasklock.stores.redis.subscription import Subscription
+
+    monkeypatch.setattr(Subscription, "end", work)
+
+
+def list_in_little_scripts(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """A script of Redis reads at most so many leases, or names."""
+    from django_tasklock.stores.redis import store
+
+    for each in ("FIRST_LEASES", "LEASES_PER_SCRIPT", "NAMES_PER_SCRIPT"):
+        monkeypatch.setattr(store, each, most)
+
+
+def diagnosed() -> list[Any]:
+    """What the doctor finds."""
+    from django_tasklock.operators.doctor import diagnose
+
+    return list(diagnose())
+
+
+def show_everywhere(info: LockInfo) -> None:
+    """In each way in which the package shows a lock; none may fail, whatever was read."""
+    from django_tasklock.cli.tables import json_row, lock_cells
+
+    json.dumps(info.as_json()).encode()
+    (str(json_row(info)) + str(lock_cells(info)) + repr(info)).encode()
+    assert (info.token is None) == (info.digest is not None), "it is ours, or it has a digest"
+    assert info.owner.alive() in (None, True, False)
+
+
+def longest_silence() -> float:
+    """Seconds after which a waiter that has heard nothing asks again."""
+    return waiting.LONGEST_SILENCE_SECONDS

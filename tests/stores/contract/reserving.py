@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import time
 
-from django_tasklock._values import clock
-from django_tasklock._values.lock_info import LockInfo
-from django_tasklock._values.owner import owner_record
-from django_tasklock._values.tokens import new_token
+from django_tasklock import LockInfo
 from django_tasklock.stores.base import Grant, Note
 from django_tasklock.testing.records import new_key
 from django_tasklock.testing.steps import (
@@ -19,6 +16,7 @@ from django_tasklock.testing.steps import (
     listing,
     new_name,
 )
+from tests.inside import clock, new_token, owner_record
 
 __all__ = ["Reserving"]
 
