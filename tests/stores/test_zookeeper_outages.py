@@ -40,19 +40,19 @@ def test_a_call_whose_reply_is_lost_is_made_again(proxy: CutProxy) -> None:
     proxy.drop_reply(token.encode())
     grant = store.acquire([name], token, LONG, owner_record())
     assert isinstance(grant, Grant)
-    proxy.wait_lost(1)
+    until(lambda: proxy.lost_replies == 1)
     assert holder(name).fence == grant.fence
 
     # And an extension
     proxy.drop_reply(token.encode())
     assert store.extend(name, token, 5 * LONG)
-    proxy.wait_lost(2)
+    until(lambda: proxy.lost_replies == 2)
     assert (holder(name).ttl or 0) > 4 * LONG
 
     # And a release, which is known by the change: in that alone is the name of the clock's node
     proxy.drop_reply(b"/%clock")
     assert store.release(name, token), "it was this call that has ended the lease"
-    proxy.wait_lost(3)
+    until(lambda: proxy.lost_replies == 3)
     assert not store.release(name, token)
 
 
