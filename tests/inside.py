@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import pkgutil
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -166,12 +167,41 @@ from django_tasklock._values.slots import permit_names  # noqa: E402
 
 __all__ += ["KINDS", "LONGEST_TTL_SECONDS", "Event", "operator_record", "permit_names"]
 
+STORES = "django_tasklock.stores"
+
+
+def of_store(path: str) -> Any:
+    """What is there in the package of the stores, which need not all be installed."""
+    return pkgutil.resolve_name(f"{STORES}.{path}")
+
+
+def longest_silence() -> float:
+    """Seconds after which a waiter that has heard nothing asks again."""
+    return waiting.LONGEST_SILENCE_SECONDS
+
 
 def key_of_reservation(task: str, name: str) -> str:
     """Under which a store keeps the reservation of a job in the queue."""
     from django_tasklock.operators.reservations import key_of
 
     return key_of(task, name)
+
+
+def diagnosed() -> list[Any]:
+    """What the doctor finds."""
+    from django_tasklock.operators.doctor import diagnose
+
+    return list(diagnose())
+
+
+def show_everywhere(info: LockInfo) -> None:
+    """In each way in which the package shows a lock; none may fail, whatever was read."""
+    from django_tasklock.cli.tables import json_row, lock_cells
+
+    json.dumps(info.as_json()).encode()
+    (str(json_row(info)) + str(lock_cells(info)) + repr(info)).encode()
+    assert (info.token is None) == (info.digest is not None), "it is ours, or it has a digest"
+    assert info.owner.alive() in (None, True, False)
 
 
 def made_of_each_process(monkeypatch: pytest.MonkeyPatch) -> tuple[list[object], list[object]]:
@@ -193,25 +223,73 @@ def made_of_each_process(monkeypatch: pytest.MonkeyPatch) -> tuple[list[object],
     return declared, made
 
 
-def rows_of(alias: str, timeout: float) -> Any:
-    """A connection of `DatabaseStore` to a database."""
-    from django_tasklock.stores.database.connections import Connection
+# Of Redis
 
-    return Connection(alias, timeout)
+
+def code_of_connections() -> tuple[str, ...]:
+    """The code that speaks with Redis: two files of ours, and redis-py's folder."""
+    ours = "django_tasklock._compat.redis", f"{STORES}.redis.connections"
+    files = [str(pkgutil.resolve_name(module).__file__) for module in ours]
+    return *files, str(Path(pkgutil.resolve_name("redis").__file__).parent)
+
+
+def distrust_connections(monkeypatch: pytest.MonkeyPatch, *, idle: bool = False) -> None:
+    """Each connection counts as one that has rested, or even as idle for long."""
+    monkeypatch.setattr(f"{STORES}.redis.connections.TRUST_SECONDS", 0.0)
+    if idle:
+        monkeypatch.setattr(f"{STORES}.redis.connections.IDLE_SECONDS", 0.0)
+
+
+def sha_of_script(name: str) -> bytes:
+    """By which the server is told to run it."""
+    sha: bytes = of_store("redis.connections:SCRIPTS")[name].sha
+    return sha
+
+
+def has_arrived(subscription: Any) -> bool:
+    """Whether there is something to be read on the connection of a redis-py ``PubSub``."""
+    arrives = pkgutil.resolve_name("django_tasklock._compat.redis:arrives")
+    return bool(arrives(subscription.connection, 0))
+
+
+def silence_seconds() -> float:
+    """After which a subscription that nobody has read is not used any more."""
+    return float(of_store("redis.subscription:SILENCE_SECONDS"))
+
+
+def listen_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Have `silence_seconds` be so many."""
+    monkeypatch.setattr(f"{STORES}.redis.subscription.SILENCE_SECONDS", seconds)
+
+
+def interrupt_ends_of_subscriptions(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[[Any], object]
+) -> None:
+    monkeypatch.setattr(f"{STORES}.redis.subscription.Subscription.end", work)
+
+
+def list_in_little_scripts(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """A script reads at most so many leases, or names."""
+    for each in ("FIRST_LEASES", "LEASES_PER_SCRIPT", "NAMES_PER_SCRIPT"):
+        monkeypatch.setattr(f"{STORES}.redis.store.{each}", most)
+
+
+# Of a database
+
+
+def rows_of(alias: str, timeout: float) -> Any:
+    """A connection of `DatabaseStore`."""
+    return of_store("database.connections:Connection")(alias, timeout)
 
 
 def sweep_rows(store: Any) -> None:
     """Have a `DatabaseStore` remove what is old and over."""
-    from django_tasklock.stores.database import store as module
-
-    store._run(module._sweep)
+    store._run(of_store("database.store:_sweep"))
 
 
 def late_write(store: Any, name: str, token: str, lasts: int) -> Callable[[], bool]:
     """A statement that was held up: what it would write was read now. ``lasts``: microseconds."""
-    from django_tasklock.stores.database import store as module
-
-    late, key = rows_of(store.database, 30.0), store.key(name)
+    module, late, key = of_store("database.store"), rows_of(store.database, 30.0), store.key(name)
     read, now = module._read(late, [key])
     row = module.LockRow(key, token, expires=now + lasts, began=now, fence=now)
 
@@ -226,9 +304,7 @@ def late_write(store: Any, name: str, token: str, lasts: int) -> Callable[[], bo
 
 def once_rows_were_read(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
     """Do this when a `DatabaseStore` has read rows, and has not written them yet; once."""
-    from django_tasklock.stores.database import store as module
-
-    read = module._read
+    read = of_store("database.store:_read")
 
     def read_then_work(*asked: Any, **keys: Any) -> Any:
         answer = read(*asked, **keys)
@@ -236,135 +312,47 @@ def once_rows_were_read(monkeypatch: pytest.MonkeyPatch, work: Callable[[], obje
         work()
         return answer
 
-    monkeypatch.setattr(module, "_read", read_then_work)
+    monkeypatch.setattr(f"{STORES}.database.store._read", read_then_work)
 
 
-def has_arrived(subscription: Any) -> bool:
-    """Whether there is something to be read on the connection of a redis-py ``PubSub``."""
-    from django_tasklock._compat.redis import arrives
-
-    return bool(arrives(subscription.connection, 0))
+# Of ZooKeeper
 
 
 class ZooKeeperNodes:
     """How a `ZooKeeperStore` names its nodes, and how long it knows the leader's clock."""
 
     def __init__(self) -> None:
-        from django_tasklock.stores.zookeeper import nodes, store
-
-        self.CLOCK, self.KNOWN_SECONDS = nodes.CLOCK, store.KNOWN_SECONDS
-        self.of, self.name_of = nodes._quoted, nodes.name_of
+        nodes = of_store("zookeeper.nodes")
+        self.CLOCK, self.of, self.name_of = nodes.CLOCK, nodes._quoted, nodes.name_of
+        self.KNOWN_SECONDS = of_store("zookeeper.store:KNOWN_SECONDS")
 
 
 def sweep_nodes(monkeypatch: pytest.MonkeyPatch, *, chance: float) -> None:
     """How often a `ZooKeeperStore` removes what is over."""
-    from django_tasklock.stores.zookeeper import store
-
-    monkeypatch.setattr(store, "SWEEP_CHANCE", chance)
+    monkeypatch.setattr(f"{STORES}.zookeeper.store.SWEEP_CHANCE", chance)
 
 
 def before_zookeeper_is_asked(
     monkeypatch: pytest.MonkeyPatch, step: str, work: Callable[[Any, Any], object]
 ) -> None:
     """Call this with the call and its requests before each "commit" or "send" of one."""
-    from django_tasklock.stores.zookeeper import store
-
-    real = getattr(store._Call, step)
+    call = of_store("zookeeper.store:_Call")
+    real = getattr(call, step)
 
     def worked(call: Any, requests: Any) -> Any:
         work(call, requests)
         return real(call, requests)
 
-    monkeypatch.setattr(store._Call, step, worked)
+    monkeypatch.setattr(call, step, worked)
 
 
 def no_thread_for_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system starts none for a `ZooKeeperStore`."""
-    from django_tasklock.stores.zookeeper import store
-
-    monkeypatch.setattr(store, "_start", lambda work: False)
+    monkeypatch.setattr(f"{STORES}.zookeeper.store._start", lambda work: False)
 
 
 def zookeeper_links() -> list[Any]:
     """What this process has of connections to ZooKeeper, in stores that live."""
-    from django_tasklock.stores.zookeeper.store import _Link
-
+    link = of_store("zookeeper.store:_Link")
     # By its type: `isinstance` would ask a lazy object of Django's, such as a request's user.
-    return [each for each in gc.get_objects() if type(each) is _Link]
-
-
-def code_of_connections() -> tuple[str, ...]:
-    """The code that speaks with Redis: two files of ours, and redis-py's folder."""
-    import redis
-
-    from django_tasklock._compat import redis as redis_compat
-    from django_tasklock.stores.redis import connections
-
-    return redis_compat.__file__, connections.__file__, str(Path(redis.__file__).parent)
-
-
-def distrust_connections(monkeypatch: pytest.MonkeyPatch, *, idle: bool = False) -> None:
-    """Each connection to Redis counts as one that has rested, or even as idle for long."""
-    from django_tasklock.stores.redis import connections
-
-    monkeypatch.setattr(connections, "TRUST_SECONDS", 0.0)
-    if idle:
-        monkeypatch.setattr(connections, "IDLE_SECONDS", 0.0)
-
-
-def sha_of_script(name: str) -> bytes:
-    """By which Redis is told to run it."""
-    from django_tasklock.stores.redis.connections import SCRIPTS
-
-    return SCRIPTS[name].sha
-
-
-def listen_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """A subscription that nobody has read for so long is not used any more."""
-    from django_tasklock.stores.redis import subscription
-
-    monkeypatch.setattr(subscription, "SILENCE_SECONDS", seconds)
-
-
-def silence_seconds() -> float:
-    from django_tasklock.stores.redis import subscription
-
-    return subscription.SILENCE_SECONDS
-
-
-def interrupt_ends_of_subscriptions(
-    monkeypatch: pytest.MonkeyPatch, work: Callable[[Any], object]
-) -> None:
-    from django_tasklock.stores.redis.subscription import Subscription
-
-    monkeypatch.setattr(Subscription, "end", work)
-
-
-def list_in_little_scripts(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """A script of Redis reads at most so many leases, or names."""
-    from django_tasklock.stores.redis import store
-
-    for each in ("FIRST_LEASES", "LEASES_PER_SCRIPT", "NAMES_PER_SCRIPT"):
-        monkeypatch.setattr(store, each, most)
-
-
-def diagnosed() -> list[Any]:
-    """What the doctor finds."""
-    from django_tasklock.operators.doctor import diagnose
-
-    return list(diagnose())
-
-
-def show_everywhere(info: LockInfo) -> None:
-    """In each way in which the package shows a lock; none may fail, whatever was read."""
-    from django_tasklock.cli.tables import json_row, lock_cells
-
-    json.dumps(info.as_json()).encode()
-    (str(json_row(info)) + str(lock_cells(info)) + repr(info)).encode()
-    assert (info.token is None) == (info.digest is not None), "it is ours, or it has a digest"
-    assert info.owner.alive() in (None, True, False)
-
-
-def longest_silence() -> float:
-    """Seconds after which a waiter that has heard nothing asks again."""
-    return waiting.LONGEST_SILENCE_SECONDS
+    return [each for each in gc.get_objects() if type(each) is link]
