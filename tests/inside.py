@@ -160,12 +160,11 @@ def fork_untold(fork: Callable[[], int]) -> int:
 
 # -- the stores
 
-from django_tasklock._values.arguments import LONGEST_TTL_SECONDS  # noqa: E402
-from django_tasklock._values.event import KINDS, Event  # noqa: E402
-from django_tasklock._values.owner import operator_record  # noqa: E402
-from django_tasklock._values.slots import permit_names  # noqa: E402
-
-__all__ += ["KINDS", "LONGEST_TTL_SECONDS", "Event", "operator_record", "permit_names"]
+from django_tasklock._values.arguments import LONGEST_TTL_SECONDS as LONGEST_TTL_SECONDS  # noqa: E402
+from django_tasklock._values.event import KINDS as KINDS  # noqa: E402
+from django_tasklock._values.event import Event as Event  # noqa: E402
+from django_tasklock._values.owner import operator_record as operator_record  # noqa: E402
+from django_tasklock._values.slots import permit_names as permit_names  # noqa: E402
 
 STORES = "django_tasklock.stores"
 
