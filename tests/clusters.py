@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -95,44 +95,25 @@ class ClusterNode:
         return "cluster_state:ok" in said
 
 
+@dataclass(eq=False)
 class Cluster:
     """Masters that share the slots, and a replica for each."""
 
-    def __init__(
-        self,
-        stack: contextlib.ExitStack,
-        *,
-        timeout_ms: int,
-        tls: Tls | None,
-        password: str | None,
-        full_coverage: bool,
-    ) -> None:
-        self._stack = stack
-        self._timeout_ms = timeout_ms
-        self._tls = tls
-        self._password = password
-        self._full_coverage = full_coverage
-        self.nodes: list[ClusterNode] = []
+    _stack: contextlib.ExitStack
+    timeout_ms: int = HASTY_MS
+    tls: Tls | None = None
+    password: str | None = None
+    full_coverage: bool = True
+    nodes: list[ClusterNode] = field(default_factory=list)
 
     @classmethod
     @contextlib.contextmanager
-    def own(
-        cls,
-        masters: int = 3,
-        replicas: int = 3,
-        *,
-        timeout_ms: int = HASTY_MS,
-        tls: Tls | None = None,
-        password: str | None = None,
-        full_coverage: bool = True,
-    ) -> Iterator[Cluster]:
-        """A cluster for the time of the block; skips the test if there can be none."""
+    def own(cls, masters: int = 3, replicas: int = 3, **options: Any) -> Iterator[Cluster]:
+        """A cluster for the time of the block, with the fields above; skips the test if there can
+        be none."""
         require_cluster_server()
         with contextlib.ExitStack() as stack:
-            cluster = cls(
-                stack, timeout_ms=timeout_ms, tls=tls, password=password,
-                full_coverage=full_coverage,
-            )  # fmt: skip
+            cluster = cls(stack, **options)
             for _ in range(masters + replicas):
                 cluster.start_node()
             cluster._connect(masters)
@@ -144,22 +125,22 @@ class Cluster:
         bus, port = free_port(), free_port()
         options = [
             *("--cluster-enabled", "yes", "--cluster-port", str(bus), "--dir", folder),
-            *("--cluster-node-timeout", str(self._timeout_ms), "--shutdown-timeout", "0"),
-            *("--cluster-require-full-coverage", "yes" if self._full_coverage else "no"),
+            *("--cluster-node-timeout", str(self.timeout_ms), "--shutdown-timeout", "0"),
+            *("--cluster-require-full-coverage", "yes" if self.full_coverage else "no"),
             *("--repl-diskless-sync-delay", "0", "--cluster-allow-replica-migration", "no"),
         ]
-        if self._tls is not None:
+        if self.tls is not None:
             options += ["--tls-port", str(port), "--tls-cluster", "yes"]
-            for name, value in self._tls.directives().items():
+            for name, value in self.tls.directives().items():
                 options += [f"--{name}", value]
         server = self._stack.enter_context(own_redis(needs_own=True, options=options))
         # Killed, not ended: nothing is to be kept.
         self._stack.callback(lambda: server.kill() if server.pid else None)
-        node = ClusterNode(server, port if self._tls else server.port, bus)
-        if self._password is not None:
-            node.run("CONFIG", "SET", "masterauth", self._password)
-            node.run("CONFIG", "SET", "requirepass", self._password)
-            node.password = self._password
+        node = ClusterNode(server, port if self.tls else server.port, bus)
+        if self.password is not None:
+            node.run("CONFIG", "SET", "masterauth", self.password)
+            node.run("CONFIG", "SET", "requirepass", self.password)
+            node.password = self.password
         self.nodes.append(node)
         return node
 
@@ -243,12 +224,12 @@ class Cluster:
 
     def settings(self, **options: Any) -> dict[str, Any]:
         """``TASKLOCK["default"]`` on this cluster."""
-        scheme = "rediss" if self._tls else "redis"
-        user = f":{quote(self._password, safe='')}@" if self._password else ""
+        scheme = "rediss" if self.tls else "redis"
+        user = f":{quote(self.password, safe='')}@" if self.password else ""
         location = [f"{scheme}://{user}127.0.0.1:{node.port}" for node in self.nodes[:2]]
         given: dict[str, Any] = {"LOCATION": location}
-        if self._tls is not None:
-            given["CONNECTION_POOL_KWARGS"] = self._tls.client()
+        if self.tls is not None:
+            given["CONNECTION_POOL_KWARGS"] = self.tls.client()
         return {
             "BACKEND": "django_tasklock.stores.cluster.RedisClusterStore",
             "OPTIONS": given | options,
@@ -269,7 +250,7 @@ class Cluster:
             keys = source.run("CLUSTER", "GETKEYSINSLOT", slot, 1)
             if not keys:
                 break
-            auth = ["AUTH", self._password] if self._password else []
+            auth = ["AUTH", self.password] if self.password else []
             try:
                 source.run("MIGRATE", "127.0.0.1", target.server.port, "", 0, 5000, *auth,
                            "KEYS", *keys)  # fmt: skip

@@ -25,6 +25,34 @@ import django
 django.setup()
 """
 
+BUSY = """
+import time
+from django_tasklock import lock, locks
+
+def compute(seconds):
+    ends = time.perf_counter() + seconds
+    while time.perf_counter() < ends:
+        sum(range(1000))
+
+def others():
+    while True:
+        lease = locks.acquire("video:2", ttl=60, wait=None)
+        sleep(0)
+        lease.release()
+        sleep(0)
+
+[spawn(others) for _ in range(3)]
+with lock("video:1", ttl=3) as lease:
+    compute(4)
+    sleep(0.01)
+    compute(1)
+    lease.assert_held()
+waited = locks.acquire("video:3", ttl=0.5)
+assert locks.acquire("video:3", wait=60), "a greenlet waits for the end of a lease"
+print("waited")
+"""
+"""A greenlet computes while it holds a lease, and others are at it."""
+
 
 def run_in_greenlets(program: str, library: str = "gevent") -> list[str]:
     """The words that a program prints. It has ``sleep``, ``spawn`` and ``join``.

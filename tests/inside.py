@@ -9,6 +9,8 @@ What tests do with the inside of the package; whoever changes that changes this 
 
 from __future__ import annotations
 
+import gc
+import json
 import pkgutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from inspect import signature
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -32,6 +35,9 @@ from django_tasklock._engine.waiting import blocking
 from django_tasklock._values import clock as clock
 from django_tasklock._values import owner as owner_module
 from django_tasklock._values import processes
+from django_tasklock._values.arguments import LONGEST_TTL_SECONDS as LONGEST_TTL_SECONDS
+from django_tasklock._values.event import KINDS as KINDS
+from django_tasklock._values.event import Event as Event
 from django_tasklock._values.event import Kind
 from django_tasklock._values.handle import read_handle as read_handle
 from django_tasklock._values.owner import COOLING as COOLING
@@ -492,3 +498,197 @@ def waits_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
 
     monkeypatch.setattr(Run, "_acquire", acquire)
     return waits
+
+
+# -- the stores
+
+
+STORES = "django_tasklock.stores"
+
+
+def of_store(path: str) -> Any:
+    """What is there in the package of the stores, which need not all be installed."""
+    return pkgutil.resolve_name(f"{STORES}.{path}")
+
+
+def longest_silence() -> float:
+    """Seconds after which a waiter that has heard nothing asks again."""
+    return waiting.LONGEST_SILENCE_SECONDS
+
+
+def key_of_reservation(task: str, name: str) -> str:
+    """Under which a store keeps the reservation of a job in the queue."""
+    from django_tasklock.operators.reservations import key_of
+
+    return key_of(task, name)
+
+
+def diagnosed() -> list[Any]:
+    """What the doctor finds."""
+    from django_tasklock.operators.doctor import diagnose
+
+    return list(diagnose())
+
+
+def show_everywhere(info: LockInfo) -> None:
+    """In each way in which the package shows a lock; none may fail, whatever was read."""
+    from django_tasklock.cli.tables import json_row, lock_cells
+
+    json.dumps(info.as_json()).encode()
+    (str(json_row(info)) + str(lock_cells(info)) + repr(info)).encode()
+    assert (info.token is None) == (info.digest is not None), "it is ours, or it has a digest"
+    assert info.owner.alive() in (None, True, False)
+
+
+def made_of_each_process(monkeypatch: pytest.MonkeyPatch) -> tuple[list[object], list[object]]:
+    """What is declared from now on as something that each process has of its own, and what is made
+    of it here."""
+    declared: list[object] = []
+    made: list[object] = []
+    begin = processes.OfProcess.__init__
+
+    def count(self: Any, make: Callable[[], Any], *leave: Any) -> None:
+        def make_and_count() -> Any:
+            made.append(make())
+            return made[-1]
+
+        declared.append(self)
+        begin(self, make_and_count, *leave)
+
+    monkeypatch.setattr(processes.OfProcess, "__init__", count)
+    return declared, made
+
+
+# Of Redis
+
+
+def code_of_connections() -> tuple[str, ...]:
+    """The code that speaks with Redis: two files of ours, and redis-py's folder."""
+    ours = "django_tasklock._compat.redis", f"{STORES}.redis.connections"
+    files = [str(pkgutil.resolve_name(module).__file__) for module in ours]
+    return *files, str(Path(pkgutil.resolve_name("redis").__file__).parent)
+
+
+def distrust_connections(monkeypatch: pytest.MonkeyPatch, *, idle: bool = False) -> None:
+    """Each connection counts as one that has rested, or even as idle for long."""
+    monkeypatch.setattr(f"{STORES}.redis.connections.TRUST_SECONDS", 0.0)
+    if idle:
+        monkeypatch.setattr(f"{STORES}.redis.connections.IDLE_SECONDS", 0.0)
+
+
+def sha_of_script(name: str) -> bytes:
+    """By which the server is told to run it."""
+    sha: bytes = of_store("redis.connections:SCRIPTS")[name].sha
+    return sha
+
+
+def has_arrived(subscription: Any) -> bool:
+    """Whether there is something to be read on the connection of a redis-py ``PubSub``."""
+    arrives = pkgutil.resolve_name("django_tasklock._compat.redis:arrives")
+    return bool(arrives(subscription.connection, 0))
+
+
+def silence_seconds() -> float:
+    """After which a subscription that nobody has read is not used any more."""
+    return float(of_store("redis.subscription:SILENCE_SECONDS"))
+
+
+def listen_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Have `silence_seconds` be so many."""
+    monkeypatch.setattr(f"{STORES}.redis.subscription.SILENCE_SECONDS", seconds)
+
+
+def interrupt_ends_of_subscriptions(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[[Any], object]
+) -> None:
+    monkeypatch.setattr(f"{STORES}.redis.subscription.Subscription.end", work)
+
+
+def list_in_little_scripts(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """A script reads at most so many leases, or names."""
+    for each in ("FIRST_LEASES", "LEASES_PER_SCRIPT", "NAMES_PER_SCRIPT"):
+        monkeypatch.setattr(f"{STORES}.redis.store.{each}", most)
+
+
+# Of a database
+
+
+def rows_of(alias: str, timeout: float) -> Any:
+    """A connection of `DatabaseStore`."""
+    return of_store("database.connections:Connection")(alias, timeout)
+
+
+def sweep_rows(store: Any) -> None:
+    """Have a `DatabaseStore` remove what is old and over."""
+    store._run(of_store("database.store:_sweep"))
+
+
+def late_write(store: Any, name: str, token: str, lasts: int) -> Callable[[], bool]:
+    """A statement that was held up: what it would write was read now. ``lasts``: microseconds."""
+    module, late, key = of_store("database.store"), rows_of(store.database, 30.0), store.key(name)
+    read, now = module._read(late, [key])
+    row = module.LockRow(key, token, expires=now + lasts, began=now, fence=now)
+
+    def write() -> bool:
+        try:
+            return bool(module._write(late, read, [row]))
+        finally:
+            late.close()
+
+    return write
+
+
+def once_rows_were_read(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
+    """Do this when a `DatabaseStore` has read rows, and has not written them yet; once."""
+    read = of_store("database.store:_read")
+
+    def read_then_work(*asked: Any, **keys: Any) -> Any:
+        answer = read(*asked, **keys)
+        monkeypatch.undo()
+        work()
+        return answer
+
+    monkeypatch.setattr(f"{STORES}.database.store._read", read_then_work)
+
+
+# Of ZooKeeper
+
+
+class ZooKeeperNodes:
+    """How a `ZooKeeperStore` names its nodes, and how long it knows the leader's clock."""
+
+    def __init__(self) -> None:
+        nodes = of_store("zookeeper.nodes")
+        self.CLOCK, self.of, self.name_of = nodes.CLOCK, nodes._quoted, nodes.name_of
+        self.KNOWN_SECONDS = of_store("zookeeper.store:KNOWN_SECONDS")
+
+
+def sweep_nodes(monkeypatch: pytest.MonkeyPatch, *, chance: float) -> None:
+    """How often a `ZooKeeperStore` removes what is over."""
+    monkeypatch.setattr(f"{STORES}.zookeeper.store.SWEEP_CHANCE", chance)
+
+
+def before_zookeeper_is_asked(
+    monkeypatch: pytest.MonkeyPatch, step: str, work: Callable[[Any, Any], object]
+) -> None:
+    """Call this with the call and its requests before each "commit" or "send" of one."""
+    call = of_store("zookeeper.store:_Call")
+    real = getattr(call, step)
+
+    def worked(call: Any, requests: Any) -> Any:
+        work(call, requests)
+        return real(call, requests)
+
+    monkeypatch.setattr(call, step, worked)
+
+
+def no_thread_for_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system starts none for a `ZooKeeperStore`."""
+    monkeypatch.setattr(f"{STORES}.zookeeper.store._start", lambda work: False)
+
+
+def zookeeper_links() -> list[Any]:
+    """What this process has of connections to ZooKeeper, in stores that live."""
+    link = of_store("zookeeper.store:_Link")
+    # By its type: `isinstance` would ask a lazy object of Django's, such as a request's user.
+    return [each for each in gc.get_objects() if type(each) is link]

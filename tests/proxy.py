@@ -8,7 +8,6 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
 
 
 class Connection:
@@ -48,7 +47,8 @@ class Connection:
         for data in self._chunks(self.server):
             self.proxy._flowing.wait()
             if self.losing_reply:
-                self.proxy._lost_one()
+                with self.proxy._lock:
+                    self.proxy.lost_replies += 1
                 break
             time.sleep(self.proxy.latency)
             with contextlib.suppress(OSError):
@@ -92,7 +92,6 @@ class CutProxy:
         self._to_turn_away = 0
         self._to_repeat: tuple[bytes, int] = (b"", 0)
         self._lock = threading.Lock()
-        self._lost = threading.Condition(self._lock)
         self._flowing = threading.Event()
         self._flowing.set()
         self._to_lose: tuple[bytes, int] = (b"", 0)
@@ -107,12 +106,7 @@ class CutProxy:
     def __enter__(self) -> CutProxy:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     @property
@@ -124,16 +118,10 @@ class CutProxy:
         """Lose the reply of the next ``times`` requests that hold the bytes ``to``.
 
         The request reaches the server and is carried out; the client sees its connection cut.
-        ``lost_replies`` and ``wait_lost`` tell that it has happened.
+        ``lost_replies`` tells that it has happened.
         """
         with self._lock:
             self._to_lose = (to, times)
-
-    def wait_lost(self, count: int = 1, timeout: float = 10) -> None:
-        """Wait until ``count`` replies in all were lost; TimeoutError after ``timeout`` seconds."""
-        with self._lost:
-            if not self._lost.wait_for(lambda: self.lost_replies >= count, timeout):
-                raise TimeoutError(f"{self.lost_replies} replies were lost, not {count}")
 
     def repeat_reply(self, of: bytes, last: int = 0) -> None:
         """Deliver the next reply that holds the bytes ``of`` twice, as no proxy should.
@@ -267,8 +255,3 @@ class CutProxy:
                 return b""
             self._to_repeat = (b"", 0)
             return reply[-last:]
-
-    def _lost_one(self) -> None:
-        with self._lost:
-            self.lost_replies += 1
-            self._lost.notify_all()

@@ -8,15 +8,20 @@ from typing import Any
 
 import redis
 
-from django_tasklock._values.owner import owner_record
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant
 from django_tasklock.stores.quorum import QuorumStore
+from tests.inside import owner_record
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.store_cases import MEMORY_STORE, quorum_store
+from tests.store_cases import MEMORY_STORE, members, quorum_store
 
-__all__ = ["FAULTS", "SILENT", "Five", "five_behind_proxies", "given_to", "quorum", "use_memory"]
+__all__ = [
+    "FAULTS", "LOCMEM", "SILENT", "Five", "five_behind_proxies", "given_to", "having", "quorum",
+    "use_memory", "use_quorum",
+]  # fmt: skip
+
+LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 
 SILENT = ("killed", "paused", "cut off")
 """faults after which a server does not answer"""
@@ -55,6 +60,17 @@ class Five:
         elif fault == "cut off":
             self.proxies[number].accept()
 
+    @contextlib.contextmanager
+    def without(self, *numbers: int) -> Iterator[None]:
+        """These members are cut off, and have their data when they are back."""
+        for number in numbers:
+            self.harm("cut off", number)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                self.mend("cut off", number)
+
     def client(self, number: int) -> Any:
         """A client of the server itself."""
         return redis.Redis.from_url(self.servers[number].url)
@@ -77,15 +93,30 @@ def five_behind_proxies(servers: Sequence[RedisServer]) -> Iterator[Five]:
 
 def use_memory(use_caches: Callable[..., None], aliases: str = "abcde", **options: Any) -> None:
     """A quorum of stores in memory is the store "default"."""
-    caches = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
     in_memory = {alias: {"BACKEND": MEMORY_STORE} for alias in aliases}
-    use_caches(caches, {"default": quorum_store(aliases, **options)} | in_memory)
+    use_caches({"default": LOCMEM}, {"default": quorum_store(aliases, **options)} | in_memory)
+
+
+def use_quorum(
+    five: Five, use_caches: Callable[..., None], *, ttl: float = 60.0, socket: float = 2.0,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Make them the members of the store "default", with this TTL, these OPTIONS, and so many
+    seconds as SOCKET_TIMEOUT of each."""
+    caches, tasklock = members(five.urls, SOCKET_TIMEOUT=socket)
+    default = quorum_store(**options) | {"TTL": ttl}
+    use_caches({"default": LOCMEM} | caches, {"default": default} | tasklock)
 
 
 def given_to(aliases: str, name: str, token: str, ttl: float = 60.0) -> None:
     """A lease at these members alone."""
     for alias in aliases:
         assert isinstance(stores[alias].acquire([name], token, ttl, owner_record()), Grant)
+
+
+def having(name: str, aliases: str = "abcde") -> str:
+    """Those of the members that have a lock, as a word."""
+    return "".join(alias for alias in aliases if stores[alias].find(name))
 
 
 def quorum() -> QuorumStore:

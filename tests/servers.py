@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from example_project import servers
@@ -16,16 +14,15 @@ from example_project.redis_binary import NoRedis, find_binary
 from example_project.servers import SERVER_START_SECONDS, PortTaken, free_port, start_process
 
 __all__ = [
-    "NoRedis", "RedisServer", "find_binary", "forget_kept", "free_port", "kept_in", "own_redis",
-    "start_process",
+    "NoRedis", "OwnProcess", "RedisServer", "find_binary", "forget_kept", "free_port", "kept_in",
+    "own_redis", "start_process",
 ]  # fmt: skip
 
 
-class RedisServer(servers.RedisServer):
-    """A running Redis that a test may pause, kill and start again, unless ``REDIS_URL`` names it.
+class OwnProcess:
+    """A server that a test may pause and kill; `RuntimeError` if it is not ours."""
 
-    The four methods below raise `RuntimeError` for a server that is not ours.
-    """
+    _process: subprocess.Popen[bytes] | None
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open, nothing answers."""
@@ -39,10 +36,22 @@ class RedisServer(servers.RedisServer):
         self._ours().send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL: connections are cut, new ones refused, the data is gone."""
+        """SIGKILL: connections are cut, new ones refused; what is in memory is gone."""
         process = self._ours()
         process.kill()
         process.wait()
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _ours(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("it is not ours to pause, end or start again")
+        return self._process
+
+
+class RedisServer(OwnProcess, servers.RedisServer):
+    """A running Redis that a test may use so and start again, unless ``REDIS_URL`` names it."""
 
     def restart(self) -> None:
         """A new, empty server on the same port."""
@@ -59,22 +68,13 @@ class RedisServer(servers.RedisServer):
 
     def stop(self) -> None:
         """End the server, also one that is paused."""
-        process = self._process
-        if process is not None and process.poll() is None:
-            process.send_signal(signal.SIGCONT)
+        if self.is_running():
+            self.resume()
         super().stop()
 
-    def _ours(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise RuntimeError(f"{self.url} is not ours to pause, end or start again")
-        return self._process
 
-
-def own_redis(
-    *, needs_own: bool = False, options: Sequence[str] = ()
-) -> contextlib.AbstractContextManager[RedisServer]:
-    """A Redis for the time of the block; the arguments are those of `servers.RedisServer.own`."""
-    return RedisServer.own(needs_own=needs_own, options=options)
+own_redis = RedisServer.own
+"""A Redis for the time of the block"""
 
 
 def kept_in(folder: Path) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +104,35 @@ def _memcached(request: pytest.FixtureRequest) -> CacheSettings:
         "LOCATION": request.getfixturevalue("memcached_server"),
         "KEY_PREFIX": own_prefix(),
     }
+
+
+def _files(request: pytest.FixtureRequest) -> CacheSettings:
+    return {
+        "BACKEND": "django.core.cache.backends.filebased.FileBasedCache",
+        "LOCATION": str(request.getfixturevalue("tmp_path")),
+    }
+
+
+@contextmanager
+def lock_table() -> Iterator[tuple[CacheSettings, Callable[[str], None]]]:
+    """A cache in a table of the database "default", and what executes a statement there."""
+
+    def execute(sql: str) -> None:
+        with connections["default"].cursor() as cursor:
+            cursor.execute(sql)
+
+    backend = "django.core.cache.backends.db.DatabaseCache"
+    call_command("createcachetable", "locks_cached", verbosity=0)
+    try:
+        yield {"BACKEND": backend, "LOCATION": "locks_cached"}, execute
+    finally:
+        execute("DROP TABLE locks_cached")
+
+
+def _table(request: pytest.FixtureRequest) -> CacheSettings:
+    table = lock_table()
+    request.addfinalizer(lambda: table.__exit__(None, None, None))
+    return table.__enter__()[0]
 
 
 def _lease_table(fixture: str) -> Callable[[pytest.FixtureRequest], CacheSettings]:
@@ -260,5 +290,10 @@ def _id(case: Any) -> str:
     return value.id
 
 
-OTHER_CASES = [case for case in STORE_CASES if _id(case) not in BY_DAY | NIGHTLY_ONLY]
-"""Parameters of the fixture ``other_store``: by day they have a handful of tests each."""
+OTHER_CASES = [
+    *(case for case in STORE_CASES if _id(case) not in BY_DAY | NIGHTLY_ONLY),
+    StoreCase("files", _files),
+    pytest.param(StoreCase("table", _table), marks=ON_DATABASE),
+]
+"""Parameters of the fixture ``other_store``: by day they have a handful of tests each. Files and
+tables of Django's cache have no others: they cannot do all that the contract asks."""

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from tests import needs
+from tests.servers import NoRedis
 
 __all__ = ["Tls"]
 
@@ -30,6 +38,19 @@ class Tls:
             capture_output=True,
         )  # fmt: skip
         return made
+
+    @classmethod
+    @contextlib.contextmanager
+    def needed(cls, folder: Path) -> Iterator[Tls]:
+        """One for the servers that the block starts; skips the test if they cannot have TLS."""
+        if shutil.which("openssl") is None:
+            needs.missing("openssl is not installed")
+        try:
+            yield cls.made_in(folder)
+        except NoRedis as error:
+            if "tls" in str(error).lower():
+                pytest.skip("this redis-server was built without TLS")
+            needs.missing(str(error))
 
     def directives(self) -> dict[str, str]:
         """Of redis.conf: servers and Sentinels speak TLS with each other as well."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import os
 import random
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -20,9 +17,9 @@ import kazoo.protocol.connection
 import kazoo.retry
 from kazoo.client import KazooClient
 
-from django_tasklock.stores.zookeeper.store import _Link
 from tests import needs
-from tests.servers import free_port, start_process
+from tests.inside import zookeeper_links
+from tests.servers import OwnProcess, free_port, start_process
 
 __all__ = ["ZooKeeper", "client_of", "ensemble", "own_zookeeper"]
 
@@ -44,7 +41,7 @@ JVM = (
 )  # fmt: skip
 
 
-class ZooKeeper:
+class ZooKeeper(OwnProcess):
     """A running server.
 
     Args:
@@ -125,24 +122,6 @@ class ZooKeeper:
         """Whether it is the leader of its ensemble."""
         return self.figures().get("zk_server_state") == "leader"
 
-    def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers."""
-        process = self._ours()
-        process.send_signal(signal.SIGSTOP)
-        # The signal may take effect a moment later.
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-
-    def resume(self) -> None:
-        """SIGCONT: what was sent meanwhile is answered now."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        """SIGKILL: connections are cut, new ones refused. Its data stays."""
-        process = self._ours()
-        process.kill()
-        process.wait()
-
     def restart(self) -> None:
         """The same server again, with its data and its sessions."""
         self.stop()
@@ -151,15 +130,10 @@ class ZooKeeper:
 
     def stop(self) -> None:
         """End the server, also one that is paused."""
-        process = self._process
-        if process is not None and process.poll() is None:
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-            process.wait()
-
-    def _ours(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None
-        return self._process
+        if self.is_running():
+            self.resume()
+            self._ours().terminate()
+            self._ours().wait()
 
 
 @contextlib.contextmanager
@@ -224,10 +198,10 @@ def _ending(servers: Sequence[ZooKeeper]) -> Iterator[None]:
         yield
     finally:
         for server in servers:
-            server.resume()
+            if server.is_running():
+                server.resume()
         ports = {server.port for server in servers}
-        # By its type: `isinstance` would ask a lazy object of Django's, such as a request's user.
-        for link in [each for each in gc.get_objects() if type(each) is _Link]:
+        for link in zookeeper_links():
             # Or it would try to connect, and log that, until the process ends.
             if link.client is not None and ports & {port for _, port in link.client.hosts}:
                 link.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.greenlets import LIBRARIES, run_in_greenlets
+from tests.greenlets import BUSY, LIBRARIES, run_in_greenlets
 
 pytestmark = [pytest.mark.usefixtures("on_redis"), pytest.mark.parametrize("library", LIBRARIES)]
 
@@ -29,33 +29,6 @@ with again():
 assert not join(spawn(refused))
 
 print(locks.count())
-"""
-
-BUSY = """
-import time
-from django_tasklock import lock, locks
-
-def compute(seconds):
-    ends = time.perf_counter() + seconds
-    while time.perf_counter() < ends:
-        sum(range(1000))
-
-def others():
-    while True:
-        lease = locks.acquire("video:2", ttl=60, wait=None)
-        sleep(0)
-        lease.release()
-        sleep(0)
-
-[spawn(others) for _ in range(3)]
-with lock("video:1", ttl=3) as lease:
-    compute(4)
-    sleep(0.01)
-    compute(1)
-    lease.assert_held()
-waited = locks.acquire("video:3", ttl=0.5)
-assert locks.acquire("video:3", wait=60), "a greenlet waits for the end of a lease"
-print("waited")
 """
 
 RESTED = """

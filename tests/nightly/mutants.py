@@ -49,8 +49,7 @@ WAITING = "engine/test_waiting.py"
 SLOTS = "engine/test_slots.py"
 TAKEOVER = "engine/test_takeover.py"
 QUEUE = "stores/test_queue_order.py"
-HANDOVER = "stores/test_handover.py"
-WALKS = "stores/test_scripts_as_modelled.py"
+WALKS = "stores/test_scripts.py"
 OUTAGE = "stores/test_outage.py"
 GUARDS = "top/test_guards.py"
 REDELIVERY = "celery_tasks/test_redelivery.py"
@@ -238,7 +237,8 @@ MUTANTS = [Mutant(*each) for each in (
      WALKS, "test_scripts_take_the_steps_of_the_model"),
     ("who leaves with the lock it was handed has it", f"{LUA}/leave.lua",
      "if held and string.find(held, ARGV[1], 1, true) then", "if false then",
-     HANDOVER, "test_a_waiter_that_leaves_in_the_moment_it_is_handed_the_lock_has_it"),
+     CONTRACT,
+     "redis-pickle and test_a_waiter_that_leaves_after_the_hand_over_gets_the_grant"),
     ("case 58: a lease is counted from no moment after its hand-over", "stores/redis/waiter.py",
      "            self.leave()\n            self._number = number\n",
      "            if grant := self.leave():\n                return grant\n",
@@ -617,11 +617,11 @@ MUTANTS = [Mutant(*each) for each in (
      "engine/test_kept_keys.py", "test_a_permit_is_handed_to_no_waiter_of_another_tenant"),
     ("a check takes a lock as an acquire does", "stores/redis/check.py",
      '    client.run("acquire", there, [*lease, b"0", member, *lease])\n', "    return\n",
-     "stores/test_cluster_settings.py", "test_a_cluster_under_the_plain_store_is_named"),
+     "stores/test_cluster_changes.py", "test_a_cluster_under_the_plain_store_is_named"),
 
     ("case 39: a full server lets a lease be handed on", f"{LUA}/put.lua",
      "    if stays then set_end(change) end\n", "",
-     "stores/test_full_redis.py",
+     "stores/test_redis_refusals.py",
      "test_39_what_is_held_is_extended_renewed_and_released"),
     ("case 42: a last question before a waiter gives up", "_engine/waiting.py",
      "                    grant = yield from self._wait(answer, asked, queued)\n",

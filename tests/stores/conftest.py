@@ -17,10 +17,7 @@ from tests.store_cases import (
     DATABASE_CASES,
     OTHER_CASES,
     make_lease_table,
-    members,
-    own_prefix,
     params,
-    quorum_store,
     zookeeper_store,
 )
 from tests.store_cases import database_store as settings_of_store
@@ -70,20 +67,11 @@ def five_own_servers() -> Iterator[list[RedisServer]]:
 @pytest.fixture
 def five(five_own_servers: list[RedisServer], use_caches: UseCaches) -> Iterator[Five]:
     """Five servers for this test alone, which are the members of the store "default"."""
-    from tests.quorum import five_behind_proxies
+    from tests.quorum import five_behind_proxies, use_quorum
 
     with five_behind_proxies(five_own_servers) as five:
         use_quorum(five, use_caches)
         yield five
-
-
-def use_quorum(five: Five, use_caches: UseCaches, *, ttl: float = 60.0, **options: Any) -> None:
-    """Make them the members of the store "default", with this TTL and these OPTIONS."""
-    caches, tasklock = members(five.urls, SOCKET_TIMEOUT=2.0)
-    locmem = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": own_prefix()}
-    use_caches(
-        {"default": locmem} | caches, {"default": quorum_store(**options) | {"TTL": ttl}} | tasklock
-    )
 
 
 @pytest.fixture

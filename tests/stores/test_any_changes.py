@@ -101,13 +101,18 @@ def test_any_changes(atomic_store: BaseStore, puts: list[list[Step]]) -> None:
     store, model, names = atomic_store, Model(), [new_name() for _ in range(LOCKS)]
     fences = dict.fromkeys(range(LOCKS), 0)
     for put in puts:
+        # Given changes of some locks, I expect them to be made or not as a dict would
         steps = put if store.puts_together else put[:1]
         done = store.put([step.change(names) for step in steps])
         made, new = model.put(steps)
         assert done.made == made
+
+        # And that to be there which a dict would have
         found = store.get(names)
         assert lease_in(found) == [model.there.get(lock) for lock in range(LOCKS)]
         assert lease_in(done.entries) == [model.there.get(step.lock) for step in steps]
+
+        # And the fence of a lock to grow with each new lease of it, and with nothing else
         for lock, entry in enumerate(found):
             if entry is not None and store.supports_fence:
                 assert entry.fence is not None

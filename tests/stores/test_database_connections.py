@@ -1,40 +1,40 @@
-"""The connections of `DatabaseStore`: cut, silent, forked, interrupted, and in the way."""
+"""The connections of `DatabaseStore`: cut, silent, forked, interrupted, in the way, behind a
+PgBouncer; and the caller's own, whose transaction neither hides a lease nor takes it back."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Barrier
 from typing import Any
 
 import pytest
-from django.db import connections, transaction
+from django.contrib.auth.models import Group
+from django.db import DatabaseError, connections, transaction
+from psycopg.conninfo import make_conninfo
 
-from django_tasklock import StoreUnavailable, locks
-from django_tasklock._values.owner import owner_record
-from django_tasklock._values.tokens import new_token
+from django_tasklock import StoreUnavailable, lock, locks
+from django_tasklock.models import LeaseRow
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant
 from django_tasklock.stores.database import DatabaseStore
-from django_tasklock.stores.database.connections import Connection
-from django_tasklock.stores.database.store import TABLE
+from django_tasklock.testing.steps import granted
+from tests.agent import Agent
 from tests.conftest import ProxyTo, UseCaches, database_alias
+from tests.inside import new_token, owner_record, rows_of
 from tests.interruptions import Exit, Interrupt, signalled
-from tests.proxied_databases import proxy_before, through_proxy
+from tests.proxied_databases import MODES, pgbouncer, proxy_before, through_proxy
 from tests.proxy import CutProxy
 from tests.steps import LONG, Meanwhile, in_child, taken
+from tests.store_cases import database_store
 from tests.store_cases import database_store as settings_of_store
-from tests.store_cases import make_lease_table
+from tests.stores.conftest import ON_DATABASES
+from tests.stores.steps import answered
 from tests.waiting import PATIENCE, until
 
+TABLE = LeaseRow._meta.db_table
 TIMEOUT = 1.0
-
-
-@pytest.fixture(params=["postgres_alias", pytest.param("mariadb_alias", marks=pytest.mark.nightly)])
-def alias(request: pytest.FixtureRequest) -> str:
-    alias: str = request.getfixturevalue(request.param)
-    make_lease_table(alias)
-    return alias
 
 
 @pytest.fixture
@@ -50,30 +50,31 @@ def store(alias: str, proxy: CutProxy, use_caches: UseCaches) -> Iterator[Databa
         yield store
 
 
+SESSIONS = {
+    "postgresql": "SELECT pid FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    "mysql": "SELECT id FROM information_schema.processlist "
+    "WHERE db = DATABASE() AND id <> CONNECTION_ID()",
+}
+
+
 def sessions(alias: str) -> set[int]:
     """The server's numbers of the sessions in its database but our own."""
-    if connections[alias].vendor == "postgresql":
-        sql = (
-            "SELECT pid FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-    else:
-        sql = (
-            "SELECT id FROM information_schema.processlist "
-            "WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-        )
     with connections[alias].cursor() as cursor:
-        cursor.execute(sql)
+        cursor.execute(SESSIONS[connections[alias].vendor])
         return {number for (number,) in cursor.fetchall()}
 
 
 def test_every_verb_works_after_the_server_has_ended_the_session(
     store: DatabaseStore, alias: str
 ) -> None:
+    # Given a server that ends the store's session before each call
     end = {
         "postgresql": "SELECT pg_terminate_backend(%s)", "mysql": "KILL CONNECTION %s",
     }[connections[alias].vendor]  # fmt: skip
     token, owner = new_token(), owner_record()
+
+    # I expect each verb to work all the same
     verbs: list[Callable[[], Any]] = [
         lambda: isinstance(store.acquire(["video:1"], token, LONG, owner), Grant),
         lambda: isinstance(store.acquire_all({"a": token, "b": token}, LONG, owner), list),
@@ -108,7 +109,7 @@ def test_several_changes_that_were_cut_off_are_all_made_or_none(
 
 @pytest.mark.parametrize("silent", [False, True], ids=["down", "silent"])
 def test_a_server_that_does_not_answer_is_an_outage(
-    store: DatabaseStore, alias: str, proxy: CutProxy, silent: bool
+    store: DatabaseStore, proxy: CutProxy, silent: bool
 ) -> None:
     lease = taken("video:1")
     if silent:
@@ -150,7 +151,7 @@ def test_a_locked_table_is_an_outage_after_the_timeout(store: DatabaseStore, ali
 
 def test_a_write_whose_caller_gave_up_is_not_made_later(alias: str, use_caches: UseCaches) -> None:
     """Somebody else has the row for longer than a call may take."""
-    make_lease_table(alias)
+    others = sessions(alias)
     use_caches({}, {"default": settings_of_store(alias, TIMEOUT=TIMEOUT)})
     assert taken("video:1").release()
     store = stores["default"]
@@ -159,44 +160,37 @@ def test_a_write_whose_caller_gave_up_is_not_made_later(alias: str, use_caches: 
         with pytest.raises(StoreUnavailable):
             store.acquire(["video:1"], new_token(), LONG, owner_record())
     store.close_idle()
-    until(lambda: not sessions(alias))
+    until(lambda: not sessions(alias) - others)
     assert store.find("video:1") is None
 
 
+ON_POSTGRES = pytest.mark.parametrize("alias", ["postgres_alias"], indirect=True)
+
+
+@ON_POSTGRES
 @pytest.mark.parametrize("error", [Interrupt, TimeoutError])
-def test_what_a_signal_handler_raises_is_no_outage(
-    postgres_alias: str, use_caches: UseCaches, error: type[Exception]
-) -> None:
-    make_lease_table(postgres_alias)
-    use_caches({}, {"default": settings_of_store(postgres_alias)})
+def test_what_a_signal_handler_raises_is_no_outage(alias: str, error: type[Exception]) -> None:
     assert taken("video:1").release()
-    with transaction.atomic(postgres_alias), connections[postgres_alias].cursor() as cursor:
+    with transaction.atomic(alias), connections[alias].cursor() as cursor:
         cursor.execute(f"LOCK TABLE {TABLE}")
         with pytest.raises(error, match="from outside"), signalled(error("from outside")):
-            stores["default"].acquire(["video:1"], new_token(), LONG, owner_record())
+            granted(stores["default"], "video:1")
 
 
+@ON_POSTGRES
 def test_a_process_that_stops_in_a_transaction_holds_nobody_up_for_long(
-    postgres_alias: str, use_caches: UseCaches
+    alias: str, use_caches: UseCaches
 ) -> None:
     """The server ends its session. Before that, others have an outage."""
-    make_lease_table(postgres_alias)
-    use_caches({}, {"default": settings_of_store(postgres_alias, TIMEOUT=TIMEOUT)})
+    use_caches({}, {"default": settings_of_store(alias, TIMEOUT=TIMEOUT)})
     assert taken("video:1").release()
-    stopped = Connection(postgres_alias, TIMEOUT)
+    stopped = rows_of(alias, TIMEOUT)
     stopped.run("SELECT 1")
     stopped._cursor.execute("SHOW statement_timeout")
     assert stopped._cursor.fetchone() == ("0",), "the limits of a call do not stay behind"
     stopped.begin()
     assert stopped.run(f"UPDATE {TABLE} SET fence = fence + 1").rowcount == 1
-
-    def free() -> bool:
-        try:
-            return taken("video:1").release()
-        except StoreUnavailable:
-            return False
-
-    until(free)
+    assert answered(lambda: taken("video:1").release())
     stopped.close()
 
 
@@ -271,6 +265,7 @@ def test_a_database_of_another_name_is_used_at_once(store: DatabaseStore) -> Non
         locks.acquire("video:1")
 
 
+@ON_POSTGRES
 @pytest.mark.parametrize(
     "options",
     [
@@ -283,11 +278,10 @@ def test_a_database_of_another_name_is_used_at_once(store: DatabaseStore) -> Non
     ids=str,
 )
 def test_options_of_the_applications_connections(
-    postgres_alias: str, use_caches: UseCaches, options: dict[str, Any]
+    alias: str, use_caches: UseCaches, options: dict[str, Any]
 ) -> None:
     """Where transactions are serializable, PostgreSQL undoes some for the sake of others."""
-    make_lease_table(postgres_alias)
-    there: Any = dict(connections.settings[postgres_alias])
+    there: Any = dict(connections.settings[alias])
 
     def compete() -> bool:
         return taken("video:1", wait=PATIENCE).release()
@@ -301,3 +295,154 @@ def test_options_of_the_applications_connections(
         assert all(each.release() for each in several)
         assert all(worker.result(PATIENCE) for worker in [Meanwhile(compete) for _ in range(5)])
         stores.forget()
+
+
+@pytest.fixture
+def written(alias: str) -> Iterator[str]:
+    """The alias of a database with a table of the application, beside the locks.
+
+    SQLite has one writer to a file: there the application has another one."""
+    written = "default" if alias == "sqlite" else alias
+    with connections[written].cursor() as cursor:
+        cursor.execute("CREATE TABLE work (done integer)")
+    yield written
+    with connections[written].cursor() as cursor:
+        cursor.execute("DROP TABLE work")
+
+
+on_each = pytest.mark.parametrize("alias", ON_DATABASES, indirect=True)
+
+
+def write(alias: str) -> None:
+    with connections[alias].cursor() as cursor:
+        cursor.execute("INSERT INTO work VALUES (1)")
+
+
+@on_each
+def test_what_was_taken_and_released_stays_so_when_the_transaction_is_rolled_back(
+    written: str,
+) -> None:
+    released = taken("video:2")
+    with transaction.atomic(using=written):
+        write(written)
+        lease = taken("video:1")
+        assert released.release()
+        transaction.set_rollback(True, using=written)
+    assert [info.name for info in locks.list()] == ["video:1"]
+    assert lease.extend()
+    assert lease.release()
+
+
+@on_each
+def test_another_process_sees_a_lease_while_the_transaction_is_open(written: str) -> None:
+    with Agent() as other, transaction.atomic(using=written):
+        write(written)
+        lease = taken("video:1")
+        assert other.ask("acquire", name="video:1") is None
+        assert lease.release()
+        answer = other.ask("acquire", name="video:1")
+        assert answer["fence"] > (lease.fence or 0)
+        assert not locks.acquire("video:1"), "nor is what others do hidden from the caller"
+        assert other.ask("release") is True
+        assert taken("video:1").release()
+
+
+@on_each
+def test_a_transaction_that_has_failed_takes_no_lock_with_it(written: str) -> None:
+    """PostgreSQL refuses every statement of such a transaction."""
+    with (
+        pytest.raises(DatabaseError, match="no_such_table"),
+        transaction.atomic(using=written),
+        lock("video:1") as lease,
+    ):
+        connections[written].cursor().execute("SELECT * FROM no_such_table")
+    assert not lease.held
+    assert not locks.is_locked("video:1")
+
+
+def test_a_caller_that_has_written_to_sqlite_is_told_that_it_waits_for_itself(
+    transactional_db: None, use_caches: UseCaches
+) -> None:
+    """The locks are in the very file that the application writes to."""
+    use_caches({}, {"default": settings_of_store("default", TIMEOUT=1.0)})
+    lease = taken("video:1")
+    for verb in (
+        lambda: locks.acquire("video:2"),
+        lambda: locks.acquire("video:2", wait=LONG),
+        lease.extend,
+        lambda: locks.clear("video:1"),
+    ):
+        with transaction.atomic():
+            Group.objects.create(name="writers")
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable, match="caller's own transaction") as caught:
+                verb()
+            assert time.monotonic() - began < LONG
+            assert 'OPTIONS["DATABASE"]' in str(caught.value)
+            assert locks.count() == 1, "what reads works meanwhile"
+            transaction.set_rollback(True)
+    assert lease.release()
+
+
+def test_another_writer_to_sqlite_is_waited_for(
+    transactional_db: None, use_caches: UseCaches
+) -> None:
+    """Others' transactions end without the caller."""
+    use_caches({}, {"default": settings_of_store("default")})
+    writer = connections.create_connection("default")
+    writer.inc_thread_sharing()
+    writer.cursor().execute("BEGIN IMMEDIATE")
+    waiter = Meanwhile(lambda: taken("video:1"))
+    time.sleep(0.3)
+    assert waiter.is_alive()
+    writer.cursor().execute("COMMIT")
+    writer.close()
+    assert waiter.result().release()
+
+
+@contextmanager
+def pooled(use_caches: UseCaches, dsn: str, mode: str, **options: Any) -> Iterator[None]:
+    """The store "default" reaches that server by way of a PgBouncer."""
+    there: Any = dict(connections.settings["postgres"]) | {"HOST": "127.0.0.1"}
+    with pgbouncer(dsn, mode) as port, database_alias("pooled", there | {"PORT": port}):
+        use_caches({}, {"default": database_store("pooled", **options)})
+        yield
+        stores.forget()
+
+
+@pytest.mark.nightly
+@ON_POSTGRES
+@pytest.mark.parametrize("mode", MODES)
+def test_a_lock_goes_from_holder_to_waiter(
+    alias: str, postgres_dsn: str, use_caches: UseCaches, mode: str
+) -> None:
+    with pooled(use_caches, postgres_dsn, mode):
+        lease = taken("video:1")
+        waiter = Meanwhile(lambda: taken("video:1", wait=PATIENCE))
+        assert lease.extend(LONG)
+        assert lease.release()
+        assert (waiter.result().fence or 0) > (lease.fence or 0)
+        assert locks.acquire("video:1") is None
+        several = locks.acquire_all(["video:2", "video:3"])
+        assert several is not None
+        assert all(each.release() for each in several)
+
+
+@pytest.mark.nightly
+@ON_POSTGRES
+@pytest.mark.parametrize("known", [True, False], ids=["connected before", "new"])
+def test_59_a_server_that_hangs_behind_it_is_an_outage_after_the_timeout(
+    alias: str, postgres_dsn: str, proxy_to: ProxyTo, use_caches: UseCaches, known: bool
+) -> None:
+    """It answers a new connection by itself, and has no answer to the first statement."""
+    proxy = proxy_before(alias, proxy_to)
+    behind = make_conninfo(postgres_dsn, host="127.0.0.1", port=proxy.port)
+    with pooled(use_caches, behind, "transaction", TIMEOUT=1.0):
+        assert taken("video:1").release()
+        if not known:
+            stores["default"].close_idle()
+        proxy.pause()
+        with pytest.raises(StoreUnavailable, match="no answer in 1 s"):
+            locks.acquire("video:1")
+        proxy.resume()
+        assert taken("video:1", wait=PATIENCE).release()

@@ -1,25 +1,53 @@
-"""How a record is found in a value, whatever the cache's serializer puts around it."""
+"""How a record is found in a value, whatever the cache's serializer puts around it.
+
+All that reads what somebody else may have written takes bytes of every shape for what they are not,
+or for nothing, and never raises. No server is asked.
+"""
 
 from __future__ import annotations
 
 import json
 import pickle
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from django_tasklock._values.owner import operator_record, owner_record
+from django_tasklock._values.event import Event
+from django_tasklock._values.owner import Owner, operator_record, owner_record
 from django_tasklock._values.tokens import new_token
+from django_tasklock.celery.debounce import Burst
+from django_tasklock.celery.note import RunNote
+from django_tasklock.models import Lock
+from django_tasklock.stores.event_text import event_of, text_of
 from django_tasklock.stores.records import (
     LONGEST_RECORD_BYTES,
+    Entry,
+    digest_of,
+    info_of,
     new_record,
     note_record,
     record_of,
     text_of_record,
+    waiter_of,
 )
+from django_tasklock.stores.redis.keys import Keys
+from tests.inside import show_everywhere
 
-RECORD = new_record(new_token(), owner_record("videos.процесс", 'an "id" \\'), "a-version")
+RECORD = {
+    **new_record(
+        "0123456789abcdefghijkl", owner_record("videos.процесс", 'an "id" \\'), "a-version"
+    ),
+    "ttl": 60.0,
+    "renew": True,
+    "since": 2.0,
+}
 RECORDS = [RECORD, new_record(new_token(), operator_record("维", "")), note_record('{"a": "}"}')]
 
 
@@ -38,10 +66,13 @@ def packed(text: str) -> bytes:
 
 @pytest.mark.parametrize("record", RECORDS, ids=["lease", "hold", "note"])
 def test_a_record_is_read_from_what_every_serializer_writes(record: dict[str, Any]) -> None:
+    # Given a record as each serializer writes it
     text = text_of_record(record)
     assert text.isascii()
     encoders: list[Any] = [str, str.encode, json.dumps, packed]
     encoders += [partial(pickle.dumps, protocol=each) for each in range(1, 6)]  # 0 is refused.
+
+    # I expect it to be found there
     for encode in encoders:
         assert record_of(encode(text)) == record, encode
 
@@ -91,3 +122,115 @@ def test_a_long_value_is_not_looked_into() -> None:
     text = text_of_record(RECORD)
     assert record_of(text.ljust(LONGEST_RECORD_BYTES)) == RECORD
     assert record_of(text.ljust(LONGEST_RECORD_BYTES + 1)) is None
+
+
+NOW = datetime.now(timezone.utc)
+AT = repr(NOW.timestamp()).encode()
+EVENT = Event("cleared", "video:1", "default", NOW, Owner(), Owner(), 1.5, "ada", "why", 3, NOW)
+
+
+def record(data: bytes) -> None:
+    """The value of a lock's key is shown, whatever it is, and nothing of it is run."""
+    found = record_of(data)
+    digest = None if found else digest_of(data)
+    for left, fence in ((60.0, 1), (None, None)):
+        show_everywhere(
+            info_of(Entry("video:1", found, left, fence, digest), "default", "lock:video:1")
+        )
+    if found is not None:
+        assert record_of(text_of_record(found)) == found
+        str(waiter_of(found).waiting_since)
+
+
+def event(data: bytes) -> None:
+    """An entry of the history is an event that can be written again, or nothing."""
+    found = event_of(data, "default", AT)
+    if found is not None:
+        json.dumps(found.as_json()).encode()
+        again = event_of(text_of(found).encode(), "default", AT)
+        assert again is not None
+        assert (again.kind, again.name) == (found.kind, found.name)
+
+
+def notes(data: bytes) -> None:
+    """The notes of tasks, and their keys, count as none where they are not as they are written."""
+    text = data.decode("utf-8", "surrogateescape")
+    assert RunNote.read(text).starts >= 0
+    json.dumps(RunNote.read(text).starts + 1)
+    burst = Burst.read(text)
+    if burst is not None:
+        assert Burst.read(json.dumps(burst)) == burst
+        # What a call that is sent counts with.
+        float((burst.first - time.time_ns()) / 1e9)
+        json.dumps(burst.last + 1000)
+
+
+def name(data: bytes) -> None:
+    """A member of the index is a name with that member, or nothing."""
+    for prepends in (True, False):
+        keys = Keys(lambda key: f"1:{key}", "lock", "default", prepends=prepends)
+        found = keys.name_of(data)
+        assert found is None or keys.of(found).member == data
+
+
+def form(data: bytes) -> None:
+    """A form's field names a lease as a page has shown it, or is refused."""
+    with suppress(ValueError):
+        parts = Lock.parts_of(data.decode("utf-8", "replace"))
+        assert Lock.parts_of(Lock.named(*parts).id) == parts
+
+
+def as_json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+SEEDS: Mapping[Callable[[bytes], None], Sequence[bytes]] = {
+    record: [each(text_of_record(RECORD)) for each in (str.encode, pickle.dumps, as_json)],
+    name: [b"video:1", b" queued a", b"video:1\n1:lock:video:1"],
+    event: [text_of(EVENT).encode()],
+    notes: [
+        b'{"starts": 2, "by": "x"}',
+        json.dumps(Burst(1, 1, "task")).encode(),
+        # Numbers with which nothing can be counted.
+        json.dumps(Burst(10**30, -(10**30), "task")).encode(),
+        json.dumps({"starts": 10**400}).encode(),
+    ],
+    form: [
+        Lock.named("default", "video:1").id.encode(),
+        Lock.named("default", "video:1", "0" * 32).id.encode(),
+    ],
+}
+"""what each reads when nothing is wrong"""
+PARTS = [b'"starts"', b'"token"', b"\x8c\x05token", b'"kind"', b"NaN", b"1e999", b"9" * 30, b""]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**400), 10**400) | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.dictionaries(
+            st.sampled_from(["starts", "pid", "token", "at", "kind", "name"]) | st.text(),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+def near(seeds: Sequence[bytes]) -> st.SearchStrategy[bytes]:
+    """What is read when nothing is wrong, with a part replaced; and parts of two together."""
+    some, part = st.sampled_from([*seeds, b""]), st.sampled_from(PARTS) | st.binary(max_size=8)
+    at = st.integers(0, 400)
+    return st.builds(lambda a, b, part, i, j: a[:i] + part + b[j:], some, some, part, at, at)
+
+
+@pytest.mark.parametrize("reader", SEEDS, ids=lambda reader: reader.__name__)
+@settings(max_examples=150)
+@given(data=st.data())
+def test_any_bytes(reader: Callable[[bytes], Any], data: st.DataObject) -> None:
+    reader(data.draw(st.binary() | JSON.map(as_json) | near(SEEDS[reader])))
+
+
+@pytest.mark.parametrize("reader", SEEDS, ids=lambda reader: reader.__name__)
+def test_what_is_written_is_read(reader: Callable[[bytes], Any]) -> None:
+    for content in SEEDS[reader]:
+        reader(content)

@@ -8,17 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from django_tasklock._values.tokens import new_token
 from django_tasklock.conf import StoreSettings
 from django_tasklock.exceptions import StoreUnavailable
 from django_tasklock.stores.base import BaseStore, Grant, Note
 from django_tasklock.stores.records import ANY, Change, Done, Held, new_record
 from tests.dict_store import DictStore
+from tests.inside import new_token
 from tests.pages import DOCS, blocks
 from tests.steps import LONG
 from tests.stores.contract import WholeContract
 
 SETTINGS = StoreSettings(alias="default")
+
+
+def test_the_docs_show_this_store() -> None:
+    # Given the page for authors of stores, I expect its code to be this store
+    shown = blocks(DOCS / "howto/store-of-your-own.md", "python")[0].text
+    text = Path(inspect.getfile(DictStore)).read_text()
+    code = text.partition("import threading")[2].strip()
+    assert shown.partition("import threading")[2].strip() == code
 
 
 class TestDictStore(WholeContract):
@@ -37,13 +45,6 @@ class InSteps(DictStore):
 class TestInSteps(WholeContract):
     def make_store(self) -> BaseStore:
         return InSteps(SETTINGS)
-
-
-def test_the_docs_show_this_store() -> None:
-    shown = blocks(DOCS / "howto/store-of-your-own.md", "python")[0].text
-    text = Path(inspect.getfile(DictStore)).read_text()
-    code = text.partition("import threading")[2].strip()
-    assert shown.partition("import threading")[2].strip() == code
 
 
 def test_a_missing_method_is_named() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from typing import Any
 
@@ -12,9 +11,9 @@ import redis
 
 from django_tasklock import StoreUnavailable, locks
 from django_tasklock.stores import stores
-from django_tasklock.stores.redis import subscription as module
 from tests.conftest import UseRedis
-from tests.interruptions import Interrupt
+from tests.inside import interrupt_ends_of_subscriptions, listen_for, silence_seconds
+from tests.interruptions import Interrupt, signalled
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, fork, holder, in_child, taken, waiter, waiting
 from tests.waiting import until
@@ -43,14 +42,19 @@ def connection() -> Any:
 
 
 def channels(server: RedisServer) -> int:
-    return len(redis.Redis.from_url(server.url).pubsub_channels())
+    """To how many somebody listens."""
+    with redis.Redis.from_url(server.url) as client:
+        return len(client.pubsub_channels())
 
 
 def test_there_are_listeners_only_where_somebody_waits() -> None:
+    # Given a process in which nobody has waited, I expect it to listen to nothing
     store: Any = stores["default"]
     assert taken("video:1").release()
     store.close_idle()
     assert store._listeners.look() is None
+
+    # And to do so as soon as somebody waits
     taken("video:1")
     connection()
     assert store._listeners.look() is store.listeners
@@ -62,10 +66,10 @@ def test_a_connection_that_nobody_has_read_for_a_while_is_not_used(
     taken("video:1")
     before = connection()
     assert connection() is before
-    monkeypatch.setattr(module, "SILENCE_SECONDS", 0.0)
+    listen_for(monkeypatch, 0.0)
     assert not listener().subscribed
     monkeypatch.undo()
-    listener()._held[""].heard -= module.SILENCE_SECONDS
+    listener()._held[""].heard -= silence_seconds()
     assert connection() is not before
     assert channels(own_server) == 1
 
@@ -73,7 +77,7 @@ def test_a_connection_that_nobody_has_read_for_a_while_is_not_used(
 def test_the_thread_ends_when_nobody_has_waited_for_a_while(
     own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SILENCE_SECONDS", 0.1)
+    listen_for(monkeypatch, 0.1)
     taken("video:1")
     connection()
     listener().read_by_thread()
@@ -85,7 +89,7 @@ def test_it_is_cut_if_it_was_dropped_on_the_way(
     own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by a firewall that forgets silent connections: the server knows, and nobody here."""
-    monkeypatch.setattr(module, "SILENCE_SECONDS", 0.2)
+    listen_for(monkeypatch, 0.2)
     lease = taken("video:1")
     thread = waiter("video:1", 1)
     dropped = connection()._sock.fileno()
@@ -128,7 +132,7 @@ def test_a_subscription_whose_end_was_interrupted_is_not_used(
     taken("video:1")
     before = connection()
     with monkeypatch.context() as alarm:
-        alarm.setattr(module.Subscription, "end", interrupted)
+        interrupt_ends_of_subscriptions(alarm, interrupted)
         with pytest.raises(Interrupt):
             listener().close_idle()
     assert connection() is not before
@@ -164,28 +168,21 @@ def test_an_interrupted_subscription_leaves_nobody_who_waits(
 ) -> None:
     subscribe = listener().subscribe
 
-    def interrupt(*_: object) -> None:
-        raise Interrupt
-
     def interrupted(*args: Any) -> Any:
         own_server.pause()
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
         try:
-            return subscribe(*args)
+            with signalled(Interrupt(), 0.3):
+                return subscribe(*args)
         finally:
             own_server.resume()
 
     taken("video:1")
-    handler = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with monkeypatch.context() as alarm:
-            alarm.setattr(listener(), "subscribe", interrupted)
-            for _ in range(3):
-                with pytest.raises(Interrupt):
-                    locks.acquire("video:1", wait=20)
-                assert not listener()._hearings
-    finally:
-        signal.signal(signal.SIGALRM, handler)
+    with monkeypatch.context() as alarm:
+        alarm.setattr(listener(), "subscribe", interrupted)
+        for _ in range(3):
+            with pytest.raises(Interrupt):
+                locks.acquire("video:1", wait=20)
+            assert not listener()._hearings
     thread = waiter("video:1", 1)
     assert channels(own_server) == 1
     locks.clear("video:1")

@@ -10,8 +10,8 @@ from django.core.cache import cache
 from django_tasklock import StoreUnavailable, locks
 from django_tasklock.stores import stores
 from django_tasklock.stores.records import LISTED
-from django_tasklock.stores.redis import store as redis_store
 from tests.conftest import UseRedis
+from tests.inside import list_in_little_scripts
 from tests.proxy import CutProxy
 from tests.steps import LONG
 from tests.waiting import until
@@ -23,8 +23,7 @@ NAMES = [f"video:{number:02}" for number in range(45)]
 
 @pytest.fixture(autouse=True)
 def little_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for most in ("FIRST_LEASES", "LEASES_PER_SCRIPT", "NAMES_PER_SCRIPT"):
-        monkeypatch.setattr(redis_store, most, 10)
+    list_in_little_scripts(monkeypatch, 10)
 
 
 def hold() -> None:
@@ -44,7 +43,10 @@ class TestPages:
         hold()
 
     def test_make_one_list(self) -> None:
+        # Given more locks than four scripts read, I expect one list of them
         assert names() == NAMES
+
+        # And any part of it
         for limit in (0, 1, 9, 10, 11, 44, 45, 46, 100):
             for offset in (0, 1, 10, 44, 45):
                 assert names(limit, offset) == NAMES[offset : offset + limit]
@@ -83,11 +85,10 @@ class TestReservations:
         return stores["default"]
 
     def test_more_than_one_script_reads(self, store: Any) -> None:
-        for number in range(35):
-            assert store.reserve(f"{LISTED[1:]}job {number}", "id", LONG + number) is None
-        assert [found.key for found in store.reservations()] == [
-            f"{LISTED[1:]}job {number}" for number in range(35)
-        ]
+        keys = [f"{LISTED[1:]}job {number}" for number in range(35)]
+        for number, key in enumerate(keys):
+            assert store.reserve(key, "id", LONG + number) is None
+        assert [found.key for found in store.reservations()] == keys
 
     def test_nothing_is_left_of_what_has_ended(self, store: Any) -> None:
         """By themselves, or by the message's start."""

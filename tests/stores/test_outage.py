@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from django.core.cache import cache
 
 from django_tasklock import Lease, StoreUnavailable, lock, locks, signals
 from django_tasklock.stores import stores
-from django_tasklock.stores.redis import connections
-from django_tasklock.stores.redis.connections import SCRIPTS
 from tests.conftest import UseCaches, UseRedis
+from tests.inside import distrust_connections, sha_of_script
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, all_of, holder, sent, taken, waiting
 from tests.store_cases import own_prefix, redis_cache
+from tests.stores.steps import answered
 from tests.waiting import until
-
-T = TypeVar("T")
 
 TIMEOUT_SECONDS = 0.4
 """seconds; the client's own"""
@@ -41,48 +38,11 @@ VERBS: dict[str, Callable[[Lease], object]] = {
 }
 
 
-def answered(call: Callable[[], T]) -> T:
-    """What it returns, once the store answers: a busy server may take longer than the limit."""
-
-    def ask() -> list[T]:
-        with suppress(StoreUnavailable):
-            return [call()]
-        return []
-
-    return until(ask, "an answer")[0]
-
-
 FOR_EVER: dict[str, Any] = {
     "SOCKET_TIMEOUT": None,
     "CONNECTION_POOL_KWARGS": {"socket_timeout": None, "socket_connect_timeout": None},
 }
 """for a cache that would wait for ever, as django-redis did with redis-py before version 8"""
-
-
-@pytest.mark.parametrize(
-    ("cache", "store", "limits"),
-    [
-        ({}, {}, (5.0, 5.0)),
-        ({}, {"SOCKET_TIMEOUT": 2}, (2, 2)),
-        ({}, {"SOCKET_TIMEOUT": None}, (None, None)),
-        ({"socket_timeout": 3, "socket_connect_timeout": 1}, {}, (3, 1)),
-        ({"socket_timeout": 3}, {"SOCKET_TIMEOUT": None}, (None, None)),
-    ],
-    ids=str,
-)
-def test_limits(
-    own_redis_server: RedisServer,
-    use_redis: UseRedis,
-    cache: dict[str, Any],
-    store: dict[str, Any],
-    limits: tuple[float | None, float | None],
-) -> None:
-    given = FOR_EVER | {"CONNECTION_POOL_KWARGS": FOR_EVER["CONNECTION_POOL_KWARGS"] | cache}
-    use_redis(own_redis_server.url, tasklock={"OPTIONS": store}, **given)
-    made: Any = stores["default"]
-    assert locks.get("video:1") is None
-    for connection in (made.client.new_connection(), *made.client._connections.own()._made):
-        assert (connection.socket_timeout, connection.socket_connect_timeout) == limits
 
 
 class TestRedisDown:
@@ -113,14 +73,18 @@ class TestRedisDown:
     def test_every_verb_says_that_the_store_is_unavailable(
         self, server: RedisServer, how: str
     ) -> None:
-        """Until the server is well again."""
+        # Given a lease, and a server that does not answer
         lease = taken("video:1")
         getattr(server, how)()
+
+        # I expect each verb to say so
         for verb in VERBS.values():
             thread = Meanwhile(lambda: verb(lease))  # noqa: B023
             with pytest.raises(StoreUnavailable, match="the lock store 'default' is un"):
                 thread.result()
         assert not lease.held, "its release was asked for"
+
+        # And the lock to be free when the server is well again
         if how == "pause":
             server.resume()
             # Or the renewal thread was quicker.
@@ -254,7 +218,7 @@ class TestLostReply:
         until(lambda: waiting("video:1") == 1)
         token = holder("video:1").token
         assert token is not None
-        cut_proxy.drop_reply(SCRIPTS["put"].sha)
+        cut_proxy.drop_reply(sha_of_script("put"))
         with pytest.raises(StoreUnavailable):
             locks.clear("video:1")
         assert thread.result().held
@@ -283,7 +247,7 @@ class TestCutConnections:
         self, cut_proxy: CutProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # A connection that has rested is looked at. Here each counts as rested.
-        monkeypatch.setattr(connections, "TRUST_SECONDS", 0.0)
+        distrust_connections(monkeypatch)
         store: Any = stores["default"]
         mine, lost = taken("video:1"), taken("video:2")
         assert locks.clear("video:2")
@@ -312,24 +276,45 @@ class TestForgottenConnections:
     ) -> None:
         use_redis(cut_proxy.url, SOCKET_TIMEOUT=2)
         # Here each counts as idle for long.
-        monkeypatch.setattr(connections, "TRUST_SECONDS", 0.0)
-        monkeypatch.setattr(connections, "IDLE_SECONDS", 0.0)
+        distrust_connections(monkeypatch, idle=True)
 
-    @pytest.mark.parametrize("name", ["get", "extend", "release", "clear-token"])
+    @pytest.mark.parametrize("name", ["get", "extend", "release", "clear-token", "unreserve"])
     def test_no_verb_notices(self, cut_proxy: CutProxy, name: str) -> None:
         """What must not be made twice neither."""
-        lease = taken("video:1")
+        lease, store = taken("video:1"), stores["default"]
+        assert store.reserve("key", "text", LONG) is None
         all_of(*[lambda: locks.get("video:1")] * 3)
         cut_proxy.forget()
-        assert VERBS[name](lease) not in (None, False)
-
-    def test_what_is_reserved_can_be_ended(self, cut_proxy: CutProxy) -> None:
-        store: Any = stores["default"]
-        assert store.reserve("key", "text", LONG) is None
-        cut_proxy.forget()
-        assert store.unreserve("key", "text")
+        verbs = VERBS | {"unreserve": lambda _: store.unreserve("key", "text")}
+        assert verbs[name](lease) not in (None, False)
 
     def test_a_block_whose_work_is_done_ends_well(self, cut_proxy: CutProxy) -> None:
         with lock("video:1", ttl=LONG):
             cut_proxy.forget()
         assert not locks.is_locked("video:1")
+
+
+@pytest.mark.parametrize(
+    ("cache", "store", "limits"),
+    [
+        ({}, {}, (5.0, 5.0)),
+        ({}, {"SOCKET_TIMEOUT": 2}, (2, 2)),
+        ({}, {"SOCKET_TIMEOUT": None}, (None, None)),
+        ({"socket_timeout": 3, "socket_connect_timeout": 1}, {}, (3, 1)),
+        ({"socket_timeout": 3}, {"SOCKET_TIMEOUT": None}, (None, None)),
+    ],
+    ids=str,
+)
+def test_limits(
+    own_redis_server: RedisServer,
+    use_redis: UseRedis,
+    cache: dict[str, Any],
+    store: dict[str, Any],
+    limits: tuple[float | None, float | None],
+) -> None:
+    given = FOR_EVER | {"CONNECTION_POOL_KWARGS": FOR_EVER["CONNECTION_POOL_KWARGS"] | cache}
+    use_redis(own_redis_server.url, tasklock={"OPTIONS": store}, **given)
+    made: Any = stores["default"]
+    assert locks.get("video:1") is None
+    for connection in (made.client.new_connection(), *made.client._connections.own()._made):
+        assert (connection.socket_timeout, connection.socket_connect_timeout) == limits

@@ -1,22 +1,25 @@
-"""The wait queue's order, and which message counts for which question."""
+"""The wait queue in Redis: its order, which message counts for which question, and what is done at
+a hand-over so that the next holder hears of it as soon as can be."""
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from django_tasklock import Lease, locks
-from django_tasklock._values.owner import owner_record
-from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import CannotSubscribe, Grant, Question, Refusal
-from django_tasklock.stores.redis.waiter import RedisWaiter
 from tests.conftest import UseRedis
+from tests.inside import LONGEST_TTL_SECONDS, has_arrived, new_token, owner_record
 from tests.servers import RedisServer
-from tests.steps import LONG, taken, waiting
+from tests.steps import LONG, holder, members, taken, waiter, waiting
 from tests.waiting import until
 
 BRIEF_SECONDS = 0.2
@@ -24,27 +27,30 @@ BRIEF_SECONDS = 0.2
 
 
 @pytest.fixture(autouse=True)
-def on_own_redis(own_redis_server: RedisServer, use_redis: UseRedis) -> None:
-    use_redis(own_redis_server.url)
+def server(redis_of_file: RedisServer, use_redis: UseRedis) -> Iterator[Any]:
+    """A client of the server on which the locks are."""
+    use_redis(redis_of_file.url)
+    with redis.Redis.from_url(redis_of_file.url) as client:
+        client.flushall()
+        yield client
 
 
-@pytest.fixture
-def server(own_redis_server: RedisServer) -> Any:
-    return redis.Redis.from_url(own_redis_server.url)
-
-
-def waits(task: str, ttl: float = LONG) -> RedisWaiter:
+def waits(task: str, ttl: float = LONG) -> Any:
     """A waiter for video:1, known by its task's name."""
-    store: Any = stores["default"]
-    waiter: RedisWaiter = store.waiter(Question(["video:1"], new_token(), ttl, owner_record(task)))
-    return waiter
+    question = Question(["video:1"], new_token(), ttl, owner_record(task))
+    return stores["default"].waiter(question)
 
 
-def in_queue(task: str, ttl: float = LONG) -> RedisWaiter:
+def in_queue(task: str, ttl: float = LONG) -> Any:
     """The same, after it has asked."""
-    waiter = waits(task, ttl)
-    assert isinstance(waiter.ask(), Refusal)
-    return waiter
+    asks = waits(task, ttl)
+    assert isinstance(asks.ask(), Refusal)
+    return asks
+
+
+def three_in_queue() -> tuple[Lease, list[Any]]:
+    """A lease, and who waits for its end."""
+    return taken("video:1"), [in_queue(task) for task in ("first", "second", "third")]
 
 
 def queue() -> list[str | None]:
@@ -57,56 +63,63 @@ def taken_when_free() -> Lease:
     return taken("video:1")
 
 
-class TestNext:
-    @pytest.mark.parametrize("leaves", [False, True], ids=["gets the lock", "leaves"])
-    def test_who_is_the_next_after_the_first_is_told(self, leaves: bool) -> None:
-        lease = taken("video:1")
-        first, second, third = in_queue("first"), in_queue("second"), in_queue("third")
-        assert (first.ahead, second.ahead, third.ahead) == (0, 1, 2)
-        if leaves:
-            first.quit()
-        else:
-            lease.release()
-        assert isinstance(second.wait(LONG), Refusal)
-        assert (second.ahead, third.ahead) == (0, 2)
+@pytest.mark.parametrize("leaves", [False, True], ids=["gets the lock", "leaves"])
+def test_who_is_the_next_after_the_first_is_told(leaves: bool) -> None:
+    # Given three that wait
+    lease, (first, second, third) = three_in_queue()
+    assert (first.ahead, second.ahead, third.ahead) == (0, 1, 2)
 
-    def test_who_listens_to_all_channels_keeps_no_dead_waiter_alive(self, server: Any) -> None:
-        lease = taken("video:1")
-        in_queue("dead")
-        with server.pubsub() as monitor:
-            monitor.psubscribe("*")
-            until(lambda: monitor.get_message(timeout=1.0))
-            server.client_kill_filter(_type="pubsub")
-            until(lambda: not server.pubsub_channels(), "the end of the subscription")
-            with server.pubsub() as another:
-                another.psubscribe("*")
-                until(lambda: another.get_message(timeout=1.0))
-                assert lease.release()
-                assert not locks.is_locked("video:1")
+    # When the first has the lock, or waits no more
+    if leaves:
+        first.quit()
+    else:
+        lease.release()
 
-    def test_what_others_put_into_the_queue_is_no_waiter(self, server: Any) -> None:
-        lease = taken("video:1")
-        waiter = in_queue("first")
-        for rubbish in (b"", b"x" * 50, b"x" * 44 + b"0:60000:"):
-            server.zadd(stores["default"].key("video:1") + " queue", {rubbish: 0.5})
-        assert queue() == ["first"]
+    # I expect the second to hear at once that it is the next
+    assert isinstance(second.wait(LONG), Refusal)
+    assert (second.ahead, third.ahead) == (0, 2)
+
+
+def test_who_listens_to_all_channels_keeps_no_dead_waiter_alive(server: Any) -> None:
+    lease = taken("video:1")
+    in_queue("dead")
+    cut(server)
+    with server.pubsub() as monitor:
+        monitor.psubscribe("*")
+        until(lambda: monitor.get_message(timeout=1.0))
         assert lease.release()
-        assert isinstance(waiter.wait(LONG), Grant)
-        assert waiting("video:1") == 0
+        assert not locks.is_locked("video:1")
+
+
+def cut(server: Any) -> None:
+    """Nobody listens any more, as if all waiters were dead."""
+    server.client_kill_filter(_type="pubsub")
+    until(lambda: not server.pubsub_channels(), "the end of the subscription")
+
+
+def test_what_others_put_into_the_queue_is_no_waiter(server: Any) -> None:
+    lease = taken("video:1")
+    first = in_queue("first")
+    for rubbish in (b"", b"x" * 50, b"x" * 44 + b"0:60000:"):
+        server.zadd(stores["default"].key("video:1") + " queue", {rubbish: 0.5})
+    assert queue() == ["first"]
+    assert lease.release()
+    assert isinstance(first.wait(LONG), Grant)
+    assert waiting("video:1") == 0
 
 
 class TestStaleMessage:
     def test_message_for_an_earlier_question_grants_nothing(self) -> None:
         """The waiter sleeps through the whole of its lease, asks again, and then reads it."""
         lease = taken("video:1")
-        waiter = in_queue("first", BRIEF_SECONDS)
+        first = in_queue("first", BRIEF_SECONDS)
         lease.release()
         other = taken_when_free()
-        assert isinstance(waiter.ask(), Refusal)
-        assert waiter.wait(BRIEF_SECONDS) is None
+        assert isinstance(first.ask(), Refusal)
+        assert first.wait(BRIEF_SECONDS) is None
         assert queue() == ["first"]
         other.release()
-        grant = waiter.wait(LONG)
+        grant = first.wait(LONG)
         assert isinstance(grant, Grant)
         assert (grant.fence or 0) > (other.fence or 0)
 
@@ -140,44 +153,38 @@ class TestStaleMessage:
             return ask(*args, **kwargs)
 
         monkeypatch.setattr(store, "acquire_or_join", sent_again)
-        waiter = in_queue("first", LONG if cleared else BRIEF_SECONDS)
-        assert waiter.wait(BRIEF_SECONDS) is None
+        first = in_queue("first", LONG if cleared else BRIEF_SECONDS)
+        assert first.wait(BRIEF_SECONDS) is None
         assert queue() == ["first"]
         others[0].release()
-        assert isinstance(waiter.wait(LONG), Grant)
+        assert isinstance(first.wait(LONG), Grant)
         assert queue() == []
 
 
 class TestOrder:
     def test_positions_are_counted_and_not_taken_from_a_clock(self, server: Any) -> None:
         """A server's clock may step back, and newcomers would come first."""
-        taken("video:1")
-        for task in ("first", "second", "third"):
-            in_queue(task)
+        three_in_queue()
         key = stores["default"].key("video:1") + " queue"
         assert [score for _, score in server.zrange(key, 0, -1, withscores=True)] == [1, 2, 3]
 
     def test_a_waiter_that_asks_again_keeps_its_position(self) -> None:
-        taken("video:1")
-        waiters = [in_queue(task) for task in ("first", "second", "third")]
-        for waiter in reversed(waiters):
-            assert isinstance(waiter.ask(), Refusal)
+        for each in reversed(three_in_queue()[1]):
+            assert isinstance(each.ask(), Refusal)
         assert queue() == ["first", "second", "third"]
 
     def test_a_waiter_whose_connection_was_cut_gets_its_position_again(self, server: Any) -> None:
-        lease = taken("video:1")
-        waiters = [in_queue(task) for task in ("first", "second", "third")]
-        # When none of them listens in the moment of the release, as if they were dead
-        server.client_kill_filter(_type="pubsub")
-        until(lambda: not server.pubsub_channels(), "the end of the subscription")
+        lease, waiters = three_in_queue()
+        # When none of them listens in the moment of the release
+        cut(server)
         lease.release()
         assert not locks.is_locked("video:1")
         taken("video:1")
         until(lambda: waiters[0].wait(0.1) is None and waiters[0].cut, "noticing the cut")
         in_queue("newcomer")
         # Then each has its position before those who came later, whoever is back first
-        for waiter in reversed(waiters):
-            assert isinstance(waiter.ask(), Refusal)
+        for each in reversed(waiters):
+            assert isinstance(each.ask(), Refusal)
         assert queue() == ["first", "second", "third", "newcomer"]
 
     def test_newcomers_do_not_overtake_after_the_server_lost_its_data(self, server: Any) -> None:
@@ -191,7 +198,7 @@ class TestOrder:
         assert queue() == ["first", "second", "newcomer"]
 
     def test_who_cannot_listen_any_more_is_not_in_the_queue(
-        self, server: Any, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It polls, and nobody else would remove it there when it is granted the lock."""
         lease = taken("video:1")
@@ -223,7 +230,7 @@ class TestGivingUp:
         store: Any = stores["default"]
         ask, on_its_way = store.acquire_or_join, list[Any]()
         for in_time in (True, False):
-            waiter = waits("first")
+            first = waits("first")
 
             def interrupted(*args: Any) -> Any:
                 if in_time:  # noqa: B023
@@ -233,9 +240,9 @@ class TestGivingUp:
 
             monkeypatch.setattr(store, "acquire_or_join", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                waiter.ask()
+                first.ask()
             monkeypatch.undo()
-            waiter.quit()
+            first.quit()
             assert queue() == []
         assert isinstance(ask(*on_its_way)[0], Refusal)
         second = in_queue("second")
@@ -246,12 +253,75 @@ class TestGivingUp:
     def test_a_lock_that_is_held_and_left_is_not_released_by_a_late_message(self) -> None:
         """It asked again, and was granted what it had been handed just before."""
         lease = taken("video:1")
-        waiter = in_queue("first")
+        first = in_queue("first")
         lease.release()
-        grant = waiter.ask()
+        grant = first.ask()
         assert isinstance(grant, Grant)
-        waiter.quit()
+        first.quit()
         time.sleep(BRIEF_SECONDS)  # In which the message is read.
-        info = locks.get("video:1")
-        assert info is not None
-        assert (info.owner.task, info.fence) == ("first", grant.fence)
+        assert (holder("video:1").owner.task, holder("video:1").fence) == ("first", grant.fence)
+
+
+class TestHandOver:
+    def test_the_next_holder_gets_its_message_before_the_releaser_gets_its_reply(
+        self, server: Any
+    ) -> None:
+        """In one process the second would keep the interpreter from the first."""
+        store: Any = stores["default"]
+        for turn in range(100):
+            lease = taken("video:1")
+            with server.pubsub() as other:
+                asking = in_queue("first")
+                other.subscribe(store.keys.channels + store.listeners[0].id)
+                until(lambda: other.get_message(timeout=1.0))
+                lease.release()
+                assert has_arrived(other), f"not in turn {turn}"
+            assert isinstance(asking.wait(LONG), Grant)
+            assert locks.clear("video:1")
+
+    def test_a_lock_that_was_handed_over_is_listed_until_its_new_lease_ends(
+        self, server: Any
+    ) -> None:
+        """Not until the end of the lease before."""
+        store: Any = stores["default"]
+        lease = taken("video:1", ttl=5)
+        in_queue("first", 100 * LONG)
+        assert lease.release()
+        assert server.zscore(store.keys.index, "video:1") / 1000 > time.time() + 99 * LONG
+
+
+# What is published on a waiter's channel: anybody may do that, and only a hand-over counts.
+
+NUMBER = b"1700000000000000"
+NO_NUMBERS = [
+    b"", b"x", b"-1", b"+1", b" 1", b"1\n", b"01", b"1_0", b"1.5", b"1e9", b"nan", b"\xff",
+    "٣".encode(), b"9" * 18, b"9" * 5000,
+]  # fmt: skip
+OTHERS = [
+    b"+", b"=", b"+:", b"=:::", b"+%b:1" % NUMBER, b"+%b" % NUMBER, b"=%b:60000:" % NUMBER,
+    b"=%b:%d:value" % (NUMBER, LONGEST_TTL_SECONDS * 1000 + 1),
+]  # fmt: skip
+FORMS = [b"+%b:0", b"=%b:60000:value", b"+%b:%%b" % NUMBER, b"=%b:%%b:value" % NUMBER]
+spoiled = st.builds(bytes.__mod__, st.sampled_from(FORMS), st.sampled_from(NO_NUMBERS))
+anything = st.binary(max_size=40).filter(lambda said: not re.match(rb"[+=]\d+:\d", said))
+
+
+def test_waiter_takes_no_notice_of_garbage(server: Any) -> None:
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.lists(spoiled | st.sampled_from(OTHERS) | anything, min_size=1, max_size=6))
+    def check(said: list[bytes]) -> None:
+        store: Any = stores["default"]
+        lease = taken("video:1")
+        thread = waiter("video:1", 1)
+        (member,) = members("default", "video:1")
+        # When somebody publishes what no release says
+        for message in said:
+            assert server.publish(store.keys.channels + member[22:44], member[:22] + message)
+        # Then it waits on, and is handed the lock when that is released
+        assert members("default", "video:1") == [member]
+        assert lease.release()
+        mine = thread.result()
+        assert (holder("video:1").token, holder("video:1").fence) == (mine.token, mine.fence)
+        assert mine.release()
+
+    check()

@@ -21,11 +21,16 @@ def keys_of_tenants() -> Keys:
 
 
 def test_a_lock_has_a_key_and_a_queue_and_shares_the_rest() -> None:
+    # Given the keys of a store, with a prefix and without one
     for prefix, start in (("lock", b":1:lock:"), ("", b":1:")):
         made = keys(prefix)
+
+        # I expect a lock to have a key and a wait queue of its own
         lock = made.of("video:1")
         assert lock.key == start + b"video:1"
         assert lock.queue == lock.permits == start + b"video:1 queue"
+
+        # And no note's key to be one of those that all locks share
         shared = made.index, made.listed, made.fences, made.history
         notes = {made.of(f" {what}").key for what in ("index", "listed", "fences", "history")}
         assert len({*shared, *notes}) == 8

@@ -14,17 +14,14 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_tasklock import LockInfo, LockNotAcquired, StoreUnavailable, lock, locks
-from django_tasklock._values.owner import Owner, owner_record
-from django_tasklock._values.tokens import new_token
 from django_tasklock.exceptions import InvalidLockConfig
-from django_tasklock.operators.doctor import diagnose
 from django_tasklock.stores import stores
-from django_tasklock.stores.base import Extension, Grant
+from django_tasklock.stores.base import Extension
 from django_tasklock.stores.records import new_record
+from django_tasklock.testing.steps import granted
 from tests.conftest import UseRedis
-from tests.inside import asked
+from tests.inside import Owner, asked, diagnosed, new_token, owner_record, show_everywhere
 from tests.steps import LONG, Meanwhile, holder, taken
-from tests.stores.test_any_bytes import shown
 
 FAR = 4_000_000_000_000
 """milliseconds since the epoch, in the year 2096"""
@@ -60,8 +57,8 @@ def looked_at_everywhere(name: str) -> LockInfo:
     (listed,) = [found for found in locks.list() if found.name == name]
     assert (listed.token, listed.owner, listed.digest) == (info.token, info.owner, info.digest)
     assert list(stores["default"].endless()) is not None
-    shown(info)
-    shown(listed)
+    show_everywhere(info)
+    show_everywhere(listed)
     if locks.acquire(name) is not None:
         # A record that names a process of this machine that is gone.
         assert info.owner.alive() is False
@@ -94,20 +91,22 @@ class TestOwnRecords:
     def test_of_threads_and_tasks_with_odd_names_are_ours(
         self, use_redis: UseRedis, name: str
     ) -> None:
+        # Given a thread, a task and a task id of this name
         use_redis(SERIALIZER="django_redis.serializers.json.JSONSerializer")
 
         def take() -> Any:
             threading.current_thread().name = name
             return asked("video#1", ttl=LONG, task=name, task_id=name)
 
+        # I expect the record of their lease to be read as ours, wherever it is shown
         lease = Meanwhile(take).result()
         info = looked_at_everywhere("video#1")
         assert (info.token, info.owner) == (lease.token, lease.owner)
-        store = stores["default"]
-        again = store.acquire(["video#1"], lease.token, LONG, owner_record())
-        assert isinstance(again, Grant)
-        assert again.fence == lease.fence
-        assert store.release("video#1", lease.token)
+
+        # And the lease to be acted on
+        again = granted(stores["default"], "video#1", token=lease.token)
+        assert again.grant.fence == lease.fence
+        assert again.release()
 
     def test_of_an_earlier_or_later_version_are_ours(self, stranger: Stranger) -> None:
         """They have fewer fields, or more."""
@@ -170,7 +169,7 @@ class TestValues:
         for value in values:
             stranger.puts("video:1", pickle.dumps(value, protocol))
             assert_foreign(looked_at_everywhere("video:1"))
-            assert list(diagnose()) is not None
+            assert diagnosed() is not None
             assert Meanwhile(lambda: locks.acquire("video:1", wait=0.2)).result() is None
             assert locks.clear("video:1", token=new_token()) is False
             assert locks.clear("video:1")
@@ -244,7 +243,7 @@ class TestIndexAndFences:
         assert [info.name for info in locks.list(limit=3)] == names
         assert [info.name for info in locks.list("lock")] == names
         assert locks.count("lock") == 3
-        assert list(diagnose()) is not None
+        assert diagnosed() is not None
         call_command("locks", "clear", "--all", "--noinput", stdout=io.StringIO())
         assert locks.list() == []
 

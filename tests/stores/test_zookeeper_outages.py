@@ -14,12 +14,12 @@ from django_tasklock import StoreUnavailable, locks
 from django_tasklock.stores.base import Grant
 from django_tasklock.stores.records import FREE, Change
 from django_tasklock.stores.zookeeper import ZooKeeperStore
-from django_tasklock.stores.zookeeper import store as store_module
-from tests.conftest import ProxyTo, UseCaches, UseZooKeeper
-from tests.inside import new_token, owner_record
+from tests.conftest import ProxyTo, UseCaches
+from tests.inside import new_token, no_thread_for_zookeeper, owner_record
 from tests.proxy import CutProxy
 from tests.steps import LONG, Meanwhile, holder, taken
 from tests.store_cases import zookeeper_store
+from tests.stores.steps import answered
 from tests.waiting import PATIENCE, until
 from tests.zookeepers import ZooKeeper, client_of, ensemble
 
@@ -35,20 +35,24 @@ def proxy(zookeeper_server: ZooKeeper, proxy_to: ProxyTo, use_caches: UseCaches)
 
 
 def test_a_call_whose_reply_is_lost_is_made_again(proxy: CutProxy) -> None:
+    # Given an acquire whose reply is lost, I expect it to be made again with the same token
     store, token, name = locks.store, new_token(), "video:1"
     proxy.drop_reply(token.encode())
     grant = store.acquire([name], token, LONG, owner_record())
     assert isinstance(grant, Grant)
-    proxy.wait_lost(1)
+    until(lambda: proxy.lost_replies == 1)
     assert holder(name).fence == grant.fence
+
+    # And an extension
     proxy.drop_reply(token.encode())
     assert store.extend(name, token, 5 * LONG)
-    proxy.wait_lost(2)
+    until(lambda: proxy.lost_replies == 2)
     assert (holder(name).ttl or 0) > 4 * LONG
-    # In the change alone is the name of the clock's node.
+
+    # And a release, which is known by the change: in that alone is the name of the clock's node
     proxy.drop_reply(b"/%clock")
     assert store.release(name, token), "it was this call that has ended the lease"
-    proxy.wait_lost(3)
+    until(lambda: proxy.lost_replies == 3)
     assert not store.release(name, token)
 
 
@@ -67,14 +71,14 @@ def test_a_lease_outlives_the_session_that_took_it(
     until(lambda: session not in zookeeper_server.command("dump"))
     assert locks.using("direct").acquire("video:1") is None
     proxy.accept()
-    until(lambda: _extended(lease))
+    until(lambda: answered(lambda: lease.extend(LONG)))
     assert lease.release()
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", ["pause", "kill"])
 def test_a_silent_server_is_an_outage_within_the_timeout(
-    own_zookeeper_server: ZooKeeper, use_zookeeper: UseZooKeeper, way: str
+    own_zookeeper_server: ZooKeeper, use_zookeeper: Callable[..., Any], way: str
 ) -> None:
     store = use_zookeeper(own_zookeeper_server.hosts, TIMEOUT=2.0)
     lease = taken("video:1")
@@ -91,12 +95,12 @@ def test_a_silent_server_is_an_outage_within_the_timeout(
         own_zookeeper_server.resume()
     else:
         own_zookeeper_server.restart()
-    until(lambda: _extended(lease))
+    until(lambda: answered(lambda: lease.extend(LONG)))
     assert lease.release()
 
 
 @pytest.mark.nightly
-def test_a_client_that_has_ended_is_replaced(use_zookeeper: UseZooKeeper) -> None:
+def test_a_client_that_has_ended_is_replaced(use_zookeeper: Callable[..., Any]) -> None:
     """kazoo's thread ends after what it does not expect, such as an answer out of turn."""
     store = use_zookeeper(TIMEOUT=1)
     lease = taken("video:1")
@@ -109,12 +113,12 @@ def test_a_client_that_has_ended_is_replaced(use_zookeeper: UseZooKeeper) -> Non
 
 @pytest.mark.nightly
 def test_a_thread_that_could_not_be_started_is_an_outage(
-    use_zookeeper: UseZooKeeper, monkeypatch: pytest.MonkeyPatch
+    use_zookeeper: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_zookeeper()
     lease = taken("video:1")
     with monkeypatch.context() as patched:
-        patched.setattr(store_module, "_start", lambda work: False)
+        no_thread_for_zookeeper(patched)
         with pytest.raises(StoreUnavailable, match="cannot start a thread"):
             locks.is_locked("video:1")
     assert lease.release()
@@ -153,7 +157,9 @@ def test_locks_are_exclusive_while_the_leader_is_killed(use_caches: UseCaches) -
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_follower_that_is_behind_says_nothing_that_is_over(use_zookeeper: UseZooKeeper) -> None:
+def test_a_follower_that_is_behind_says_nothing_that_is_over(
+    use_zookeeper: Callable[..., Any],
+) -> None:
     """It stood still for a moment. Meanwhile a lock was taken by way of another server; then the
     process that is connected to it asks."""
     with ensemble() as servers:
@@ -180,10 +186,3 @@ def test_a_follower_that_is_behind_says_nothing_that_is_over(use_zookeeper: UseZ
                 assert info is not None
                 assert info.token == token
         there.close_idle()
-
-
-def _extended(lease: Any) -> bool:
-    try:
-        return bool(lease.extend(LONG))
-    except StoreUnavailable:
-        return False

@@ -1,6 +1,6 @@
 """
 What our own stores keep beyond `django_tasklock.testing.StoreContract`: what most leave to
-`BaseStore`, and some do faster; and a history.
+`BaseStore`, and some do faster; a history; and that their processes may fork.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from django_tasklock.testing import StoreContract
 from .queueing import Queueing
 from .recording import Recording
 from .reserving import Reserving
-from .rewriting import Rewriting
-from .several import TakingSeveral
-from .verbs import OtherVerbs
+from .verbs import Forking, OtherVerbs, Rewriting, TakingSeveral
 
 __all__ = ["WholeContract"]
 
 
 class WholeContract(
-    OtherVerbs, Queueing, Recording, Reserving, Rewriting, StoreContract, TakingSeveral
+    Forking, OtherVerbs, Queueing, Recording, Reserving, Rewriting, StoreContract, TakingSeveral
 ):
     """Everything that a store of ours keeps. A subclass implements ``make_store``, and
     ``make_silent_store`` where that is possible."""

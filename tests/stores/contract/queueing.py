@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from datetime import datetime, timedelta, timezone
 
-from django_tasklock._values.owner import owner_record
-from django_tasklock._values.slots import permit_names
 from django_tasklock.stores.base import Grant, Refusal
 from django_tasklock.stores.records import Held
 from django_tasklock.testing.steps import (
@@ -21,6 +19,7 @@ from django_tasklock.testing.steps import (
     shown,
     until,
 )
+from tests.inside import owner_record, permit_names
 
 __all__ = ["Queueing"]
 

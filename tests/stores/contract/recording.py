@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from django_tasklock._values.event import KINDS, Event
-from django_tasklock._values.owner import Owner
 from django_tasklock.exceptions import ListingNotSupported
 from django_tasklock.stores.base import BaseStore
 from django_tasklock.testing.steps import ContractTests, granted, needs, new_name
+from tests.inside import KINDS, Event, Owner
 
 __all__ = ["Recording"]
 

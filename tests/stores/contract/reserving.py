@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import time
 
-from django_tasklock._values import clock
-from django_tasklock._values.lock_info import LockInfo
-from django_tasklock._values.owner import owner_record
-from django_tasklock._values.tokens import new_token
+from django_tasklock import LockInfo
 from django_tasklock.stores.base import Grant, Note
 from django_tasklock.testing.records import new_key
 from django_tasklock.testing.steps import (
@@ -16,16 +13,19 @@ from django_tasklock.testing.steps import (
     TIMEOUT_SECONDS,
     ContractTests,
     granted,
+    in_threads,
     listing,
+    needs,
     new_name,
 )
+from tests.inside import clock, new_token, owner_record
 
 __all__ = ["Reserving"]
 
 
 class Reserving(ContractTests):
-    """The contract of notes of grants and releases, and of `reserve`, `unreserve` and
-    `reservations`."""
+    """The contract of notes of grants and releases, of `update_note`, and of `reserve`,
+    `unreserve` and `reservations`."""
 
     def test_a_grant_writes_its_note(self) -> None:
         """Not if it is refused, nor over the note of another run."""
@@ -136,3 +136,29 @@ class Reserving(ContractTests):
             (keys[0], "over it"),
             (keys[2], f"id of {keys[2]}"),
         ]
+
+    def test_an_update_writes_what_is_made_of_a_note(self) -> None:
+        """Whatever its caller has seen before."""
+        store, key = self.make_store(), new_key()
+        longer = "{}+".format
+        assert store.update_note(key, lambda _: None, LONG_SECONDS) is None
+        assert store.update_note(key, lambda _: "a", LONG_SECONDS) == "a"
+        for times, seen in enumerate((None, "a+", "other", ""), 1):
+            assert store.update_note(key, longer, LONG_SECONDS, seen) == "a" + "+" * times
+        assert store.update_note(key, lambda text: text and None, LONG_SECONDS, "a++++") == "a++++"
+        assert store.get_note(key) == "a++++"
+        assert store.update_note(key, lambda _: "", LONG_SECONDS) is None
+        assert store.get_note(key) is None
+
+    def test_of_many_updates_none_is_lost(self) -> None:
+        store, key = self.make_store(), new_key()
+        needs(store.atomic_release, "compares and writes in one step")
+        made: list[str] = []
+
+        def adds() -> None:
+            for _ in range(3):
+                made.append(own := new_token()[:6])
+                store.update_note(key, lambda text: f"{text or ''} {own}", LONG_SECONDS)
+
+        in_threads(4, adds)
+        assert sorted((store.get_note(key) or "").split()) == sorted(made)

@@ -1,24 +1,33 @@
-"""Verbs for many locks at once, and for operators."""
+"""Verbs for many locks at once, for operators, and for a lease that goes on without its process."""
 
 from __future__ import annotations
 
-from django_tasklock._values import clock
-from django_tasklock._values.owner import operator_record
+import pytest
+
 from django_tasklock.exceptions import ListingNotSupported
-from django_tasklock.stores.base import Extension, Finding
+from django_tasklock.stores.base import BaseStore, Extension, Finding, Grant, Refusal
+from django_tasklock.stores.records import Held
 from django_tasklock.testing.steps import (
     LONG_SECONDS,
     ContractTests,
+    Granted,
     assert_describes,
     assert_held_by,
     granted,
+    in_threads,
     lasts_from_now,
     listing,
+    needs,
     new_name,
     refused,
+    shown,
 )
+from tests.inside import Owner, clock, new_token, operator_record, owner_record, permit_names
+from tests.steps import in_child
 
-__all__ = ["OtherVerbs"]
+__all__ = ["Forking", "OtherVerbs", "Rewriting", "TakingSeveral"]
+
+SHORT_SECONDS = LONG_SECONDS / 3
 
 
 class OtherVerbs(ContractTests):
@@ -77,3 +86,111 @@ class OtherVerbs(ContractTests):
 
     def test_check_yields_findings(self) -> None:
         assert all(isinstance(found, Finding) for found in self.make_store().check())
+
+
+class TakingSeveral(ContractTests):
+    """The contract of `acquire` for the permits of a name, and of `acquire_all`."""
+
+    def test_the_first_free_one_of_several_permits_is_granted(self) -> None:
+        store, names = self.make_store(), permit_names(new_name(), 3)
+        granted(store, names[1], owner=owner_record() | {"slots": 3})
+        taken = []
+        for expected in names[::2]:
+            token = new_token()
+            for _ in range(2):  # As after a lost reply.
+                grant = store.acquire(names, token, LONG_SECONDS, owner_record() | {"slots": 3})
+                assert isinstance(grant, Grant)
+                assert grant.name == expected
+                assert bool(grant.fence) == store.supports_fence
+            taken.append((expected, token))
+            assert shown(store, expected).owner.slots == 3
+        refusal = store.acquire(names, new_token(), LONG_SECONDS, owner_record() | {"slots": 3})
+        assert isinstance(refusal, Refusal)
+        assert sorted(info.name for info in refusal.holders) == names
+        for name, token in taken:
+            assert store.release(name, token)
+
+    def test_several_locks_are_granted_each_with_its_own_token(self) -> None:
+        store, tokens = self.make_store(), {new_name(): new_token() for _ in range(3)}
+        for _ in range(2):  # As after a lost reply.
+            grants = store.acquire_all(tokens, LONG_SECONDS, owner_record("videos.process"))
+            if not store.puts_together:
+                assert grants is None
+                return
+            assert isinstance(grants, list)
+            assert [grant.name for grant in grants] == [*tokens]
+            for (name, token), grant in zip(tokens.items(), grants, strict=True):
+                info = assert_held_by(Granted(store, name, token, grant))
+                assert (info.owner.task, info.fence) == ("videos.process", grant.fence)
+        for name, token in tokens.items():
+            assert store.release(name, token)
+
+    def test_of_several_locks_none_is_granted_if_one_is_held(self) -> None:
+        store, tokens = self.make_store(), {new_name(): new_token() for _ in range(3)}
+        needs(store.puts_together, "grants several locks in one step")
+        for name in tokens:
+            held = granted(store, name)
+            answer = store.acquire_all(tokens, LONG_SECONDS, owner_record())
+            assert isinstance(answer, Refusal)
+            assert [(info.name, info.token) for info in answer.holders] == [(name, held.token)]
+            assert [each for each in tokens if store.find(each) is not None] == [name]
+            assert held.release()
+
+
+class Rewriting(ContractTests):
+    """The contract of `rewrite`."""
+
+    def test_a_rewritten_lease_is_the_same_lease_with_another_owner(self) -> None:
+        store = self.make_store()
+        needs(store.atomic_release, "compares and writes in one step")
+        holder = granted(store)
+        before, another = shown(store, holder.name), owner_record("videos.процесс", "id-5")
+        for _ in range(2):  # As after a lost reply.
+            grant = store.rewrite(holder.name, Held(holder.token), SHORT_SECONDS, another, "a")
+            assert grant is not None
+            assert (grant.name, grant.fence) == (holder.name, holder.grant.fence)
+        info = assert_held_by(holder, at_most=SHORT_SECONDS)
+        assert info.owner == Owner.from_record(another)
+        assert info.fence == before.fence
+        assert refused(store, holder.name).token == holder.token
+        assert holder.extend(LONG_SECONDS)
+        assert holder.release()
+        assert store.find(holder.name) is None
+
+    def test_of_many_that_adopt_at_once_one_does(self) -> None:
+        store = self.make_store()
+        needs(store.atomic_release, "compares and writes in one step")
+        _, name, token, _ = granted(store)
+        assert store.rewrite(name, Held(token), LONG_SECONDS, owner_record(), "detached")
+        won: list[str] = []
+
+        def adopt() -> None:
+            version = new_token()
+            held, owner = Held(token, "detached"), owner_record(version)
+            if store.rewrite(name, held, LONG_SECONDS, owner, version):
+                won.append(version)
+
+        in_threads(8, adopt)
+        assert won == [shown(store, name).owner.task]
+
+
+class Forking(ContractTests):
+    @pytest.mark.usefixtures("each_fork")
+    def test_a_forked_child_and_its_parent_both_go_on(self) -> None:
+        assert_a_child_and_its_parent_go_on(self.make_store())
+
+
+def assert_a_child_and_its_parent_go_on(store: BaseStore) -> None:
+    """Connections, threads and locks of the parent are not in the child's way, nor its own in the
+    parent's."""
+    holder, name = granted(store), new_name()
+
+    def child() -> list[bool]:
+        refused(store, holder.name)
+        own = granted(store, name)
+        return [own.extend(LONG_SECONDS), own.release()]
+
+    for _ in range(2):
+        assert in_child(child) == [True, True]
+        assert holder.extend(LONG_SECONDS)
+    assert holder.release()
