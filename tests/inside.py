@@ -259,7 +259,7 @@ def fork_untold(fork: Callable[[], int]) -> int:
         processes._all = known
 
 
-# -- C: what operators, the command and the admin share. Its imports need Django's settings.
+# -- what operators, the command and the admin share
 
 
 def operators(module: str) -> Any:
