@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.hard_cases.brokers import connect
-from tests.hard_cases.conftest import MakeStage
-from tests.hard_cases.ledger import Run
-from tests.hard_cases.scripted import lives
-from tests.hard_cases.stage import Stage
-from tests.hard_cases.workers import AS_ROOT, Worker, children, gone
 from tests.seeds import drawn_seed
+from tests.stage.brokers import connect
+from tests.stage.fixtures import MakeStage
+from tests.stage.ledger import Run
+from tests.stage.scripted import lives
+from tests.stage.stage import Stage
+from tests.stage.workers import AS_ROOT, Worker, children, gone
 from tests.waiting import until
 
 ROUNDS = int(os.environ.get("HARD_CASES_ROUNDS", "10"))
@@ -176,7 +176,7 @@ class Disturber:
     def rename(self) -> bool:
         """Change what the name of a row's lock is made of."""
         with self.stage.rows() as connection:
-            connection.execute("UPDATE hard_cases_job SET result = result || 'x'")
+            connection.execute("UPDATE stage_job SET result = result || 'x'")
         return True
 
     def stop_child(self) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import celery
 import pytest
 
-from tests.hard_cases.conftest import MakeStage, on_both_brokers
 from tests.nights import by_day
+from tests.stage.fixtures import MakeStage, on_both_brokers
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -16,8 +18,8 @@ TTL_SECONDS = 6.0
 def test_03_a_message_delivered_again_while_it_runs_does_nothing_twice(
     make_stage: MakeStage,
 ) -> None:
-    """One run; the chain's next step and the chord's body run once, with the real values. Neither
-    a stored result nor a row is needed to recognise a redelivery that comes after the end."""
+    # Given jobs that last longer than the broker waits for them: in a chain, in a chord, and
+    # one without a row or a stored result
     stage = make_stage(visibility=2, ttl=TTL_SECONDS)
     stage.pair(concurrency=3)
     bare, guarded, forgotten = (stage.job() for _ in range(3))
@@ -28,12 +30,16 @@ def test_03_a_message_delivered_again_while_it_runs_does_nothing_twice(
     )
     for each in (chain.parent, stage.send("skip", forgotten, script, ignore_result=True)):
         stage.deliveries(each.id, 2)
+
+    # I expect the chain's next step and the chord's body to run once, with the real values
     until(lambda: len(stage.ledger.entries("collected")) == 2, "both go on", 30)
     stage.assert_settled(30)
     assert chain.get(timeout=5) == f"done:{bare}"
     assert chord.get(timeout=5) == [f"done:{guarded}"]
     collected = [(entry.label, entry.value) for entry in stage.ledger.entries("collected")]
     assert sorted(collected) == [("chain", f"done:{bare}"), ("chord", [f"done:{guarded}"])]
+
+    # And each job to run once, though both workers had its message
     for job in (bare, guarded, forgotten):
         assert len(stage.ledger.runs(job=job)) == 1
     stage.assert_done_once(guarded)
@@ -88,14 +94,9 @@ def test_05_an_original_that_starts_after_its_redelivery_has_run_is_dropped(
     stage = make_stage(visibility=2, ttl=TTL_SECONDS)
     stage.worker(conf={"worker_prefetch_multiplier": 4})
     short = stage.job()
-    options = {"countdown": 6} if how == "eta" else {}
-    sending = f"""
-from tests.hard_cases.tasks import skip
-print(skip.apply_async([{short}], **{options}).id)
-"""
+    options: dict[str, Any] = {"countdown": 6} if how == "eta" else {}
     with stage.busy() as (long, _, _):
-        task_id = stage.script(sending).strip()
-        stage.deliveries(task_id, 1)
+        stage.deliveries(stage.call("skip", short, **options).id, 1)
         stage.worker()
         stage.completed(short)
     stage.completed(long)
@@ -118,6 +119,5 @@ def test_41_a_row_is_worked_on_once_for_each_call_that_needs_it(make_stage: Make
     assert values[0] == f"done:{job}"
     assert "coalesced" in values[1]
     assert stage.ledger.runs(job=job)[0].start.task_id == first.id
-    assert len(stage.ledger.runs(job=job)) == stage.ledger.completions(job=job) == 2
-    assert stage.ledger.overlaps(job=job) == []
+    stage.assert_completed(job, 2, runs=2)
     assert stage.row(job)[0] == "done"

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests import needs
-from tests.hard_cases.ledger import Entry
-from tests.hard_cases.stage import Stage
+from tests.stage.ledger import Entry
+from tests.stage.stage import Stage
 
 TTL_SECONDS = 600.0
 """of every lease here: what happens within a minute did not wait for the end of a lease"""

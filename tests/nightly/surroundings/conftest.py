@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.hard_cases.conftest import (
+from tests.stage.fixtures import (
     broker_server,
     lock_server,
     make_stage,

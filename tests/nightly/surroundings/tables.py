@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from tests.hard_cases.stage import Stage
+from tests.stage.stage import Stage
 
 
 def install(stage: Stage, app: str) -> None:
     """Add an app to the workers' INSTALLED_APPS, and make its tables."""
-    apps = stage.environment.get("HARD_CASES_APPS", "").split()
-    stage.environment["HARD_CASES_APPS"] = " ".join([*apps, app])
+    apps = stage.environment.get("STAGE_APPS", "").split()
+    stage.environment["STAGE_APPS"] = " ".join([*apps, app])
     stage.script(f"""
 import django; django.setup()
 from django.core.management import call_command

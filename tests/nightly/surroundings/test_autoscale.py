@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hard_cases.conftest import MakeStage
 from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work
+from tests.stage.fixtures import MakeStage
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

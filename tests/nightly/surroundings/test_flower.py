@@ -16,12 +16,11 @@ import pytest
 from django.test.utils import override_settings
 
 from django_tasklock.conf import task_url
-from tests.celery_tasks.queue.beside import environment
-from tests.hard_cases.conftest import MakeStage
-from tests.hard_cases.stage import Stage
-from tests.hard_cases.workers import ROOT
 from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work, need, skipped
 from tests.servers import free_port
+from tests.stage.fixtures import MakeStage
+from tests.stage.stage import Stage
+from tests.stage.workers import ROOT
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -47,11 +46,11 @@ def flower(stage: Stage, log: Path) -> Iterator[str]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "celery", "-A", "tests.hard_cases.app"),
+                *(sys.executable, "-m", "celery", "-A", "tests.stage.app"),
                 *("flower", f"--port={port}", "--address=127.0.0.1"),
             ],
             cwd=ROOT,
-            env={**environment(stage), "FLOWER_UNAUTHENTICATED_API": "true"},
+            env={**stage.settings(), "FLOWER_UNAUTHENTICATED_API": "true"},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

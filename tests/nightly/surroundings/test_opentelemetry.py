@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.hard_cases.conftest import MakeStage
 from tests.lines import whole_lines
 from tests.nightly.surroundings.at_work import (
     MODULES,
@@ -17,6 +16,7 @@ from tests.nightly.surroundings.at_work import (
     killed_at_work,
     need,
 )
+from tests.stage.fixtures import MakeStage
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,7 @@ def test_runs_are_spans_of_one_trace(make_stage: MakeStage, tmp_path: Path) -> N
     exported = tmp_path / "spans"
     stage.environment |= {
         "SURROUNDINGS_SPANS": str(exported),
-        "HARD_CASES_APPS": "django_tasklock.contrib.opentelemetry",
+        "STAGE_APPS": "django_tasklock.contrib.opentelemetry",
     }
     stage.worker(concurrency=2)
 
@@ -70,7 +70,7 @@ def test_runs_are_spans_of_one_trace(make_stage: MakeStage, tmp_path: Path) -> N
 import django; django.setup()
 from {MODULE} import instrument
 instrument()
-from tests.hard_cases.tasks import guarded, guarded_waiting, guarded_retry
+from tests.stage.tasks import guarded, guarded_waiting, guarded_retry
 print(TASK.apply_async(({job}, [{{"gate": {str(gate)!r}}}])).id)
 """
     holder = stage.script(source.replace("TASK", "guarded")).strip()

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.hard_cases.conftest import MakeStage
-from tests.hard_cases.stage import Stage
 from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work, need, skipped
 from tests.nightly.surroundings.tables import install, rows
+from tests.stage.fixtures import MakeStage
+from tests.stage.stage import Stage
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

@@ -8,9 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from django_tasklock import LockNotAcquired
-from tests.hard_cases.conftest import MakeStage
-from tests.hard_cases.stage import Stage
-from tests.hard_cases.workers import Worker
 from tests.nightly.surroundings.at_work import (
     MODULES,
     TTL_SECONDS,
@@ -19,6 +16,9 @@ from tests.nightly.surroundings.at_work import (
     skipped,
 )
 from tests.nightly.surroundings.envelopes import Sentry, receiving
+from tests.stage.fixtures import MakeStage
+from tests.stage.stage import Stage
+from tests.stage.workers import Worker
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def sentry() -> Iterator[Sentry]:
 def worker(make_stage: MakeStage, sentry: Sentry) -> tuple[Stage, Worker]:
     """A stage with a worker of two processes, which reports to that server."""
     stage = make_stage(ttl=TTL_SECONDS)
-    stage.conf["imports"] = ["tests.celery_tasks.queue.tasks", MODULE]
+    stage.conf["imports"] = ["tests.stage.tasks", MODULE]
     stage.environment["SURROUNDINGS_SENTRY"] = sentry.dsn
     return stage, stage.worker(concurrency=2)
 
@@ -90,8 +90,8 @@ def test_what_is_sent_is_unique_and_handed_on(make_stage: MakeStage, sentry: Sen
 import django; django.setup()
 import {MODULE}
 from django_tasklock import locks
-from tests.celery_tasks.queue.tasks import unfinished
-from tests.hard_cases.tasks import guarded
+from tests.stage.tasks import unfinished
+from tests.stage.tasks import guarded
 SCRIPT = [{{"gate": {str(gate)!r}}}]
 """
     first, second = stage.script(
