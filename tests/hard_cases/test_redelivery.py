@@ -107,10 +107,10 @@ def test_05_an_original_that_starts_after_its_redelivery_has_run_is_dropped(
 def test_41_a_row_is_worked_on_once_for_each_call_that_needs_it(make_stage: MakeStage) -> None:
     """It is worked on again and again. A redelivery of the first call works on it no more, and the
     follow-up of the calls during its run does."""
-    stage = make_stage(visibility=2, ttl=TTL_SECONDS)
+    stage = make_stage(visibility=3, ttl=TTL_SECONDS)
     stage.pair()
     job = stage.job("done")
-    first = stage.send("again", job, [{"seconds": 4}])
+    first = stage.send("again", job, [{"seconds": 5}])
     stage.started(job)
     calls = [stage.send("again", job) for _ in range(2)]
     stage.deliveries(first.id, 2)

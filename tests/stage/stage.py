@@ -15,7 +15,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import kombu.pools
 from celery import Celery
 from celery.result import AsyncResult
 
@@ -328,7 +327,9 @@ class Stage:
         backend.result_consumer.subscribed_to.clear()
         backend.client.close()
         backend.client.connection_pool.disconnect()
-        kombu.pools.reset()
+        # Not for good: kombu has one for all who use this broker.
+        for pool in (self.client.amqp.producer_pool, self.client.pool):
+            pool.force_close_all(close_pool=False)
         self.client.close()
         self.redis.close()
         self.broker.drop(self.queue)
