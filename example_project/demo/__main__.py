@@ -40,12 +40,16 @@ def main() -> int:
 def demo(options: argparse.Namespace, state: Path) -> int:
     # Only now, as Django and Celery read the environment that was made for them.
     import django
+    from django.conf import settings
+    from django.core.management import call_command
 
     django.setup()
     from example_project.demo.evidence import gather
     from example_project.demo.screen import Screen
     from example_project.demo.story import Story, show_uses
 
+    for database in settings.DATABASES:
+        call_command("migrate", database=database, verbosity=0)
     started = time.monotonic()
     screen = Screen(quiet_stdout=options.json)
     for line in ABOUT[options.store]:

@@ -20,7 +20,6 @@ COUNTED = {
     "submissions": "submis-\nsions",
     "started": "ffmpeg\nstarts",
     "transcodes": "trans-\ncodes",
-    "segments": "seg-\nments",
     "skipped": "skips",
     "kills": "kills",
     "recoveries": "reco-\nveries",
@@ -74,11 +73,7 @@ class Screen:
         """Print the final tables and what is wrong, if anything is."""
         self._console.print(_videos(evidence["videos"]))
         table = Table("", "asked for", "done", "doubles", title="All", title_justify="left")
-        for asked, done in (
-            ("submissions", "transcodes"),
-            ("clicks", "charges"),
-            ("schedulers", "reports"),
-        ):
+        for asked, done in (("submissions", "transcodes"), ("schedulers", "reports")):
             doubles = evidence[f"double_{done}"]
             row = (str(evidence[asked]), str(evidence[done]), str(doubles))
             table.add_row(done, *row, style="red" if doubles else None)

@@ -11,7 +11,6 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from typing import Any
 from celery.result import AsyncResult
 from celery.signals import after_task_publish
 from django.conf import settings
-from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -31,11 +29,10 @@ from example_project.processes import Process, ending, start_worker, wait_for_wo
 from example_project.uses.crew import Shown, crew_of, in_threads
 from example_project.videos import ledger
 from example_project.videos.ffmpeg import SEGMENT_SECONDS
-from example_project.videos.models import Order, Video
+from example_project.videos.models import Video
 
 DEADLINE_SECONDS = 180.0  # seconds for all the work, on a machine that is busy with other things
 LAST_RELEASE_SECONDS = 5.0  # seconds for the last locks to go, once all work has its outcome
-ORDERS, CLICKS = 3, 8
 KILLS = 2
 EXAMPLE_PROCESSES = 4
 
@@ -59,7 +56,6 @@ class Story:
         self.state = state
         self.clips: dict[int, Clip] = {}  # by the video's pk, like the next one
         self.submissions: dict[int, list[str]] = defaultdict(list)
-        self.clicks = 0
         self.schedulers: list[Process] = []
         self.kills: list[Kill] = []
         self.refused_clicks: list[str] = []
@@ -71,7 +67,6 @@ class Story:
         Raises:
             NotReady: a worker did not come up.
         """
-        migrate()
         logs = self.state / "logs"
         workers = [start_worker(f"{name}@example", logs) for name in ("one", "two")]
         with ending(workers):
@@ -91,24 +86,14 @@ class Story:
                 self._watch({worker.pid for worker in workers})
 
     def _click(self, clips: Sequence[Clip], submissions: int) -> None:
-        """Upload each clip, send it again and again, and pay more often than is due."""
+        """Upload each clip, and have it sent again and again."""
         for clip in clips:
             with clip.path.open("rb") as file:
                 self._post("upload", data={"title": clip.title, "file": file})
             video: Video = Video.objects.get(title=clip.title)
             self.clips[video.pk] = clip
-            self._at_once(submissions - 1, "start", video.pk)
+            in_threads(submissions - 1, lambda _: self._post("start", video.pk))  # noqa: B023
         self.screen.say(f"{len(clips)} videos uploaded, each submitted {submissions} times at once")
-        for number in range(ORDERS):
-            order = Order.objects.create(title=f"order {number + 1}", amount=Decimal("9.90"))
-            self.clicks += CLICKS
-            self._at_once(CLICKS, "pay", order.pk)
-        self.screen.say(
-            f"{ORDERS} orders, the payment button of each clicked {CLICKS} times at once"
-        )
-
-    def _at_once(self, times: int, view: str, pk: int) -> None:
-        in_threads(times, lambda _: self._post(view, pk))
 
     def _post(self, view: str, *args: int, data: Any = None) -> None:
         url = reverse(f"videos:{view}", args=args)
@@ -197,19 +182,12 @@ class Story:
                 )
 
 
-def migrate() -> None:
-    """Make the tables."""
-    for database in settings.DATABASES:
-        call_command("migrate", database=database, verbosity=0)
-
-
 def show_uses(screen: Screen, state: Path, uses: Sequence[str]) -> list[Shown]:
     """Run these examples of `example_project.uses`, and say what they came to.
 
     Raises:
         NotReady: a process of an example did not come up.
     """
-    migrate()
     everything = []
     with crew_of(EXAMPLE_PROCESSES, state / "logs") as crew:
         screen.say(f"more examples, with {EXAMPLE_PROCESSES} processes (example_project/uses/):")

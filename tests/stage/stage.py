@@ -328,7 +328,8 @@ class Stage:
         backend.client.close()
         backend.client.connection_pool.disconnect()
         # Not for good: kombu has one for all who use this broker.
-        for pool in (self.client.amqp.producer_pool, self.client.pool):
+        pools: tuple[Any, ...] = (self.client.amqp.producer_pool, self.client.pool)
+        for pool in pools:
             pool.force_close_all(close_pool=False)
         self.client.close()
         self.redis.close()
