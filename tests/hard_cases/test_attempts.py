@@ -13,7 +13,6 @@ from celery.result import AsyncResult
 from django_tasklock import TooManyAttempts
 from tests.nights import by_day
 from tests.stage.fixtures import (
-    MakeStage,
     need_pool,
     on_all_pools,
     on_both_brokers,
@@ -50,12 +49,10 @@ def assert_given_up(stage: Stage, job: int, result: AsyncResult[Any], *, runs: i
 
 
 @pytest.mark.parametrize("then", by_day("kill", "kill main"))
-def test_11_a_job_that_always_kills_its_process_is_given_up(
-    make_stage: MakeStage, then: str
-) -> None:
+@pytest.mark.stage("rabbitmq")
+def test_11_a_job_that_always_kills_its_process_is_given_up(stage: Stage, then: str) -> None:
     # Given a job that kills its child each time, or the main process of its worker, of which
     # a supervisor starts another one
-    stage = make_stage("rabbitmq")
     job = stage.job()
     result = stage.send("poison", job, [{"then": then}])
     for _ in range(4 if then == "kill main" else 1):
@@ -78,11 +75,9 @@ def test_21_a_job_that_rejects_itself_runs_again_each_time(shared: Stage) -> Non
 
 
 @on_both_brokers
-def test_22_a_job_that_a_killed_worker_had_only_prefetched_runs(
-    make_stage: MakeStage, broker: str
-) -> None:
+@pytest.mark.stage(visibility=2)
+def test_22_a_job_that_a_killed_worker_had_only_prefetched_runs(stage: Stage) -> None:
     """It was never begun: the death of that worker is not its doing."""
-    stage = make_stage(broker, visibility=2)
     worker = stage.worker(conf={"worker_prefetch_multiplier": 4})
     first, prefetched = stage.begin("guarded", LONG, {}), stage.job()
     result = stage.send("once", prefetched)
@@ -95,11 +90,11 @@ def test_22_a_job_that_a_killed_worker_had_only_prefetched_runs(
 
 
 @on_all_pools
-def test_33_a_job_that_leaves_by_sys_exit_is_given_up(make_stage: MakeStage, pool: str) -> None:
+@pytest.mark.stage("rabbitmq")
+def test_33_a_job_that_leaves_by_sys_exit_is_given_up(stage: Stage, pool: str) -> None:
     """As one that kills its child. Only prefork gives the message back by itself: the worker of the
     solo pool ends, and those of the others keep the message until they end."""
     need_pool(pool)
-    stage = make_stage("rabbitmq")
     job = stage.job()
     result = stage.send("once", job, [{"then": "exit"}])
     for runs in (1, 2):
@@ -112,12 +107,9 @@ def test_33_a_job_that_leaves_by_sys_exit_is_given_up(make_stage: MakeStage, poo
 
 
 @on_both_brokers
-def test_44_a_job_whose_child_gets_sigterm_each_time_is_given_up(
-    make_stage: MakeStage, broker: str
-) -> None:
+def test_44_a_job_whose_child_gets_sigterm_each_time_is_given_up(stage: Stage) -> None:
     """At a hard limit after which its message comes again, billiard sends SIGTERM before SIGKILL;
     and so does earlyoom. It looks like a shutdown to the run, and is none."""
-    stage = make_stage(broker)
     stage.worker(concurrency=2, conf={"task_acks_on_failure_or_timeout": False})
     limited, struck = stage.job(), stage.job()
     results = {
@@ -171,12 +163,12 @@ def group_killed_in_a_warm_shutdown(stage: Stage, worker: Worker, run: Entry) ->
 @pytest.mark.parametrize(
     "shut_down", by_day(to_the_group, sigkill_in_a_warm_shutdown, group_killed_in_a_warm_shutdown)
 )
+@pytest.mark.stage(visibility=2)
 def test_44_a_shutdown_of_its_worker_is_not_held_against_a_job(
-    make_stage: MakeStage, broker: str, shut_down: Callable[[Stage, Worker, Entry], None]
+    stage: Stage, shut_down: Callable[[Stage, Worker, Entry], None]
 ) -> None:
     """However it is shut down, and as often as one death would be too many: the job runs to its
     end. (By SIGQUIT: `test_09_a_cold_shutdown_…`.)"""
-    stage = make_stage(broker, visibility=2)
     job = stage.job()
     result = stage.send("once", job, [LONG, LONG, {}])
     for number in (1, 2):

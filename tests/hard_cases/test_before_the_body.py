@@ -13,7 +13,7 @@ from celery.utils import uuid
 from django_tasklock import TooManyAttempts
 from tests.nights import by_day
 from tests.stage.early import Lethal
-from tests.stage.fixtures import MakeStage, on_both_brokers, shared_on_both_brokers
+from tests.stage.fixtures import on_both_brokers, shared_on_both_brokers
 from tests.stage.scripted import Boom
 from tests.stage.stage import Stage
 from tests.stage.workers import kill
@@ -244,12 +244,9 @@ def test_54_what_an_old_worker_throws_away_is_no_reason_to_refuse_the_next_call(
 
 
 @on_both_brokers
-def test_54_the_doctor_finds_the_reservation_of_a_message_that_is_nowhere(
-    make_stage: MakeStage, broker: str
-) -> None:
+def test_54_the_doctor_finds_the_reservation_of_a_message_that_is_nowhere(stage: Stage) -> None:
     """A worker refuses its content type, and stores no result. It says nothing of a message that is
     in the queue, or with a worker, and nothing where no worker answers."""
-    stage = make_stage(broker)
     gone = stage.call("queued", 1, serializer="pickle")
     later = stage.call("queued", 2, countdown=600)
     assert reservations(stage) == []

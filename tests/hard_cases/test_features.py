@@ -13,7 +13,7 @@ from celery.result import AsyncResult
 
 from tests.nights import by_day
 from tests.stage.brokers import RedisBroker
-from tests.stage.fixtures import MakeStage, on_both_brokers, shared_on_both_brokers
+from tests.stage.fixtures import MakeStage, shared_on_both_brokers
 from tests.stage.stage import Stage
 from tests.steps import Meanwhile
 from tests.waiting import until
@@ -107,7 +107,7 @@ def debounced(stage: Stage, job: int, calls: int, *last: dict[str, Any]) -> list
     return [stage.call("debounced_for_long", job, script) for script in scripts]
 
 
-@on_both_brokers
+@pytest.mark.parametrize("broker", by_day("redis", "rabbitmq"))
 @pytest.mark.parametrize("victim", by_day("child", "main"))
 def test_killed_while_the_last_one_runs_it_runs_again_to_its_end(
     make_stage: MakeStage, broker: str, victim: str
@@ -200,8 +200,8 @@ def test_as_many_jobs_of_a_tenant_run_at_once_as_may(shared: Stage) -> None:
 # ------------------------------------------------------------------------------ the doctor
 
 
-def test_what_was_lost_is_found_and_sent_again_once(make_stage: MakeStage) -> None:
-    stage = make_stage(ttl=300)
+@pytest.mark.stage(ttl=300)
+def test_what_was_lost_is_found_and_sent_again_once(stage: Stage) -> None:
     assert isinstance(stage.broker, RedisBroker)
     # Given a child that is killed with acks_late off, whose job Celery fails; two messages that are
     # lost with their worker,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.stage.fixtures import MakeStage, on_both_brokers, shared_on_both_brokers
+from tests.stage.fixtures import on_both_brokers, shared_on_both_brokers
 from tests.stage.stage import Stage
 
 pytestmark = pytest.mark.slow
@@ -26,11 +26,8 @@ except LockNotAcquired:
 
 
 @on_both_brokers
-def test_a_second_click_is_refused_until_the_job_has_ended(
-    make_stage: MakeStage, broker: str
-) -> None:
+def test_a_second_click_is_refused_until_the_job_has_ended(stage: Stage) -> None:
     # Given a click whose job waits in the queue
-    stage = make_stage(broker)
     job, gate = stage.job(), stage.gate()
     fence = click(stage, job, [{"gate": str(gate)}])
     assert click(stage, job) == "409"
@@ -49,8 +46,8 @@ def test_a_second_click_is_refused_until_the_job_has_ended(
 
 
 @pytest.mark.nightly
-def test_killed_before_the_run_adopts_the_next_delivery_does(make_stage: MakeStage) -> None:
-    stage = make_stage(visibility=2)
+@pytest.mark.stage(visibility=2)
+def test_killed_before_the_run_adopts_the_next_delivery_does(stage: Stage) -> None:
     worker, job = stage.worker(), stage.job()
     stage.begin("skip", {"seconds": LONG_SECONDS}, {})
     fence = click(stage, job, ttl=LONG_SECONDS)

@@ -9,7 +9,7 @@ import pytest
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
 
 from tests.nights import by_day
-from tests.stage.fixtures import MakeStage, on_both_brokers, shared_on_both_brokers
+from tests.stage.fixtures import on_both_brokers, shared_on_both_brokers
 from tests.stage.stage import Stage
 from tests.stage.workers import elsewhere, elsewhere_works
 from tests.waiting import until
@@ -49,11 +49,11 @@ def test_01_a_job_whose_child_is_killed_runs_again_at_once_and_completes_once(
 
 
 @on_both_brokers
+@pytest.mark.stage(visibility=2)
 def test_02_after_the_main_process_is_killed_a_new_worker_here_takes_over_at_once(
-    make_stage: MakeStage, broker: str
+    stage: Stage,
 ) -> None:
     """The redelivered message finds a dead owner and runs, though the lease has 30 s to go."""
-    stage = make_stage(broker, visibility=2)
     worker = stage.worker()
     job, result, _ = stage.begin("guarded", LONG, {})
     stage.kill(worker.pid)
@@ -66,13 +66,13 @@ def test_02_after_the_main_process_is_killed_a_new_worker_here_takes_over_at_onc
 
 @pytest.mark.parametrize("where", ["another machine", "takeover off"])
 @pytest.mark.nightly
+@pytest.mark.stage("rabbitmq", ttl=SHORT_TTL_SECONDS)
 def test_02_who_cannot_tell_whether_the_owner_lives_waits_for_the_end_of_its_lease(
-    make_stage: MakeStage, tmp_path: Path, where: str
+    stage: Stage, tmp_path: Path, where: str
 ) -> None:
     """On another machine, or with ``TAKEOVER`` off (case 24)."""
     if where == "another machine" and not elsewhere_works(tmp_path):
         pytest.skip("this system does not allow a new process namespace")
-    stage = make_stage("rabbitmq", ttl=SHORT_TTL_SECONDS)
     if where == "takeover off":
         stage.environment["STAGE_TAKEOVER"] = "off"
     worker = stage.worker()
@@ -106,12 +106,10 @@ def test_10_a_job_killed_after_the_release_still_ends_as_a_success(
 
 @on_both_brokers
 @pytest.mark.parametrize("task", by_day("guarded", "skip"))
-def test_24_the_lease_of_a_killed_child_stands_until_its_end(
-    make_stage: MakeStage, broker: str, task: str
-) -> None:
+@pytest.mark.stage(ttl=SHORT_TTL_SECONDS)
+def test_24_the_lease_of_a_killed_child_stands_until_its_end(stage: Stage, task: str) -> None:
     """``TAKEOVER`` is off, for work that leaves subprocesses behind. One lives on; the job runs
     again when the lease is over, and no later call does before that."""
-    stage = make_stage(broker, ttl=SHORT_TTL_SECONDS)
     stage.environment["STAGE_TAKEOVER"] = "off"
     stage.worker()
     left_behind = {"seconds": 2 * SHORT_TTL_SECONDS, "kind": "child"}

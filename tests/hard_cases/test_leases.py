@@ -13,23 +13,22 @@ import pytest
 from django_tasklock import LeaseLost
 from tests.nights import by_day
 from tests.stage.brokers import RedisBroker
-from tests.stage.fixtures import MakeStage, need_pool, on_all_pools
+from tests.stage.fixtures import need_pool, on_all_pools
 from tests.stage.stage import Begun, Stage
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow
 TTL_SECONDS = 5.0
+pytestmark = [pytest.mark.slow, pytest.mark.stage(ttl=TTL_SECONDS)]
 KINDS = ("sleep", "child", "compute")
 
 
 @on_all_pools
 def test_18_a_lease_is_kept_while_the_body_works_longer_than_it_lasts(
-    make_stage: MakeStage, pool: str
+    stage: Stage, pool: str
 ) -> None:
     # Given jobs that sleep, wait for a subprocess or compute for longer than a lease lasts;
     # and beside them plain tasks that take a lock in their body
     need_pool(pool)
-    stage = make_stage(ttl=TTL_SECONDS)
     stage.worker(pool=pool, concurrency=1 if pool == "solo" else 4)
     plain = [stage.send("plain_with_a_lock", stage.job()) for _ in range(2)]
     jobs = {stage.job(): kind for kind in KINDS}
@@ -74,8 +73,7 @@ def losing(stage: Stage, lost: Begun) -> Iterator[None]:
     stage.assert_settled()
 
 
-def test_16_a_child_stopped_beyond_its_lease_wakes_up_as_the_loser(make_stage: MakeStage) -> None:
-    stage = make_stage(ttl=TTL_SECONDS)
+def test_16_a_child_stopped_beyond_its_lease_wakes_up_as_the_loser(stage: Stage) -> None:
     stage.pair()
     lost = stage.begin("guarded", {"seconds": 0.5})
     os.kill(lost.start.pid, signal.SIGSTOP)
@@ -85,11 +83,10 @@ def test_16_a_child_stopped_beyond_its_lease_wakes_up_as_the_loser(make_stage: M
 
 @on_all_pools
 def test_18_a_c_call_that_keeps_the_interpreter_is_found_out_at_its_end(
-    make_stage: MakeStage, pool: str
+    stage: Stage, pool: str
 ) -> None:
     """No thread could renew: the lease is over, the run notices it, and the row refuses it."""
     need_pool(pool)
-    stage = make_stage(ttl=TTL_SECONDS)
     stuck = stage.worker(
         pool=pool, concurrency=1 if pool == "solo" else 2, options=("-Q", "first"), wait=False
     )
@@ -104,11 +101,11 @@ def test_18_a_c_call_that_keeps_the_interpreter_is_found_out_at_its_end(
 @pytest.mark.parametrize(
     ("task", "check"), by_day(("guarded", True), ("guarded", False), ("skip", True))
 )
+@pytest.mark.stage(ttl=TTL_SECONDS, visibility=TTL_SECONDS + 1)
 def test_the_loser_does_not_take_the_redelivery_of_its_message_along(
-    make_stage: MakeStage, task: str, check: bool
+    stage: Stage, task: str, check: bool
 ) -> None:
     """On Redis who acknowledges one delivery acknowledges all of them."""
-    stage = make_stage(ttl=TTL_SECONDS, visibility=TTL_SECONDS + 1)
     assert isinstance(stage.broker, RedisBroker)
     stage.pair()
     job, _, first = stage.begin(

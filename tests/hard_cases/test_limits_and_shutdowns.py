@@ -11,7 +11,7 @@ from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
 from django_tasklock import LockNotAcquired
 from tests.nights import by_day
-from tests.stage.fixtures import MakeStage, need_pool, on_all_pools, on_both_brokers
+from tests.stage.fixtures import need_pool, on_all_pools, on_both_brokers
 from tests.stage.stage import Stage
 from tests.waiting import until
 
@@ -45,12 +45,12 @@ def test_06_after_a_hard_limit_the_lock_is_free_once_the_process_is_dead(shared:
 
 
 @pytest.mark.parametrize("takeover", by_day("on", "off"))
+@pytest.mark.stage(ttl=6)
 def test_06_the_row_of_a_job_that_hit_its_hard_limit_has_failed(
-    make_stage: MakeStage, takeover: str
+    stage: Stage, takeover: str
 ) -> None:
     """Also where the body was asked to exit, as at a shutdown, and reopened its row; and where no
     other run may work on it before the lease's end (case 24)."""
-    stage = make_stage(ttl=6)
     stage.environment["STAGE_TAKEOVER"] = takeover
     stage.worker(concurrency=2)
     jobs = {kind: stage.job() for kind in ("sleep", "stuck")}
@@ -129,11 +129,10 @@ def test_09_a_soft_limit_releases_the_lock_and_so_does_a_warm_shutdown(stage: St
     ids=["cold", "soft", "SIGINT twice"],
 )
 def test_09_a_cold_shutdown_releases_the_lock_and_the_message_is_back_in_the_queue(
-    make_stage: MakeStage, broker: str, signals: list[int], conf: dict[str, Any]
+    stage: Stage, signals: list[int], conf: dict[str, Any]
 ) -> None:
     """The body is cut short; the next worker runs the job again, and it completes once, though one
     death would be too many (case 23): a shutdown is an orderly end."""
-    stage = make_stage(broker)
     worker = stage.worker(conf=conf)
     job, result, _ = stage.begin("once", {"seconds": 60}, {})
     worker.stop(*signals)

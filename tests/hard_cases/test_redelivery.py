@@ -8,19 +8,17 @@ import celery
 import pytest
 
 from tests.nights import by_day
-from tests.stage.fixtures import MakeStage, on_both_brokers
+from tests.stage.fixtures import on_both_brokers
+from tests.stage.stage import Stage
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow
 TTL_SECONDS = 6.0
+pytestmark = [pytest.mark.slow, pytest.mark.stage(visibility=2, ttl=TTL_SECONDS)]
 
 
-def test_03_a_message_delivered_again_while_it_runs_does_nothing_twice(
-    make_stage: MakeStage,
-) -> None:
+def test_03_a_message_delivered_again_while_it_runs_does_nothing_twice(stage: Stage) -> None:
     # Given jobs that last longer than the broker waits for them: in a chain, in a chord, and
     # one without a row or a stored result
-    stage = make_stage(visibility=2, ttl=TTL_SECONDS)
     stage.pair(concurrency=3)
     bare, guarded, forgotten = (stage.job() for _ in range(3))
     script = [{"seconds": 5}]
@@ -48,10 +46,9 @@ def test_03_a_message_delivered_again_while_it_runs_does_nothing_twice(
 
 @pytest.mark.parametrize("victim", by_day("child", "main"))
 def test_04_a_holder_killed_after_its_redelivery_was_requeued_still_completes(
-    make_stage: MakeStage, victim: str
+    stage: Stage, victim: str
 ) -> None:
     """The redelivery was the only message left: it must be requeued, not lost."""
-    stage = make_stage(visibility=2, ttl=TTL_SECONDS)
     first, second = stage.pair()
     job, result, start = stage.begin("guarded", {"seconds": 60}, {})
     holder, other = (first, second) if f"{first.name}@" in start.worker else (second, first)
@@ -69,13 +66,13 @@ def test_04_a_holder_killed_after_its_redelivery_was_requeued_still_completes(
 
 @on_both_brokers
 @pytest.mark.parametrize(("task", "processes"), by_day(("guarded", 2), ("skip", 2), ("skip", 1)))
+@pytest.mark.stage(ttl=TTL_SECONDS)
 def test_05_a_broken_connection_neither_overlaps_nor_repeats_the_run(
-    make_stage: MakeStage, broker: str, task: str, processes: int
+    stage: Stage, task: str, processes: int
 ) -> None:
     """RabbitMQ delivers the message again at once, to the same worker. A worker that connects to
     Redis again requeues what it works on, and gets it. With one child the redelivery starts a
     hundredth of a second after the run's end, when a result may not be stored."""
-    stage = make_stage(broker, ttl=TTL_SECONDS)
     stage.worker(concurrency=processes)
     with stage.busy(task, ignore_result=processes == 1) as (job, result, _):
         stage.broker.cut()
@@ -87,11 +84,10 @@ def test_05_a_broken_connection_neither_overlaps_nor_repeats_the_run(
 
 @pytest.mark.parametrize("how", by_day("prefetched", "eta"))
 def test_05_an_original_that_starts_after_its_redelivery_has_run_is_dropped(
-    make_stage: MakeStage, how: str
+    stage: Stage, how: str
 ) -> None:
     """Its worker had it for longer than the visibility timeout before it could start it. The
     sender knows the task's class."""
-    stage = make_stage(visibility=2, ttl=TTL_SECONDS)
     stage.worker(conf={"worker_prefetch_multiplier": 4})
     short = stage.job()
     options: dict[str, Any] = {"countdown": 6} if how == "eta" else {}
@@ -104,10 +100,10 @@ def test_05_an_original_that_starts_after_its_redelivery_has_run_is_dropped(
     assert len(stage.ledger.runs(job=short)) == 1
 
 
-def test_41_a_row_is_worked_on_once_for_each_call_that_needs_it(make_stage: MakeStage) -> None:
+@pytest.mark.stage(visibility=3, ttl=TTL_SECONDS)
+def test_41_a_row_is_worked_on_once_for_each_call_that_needs_it(stage: Stage) -> None:
     """It is worked on again and again. A redelivery of the first call works on it no more, and the
     follow-up of the calls during its run does."""
-    stage = make_stage(visibility=3, ttl=TTL_SECONDS)
     stage.pair()
     job = stage.job("done")
     first = stage.send("again", job, [{"seconds": 5}])

@@ -10,7 +10,6 @@ import pytest
 
 from django_tasklock import LockNotAcquired
 from tests.nights import by_day
-from tests.stage.fixtures import MakeStage
 from tests.stage.stage import Stage
 from tests.waiting import until
 
@@ -22,12 +21,10 @@ def received(stage: Stage, task_id: str) -> list[float]:
     return [entry.at for entry in stage.ledger.entries("received", task_id=task_id)]
 
 
-def test_12_ten_polls_of_a_busy_lock_cost_none_of_the_tasks_own_retries(
-    make_stage: MakeStage,
-) -> None:
+@pytest.mark.stage(visibility=2)
+def test_12_ten_polls_of_a_busy_lock_cost_none_of_the_tasks_own_retries(stage: Stage) -> None:
     # Given a busy lock, and a message for it whose task may retry twice, and does
     # (What waits in a worker's memory must not time out there, so polls are at most 1 s apart.)
-    stage = make_stage(visibility=2)
     stage.pair()
     with stage.busy() as (job, holder, _):
         script = [{"then": "retry"}, {"then": "retry"}, {}]
@@ -59,12 +56,11 @@ def test_13_a_wait_longer_than_its_budget_ends_as_configured(stage: Stage) -> No
     assert len(stage.ledger.runs(job=job)) == 1
 
 
+@pytest.mark.stage(ttl=10.0)
 def test_15_autoretry_without_delay_on_two_workers_neither_overlaps_nor_skips_nor_waits(
-    make_stage: MakeStage,
+    stage: Stage,
 ) -> None:
     """The retry is published before the lock is released: the other worker may be that quick."""
-    ttl = 10.0
-    stage = make_stage(ttl=ttl)
     stage.pair(concurrency=2)
     jobs = [stage.job() for _ in range(12)]
     script = [{"seconds": 0.02, "then": "raise"}, {"seconds": 0.02, "then": "raise"}, {}]
@@ -79,7 +75,7 @@ def test_15_autoretry_without_delay_on_two_workers_neither_overlaps_nor_skips_no
         stage.assert_done_once(job)
         spans += [later.at - start.at for start, later in pairwise(starts)]
     print("longest time between two tries:", round(max(spans), 3))
-    assert max(spans) < ttl / 2
+    assert max(spans) < 5
 
 
 def test_53_autoretry_sees_that_the_lock_is_taken_or_that_the_store_is_silent(
@@ -114,16 +110,14 @@ def test_61_a_retry_that_does_not_raise_works_on_the_row(shared: Stage, task: st
 
 
 @pytest.mark.parametrize("task", by_day("retry", "early_retry", "coalesced", "retry routed"))
-def test_34_a_message_of_a_quorum_queue_waits_there_for_its_lock(
-    make_stage: MakeStage, task: str
-) -> None:
+@pytest.mark.stage("rabbitmq")
+def test_34_a_message_of_a_quorum_queue_waits_there_for_its_lock(stage: Stage, task: str) -> None:
     """With and without acks_late, and as a follow-up; from a queue that is not the default one,
     also if the message came there by a routing key that fits the pattern of the queue.
 
     RabbitMQ delays it, by a second at least, so that no worker is asked in vain all the time. It is
     delivered more often than the queue delivers one message again (case 35).
     """
-    stage = make_stage("rabbitmq")
     stage.use_quorum_queue(limit=1)
     stage.worker(concurrency=2, options=("-Q", stage.queue))
     task, _, routed = task.partition(" ")
@@ -139,9 +133,9 @@ def test_34_a_message_of_a_quorum_queue_waits_there_for_its_lock(
     stage.assert_settled()
 
 
-def test_34_debounced_calls_are_sent_to_a_quorum_queue(make_stage: MakeStage) -> None:
+@pytest.mark.stage("rabbitmq")
+def test_34_debounced_calls_are_sent_to_a_quorum_queue(stage: Stage) -> None:
     """By less than a second, and by what is left of ``debounce_max``: the last call runs."""
-    stage = make_stage("rabbitmq")
     stage.use_quorum_queue(limit=1)
     stage.worker(concurrency=2, options=("-Q", stage.queue))
     job = stage.job()

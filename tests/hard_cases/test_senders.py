@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.stage.fixtures import MakeStage, on_both_brokers, shared_on_both_brokers
+from tests.stage.fixtures import on_both_brokers, shared_on_both_brokers
 from tests.stage.stage import Stage
 from tests.stage.workers import beat
 from tests.steps import Meanwhile
@@ -64,9 +64,8 @@ def burst(stage: Stage, args: list[Any], *tasks: str, calls: int = CALLS) -> dic
 
 
 @on_both_brokers
-def test_100_calls_from_4_processes_send_one_message(make_stage: MakeStage, broker: str) -> None:
+def test_100_calls_from_4_processes_send_one_message(stage: Stage) -> None:
     # Given 100 calls of a job with unique_while="queued", and 100 with "unfinished"
-    stage = make_stage(broker)
     job, gate = stage.job(), stage.gate()
     args = [job, [{"gate": str(gate)}]]
     before = burst(stage, args, *BOTH)
@@ -96,11 +95,8 @@ def test_100_calls_from_4_processes_send_one_message(make_stage: MakeStage, brok
 
 
 @on_both_brokers
-def test_51_while_a_job_fails_and_retries_one_waits_at_every_moment(
-    make_stage: MakeStage, broker: str
-) -> None:
+def test_51_while_a_job_fails_and_retries_one_waits_at_every_moment(stage: Stage) -> None:
     """Five calls a second. One more may just have been taken over, and not yet been skipped."""
-    stage = make_stage(broker)
     stage.worker(concurrency=2)
     said = stage.script("""
 import json, time
@@ -142,10 +138,9 @@ def test_calls_after_a_child_is_killed_send_one_message_more_at_most(shared: Sta
 
 
 @on_both_brokers
-def test_31_other_classes_before_ours(make_stage: MakeStage, broker: str) -> None:
+def test_31_other_classes_before_ours(stage: Stage) -> None:
     """They turn rows into keys, and send on commit: one lock's name, nothing lost, nothing reserved
     by what was rolled back."""
-    stage = make_stage(broker)
     job, other, gate = stage.job(), stage.job(), stage.gate()
     sending = f"""
 from django.db import transaction
@@ -205,9 +200,8 @@ def until_due(log: Path, times: int) -> str:
 
 @on_both_brokers
 def test_unfinished_beat_sends_nothing_while_one_runs_and_says_so(
-    make_stage: MakeStage, tmp_path: Path, broker: str
+    stage: Stage, tmp_path: Path
 ) -> None:
-    stage = make_stage(broker)
     job, gate = stage.job(), stage.gate()
     stage.conf["beat_schedule"] = often(job, gate, unique_for=600, expires=3600)
     stage.worker()

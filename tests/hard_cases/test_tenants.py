@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests.stage.fixtures import MakeStage
 from tests.stage.stage import Stage
 from tests.tenants import MAKE_KEY
 
@@ -20,10 +19,10 @@ def send(stage: Stage, tenant: str, job: int, *script: dict[str, Any]) -> Any:
     return stage.send("of_tenant", job, script, headers={"tenant": tenant})
 
 
-def test_36_a_tenants_job_keeps_its_lease_and_leaves_nothing(make_stage: MakeStage) -> None:
+@pytest.mark.stage(ttl=TTL, visibility=TTL)
+def test_36_a_tenants_job_keeps_its_lease_and_leaves_nothing(stage: Stage) -> None:
     # Given a job that lasts longer than its lease, and than the broker waits for it: its message is
     # delivered again while it runs
-    stage = make_stage(ttl=TTL, visibility=TTL)
     stage.environment["STAGE_KEY_FUNCTION"] = MAKE_KEY
     stage.pair(concurrency=2)
     job = stage.job()
@@ -44,10 +43,7 @@ def test_36_a_tenants_job_keeps_its_lease_and_leaves_nothing(make_stage: MakeSta
     assert list(stage.redis.scan_iter(match="*lock index")) == []
 
 
-def test_36_a_tenants_job_whose_child_is_killed_runs_again_at_once(
-    make_stage: MakeStage,
-) -> None:
-    stage = make_stage()
+def test_36_a_tenants_job_whose_child_is_killed_runs_again_at_once(stage: Stage) -> None:
     stage.environment["STAGE_KEY_FUNCTION"] = MAKE_KEY
     stage.worker()
     job = stage.job()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import pickle
 import socket
 import socketserver
@@ -91,6 +92,18 @@ class Answer(socketserver.StreamRequestHandler):
         pickle.dump(answer, self.wfile)
 
 
+class Answers(socketserver.ForkingTCPServer):
+    """Ends with the test."""
+
+    parent = os.getppid()
+
+    def service_actions(self) -> None:
+        """Look, about twice a second."""
+        super().service_actions()
+        if os.getppid() != self.parent:
+            sys.exit()
+
+
 def main() -> None:
     """Import everything, say the port, and answer until the test ends."""
     django.setup()
@@ -98,7 +111,7 @@ def main() -> None:
 
     app.loader.import_default_modules()
     app.finalize()
-    with socketserver.ForkingTCPServer((HOST, 0), Answer) as server:
+    with Answers((HOST, 0), Answer) as server:
         print(server.server_address[1], flush=True)
         server.serve_forever()
 

@@ -16,7 +16,7 @@ from tests.stage.stage import Stage
 from tests.stage.workers import AS_ROOT
 
 MakeStage = Callable[..., Stage]
-on_both_brokers = pytest.mark.parametrize("broker", by_day("redis", "rabbitmq"))
+on_both_brokers = pytest.mark.parametrize("stage", by_day("redis", "rabbitmq"), indirect=True)
 shared_on_both_brokers = pytest.mark.parametrize(
     "shared", by_day("redis", "rabbitmq"), indirect=True
 )
@@ -78,9 +78,12 @@ def make_stage(
 
 
 @pytest.fixture
-def stage(make_stage: MakeStage) -> Stage:
-    """A stage on Redis with leases of 30 seconds."""
-    return make_stage()
+def stage(request: pytest.FixtureRequest, make_stage: MakeStage) -> Stage:
+    """A stage of the test's own: on Redis, with leases of 30 seconds, unless ``on_both_brokers`` or
+    the marker ``stage`` say otherwise."""
+    marker = request.node.get_closest_marker("stage") or pytest.mark.stage().mark
+    brokers = (request.param,) if hasattr(request, "param") else marker.args
+    return make_stage(*brokers, **marker.kwargs)
 
 
 @contextmanager

@@ -330,7 +330,7 @@ class Stage:
         # Not for good: kombu has one for all who use this broker.
         pools: tuple[Any, ...] = (self.client.amqp.producer_pool, self.client.pool)
         for pool in pools:
-            pool.force_close_all(close_pool=False)
+            pool.resize(pool.limit, reset=True)
         self.client.close()
         self.redis.close()
         self.broker.drop(self.queue)
