@@ -155,12 +155,11 @@ class Stage:
 
     def _caller(self) -> caller.Caller:
         """The one that has the settings of now."""
-        settings = self.settings()
-        key = json.dumps(settings)
+        key = json.dumps([self.environment, self.conf])
         with self._starting:
             if key not in self._callers:
-                self._callers[key] = caller.Caller(settings)
-        return self._callers[key]
+                self._callers[key] = caller.Caller(self.settings())
+            return self._callers[key]
 
     # -- jobs
 
