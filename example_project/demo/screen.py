@@ -59,15 +59,15 @@ class Screen:
         if self._live:
             table = Table("lock", "TTL", "pid", "task", "age", title=f"videos: {progress}")
             for info in held:
-                table.add_row(*_fields(info))
+                age = time.time() - info.acquired_at.timestamp() if info.acquired_at else 0
+                task = (info.owner.task or "").rpartition(".")[2]
+                pid = str(info.owner.pid)
+                table.add_row(info.name, f"{info.ttl:.1f} s", pid, task, f"{age:.1f} s")
             self._live.update(table)
         elif time.monotonic() - self._last_plain >= PLAIN_EVERY_SECONDS:
             self._last_plain = time.monotonic()
-            self.say(f"videos: {progress}")
-            for info in held:
-                name, ttl, pid, task, age = _fields(info)
-                line = f"{'':12}{name:<12} ttl {ttl:>7}   pid {pid:<8} {task:<10} age {age}"
-                self._console.print(line, soft_wrap=True)
+            locks = [f"{info.name} (pid {info.owner.pid}, {info.ttl:.0f} s)" for info in held]
+            self.say(f"videos: {progress}   locks: {', '.join(locks) or 'none'}")
 
     def verdict(self, evidence: dict[str, Any], seconds: float) -> None:
         """Print the final tables and what is wrong, if anything is."""
@@ -86,13 +86,6 @@ class Screen:
         if evidence["problems"]:
             verdict = f"Failed after {seconds:.0f} s."
         self._console.print(verdict, style="bold red" if evidence["problems"] else "bold green")
-
-
-def _fields(info: LockInfo) -> list[str]:
-    age = f"{time.time() - info.acquired_at.timestamp():.1f} s" if info.acquired_at else "?"
-    ttl = "never" if info.ttl is None else f"{info.ttl:.1f} s"
-    task = (info.owner.task or "-").rpartition(".")[2]
-    return [info.name, ttl, str(info.owner.pid or ""), task, age]
 
 
 def _videos(lines: Sequence[dict[str, Any]]) -> Table:

@@ -43,7 +43,7 @@ class Counter:
 
     def change_at_random(self, chance: random.Random) -> None:
         """Changes whenever they come; runs as long as they like."""
-        for _ in range(chance.randrange(1, 9)):
+        for _ in range(chance.randrange(2, 9)):
             self.change(seconds=round(chance.uniform(0.01, 0.12), 3))
             time.sleep(chance.choice([0, 0, 0.01, chance.uniform(0, 0.15)]))
 
@@ -54,13 +54,17 @@ class Counter:
 
 @shared_on_both_brokers
 def test_the_last_change_of_a_burst_is_seen(shared: Stage) -> None:
-    # Given counters that change at random, and a call after each change
+    # Given counters that change at random, with a call after each change; the first one's run lasts
+    # until the changes are over
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     counters = [Counter(shared) for _ in range(COUNTERS)]
     chances = [random.Random(f"{seed}-{number}") for number in range(COUNTERS)]
+    counters[0].change(gate=str(shared.gate()))
+    shared.started(counters[0].job)
     with ThreadPoolExecutor(10) as senders:
         list(senders.map(Counter.change_at_random, counters, chances))
+    shared.open_gates()
     shared.assert_settled(60)
 
     # I expect the last run for each counter to have seen its last change
@@ -103,8 +107,12 @@ def test_a_follow_up_whose_child_is_killed_runs_again(shared: Stage) -> None:
 
 def debounced(stage: Stage, job: int, calls: int, *last: dict[str, Any]) -> list[AsyncResult[Any]]:
     """Call a debounced task so many times, the last time with this script."""
-    scripts = [*[()] * (calls - 1), last]
-    return [stage.call("debounced_for_long", job, script) for script in scripts]
+    said = stage.script(f"""
+from tests.stage.tasks import debounced_for_long as task
+for script in [*[[]] * {calls - 1}, {list(last)!r}]:
+    print(task.delay({job}, script).id)
+""")
+    return [stage.client.AsyncResult(task_id) for task_id in said.split()]
 
 
 @pytest.mark.parametrize("broker", by_day("redis", "rabbitmq"))
