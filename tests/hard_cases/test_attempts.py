@@ -27,12 +27,14 @@ pytestmark = pytest.mark.slow
 LONG = {"seconds": 60}
 
 
-def play(stage: Stage, result: AsyncResult[Any], ended: Callable[[], object], pool: str) -> None:
+def play(
+    stage: Stage, result: AsyncResult[Any], ended: Callable[[Worker], object], pool: str = "prefork"
+) -> None:
     """Have a worker until the run has ended in this way, or the job is given up. It may be killed
     before anybody sees that it is ready."""
     worker = stage.worker(pool=pool, wait=False)
     until(
-        lambda: result.state == "FAILURE" or not worker.running or ended(),
+        lambda: result.state == "FAILURE" or ended(worker),
         "the run has ended, or the job is given up",
         90,
     )
@@ -56,7 +58,7 @@ def test_11_a_job_that_always_kills_its_process_is_given_up(stage: Stage, then: 
     job = stage.job()
     result = stage.send("poison", job, [{"then": then}])
     for _ in range(4 if then == "kill main" else 1):
-        play(stage, result, lambda: False, "prefork")
+        play(stage, result, lambda worker: not worker.running)
 
     # I expect it to fail after lock_max_attempts=3 runs
     assert_given_up(stage, job, result, runs=3)
@@ -99,7 +101,7 @@ def test_33_a_job_that_leaves_by_sys_exit_is_given_up(stage: Stage, pool: str) -
     result = stage.send("once", job, [{"then": "exit"}])
     for runs in (1, 2):
 
-        def over(runs: int = runs) -> bool:
+        def over(_: Worker, runs: int = runs) -> bool:
             return len(stage.ledger.entries("broke")) == runs and not stage.held()
 
         play(stage, result, over, pool)
