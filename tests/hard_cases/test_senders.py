@@ -120,7 +120,7 @@ def test_calls_after_a_child_is_killed_send_one_message_more_at_most(shared: Sta
     """Its message is delivered again. Before that one call may be sent, and the lock keeps the two
     apart."""
     job, gate = shared.job(), shared.gate()
-    args = [job, [{"seconds": 60}, {"gate": str(gate)}]]
+    args = [job, [{"gate": str(gate)}]]
     (first,) = burst(shared, args, "unfinished", calls=8)["unfinished"]
     start = shared.started(job)
     senders = Senders(shared, args, "unfinished")
